@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a renderer is: two calls, so that crops (and, later, other GPUs) can share projected splats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Rows = Mapping[str, Tensor]
+"""Some Gaussians' stored attributes, equal first dimension R, on one device:
+
+``means`` (R, 3), ``scales`` (R, 3) log, ``quats`` (R, 4) w x y z of any non-zero length,
+``opacities`` (R,) logit, ``sh0`` (R, 1, 3), ``shN`` (R, K, 3) with K = 0, 3, 8 or 15."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One posed pinhole image, without its pixels.
+
+    Attributes:
+        name: unique within a capture.
+        viewmat: (4, 4) float32, world to camera; x right, y down, z forward.
+        K: (3, 3) float32, pixels; the centre of the first pixel is (0.5, 0.5).
+        width, height: pixels.
+    """
+
+    name: str
+    viewmat: Tensor
+    K: Tensor
+    width: int
+    height: int
+
+    def to(self, device: torch.device | str) -> View:
+        """The same view with its matrices on ``device``."""
+        return replace(self, viewmat=self.viewmat.to(device), K=self.K.to(device))
+
+    @property
+    def rect(self) -> Rect:
+        """The rectangle that covers the whole image."""
+        return Rect(0, 0, self.width, self.height)
+
+
+@dataclass(frozen=True)
+class Rect:
+    """Pixels ``x0 <= x < x1``, ``y0 <= y < y1`` of a view."""
+
+    x0: int
+    y0: int
+    x1: int
+    y1: int
+
+    @property
+    def width(self) -> int:
+        return self.x1 - self.x0
+
+    @property
+    def height(self) -> int:
+        return self.y1 - self.y0
+
+
+@dataclass
+class Splats:
+    """Rows projected into one view, in the rows' order; differentiable where float.
+
+    Attributes:
+        means2d: (R, 2) pixels of the whole view.
+        conics: (R, 3) upper triangle (xx, xy, yy) of the inverse 2D covariance, 1 / pixel^2.
+        depths: (R,) camera z.
+        radii: (R, 2) int32 half extents in pixels; 0 where the row does not show.
+        opacities: (R,) in [0, 1], already compensated when antialiased.
+        colors: (R, 3) RGB, at least 0.
+        view: the view that they were projected into.
+        shifted: the per-crop copies of ``means2d`` whose ``absgrad`` the backward pass fills.
+    """
+
+    means2d: Tensor
+    conics: Tensor
+    depths: Tensor
+    radii: Tensor
+    opacities: Tensor
+    colors: Tensor
+    view: View
+    shifted: list[Tensor] = field(default_factory=list)
+
+    @property
+    def absgrad(self) -> Tensor:
+        """(R, 2) sum over pixels of |d loss / d means2d|, over all crops rasterized so far.
+
+        Defined after the backward pass of a renderer built with ``absgrad=True`` (AbsGS, Ye et
+        al. 2024). Crops add, as pixels do.
+
+        Raises:
+            ValueError: nothing was rasterized with ``absgrad=True``.
+        """
+        parts = [t.absgrad for t in self.shifted if hasattr(t, "absgrad")]
+        if not parts:
+            raise ValueError("absgrad must be enabled in the renderer, got absgrad=False")
+        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+
+class Renderer(Protocol):
+    """Projects rows into a view and rasterizes rectangles of it.
+
+    Both calls are differentiable with respect to every row attribute. Semantics are those of
+    gsplat 1.5.3's ``rasterization`` with ``rasterize_mode`` classic or antialiased.
+    """
+
+    name: str
+    device: torch.device
+
+    def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
+        """Splats of all rows, evaluated with spherical harmonics up to ``sh_degree``."""
+        ...
+
+    def rasterize(self, splats: Splats, rect: Rect | None = None) -> tuple[Tensor, Tensor]:
+        """Image (h, w, 3) over black and alpha (h, w, 1) of ``rect``, the whole view when None."""
+        ...
