@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fixed pool of threads with one operation: parallel_for.
+#pragma once
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "gs/error.hpp"
+
+namespace gs {
+
+/// Runs ranges on a fixed number of threads, the calling one included.
+///
+/// No thread starts before the first parallel_for that needs one. Calls from several threads are
+/// served one after the other. A parallel_for inside another's body runs on the calling thread
+/// alone. In a child process after fork the threads are started anew.
+class ThreadPool {
+ public:
+  /// n_threads 0 means one per processor that this process may use.
+  explicit ThreadPool(int n_threads = 0) : n_threads_(n_threads > 0 ? n_threads : usable_cpus()) {}
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  ~ThreadPool() { stop(); }
+
+  int size() const { return n_threads_; }
+
+  /// Calls body(first, last) for consecutive pieces of [begin, end) of at most `grain` items, in no
+  /// order, and returns when all are done. The first exception that a piece throws is thrown here
+  /// after the others have ended.
+  template <class Body>
+  void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain, Body&& body) {
+    if (begin >= end) return;
+    grain = std::max<std::int64_t>(grain, 1);
+    const std::int64_t pieces = (end - begin + grain - 1) / grain;
+    const auto run_piece = [&](std::int64_t piece) {
+      const std::int64_t first = begin + piece * grain;
+      body(first, std::min(first + grain, end));
+    };
+    if (pieces == 1 || n_threads_ == 1 || inside()) {
+      for (std::int64_t piece = 0; piece < pieces; ++piece) run_piece(piece);
+      return;
+    }
+    Job job;
+    job.pieces = pieces;
+    job.run = run_piece;
+    run(job);
+  }
+
+  /// Processors that this process may run on.
+  static int usable_cpus() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+    return std::max(1u, std::thread::hardware_concurrency());
+  }
+
+ private:
+  struct Job {
+    std::function<void(std::int64_t)> run;
+    std::int64_t pieces = 0;
+    std::atomic<std::int64_t> next{0};
+    std::exception_ptr error;
+    std::mutex error_mutex;
+
+    void work() {
+      for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) {
+        try {
+          run(i);
+        } catch (...) {
+          std::lock_guard<std::mutex> lock(error_mutex);
+          if (!error) error = std::current_exception();
+          next.store(pieces, std::memory_order_relaxed);
+        }
+      }
+    }
+  };
+
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable wake, done;
+    Job* job = nullptr;
+    std::uint64_t round = 0;
+    int busy = 0;
+    bool closing = false;
+    std::vector<std::thread> threads;
+  };
+
+  static bool& inside() {
+    static thread_local bool flag = false;
+    return flag;
+  }
+
+  void run(Job& job) {
+    if (pid_ != getpid()) after_fork();
+    std::unique_lock<std::mutex> turn(*turn_);
+    if (!shared_) start();
+    {
+      std::lock_guard<std::mutex> lock(shared_->mutex);
+      shared_->job = &job;
+      shared_->busy = static_cast<int>(shared_->threads.size());
+      ++shared_->round;
+    }
+    shared_->wake.notify_all();
+    inside() = true;
+    job.work();
+    inside() = false;
+    std::unique_lock<std::mutex> lock(shared_->mutex);
+    shared_->done.wait(lock, [&] { return shared_->busy == 0; });
+    shared_->job = nullptr;
+    if (job.error) std::rethrow_exception(job.error);
+  }
+
+  // The parent's locks may be held by threads that do not exist in the child, so the child leaves
+  // them alone for good.
+  void after_fork() {
+    (void)turn_.release();
+    (void)shared_.release();
+    turn_ = std::make_unique<std::mutex>();
+    pid_ = getpid();
+  }
+
+  void start() {
+    shared_ = std::make_unique<Shared>();
+    Shared* shared = shared_.get();
+    for (int i = 1; i < n_threads_; ++i) {
+      shared_->threads.emplace_back([shared] {
+        inside() = true;
+        std::uint64_t seen = 0;
+        std::unique_lock<std::mutex> lock(shared->mutex);
+        for (;;) {
+          shared->wake.wait(lock, [&] { return shared->closing || shared->round != seen; });
+          if (shared->closing) return;
+          seen = shared->round;
+          Job* job = shared->job;
+          lock.unlock();
+          job->work();
+          lock.lock();
+          if (--shared->busy == 0) shared->done.notify_all();
+        }
+      });
+    }
+  }
+
+  void stop() {
+    if (pid_ != getpid()) after_fork();
+    if (!shared_) return;
+    {
+      std::lock_guard<std::mutex> lock(shared_->mutex);
+      shared_->closing = true;
+    }
+    shared_->wake.notify_all();
+    for (std::thread& thread : shared_->threads) thread.join();
+  }
+
+  const int n_threads_;
+  pid_t pid_ = getpid();
+  // Held while one caller's job runs.
+  std::unique_ptr<std::mutex> turn_ = std::make_unique<std::mutex>();
+  std::unique_ptr<Shared> shared_;
+};
+
+}  // namespace gs
