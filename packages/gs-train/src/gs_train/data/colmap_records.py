@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a COLMAP model consists of, and the checks that both file formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gs_train.errors import InputError
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+CAMERA_MODELS: tuple[tuple[str, int], ...] = (
+    ("SIMPLE_PINHOLE", 3),
+    ("PINHOLE", 4),
+    ("SIMPLE_RADIAL", 4),
+    ("RADIAL", 5),
+    ("OPENCV", 8),
+    ("OPENCV_FISHEYE", 8),
+    ("FULL_OPENCV", 12),
+    ("FOV", 5),
+    ("SIMPLE_RADIAL_FISHEYE", 4),
+    ("RADIAL_FISHEYE", 5),
+    ("THIN_PRISM_FISHEYE", 12),
+    ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
+    ("SIMPLE_DIVISION", 4),
+    ("DIVISION", 5),
+    ("SIMPLE_FISHEYE", 3),
+    ("FISHEYE", 4),
+    ("EUCM", 6),
+    ("EQUIRECTANGULAR", 2),
+)
+"""Name and number of parameters of COLMAP's camera models; the position is the model's id."""
+
+_PARAMETER_COUNTS = dict(CAMERA_MODELS)
+_SHARED_FOCAL = frozenset({"SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL"})
+_LARGEST_SIDE = 1 << 20  # pixels; anything above is a corrupt file, not a photo
+
+
+@dataclass(frozen=True)
+class Camera:
+    """One camera of a model.
+
+    Attributes:
+        id: COLMAP's camera id.
+        model: name, one of `CAMERA_MODELS`.
+        width, height: pixels.
+        params: float64, in the order that COLMAP documents for the model.
+    """
+
+    id: int
+    model: str
+    width: int
+    height: int
+    params: tuple[float, ...]
+
+    @property
+    def K(self) -> FloatArray:
+        """(3, 3) float64 intrinsics, pixels; for models whose first parameters are f or fx, fy."""
+        fx = self.params[0]
+        fy, cx, cy = (fx, *self.params[1:3]) if self.model in _SHARED_FOCAL else self.params[1:4]
+        return np.array([[fx, 0.0, cx], [0.0, fy, cy], [0.0, 0.0, 1.0]])
+
+    @property
+    def distortion(self) -> tuple[float, ...]:
+        """The parameters after focal lengths and principal point."""
+        return self.params[3 if self.model in _SHARED_FOCAL else 4 :]
+
+
+@dataclass(frozen=True)
+class Image:
+    """One registered image of a model.
+
+    Attributes:
+        id: COLMAP's image id.
+        name: posix path relative to the image folder.
+        camera_id: key of the model's cameras.
+        world_to_camera: (4, 4) float64; x right, y down, z forward.
+    """
+
+    id: int
+    name: str
+    camera_id: int
+    world_to_camera: FloatArray
+
+
+@dataclass(frozen=True)
+class Model:
+    """Cameras and poses of one reconstruction.
+
+    Attributes:
+        folder: where it was read.
+        cameras: by id.
+        images: sorted by name.
+    """
+
+    folder: Path
+    cameras: dict[int, Camera]
+    images: tuple[Image, ...]
+
+
+def checked_camera(
+    where: str, id: int, model: str, width: int, height: int, params: Iterable[float]
+) -> Camera:
+    """A `Camera` after the checks that both file formats share.
+
+    Args:
+        where: file (and line) for the message.
+
+    Raises:
+        InputError: unknown model, number of parameters, size, focal length, or not finite.
+    """
+    values = tuple(params)
+    if model not in _PARAMETER_COUNTS:
+        raise InputError(f"{where}: camera model must be one that COLMAP defines, got {model!r}")
+    if len(values) != _PARAMETER_COUNTS[model]:
+        raise InputError(
+            f"{where}: camera {id} ({model}) must have {_PARAMETER_COUNTS[model]} parameters, "
+            f"got {len(values)}"
+        )
+    if not (0 < width <= _LARGEST_SIDE and 0 < height <= _LARGEST_SIDE):
+        raise InputError(
+            f"{where}: camera {id} must have sides of 1 to {_LARGEST_SIDE} pixels, "
+            f"got {width}x{height}"
+        )
+    if not np.isfinite(values).all():
+        raise InputError(f"{where}: parameters of camera {id} must be finite, got {values}")
+    n_focal = 1 if model in _SHARED_FOCAL else 2
+    if model in ("PINHOLE", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", *_SHARED_FOCAL) and (
+        min(values[:n_focal]) <= 0
+    ):
+        raise InputError(
+            f"{where}: focal length of camera {id} must be positive, got {min(values[:n_focal])}"
+        )
+    return Camera(id, model, width, height, values)
+
+
+def checked_image(where: str, id: int, pose: Iterable[float], camera_id: int, name: str) -> Image:
+    """An `Image` after the checks that both file formats share.
+
+    Args:
+        where: file (and line) for the message.
+        pose: quaternion w, x, y, z of any non-zero length, then translation x, y, z.
+
+    Raises:
+        InputError: the pose is not finite, the quaternion is zero, or the name is empty, absolute
+            or climbs out of the image folder.
+    """
+    values = np.array(tuple(pose), dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise InputError(f"{where}: pose of image {name!r} must be finite, got {values.tolist()}")
+    length = float(np.linalg.norm(values[:4]))
+    if length < 1e-12:
+        raise InputError(f"{where}: quaternion of image {name!r} must not be zero")
+    if not name or name.startswith("/") or ".." in name.split("/"):
+        raise InputError(
+            f"{where}: image name must be a path inside the image folder, got {name!r}"
+        )
+    return Image(id, name, camera_id, _rigid(values[:4] / length, values[4:]))
+
+
+def _rigid(quaternion: FloatArray, translation: FloatArray) -> FloatArray:
+    w, x, y, z = quaternion
+    matrix = np.eye(4)
+    matrix[:3, :3] = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    matrix[:3, 3] = translation
+    return matrix
