@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a renderer is: two calls, so that crops (and, later, other GPUs) can share projected splats."""
+"""What a renderer is: two calls, so that crops of a view can share its projected splats."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Splats:
         Raises:
             ValueError: nothing was rasterized with ``absgrad=True``.
         """
-        parts = [t.absgrad for t in self.shifted if hasattr(t, "absgrad")]
+        parts = [t.absgrad.reshape(-1, 2) for t in self.shifted if hasattr(t, "absgrad")]
         if not parts:
             raise ValueError("absgrad must be enabled in the renderer, got absgrad=False")
         return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
@@ -107,10 +107,20 @@ class Renderer(Protocol):
 
     Both calls are differentiable with respect to every row attribute. Semantics are those of
     gsplat 1.5.3's ``rasterization`` with ``rasterize_mode`` classic or antialiased.
+
+    Attributes:
+        name: as on the command line.
+        device: of rows, views and images.
+        antialiased, eps2d, near, far, radius_clip: which rows show, for culling ahead.
     """
 
     name: str
     device: torch.device
+    antialiased: bool
+    eps2d: float
+    near: float
+    far: float
+    radius_clip: float
 
     def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
         """Splats of all rows, evaluated with spherical harmonics up to ``sh_degree``."""

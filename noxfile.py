@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+# /// script
+# dependencies = ["nox>=2025.2"]
+# ///
+"""Everything that is run on this repository. ``nox -l`` lists it, ``nox`` runs the tests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+# pip rather than uv: uv resolves torch to a build that brings gigabytes of CUDA packages.
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["tests", "integration"]
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
+PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam")
+PACKAGES = (*PARTS, "gs-train")
+NATIVE = ("gs-cull", "gs-pinned", "gs-adam")
+NEEDS = {package: () for package in PARTS} | {"gs-train": PARTS}
+CPP_FILES = ("*.hpp", "*.cpp", "*.cu", "*.cuh")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style of Python and C++, and types."""
+    session.install("ruff==0.17.5", "mypy==2.4.1", "clang-format==23.1.5", "types-PyYAML", "nox")
+    session.install("-c", str(CONSTRAINTS), "torch", "numpy", "pytest", "tyro")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    files = [str(f) for kind in CPP_FILES for f in _tracked(session, kind)]
+    session.run("clang-format", "--dry-run", "-Werror", *files, silent=True)
+    for package in PACKAGES:
+        session.run("mypy", str(ROOT / "packages" / package / "src"))
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def tests(session: nox.Session, package: str) -> None:
+    """One package alone (with the siblings that it declares) and its tests."""
+    _install(session, package, extra="test")
+    session.run("pytest", f"packages/{package}/tests", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """All packages together: what no single one can test."""
+    _install(session, *PACKAGES, extra="test")
+    session.install("setuptools")
+    session.run("pytest", "tests", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def sdist(session: nox.Session, package: str) -> None:
+    """Build the sdist, install it away from the repository, and run its tests there."""
+    session.install("build")
+    away = Path(session.create_tmp()) / package
+    shutil.rmtree(away, ignore_errors=True)
+    session.run("python", "-m", "build", "--sdist", "--outdir", str(away), f"packages/{package}")
+    (archive,) = away.glob("*.tar.gz")
+    session.run("python", "-m", "tarfile", "-e", str(archive), str(away), silent=True)
+    (unpacked,) = (path for path in away.iterdir() if path.is_dir())
+    siblings = [str(_wheel(session, name)) for name in NEEDS[package]]
+    session.install("-c", str(CONSTRAINTS), f"{archive}[test]", *siblings)
+    shutil.copy(ROOT / ".pytest.toml", unpacked)
+    session.chdir(unpacked)
+    session.run("pytest", "tests", *session.posargs)
+
+
+@nox.session
+def cpp(session: nox.Session) -> None:
+    """The tests of the shared C++ headers; ``-- address`` or ``-- thread`` adds a sanitizer."""
+    session.install("cmake>=3.24", "ninja")
+    sanitizer = session.posargs[0] if session.posargs else ""
+    build = str(Path(session.create_tmp()) / f"build{sanitizer}")
+    options = ["-DGS_WERROR=ON", f"-DGS_SANITIZE={sanitizer}", "-GNinja"]
+    session.run("cmake", "-S", "cpp/tests", "-B", build, *options)
+    session.run("cmake", "--build", build)
+    session.run("ctest", "--test-dir", build, "--output-on-failure")
+
+
+@nox.session
+def cuda_compile(session: nox.Session) -> None:
+    """Build every native package with CUDA, warnings as errors; needs nvcc, no GPU."""
+    wheels = [_wheel(session, package, cuda="ON") for package in NATIVE]
+    session.install("numpy", *map(str, wheels))
+    for package in NATIVE:
+        module = package.replace("-", "_")
+        session.run(
+            "python",
+            "-c",
+            f"import {module}, sys; info = {module}.build_info(); print(info); "
+            "assert info['cuda_toolkit'], 'built without CUDA'; assert 'torch' not in sys.modules",
+        )
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """All tests, with a GPU required; benchmarks write their JSON below build/bench."""
+    _install(session, *PACKAGES, extra="test")
+    session.install("-c", str(CONSTRAINTS), "gsplat>=1.5.3", "ninja")
+    environment = {"GS_REQUIRE_GPU": "1"}
+    for package in PACKAGES:
+        session.run("pytest", f"packages/{package}/tests", *session.posargs, env=environment)
+    session.run("pytest", "tests", *session.posargs, env=environment)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The main job on a made-up capture: ``nox -s demo -- --steps 100``."""
+    _install(session, *PACKAGES)
+    out = Path(session.create_tmp()) / "demo"
+    session.run("gs-train", "demo", "--out", str(out), "--overwrite", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """One benchmark: ``nox -s bench -- benchmarks/adam/bench_rows.py --json out.json``."""
+    _install(session, *PACKAGES, extra="test")
+    session.install("-c", str(CONSTRAINTS), "fast-tsp", "matplotlib")
+    session.run("python", *session.posargs, env={"PYTHONPATH": str(ROOT / "benchmarks")})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, warnings as errors."""
+    session.install("sphinx>=8", "myst-parser>=4", "furo")
+    out = Path(session.create_tmp()) / "html"
+    session.run("sphinx-build", "-W", "--keep-going", "-n", "docs", str(out))
+
+
+def _install(session: nox.Session, *packages: str, extra: str | None = None) -> None:
+    """Install packages with what they declare, siblings from this checkout."""
+    wanted = list(dict.fromkeys(p for name in packages for p in (*NEEDS[name], name)))
+    suffix = f"[{extra}]" if extra else ""
+    wheels = [f"{_wheel(session, name)}{suffix if name in packages else ''}" for name in wanted]
+    session.install("-c", str(CONSTRAINTS), *wheels)
+
+
+def _wheel(session: nox.Session, package: str, *, cuda: str = "AUTO") -> Path:
+    """The package's wheel, built once for each state of its sources, interpreter and options."""
+    folder = ROOT / "packages" / package
+    python = session.run_install(
+        "python", "-c", "import sys; print(sys.implementation.cache_tag)", silent=True
+    )
+    options = {"GS_CUDA": cuda, "GS_WERROR": "ON"}
+    key = hashlib.sha256(repr((python, options, os.environ.get("CUDAARCHS"))).encode())
+    sources = [folder, ROOT / "cpp" / "include", ROOT / "cmake"]
+    for path in sorted(f for source in sources for f in _sources(source)):
+        key.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    out = session.cache_dir / "wheels" / f"{package}-{key.hexdigest()[:16]}"
+    if not out.exists():
+        defines = [f"-Ccmake.define.{name}={value}" for name, value in options.items()]
+        session.run_install(
+            *("python", "-m", "pip", "wheel", "--no-deps", "-w", f"{out}.tmp", str(folder)),
+            *(defines if package in NATIVE else ()),
+        )
+        Path(f"{out}.tmp").rename(out)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not {"build", "__pycache__"} & set(path.relative_to(folder).parts)
+    ]
+
+
+def _tracked(session: nox.Session, pattern: str) -> list[Path]:
+    listed = session.run("git", "ls-files", pattern, external=True, silent=True)
+    return [ROOT / name for name in str(listed).split()]

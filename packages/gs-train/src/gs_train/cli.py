@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``gs-train``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from gs_train.config import FitConfig, load_config
+from gs_train.demo import DemoConfig, demo
+from gs_train.errors import InputError
+from gs_train.evaluate import EvalConfig, evaluate
+from gs_train.export import ExportConfig, export
+from gs_train.fit import fit
+from gs_train.interrupt import Interrupted
+from gs_train.render import RenderConfig, render
+from gs_train.run_folder import RunFolder
+
+_COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
+    "fit": (FitConfig, fit),
+    "eval": (EvalConfig, evaluate),
+    "render": (RenderConfig, render),
+    "export": (ExportConfig, export),
+    "demo": (DemoConfig, demo),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the command line without the program's name; ``sys.argv`` when None.
+
+    Returns:
+        0; 2 after input that the user can correct, with one line on stderr; 128 + the signal when
+        stopped.
+    """
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        config = _parse(argv)
+        _COMMANDS[_name_of(config)][1](config)
+    except InputError as error:
+        print(f"gs-train: error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stopped:
+        print(f"gs-train: {stopped}", file=sys.stderr)
+        return stopped.exit_status
+    except KeyboardInterrupt:
+        print("gs-train: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parse(argv: list[str]) -> Any:
+    if argv[:1] == ["fit"] and "--resume" in argv:
+        # A resumed run keeps its saved options unless others are given.
+        saved = _saved_config(argv)
+        if saved is not None:
+            return tyro.cli(FitConfig, prog="gs-train fit", default=saved, args=argv[1:])
+    return tyro.extras.subcommand_cli_from_dict(
+        {name: kind for name, (kind, _) in _COMMANDS.items()},
+        prog="gs-train",
+        description="Train 3D Gaussian Splatting scenes from photographs with known poses.",
+        args=argv,
+    )
+
+
+def _saved_config(argv: list[str]) -> FitConfig | None:
+    """The configuration in the folder that --out names; None without such an option or file."""
+    for i, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        if name == "--out" and (equals or i + 1 < len(argv)):
+            path = RunFolder(Path(value if equals else argv[i + 1])).config
+            if not path.exists():
+                return None
+            return dataclasses.replace(load_config(path), resume=False, overwrite=False)
+    return None
+
+
+def _name_of(config: Any) -> str:
+    return next(name for name, (kind, _) in _COMMANDS.items() if isinstance(config, kind))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of ``gs-train fit``, and the YAML file that keeps them beside the results."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+
+from gs_train.atomic import replacing
+from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.errors import InputError
+from gs_train.schedule import LearningRates
+from gs_train.sizes import parse_bytes
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Train a scene from photographs with known poses.
+
+    Attributes:
+        data: folder with a COLMAP model (sparse/0 or sparse) and the folder images.
+        out: folder for everything that the run writes.
+        steps: optimizer updates.
+        batch_size: images a step.
+        renderer: gsplat needs a CUDA device; cpu runs anywhere; auto takes gsplat where it can.
+        max_side: images are made smaller until their longer side has at most so many pixels.
+        strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
+        cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
+        sh_degree: spherical harmonics up to this degree, 0 to 3.
+        sh_every: one more degree every so many images.
+        seed: of everything random.
+        checkpoint_every: steps between checkpoints; one is always written at the end. 0: only
+            there.
+        keep_checkpoints: older ones are removed.
+        resume: go on from the newest checkpoint in out.
+        overwrite: remove the run that out holds, then start.
+        test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
+        test_list: file with the names of the held-out images instead, one a line.
+        image_cache: memory for decoded photographs.
+        antialiased: compensate opacities for the screen-space blur (Mip-Splatting).
+        ssim_lambda: weight of 1 - SSIM against L1.
+        scale_with_batch: learning rates, momentum and eps follow the batch size.
+        init_opacity: of new Gaussians (0.1; mcmc: 0.5).
+        init_scale: of new Gaussians, relative to the distance of their neighbours (1; mcmc: 0.1).
+        opacity_reg: weight of the mean opacity in the loss (0; mcmc: 0.01).
+        scale_reg: weight of the mean scale in the loss (0; mcmc: 0.01).
+        resort_every: images between re-orderings of the rows along the Morton curve; 0: never.
+        lpips_backbone: file with LPIPS's network weights; without it LPIPS is "n/a" unless torch
+            has them.
+        lr: learning rates for one image a step.
+        adc: options of adaptive density control.
+        mcmc: options of Markov chain Monte Carlo.
+    """
+
+    data: Annotated[Path, tyro.conf.Positional]
+    out: Path
+    steps: int = 30_000
+    batch_size: int = 1
+    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    max_side: int | None = None
+    strategy: Literal["adc", "mcmc"] = "adc"
+    cap: int | None = None
+    sh_degree: int = 3
+    sh_every: int = 1000
+    seed: int = 0
+    checkpoint_every: int = 5000
+    keep_checkpoints: int = 2
+    resume: bool = False
+    overwrite: bool = False
+    test_every: int = 8
+    test_list: Path | None = None
+    image_cache: str = "4GiB"
+    antialiased: bool = False
+    ssim_lambda: float = 0.2
+    scale_with_batch: bool = True
+    init_opacity: float | None = None
+    init_scale: float | None = None
+    opacity_reg: float | None = None
+    scale_reg: float | None = None
+    resort_every: int = 1000
+    lpips_backbone: Path | None = None
+    lr: LearningRates = field(default_factory=LearningRates)
+    adc: AdcConfig = field(default_factory=AdcConfig)
+    mcmc: McmcConfig = field(default_factory=McmcConfig)
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("keep_checkpoints", 1),
+            ("test_every", 0), ("sh_every", 0), ("resort_every", 0), ("seed", 0),
+        ):  # fmt: skip
+            _require(getattr(self, name) >= least, name, f"at least {least}", getattr(self, name))
+        _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
+        _require(0.0 <= self.ssim_lambda <= 1.0, "ssim_lambda", "0 to 1", self.ssim_lambda)
+        _require(
+            self.max_side is None or self.max_side >= 16, "max_side", "at least 16", self.max_side
+        )
+        _require(self.cap is None or self.cap >= 1, "cap", "at least 1", self.cap)
+        for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg"):
+            value = getattr(self, name)
+            _require(value is None or value >= 0, name, "not negative", value)
+        if self.init_opacity is not None:
+            _require(
+                0 < self.init_opacity < 1, "init_opacity", "between 0 and 1", self.init_opacity
+            )
+        if self.init_scale is not None:
+            _require(self.init_scale > 0, "init_scale", "positive", self.init_scale)
+        if self.resume and self.overwrite:
+            raise InputError("--resume and --overwrite exclude each other")
+        parse_bytes(self.image_cache, option="--image-cache")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Everything that decides the result: what a resumed run must share with its start."""
+        plain = to_plain(self)
+        for name in _NOT_RECIPE:
+            plain.pop(name)
+        return plain
+
+    def by_strategy(self, name: str) -> float:
+        """An option whose default depends on the strategy."""
+        value = getattr(self, name)
+        return float(_BY_STRATEGY[self.strategy][name] if value is None else value)
+
+
+_NOT_RECIPE = (
+    "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
+    "image_cache", "lpips_backbone",
+)  # fmt: skip
+
+_BY_STRATEGY = {
+    "adc": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
+    "mcmc": {"init_opacity": 0.5, "init_scale": 0.1, "opacity_reg": 0.01, "scale_reg": 0.01},
+}
+
+
+def _require(condition: bool, name: str, rule: str, value: object) -> None:
+    if not condition:
+        raise InputError(f"--{name.replace('_', '-')} must be {rule}, got {value}")
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """A dataclass as nested dicts of numbers, strings, booleans and None."""
+    plain: dict[str, Any] = {}
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            value = to_plain(value)
+        elif isinstance(value, Path):
+            value = str(value)
+        plain[item.name] = value
+    return plain
+
+
+def save_config(path: Path, config: FitConfig) -> None:
+    """Write the configuration as YAML, under a temporary name first."""
+    with replacing(path) as file:
+        file.write(yaml.safe_dump(to_plain(config), sort_keys=False).encode())
+
+
+def load_config(path: Path) -> FitConfig:
+    """Read what :func:`save_config` wrote.
+
+    Raises:
+        InputError: the file is missing, is no YAML, or holds an option that does not exist.
+    """
+    try:
+        plain = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: {path.parent} holds no run of gs-train") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(plain, dict):
+        raise InputError(f"{path} must hold a mapping of options, got {type(plain).__name__}")
+    config = _from_plain(FitConfig, plain, path)
+    assert isinstance(config, FitConfig)
+    return config
+
+
+def _from_plain(kind: type, plain: Mapping[str, Any], path: Path) -> Any:
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(set(plain) - set(hints))
+    if unknown:
+        raise InputError(f"{path} holds the unknown option {unknown[0]!r}")
+    values = {}
+    for name, value in plain.items():
+        choices = typing.get_args(hints[name]) if _is_union(hints[name]) else (hints[name],)
+        if any(dataclasses.is_dataclass(choice) for choice in choices):
+            value = _from_plain(hints[name], value, path)
+        elif Path in choices and value is not None:
+            value = Path(value)
+        values[name] = value
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InputError(f"{path} does not fit this version: {error}") from None
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)

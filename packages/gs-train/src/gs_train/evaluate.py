@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gs-train eval``, and the report that ends every run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from gs_train.interrupt import StopRequest
+from gs_train.lpips import Lpips, load_lpips
+from gs_train.metrics import write_metrics
+from gs_train.run import Run, Spent, open_capture, renderer_for
+from gs_train.run_folder import RunFolder
+from gs_train.scene import Scene
+from gs_train.scores import score_views
+from gs_train.trainer import Trainer
+
+_PRESET = "none"
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Score the newest checkpoint of a run on its held-out images.
+
+    Attributes:
+        dir: output folder of gs-train fit.
+        renderer: auto takes gsplat where it can run.
+        lpips_backbone: file with LPIPS's network weights.
+    """
+
+    dir: Annotated[Path, tyro.conf.Positional]
+    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    lpips_backbone: Path | None = None
+
+
+def evaluate(config: EvalConfig) -> None:
+    """Score the run and write its metrics.json anew.
+
+    Raises:
+        InputError: no run there, or its photographs are gone.
+        Interrupted: Ctrl-C or SIGTERM.
+    """
+    run = Run.open(config.dir)
+    renderer = renderer_for(run.config, config.renderer)
+    lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
+    with StopRequest() as stop:
+        capture = open_capture(run.config, run.folder, stop)
+        scene = Scene.load(capture, renderer.device, run.frame)
+        report(run.trainer(renderer), scene, run.folder, run.spent, lpips=lpips, stop=stop)
+
+
+def report(
+    trainer: Trainer,
+    scene: Scene,
+    folder: RunFolder,
+    spent: Spent,
+    *,
+    lpips: Lpips | None,
+    stop: StopRequest,
+) -> dict[str, Any]:
+    """Score the held-out views; write metrics.json and comparison.png; print one line.
+
+    Returns:
+        What metrics.json holds.
+    """
+    scores = score_views(
+        trainer.model,
+        scene,
+        scene.capture.test,
+        renderer=trainer.renderer,
+        lpips=lpips,
+        stop=stop,
+        comparison=folder.comparison,
+    )
+    metrics = write_metrics(
+        folder.metrics,
+        images=scores,
+        steps=trainer.step,
+        seconds=spent.seconds,
+        images_per_second=spent.images / spent.seconds if spent.seconds else 0.0,
+        n_gaussians=trainer.model.n_rows,
+        peak_device_bytes=spent.peak_device_bytes,
+        preset=_PRESET,
+        renderer=trainer.renderer.name,
+        seed=trainer.config.seed,
+        lpips_net=lpips.net if lpips else None,
+    )
+    print(_summary(metrics, folder), file=sys.stderr)
+    return metrics
+
+
+def _summary(metrics: dict[str, Any], folder: RunFolder) -> str:
+    def shown(key: str, decimals: int) -> str:
+        value = metrics[key]
+        return f"{value:.{decimals}f}" if isinstance(value, float) else str(value)
+
+    return (
+        f"PSNR {shown('psnr', 2)}, SSIM {shown('ssim', 4)}, LPIPS {shown('lpips', 4)} on "
+        f"{len(metrics['images'])} test images; {metrics['n_gaussians']:,} Gaussians after "
+        f"{metrics['steps']:,} steps, {metrics['images_per_second']:.1f} images/s; "
+        f"results in {folder.root}"
+    )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gs-train export``: the model in the folders and formats that other tools read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import tyro
+
+from gs_train.atomic import replacing
+from gs_train.data import Capture
+from gs_train.gaussians import NAMES
+from gs_train.interrupt import StopRequest
+from gs_train.ply import write_ply
+from gs_train.run import Run, open_capture
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Write a trained scene for other tools.
+
+    Attributes:
+        dir: output folder of gs-train fit.
+        layout: inria: what SIBR and most viewers open (point_cloud/, cameras.json, cfg_args);
+            gsplat: what gsplat's viewer and trainer load (ply/, ckpts/).
+        to: folder to write to; DIR/export/LAYOUT when not given.
+    """
+
+    dir: Annotated[Path, tyro.conf.Positional]
+    layout: Literal["inria", "gsplat"] = "inria"
+    to: Path | None = None
+
+
+def export(config: ExportConfig) -> None:
+    """Write the newest checkpoint's model in the capture's own frame.
+
+    Raises:
+        InputError: no run there, or the disk has not enough space.
+    """
+    run = Run.open(config.dir)
+    to = config.to or run.folder.export / config.layout
+    step = run.checkpoint.step
+    rows = {name: run.checkpoint.tensors[f"model/{name}"] for name in NAMES}
+    if config.layout == "inria":
+        with StopRequest() as stop:
+            capture = open_capture(run.config, run.folder, stop)
+        ply = to / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
+        dropped = write_ply(ply, rows, transform=run.frame.rows_out)
+        _write_text(to / "cameras.json", json.dumps(_cameras(capture)))
+        _write_text(to / "cfg_args", _cfg_args(run))
+    else:
+        dropped = write_ply(
+            to / "ply" / f"point_cloud_{step}.ply",
+            rows,
+            layout="gsplat",
+            transform=run.frame.rows_out,
+        )
+        # gsplat numbers steps from 0 and keeps the parameters alone.
+        with replacing(to / "ckpts" / f"ckpt_{step - 1}_rank0.pt") as file:
+            torch.save({"step": step - 1, "splats": run.frame.rows_out(rows)}, file)
+    lost = f", without {dropped:,} rows that are not finite" if dropped else ""
+    print(f"wrote {len(rows['means']) - dropped:,} Gaussians to {to}{lost}", file=sys.stderr)
+
+
+def _cameras(capture: Capture) -> list[dict[str, object]]:
+    """The cameras as the Inria code lists them: camera to world, x right, y down, z forward."""
+    cameras: list[dict[str, object]] = []
+    for index in (*capture.test, *capture.train):
+        view = capture.views[index]
+        rotation = view.world_to_camera[:3, :3].T
+        cameras.append(
+            {
+                "id": len(cameras),
+                "img_name": str(Path(view.name).with_suffix("")),
+                "width": view.width,
+                "height": view.height,
+                "position": (-rotation @ view.world_to_camera[:3, 3]).tolist(),
+                "rotation": rotation.tolist(),
+                "fx": float(view.K[0, 0]),
+                "fy": float(view.K[1, 1]),
+            }
+        )
+    return cameras
+
+
+def _cfg_args(run: Run) -> str:
+    """The arguments that SIBR's viewer looks for, in the form in which it parses them."""
+    config = run.config
+    return (
+        f"Namespace(sh_degree={config.sh_degree}, source_path={str(config.data.absolute())!r}, "
+        f"model_path={str(run.folder.root.absolute())!r}, images='images', resolution=-1, "
+        f"white_background=False, data_device='cuda', eval={config.test_every > 0})"
+    )
+
+
+def _write_text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Photographs on the renderer's device, in the order of need, decoded and copied ahead."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gs_train.data import ImageCache
+
+_DECODE_AHEAD = 16
+_STAGED = 3
+_POLL_S = 0.2
+
+
+@dataclass
+class _Arrived:
+    """A view's image on its way to the device: complete once ``copied`` has passed."""
+
+    index: int
+    image: Tensor
+    copied: torch.cuda.Event
+
+
+class ImageFeed:
+    """The photographs of a known sequence of views, one after the other.
+
+    Decoding runs in the cache's threads. For a CUDA device one more thread copies images through
+    page-locked memory on a stream of its own, so the training stream only waits for a copy that
+    has usually ended.
+
+    Args:
+        sequence: view indices in the order of need; consumed ahead.
+        load: decodes a view's photograph to (H, W, 3) uint8; called in background threads.
+        device: where images are wanted.
+        cache_bytes: bound on decoded images held.
+        largest_bytes: of one image.
+
+    Threads: use from one thread; :meth:`close` (or leaving the context) ends the background work.
+    """
+
+    def __init__(
+        self,
+        sequence: Iterable[int],
+        load: Callable[[int], np.ndarray],
+        *,
+        device: torch.device,
+        cache_bytes: int,
+        largest_bytes: int,
+    ) -> None:
+        self._device = device
+        self._cache = ImageCache(load, capacity_bytes=cache_bytes)
+        self._order = _announced(iter(sequence), self._cache)
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        if device.type == "cuda":
+            self._ready: queue.Queue[_Arrived | BaseException] = queue.Queue(maxsize=_STAGED - 1)
+            self._thread = threading.Thread(
+                target=self._copy_ahead, args=(largest_bytes,), name="gs-image-feed", daemon=True
+            )
+            self._thread.start()
+
+    def __enter__(self) -> ImageFeed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def next(self) -> tuple[int, Tensor]:
+        """The next view's index and photograph, (H, W, 3) uint8.
+
+        The image is ready for work on the device's current stream.
+
+        Raises:
+            StopIteration: the sequence is over.
+            InputError: the image cannot be read.
+        """
+        if self._thread is None:
+            index = next(self._order)
+            return index, torch.from_numpy(self._cache.get(index))
+        arrived = self._ready.get()
+        if isinstance(arrived, BaseException):
+            raise arrived
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(arrived.copied)
+        arrived.image.record_stream(stream)
+        return arrived.index, arrived.image
+
+    def close(self) -> None:
+        """Stop the threads. Idempotent."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._cache.close()
+
+    def _copy_ahead(self, largest_bytes: int) -> None:
+        from gs_pinned import Table
+
+        try:
+            stream = torch.cuda.Stream(self._device)
+            with Table(_STAGED, largest_bytes, dtype="uint8") as staging, torch.cuda.stream(stream):
+                slots = itertools.cycle([_Slot(row) for row in staging.torch()])
+                for index in self._order:
+                    image = torch.from_numpy(self._cache.get(index))
+                    arrived, copied = next(slots).send(image, self._device)
+                    if not self._put(_Arrived(index, arrived, copied)):
+                        break
+                stream.synchronize()  # the staging memory goes with this block
+            self._put(StopIteration("the sequence of views is over"))
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, item: _Arrived | BaseException) -> bool:
+        """Hand over to :meth:`next`; False when the feed is closed meanwhile."""
+        while not self._closing.is_set():
+            try:
+                self._ready.put(item, timeout=_POLL_S)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+
+class _Slot:
+    """One page-locked staging buffer, reused once its last copy has passed."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self._memory = memory
+        self._copied: torch.cuda.Event | None = None
+
+    def send(self, image: Tensor, device: torch.device) -> tuple[Tensor, torch.cuda.Event]:
+        if self._copied is not None:
+            self._copied.synchronize()
+        staged = self._memory[: image.numel()].view(image.shape)
+        staged.copy_(image)
+        arrived = staged.to(device, non_blocking=True)
+        self._copied = torch.cuda.Event()
+        self._copied.record()
+        return arrived, self._copied
+
+
+def _announced(sequence: Iterator[int], cache: ImageCache) -> Iterator[int]:
+    """The sequence, with the cache told early which images it will be asked for."""
+    window = collections.deque(itertools.islice(sequence, _DECODE_AHEAD))
+    while window:
+        cache.prefetch(tuple(window))
+        yield window.popleft()
+        window.extend(itertools.islice(sequence, 1))

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C and SIGTERM as a request that long work answers at its next safe point."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Interrupted(Exception):  # noqa: N818 (a request that was followed, no error)
+    """Work stopped on request, with everything saved. ``exit_status`` is 128 + the signal."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_status = 128 + signal_number
+
+
+class StopRequest:
+    """While entered, the first SIGINT or SIGTERM sets :attr:`signal_number`; a second one acts as
+    before.
+
+    Signals reach Python's main thread only; entered elsewhere this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def check(self, work: str) -> None:
+        """Raise :class:`Interrupted` when a stop was asked for: work with nothing to save."""
+        if self.signal_number is not None:
+            raise Interrupted(self.signal_number, f"stopped during {work}")
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.signal_number = number
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._previous:
+            number, handler = self._previous.popitem()
+            signal.signal(number, handler)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gs-train render``: pictures or a video along a camera path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from torch import Tensor
+
+from gs_train.camera_paths import ellipse_path, interpolated_path, view_path
+from gs_train.errors import InputError
+from gs_train.interrupt import StopRequest
+from gs_train.progress import task_progress
+from gs_train.run import Run, open_capture, renderer_for
+from gs_train.scene import view_in_frame
+from gs_train.video import require_video_writer, write_frames
+from gs_train.visible import render_view
+
+
+@dataclass(frozen=True)
+class RenderConfig:
+    """Render a trained scene along a camera path.
+
+    Attributes:
+        dir: output folder of gs-train fit.
+        path: a smooth path through the training cameras, an ellipse around the scene, or the held-
+            out views.
+        to: an .mp4 file, or a folder for PNG files; DIR/renders/PATH when not given.
+        frames: of the interp and ellipse paths.
+        fps: of a video.
+        renderer: auto takes gsplat where it can run.
+    """
+
+    dir: Annotated[Path, tyro.conf.Positional]
+    path: Literal["interp", "ellipse", "test"] = "interp"
+    to: Path | None = None
+    frames: int = 240
+    fps: int = 30
+    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("frames", "fps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
+
+
+def render(config: RenderConfig) -> None:
+    """Render and write the frames, one in memory at a time.
+
+    Raises:
+        InputError: no run there, no held-out views for the test path, no way to write a video.
+        Interrupted: Ctrl-C or SIGTERM.
+    """
+    run = Run.open(config.dir)
+    to = config.to or run.folder.renders / config.path
+    require_video_writer(to)
+    renderer = renderer_for(run.config, config.renderer)
+    with StopRequest() as stop:
+        capture = open_capture(run.config, run.folder, stop)
+        train = [capture.views[i] for i in capture.train]
+        if config.path == "test":
+            if not capture.test:
+                raise InputError("--path test needs held-out views, and this run held out none")
+            cameras = view_path([capture.views[i] for i in capture.test])
+        elif config.path == "interp":
+            cameras = interpolated_path(train, config.frames)
+        else:
+            cameras = ellipse_path(train, config.frames, points=capture.points)
+        model = run.trainer(renderer).model
+
+        def frames() -> Iterator[Tensor]:
+            with task_progress("rendering frame", len(cameras)) as progress:
+                for camera in cameras:
+                    stop.check("rendering")
+                    view = view_in_frame(camera, run.frame).to(renderer.device)
+                    yield render_view(model, view, renderer)
+                    progress.advance()
+
+        n = write_frames(to, frames(), fps=config.fps)
+    print(f"wrote {n} frames to {to}", file=sys.stderr)

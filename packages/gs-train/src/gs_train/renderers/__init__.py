@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Renderers, and the choice between them."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+
+from gs_train.errors import InputError
+from gs_train.renderers.protocol import Rect, Renderer, Rows, Splats, View
+
+__all__ = ["Rect", "Renderer", "Rows", "Splats", "View", "make_renderer"]
+
+
+def make_renderer(name: str, **options: Any) -> Renderer:
+    """The renderer called ``gsplat`` or ``cpu``; ``auto`` is gsplat where it can run.
+
+    Args:
+        name: ``auto``, ``gsplat`` or ``cpu``.
+        options: keyword arguments of both renderers' constructors.
+
+    Raises:
+        InputError: gsplat was asked for and the GPU or the package is missing.
+    """
+    missing = _missing_for_gsplat()
+    if name == "gsplat" and missing:
+        raise InputError(f"--renderer gsplat needs {missing}; --renderer cpu runs without")
+    if name == "gsplat" or (name == "auto" and not missing):
+        from gs_train.renderers.gsplat import GsplatRenderer
+
+        return GsplatRenderer(torch.device("cuda", torch.cuda.current_device()), **options)
+    from gs_train.renderers.cpu import CpuRenderer
+
+    return CpuRenderer(**options)
+
+
+def _missing_for_gsplat() -> str | None:
+    if not torch.cuda.is_available():
+        return "a CUDA device that torch can use (torch.cuda.is_available() is false)"
+    if importlib.util.find_spec("gsplat") is None:
+        return 'the package gsplat (pip install "gs-train[gpu]")'
+    return None

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gsplat's CUDA kernels behind the renderer protocol."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gs_train.renderers.protocol import Rect, Rows, Splats, View
+
+_TILE = 16
+
+
+class GsplatRenderer:
+    """Renders with gsplat >= 1.5.3 on a CUDA device.
+
+    Args:
+        device: the CUDA device of rows and views.
+        antialiased: compensate opacities for the screen-space blur (Mip-Splatting).
+        absgrad: fill ``Splats.absgrad`` in the backward pass.
+        eps2d: blur added to the 2D covariance, pixels^2.
+        near, far: depth limits.
+        radius_clip: drop splats whose extents are at most this many pixels.
+
+    Cost: one synchronisation per :meth:`rasterize`, to size the list of tile intersections.
+    """
+
+    name = "gsplat"
+
+    def __init__(
+        self,
+        device: torch.device | str = "cuda",
+        *,
+        antialiased: bool = False,
+        absgrad: bool = False,
+        eps2d: float = 0.3,
+        near: float = 0.01,
+        far: float = 1e10,
+        radius_clip: float = 0.0,
+    ) -> None:
+        self.device = torch.device(device)
+        self.antialiased = antialiased
+        self.absgrad = absgrad
+        self.eps2d = eps2d
+        self.near = near
+        self.far = far
+        self.radius_clip = radius_clip
+
+    def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
+        """See :class:`gs_train.renderers.protocol.Renderer`."""
+        from gsplat import fully_fused_projection, spherical_harmonics
+
+        opacities = torch.sigmoid(rows["opacities"])
+        radii, means2d, depths, conics, compensations = fully_fused_projection(
+            rows["means"],
+            None,
+            rows["quats"],
+            torch.exp(rows["scales"]),
+            view.viewmat[None],
+            view.K[None],
+            view.width,
+            view.height,
+            eps2d=self.eps2d,
+            near_plane=self.near,
+            far_plane=self.far,
+            radius_clip=self.radius_clip,
+            calc_compensations=self.antialiased,
+            opacities=opacities,
+        )
+        if self.antialiased:
+            opacities = opacities * compensations[0]
+        centre = -view.viewmat[:3, :3].T @ view.viewmat[:3, 3]
+        colors = spherical_harmonics(
+            sh_degree,
+            rows["means"] - centre,
+            torch.cat([rows["sh0"], rows["shN"]], 1),
+            masks=(radii[0] > 0).all(-1),
+        )
+        return Splats(
+            means2d=means2d[0],
+            conics=conics[0],
+            depths=depths[0],
+            radii=radii[0],
+            opacities=opacities,
+            colors=(colors + 0.5).clamp_min(0.0),
+            view=view,
+        )
+
+    def rasterize(self, splats: Splats, rect: Rect | None = None) -> tuple[Tensor, Tensor]:
+        """See :class:`gs_train.renderers.protocol.Renderer`."""
+        from gsplat import isect_offset_encode, isect_tiles, rasterize_to_pixels
+
+        rect = rect or splats.view.rect
+        # The rectangle becomes an image of its own. An addition (even of zero) gives each call its
+        # own tensor, on which the backward pass leaves that call's absgrad.
+        offset = splats.means2d.new_tensor((-rect.x0, -rect.y0))
+        means2d = splats.means2d[None] + offset
+        tiles = -(-rect.width // _TILE), -(-rect.height // _TILE)
+        _, isect_ids, flatten_ids = isect_tiles(
+            means2d, splats.radii[None], splats.depths[None], _TILE, *tiles
+        )
+        image, alpha = rasterize_to_pixels(
+            means2d,
+            splats.conics[None],
+            splats.colors[None],
+            splats.opacities[None],
+            rect.width,
+            rect.height,
+            _TILE,
+            isect_offset_encode(isect_ids, 1, *tiles),
+            flatten_ids,
+            absgrad=self.absgrad,
+        )
+        if self.absgrad:
+            splats.shifted.append(means2d)
+        return image[0], alpha[0]

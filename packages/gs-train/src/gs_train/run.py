@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A finished or interrupted run, opened again: for evaluation, rendering and export."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gs_train.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from gs_train.config import FitConfig, load_config
+from gs_train.data import Capture, load_capture
+from gs_train.errors import InputError
+from gs_train.frame import Frame
+from gs_train.interrupt import StopRequest
+from gs_train.progress import task_progress
+from gs_train.renderers import Renderer, make_renderer
+from gs_train.run_folder import RunFolder
+from gs_train.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run has cost so far, carried across resumes.
+
+    Attributes:
+        seconds: of training, without loading and evaluation.
+        images: trained on.
+        peak_device_bytes: the most device memory that tensors held; 0 on the CPU.
+    """
+
+    seconds: float = 0.0
+    images: int = 0
+    peak_device_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """The newest state of a run.
+
+    Attributes:
+        folder, config: where it lies and how it was started.
+        checkpoint: its tensors are on the CPU.
+        frame: that it was trained in.
+        spent: until this checkpoint.
+    """
+
+    folder: RunFolder
+    config: FitConfig
+    checkpoint: Checkpoint
+    frame: Frame
+    spent: Spent
+
+    @classmethod
+    def open(cls, root: Path) -> Run:
+        """Read the configuration and the newest checkpoint.
+
+        Raises:
+            InputError: the folder is missing, holds no run or no checkpoint, or a checkpoint of
+                another format version or a damaged one.
+        """
+        folder = RunFolder(root)
+        if not root.is_dir():
+            raise InputError(f"{root} must be the output folder of a run, and does not exist")
+        config = load_config(folder.config)
+        newest = latest_checkpoint(folder.checkpoints)
+        if newest is None:
+            raise InputError(f"{folder.checkpoints} holds no checkpoint")
+        checkpoint = load_checkpoint(newest)
+        frame = checkpoint.state["frame"]
+        return cls(
+            folder,
+            config,
+            checkpoint,
+            Frame(tuple(frame["shift"]), frame["scale"], frame["extent"]),
+            Spent(**checkpoint.state["spent"]),
+        )
+
+    def trainer(self, renderer: Renderer, config: FitConfig | None = None) -> Trainer:
+        """The trainer as it was; ``config`` replaces the saved one (a resumed run's)."""
+        return Trainer.restore(
+            config or self.config,
+            self.checkpoint.tensors,
+            step=self.checkpoint.step,
+            renderer=renderer,
+            extent=self.frame.extent,
+        )
+
+
+def checkpoint_state(frame: Frame, spent: Spent) -> dict[str, Any]:
+    """What a checkpoint keeps beside the tensors; read by :meth:`Run.open`."""
+    return {"frame": dataclasses.asdict(frame), "spent": dataclasses.asdict(spent)}
+
+
+def open_capture(config: FitConfig, folder: RunFolder, stop: StopRequest) -> Capture:
+    """The run's photographs and poses; images are prepared when they are not in its cache.
+
+    Raises:
+        InputError: see :func:`gs_train.data.load_capture`.
+        Interrupted: a stop was asked for while images were prepared.
+    """
+    with task_progress("preparing image") as progress:
+
+        def report(done: int, total: int) -> None:
+            stop.check("the preparation of images; what is ready is kept")
+            progress.update(done, total)
+
+        return load_capture(
+            config.data,
+            cache_dir=folder.image_cache,
+            max_side=config.max_side,
+            test_every=config.test_every,
+            test_list=config.test_list,
+            progress=report,
+        )
+
+
+def renderer_for(config: FitConfig, name: str | None = None) -> Renderer:
+    """The renderer of a run, or another one with the run's options."""
+    make = partial(make_renderer, antialiased=config.antialiased)
+    absgrad = config.strategy == "adc" and config.adc.absgrad
+    return make(name or config.renderer, absgrad=absgrad)

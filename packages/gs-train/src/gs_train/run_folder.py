@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of one run: where things lie, and who may write there."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from gs_train.checkpoint import latest_checkpoint
+from gs_train.config import FitConfig, load_config, save_config
+from gs_train.errors import InputError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths below the output folder of ``gs-train fit``."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def image_cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def comparison(self) -> Path:
+        return self.root / "comparison.png"
+
+    @property
+    def renders(self) -> Path:
+        return self.root / "renders"
+
+    @property
+    def export(self) -> Path:
+        return self.root / "export"
+
+    def point_cloud(self, step: int) -> Path:
+        return self.root / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
+
+    @property
+    def _owned(self) -> tuple[Path, ...]:
+        """Everything that a run may leave; --overwrite removes these and nothing else."""
+        names = ("config.yml", "metrics.json", "log.csv", "comparison.png", "tensorboard", "cache")
+        names += ("checkpoints", "point_cloud", "renders", "export")
+        return tuple(self.root / name for name in names)
+
+    def check(self, config: FitConfig) -> None:
+        """Check that ``config`` may write here, without writing anything.
+
+        Raises:
+            InputError: the folder holds another run and neither --resume nor --overwrite is given;
+                --resume without a checkpoint, or with options that would change the result; the
+                path is a
+                file.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise InputError(f"--out must be a folder, {self.root} is a file")
+        if config.resume:
+            if latest_checkpoint(self.checkpoints) is None:
+                raise InputError(f"--resume needs a checkpoint, {self.checkpoints} holds none")
+            self._check_recipe(config)
+        elif not config.overwrite and any(path.exists() for path in self._owned):
+            raise InputError(
+                f"--out {self.root} holds another run: add --resume to go on with it, "
+                "--overwrite to remove it, or choose another folder"
+            )
+
+    def prepare(self, config: FitConfig) -> None:
+        """Make the folder, without the old run when overwriting, and save the configuration."""
+        if config.overwrite:
+            for path in self._owned:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
+        save_config(self.config, config)
+
+    def _check_recipe(self, config: FitConfig) -> None:
+        saved = load_config(self.config).recipe
+        for name, value in config.recipe.items():
+            if value != saved[name]:
+                raise InputError(
+                    f"--resume must keep the run's options: {name} was {saved[name]}, got {value}"
+                )

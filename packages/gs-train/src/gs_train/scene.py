@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A capture as training needs it: in the training frame, with views on the renderer's device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gs_train import counter_random
+from gs_train.camera_paths import Posed
+from gs_train.config import FitConfig
+from gs_train.counter_random import Purpose
+from gs_train.data import Capture
+from gs_train.frame import Frame
+from gs_train.initialize import rows_from_points
+from gs_train.morton import morton_order
+from gs_train.renderers import Rows, View
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A capture, the frame that it is trained in, and its views in that frame.
+
+    Attributes:
+        views: one for each of the capture's, on the renderer's device.
+    """
+
+    capture: Capture
+    frame: Frame
+    views: tuple[View, ...]
+
+    @classmethod
+    def load(cls, capture: Capture, device: torch.device, frame: Frame | None = None) -> Scene:
+        """Bring a capture into ``frame``, or into the one that its cameras suggest."""
+        if frame is None:
+            frame = Frame.from_cameras(np.stack([v.world_to_camera for v in capture.views]))
+        views = tuple(view_in_frame(view, frame).to(device) for view in capture.views)
+        return cls(capture, frame, views)
+
+    def initial_rows(self, config: FitConfig) -> Rows:
+        """A Gaussian for each point (a random choice above the cap), along the Morton curve."""
+        points, colors = self.capture.points, self.capture.colors
+        limit = config.mcmc.cap_max if config.strategy == "mcmc" else config.adc.cap
+        limit = limit if config.cap is None else config.cap
+        if limit is not None and len(points) > limit:
+            order = counter_random.permutation(
+                config.seed, Purpose.INITIAL_POINTS, 0, len(points), device="cpu"
+            )
+            chosen = order[:limit].sort().values.numpy()
+            points, colors = points[chosen], colors[chosen]
+        rows = rows_from_points(
+            self.frame.points_in(points),
+            colors,
+            sh_degree=config.sh_degree,
+            opacity=config.by_strategy("init_opacity"),
+            scale=config.by_strategy("init_scale"),
+            seed=config.seed,
+        )
+        if config.resort_every:
+            order = morton_order(rows["means"])
+            rows = {name: values[order] for name, values in rows.items()}
+        return rows
+
+
+def view_in_frame(camera: Posed, frame: Frame) -> View:
+    """A posed camera of the capture as a view of the training frame."""
+    pose = frame.pose_in(np.asarray(camera.world_to_camera, dtype=np.float64))
+    return View(
+        name=camera.name,
+        viewmat=torch.from_numpy(pose).float(),
+        K=torch.from_numpy(np.asarray(camera.K)).float(),
+        width=camera.width,
+        height=camera.height,
+    )

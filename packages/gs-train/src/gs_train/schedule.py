@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What changes in the course of a run, as plain functions of how many images have been seen.
+
+Steps count optimizer updates; decay, spherical harmonics and densification count images, so that a
+recipe keeps its meaning when the batch grows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """Adam's learning rates for a batch of one image (gsplat's defaults).
+
+    Attributes:
+        means: multiplied by the scene's extent; decays exponentially to 1 % over the run.
+        scales, quats, opacities: log scales, quaternions, logit opacities.
+        sh0, shN: the constant and the other spherical harmonics coefficients.
+    """
+
+    means: float = 1.6e-4
+    scales: float = 5e-3
+    quats: float = 1e-3
+    opacities: float = 5e-2
+    sh0: float = 2.5e-3
+    shN: float = 2.5e-3 / 20  # noqa: N815 (gsplat's name)
+
+
+@dataclass(frozen=True)
+class AdamOptions:
+    """Adam's constants for one batch size."""
+
+    lr_factor: float
+    betas: tuple[float, float]
+    eps: float
+
+
+def adam_options(batch_size: int, *, scaled: bool) -> AdamOptions:
+    """Adam's constants for ``batch_size`` images a step.
+
+    Scaled: learning rates grow with sqrt(B), eps shrinks with it, and each beta is raised to the
+        B-th power, so that one
+    step of B images moves the model about as far as B steps of one (Zhao et al., "On Scaling Up 3D
+    Gaussian Splatting Training", section 5; momentum as its released code has it).
+    """
+    b = batch_size if scaled else 1
+    return AdamOptions(math.sqrt(b), (0.9**b, 0.999**b), 1e-15 / math.sqrt(b))
+
+
+def means_decay(images_seen: int, images_total: int) -> float:
+    """The factor on the means' learning rate: 1 at the first image, 0.01 after the last."""
+    return float(0.01 ** (images_seen / max(images_total, 1)))
+
+
+def active_sh_degree(images_seen: int, every: int, max_degree: int) -> int:
+    """Spherical harmonics are switched on band by band, one every ``every`` images."""
+    return min(images_seen // every, max_degree) if every > 0 else max_degree

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of held-out images, and the picture that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from gs_train.data import read_image
+from gs_train.gaussians import Gaussians
+from gs_train.interrupt import StopRequest
+from gs_train.lpips import Lpips
+from gs_train.metrics import ImageScore, psnr, ssim
+from gs_train.pictures import to_uint8, write_comparison
+from gs_train.progress import task_progress
+from gs_train.renderers import Renderer
+from gs_train.scene import Scene
+from gs_train.visible import render_view
+
+_PICTURES = 4
+
+
+def score_views(
+    model: Gaussians,
+    scene: Scene,
+    indices: Sequence[int],
+    *,
+    renderer: Renderer,
+    lpips: Lpips | None,
+    stop: StopRequest,
+    comparison: Path,
+) -> list[ImageScore]:
+    """Score renders of some views against their photographs.
+
+    Args:
+        indices: of the capture's views.
+        lpips: None leaves that score out.
+        stop: looked at between views.
+        comparison: PNG of truth, render and error of a few of the views; not written without any.
+
+    Returns:
+        One score a view, in order. Renders are clamped to [0, 1] and not rounded to 8 bits.
+    """
+    scores, pictures = [], []
+    shown = set(indices[:: max(1, -(-len(indices) // _PICTURES))])
+    with task_progress("evaluating image", len(indices)) as progress:
+        for index in indices:
+            stop.check("evaluation")
+            view = scene.views[index]
+            image = render_view(model, view, renderer)
+            photograph = torch.from_numpy(read_image(scene.capture.views[index]))
+            truth = photograph.to(image.device).float() / 255.0
+            scores.append(
+                ImageScore(
+                    name=view.name,
+                    psnr=psnr(image, truth),
+                    ssim=ssim(image, truth),
+                    lpips=None if lpips is None else lpips(image, truth),
+                )
+            )
+            if index in shown:
+                pictures.append((view.name, photograph.numpy(), to_uint8(image)))
+            progress.advance()
+    if pictures:
+        write_comparison(comparison, pictures)
+    return scores

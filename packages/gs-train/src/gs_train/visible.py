@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rendering only what a view sees."""
+
+from __future__ import annotations
+
+import gs_cull
+import torch
+from torch import Tensor
+
+from gs_train.gaussians import Gaussians
+from gs_train.renderers import Renderer, View
+
+
+def visible_ids(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
+    """Sorted ids of the rows that ``renderer`` would draw in ``view``.
+
+    Returns:
+        (R,) int32 on the model's device. Synchronises once.
+    """
+    return gs_cull.cull(
+        model.params["means"],
+        model.params["scales"],
+        model.params["quats"],
+        view.viewmat[None],
+        view.K[None],
+        view.width,
+        view.height,
+        opacities=model.params["opacities"],
+        near=renderer.near,
+        far=renderer.far,
+        eps2d=renderer.eps2d,
+        radius_clip=renderer.radius_clip,
+        antialiased=renderer.antialiased,
+    ).ids
+
+
+@torch.no_grad()
+def render_view(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
+    """A view of the model over black, for looking at: no gradients, colours in [0, 1].
+
+    Returns:
+        (H, W, 3) float32 on the model's device.
+    """
+    ids = visible_ids(model, view, renderer)
+    if not len(ids):
+        return torch.zeros((view.height, view.width, 3), device=model.device)
+    rows = {name: model.read(name, ids) for name in model.params}
+    splats = renderer.project(rows, view, sh_degree=model.sh_degree)
+    return renderer.rasterize(splats)[0].clamp_(0.0, 1.0)
