@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device.hpp"
+
+#if defined(GS_WITH_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
+namespace gs::pinned {
+
+#if defined(GS_WITH_CUDA)
+
+std::string device_problem() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorInsufficientDriver) {
+    cudaGetLastError();
+    return "no NVIDIA driver, or one older than this build's CUDA toolkit";
+  }
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    return cudaGetErrorString(status);
+  }
+  return count > 0 ? "" : "no CUDA device";
+}
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+#else
+
+std::string device_problem() {
+  return "gs-pinned was built without CUDA; install the CUDA toolkit (nvcc) and build it again";
+}
+
+int device_count() { return 0; }
+
+#endif
+
+}  // namespace gs::pinned

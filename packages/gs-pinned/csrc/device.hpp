@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether, and why not, this process can use a CUDA device.
+#pragma once
+
+#include <string>
+
+namespace gs::pinned {
+
+/// Why no CUDA device can be used: built without CUDA, no driver, no device. Empty when one can.
+std::string device_problem();
+
+/// CUDA devices of this process; 0 wherever device_problem() is not empty.
+int device_count();
+
+}  // namespace gs::pinned

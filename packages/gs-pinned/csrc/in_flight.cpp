@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "in_flight.hpp"
+
+#if defined(GS_WITH_CUDA)
+#include "gs/cuda/check.hpp"
+#endif
+
+namespace gs::pinned {
+
+#if defined(GS_WITH_CUDA)
+
+namespace {
+cudaEvent_t as_event(void* event) { return static_cast<cudaEvent_t>(event); }
+}  // namespace
+
+InFlight::~InFlight() {
+  wait();
+  for (const Use& use : uses_) (void)cudaEventDestroy(as_event(use.event));
+}
+
+void InFlight::record(int device, std::uintptr_t stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Use* found = nullptr;
+  for (Use& use : uses_) {
+    const bool same = use.device == device && use.stream == stream;
+    // An entry whose work has ended may serve another stream of its device.
+    const bool reusable = found == nullptr && use.device == device &&
+                          cudaEventQuery(as_event(use.event)) == cudaSuccess;
+    if (same || reusable) found = &use;
+    if (same) break;
+  }
+  cudaGetLastError();  // cudaErrorNotReady is an answer here, not a failure
+  cuda::DeviceGuard guard(device);
+  if (found == nullptr) {
+    cudaEvent_t event = nullptr;
+    GS_CUDA_TRY(
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+    uses_.push_back(Use{device, stream, event});
+    found = &uses_.back();
+  }
+  found->stream = stream;
+  GS_CUDA_TRY(cudaEventRecord(as_event(found->event), cuda::as_stream(stream)));
+}
+
+void InFlight::order_after(std::uintptr_t stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Use& use : uses_)
+    if (use.stream != stream)
+      GS_CUDA_TRY(cudaStreamWaitEvent(cuda::as_stream(stream), as_event(use.event), 0));
+}
+
+void InFlight::wait() noexcept {
+  // The list is copied so that other threads may record while this one waits; events live as long
+  // as this object.
+  std::vector<Use> uses;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    uses = uses_;
+  }
+  for (const Use& use : uses)
+    if (cudaEventSynchronize(as_event(use.event)) != cudaSuccess) cudaGetLastError();
+}
+
+bool InFlight::busy() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool found = false;
+  for (const Use& use : uses_)
+    found = found || cudaEventQuery(as_event(use.event)) == cudaErrorNotReady;
+  cudaGetLastError();
+  return found;
+}
+
+#else
+
+InFlight::~InFlight() = default;
+void InFlight::record(int, std::uintptr_t) {}
+void InFlight::order_after(std::uintptr_t) {}
+void InFlight::wait() noexcept {}
+bool InFlight::busy() { return false; }
+
+#endif
+
+void InFlight::forget() noexcept { uses_.clear(); }
+
+}  // namespace gs::pinned

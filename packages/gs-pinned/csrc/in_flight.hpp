@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work on streams that still reads or writes a piece of host memory.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace gs::pinned {
+
+/// One event per stream, recorded after the stream's latest use. Thread-safe. Empty, and free, in
+/// a build without CUDA.
+class InFlight {
+ public:
+  InFlight() = default;
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+  ~InFlight();
+
+  /// Everything on `stream` up to now uses the memory. `device` is the stream's.
+  void record(int device, std::uintptr_t stream);
+
+  /// Makes later work on `stream` wait for every recorded use.
+  void order_after(std::uintptr_t stream);
+
+  /// Blocks until every recorded use has ended. Quiet about errors of the device: it is called
+  /// where nothing can be done about them, and the next CUDA call reports them again.
+  void wait() noexcept;
+
+  /// Whether some recorded use has not ended.
+  bool busy();
+
+  /// Forgets every use without asking CUDA about it: for a child process after fork.
+  void forget() noexcept;
+
+ private:
+  struct Use {
+    int device;
+    std::uintptr_t stream;
+    void* event;  // cudaEvent_t
+  };
+  std::mutex mutex_;
+  std::vector<Use> uses_;
+};
+
+}  // namespace gs::pinned

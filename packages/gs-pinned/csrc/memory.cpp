@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+
+#include "gs/error.hpp"
+
+namespace gs::pinned {
+namespace {
+
+std::atomic<std::size_t> locked_bytes{0};
+
+}  // namespace
+
+std::size_t Memory::locked_total() { return locked_bytes.load(); }
+
+std::size_t Memory::locked_limit() {
+  const char* text = std::getenv("GS_PINNED_LIMIT_BYTES");
+  if (text == nullptr || *text == '\0') return std::numeric_limits<std::size_t>::max();
+  char* end = nullptr;
+  const unsigned long long limit = std::strtoull(text, &end, 10);
+  GS_CHECK(*end == '\0' && *text != '-',
+           "GS_PINNED_LIMIT_BYTES must be a whole number of bytes, got ", text);
+  return limit;
+}
+
+Memory::Memory(std::size_t reserved, Lock lock, int device)
+    : reserved_(round_up(std::max<std::size_t>(reserved, 1), kPageBytes)),
+      lock_(lock),
+      device_(device),
+      pid_(getpid()) {
+  data_ = static_cast<char*>(reserve_pages(reserved_));
+}
+
+Memory::~Memory() {
+  if (!is_usable()) {
+    in_flight_.forget();
+    // Pageable pages are this process's own copies; locked ones were never mapped here.
+    if (!is_device_visible()) unreserve_pages(data_, reserved_);
+    return;
+  }
+  in_flight_.wait();
+  unlock_all();
+  unreserve_pages(data_, reserved_);
+}
+
+bool Memory::is_usable() const { return pid_ == getpid(); }
+
+std::vector<std::size_t> Memory::chunk_ends() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return is_locked() ? locked_ends_ : std::vector<std::size_t>{size_};
+}
+
+void Memory::grow(std::size_t bytes, bool may_be_pageable) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (bytes <= size_) return;
+  GS_CHECK(bytes <= reserved_, "rows need ", bytes, " bytes, but ", reserved_,
+           " were reserved; create the table with a larger capacity");
+  const std::size_t old = size_;
+  std::size_t target = round_up(bytes, kPageBytes);
+  if (old > 0) target = std::max(target, old + std::max(kHugePageBytes, old / 128));
+  target = std::min(round_up(target, kPageBytes), reserved_);
+
+  commit_pages(data_ + old, target - old);
+  if (is_locked()) {
+    const std::string problem = lock_range(old, target);
+    if (!problem.empty()) {
+      if (!may_be_pageable) {
+        decommit_pages(data_ + old, target - old);
+        detail::throw_error<MemoryError>("page-locking ", target - old, " bytes failed: ", problem);
+      }
+      in_flight_.wait();
+      unlock_all();
+      refusal_ = problem;
+      refused_ = true;
+    }
+  }
+  size_ = target;
+}
+
+std::string Memory::lock_range(std::size_t begin, std::size_t end) {
+  const std::size_t bytes = end - begin;
+  const std::size_t limit = locked_limit();
+  if (locked_bytes.fetch_add(bytes) + bytes > limit) {
+    locked_bytes -= bytes;
+    return "GS_PINNED_LIMIT_BYTES=" + std::to_string(limit) + " would be exceeded";
+  }
+  if (const char* problem = lock_pages(data_ + begin, bytes, lock_, device_)) {
+    locked_bytes -= bytes;
+    return problem;
+  }
+  locked_ends_.push_back(end);
+  return "";
+}
+
+void Memory::unlock_all() noexcept {
+  std::size_t begin = 0;
+  for (std::size_t end : locked_ends_) {
+    unlock_pages(data_ + begin, end - begin, lock_);
+    locked_bytes -= end - begin;
+    begin = end;
+  }
+  locked_ends_.clear();
+}
+
+}  // namespace gs::pinned

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which CUDA device and which stream a call means."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from gs_pinned import _core
+
+__all__ = ["current_device", "device_problem", "has_device", "stream_handle"]
+
+
+@functools.cache
+def device_problem() -> str:
+    """Why no CUDA device can be used here: built without CUDA, no driver, no device. Else empty."""
+    return _core.device_problem()
+
+
+def has_device() -> bool:
+    """Whether this build and this machine can run CUDA transfers."""
+    return not device_problem()
+
+
+def current_device() -> int:
+    """torch's current device when torch has been imported and uses CUDA, else 0."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.current_device())
+    return 0
+
+
+def stream_handle(stream: Any, *, device: int) -> int:
+    """The integer handle of a stream.
+
+    Args:
+        stream: an integer, a ``torch.cuda.Stream``, any object with ``__cuda_stream__``, or None
+            for torch's current stream on ``device``.
+        device: the CUDA device that the work runs on.
+
+    Raises:
+        TypeError: anything else, or None where torch has not been imported.
+    """
+    if stream is None:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise TypeError("stream must be given where torch is not imported, got None")
+        return int(torch.cuda.current_stream(device).cuda_stream)
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "cuda_stream"):
+        return int(stream.cuda_stream)
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        _, handle = protocol() if callable(protocol) else protocol
+        return int(handle)
+    raise TypeError(
+        "stream must be an integer handle, a torch.cuda.Stream or an object with __cuda_stream__, "
+        f"got {type(stream).__name__}"
+    )

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one row is laid out: its element type and the named fields in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DTYPES", "FieldShapes", "RowLayout"]
+
+DTYPES = ("float32", "float16", "uint8", "int32", "int64")
+
+FieldShapes = Mapping[str, int | tuple[int, ...]]
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a numpy or torch dtype, or of its string form, checked to be one of DTYPES."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        try:
+            name = np.dtype(dtype).name
+        except TypeError:
+            raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}") from None
+    if name not in DTYPES:
+        raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, got {name}")
+    return name
+
+
+@dataclass(frozen=True)
+class Field:
+    """A run of columns that is also seen as an array of its own shape."""
+
+    first: int
+    shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        return math.prod(self.shape)
+
+
+class RowLayout:
+    """Columns of one row, all of one element type, packed without gaps.
+
+    Args:
+        width: elements of a row, at least 1.
+        dtype: one of DTYPES.
+        fields: name -> number of columns or shape of one row, in the order in which they lie in
+            the row; together as wide as the row. None: no named fields.
+    """
+
+    def __init__(self, width: int, dtype: Any, fields: FieldShapes | None) -> None:
+        if not isinstance(width, int | np.integer) or width < 1:
+            raise ValueError(f"width must be a whole number of at least 1, got {width!r}")
+        self.width = int(width)
+        self.dtype = np.dtype(dtype_name(dtype))
+        self.fields: dict[str, Field] = {}
+        first = 0
+        for name, shape in (fields or {}).items():
+            row_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+            field = Field(first, row_shape)
+            if any(size < 1 for size in row_shape):
+                raise ValueError(f"fields[{name!r}] must have sizes of at least 1, got {shape}")
+            self.fields[name] = field
+            first += field.width
+        if self.fields and first != self.width:
+            raise ValueError(
+                f"fields must add up to the width {self.width}, got {first} columns in "
+                f"{', '.join(self.fields)}"
+            )
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.dtype.itemsize
+
+    def field(self, name: str) -> Field:
+        """Raises KeyError with the names there are."""
+        if name not in self.fields:
+            known = ", ".join(self.fields) or "none"
+            raise KeyError(f"field must be one of the table's ({known}), got {name!r}")
+        return self.fields[name]
+
+    def names(self) -> Iterator[str]:
+        return iter(self.fields)
