@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first Gaussians of a scene: one for each point of the sparse reconstruction."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from gs_train import counter_random
+from gs_train.counter_random import Purpose
+from gs_train.errors import InputError
+
+SH_C0 = 0.28209479177387814
+"""The constant spherical harmonic: colour = 0.5 + SH_C0 * sh0."""
+
+# The least spacing of a point that coincides with others, as a fraction of the cloud's diagonal:
+# a logarithm of zero would never train.
+_LEAST_SPACING = 1e-6
+
+
+def rows_from_points(
+    points: np.ndarray,
+    colors: np.ndarray,
+    *,
+    sh_degree: int,
+    opacity: float = 0.1,
+    scale: float = 1.0,
+    seed: int,
+) -> dict[str, Tensor]:
+    """One Gaussian for each point, as gsplat's trainer starts.
+
+    Each is a ball as wide as the root mean square distance to the three nearest other points,
+    times ``scale``; points that coincide count as one millionth of the cloud's diagonal apart.
+    Rotations are random: four uniform numbers in [0, 1), not normalised.
+
+    Args:
+        points: (P, 3) floating point, world units.
+        colors: (P, 3) uint8 RGB.
+        sh_degree: the highest degree to train, 0 to 3.
+        opacity: of every Gaussian, between 0 and 1.
+        scale: factor on the spacing, above 0.
+        seed: of the random rotations.
+
+    Returns:
+        means (P, 3), scales (P, 3) log, quats (P, 4), opacities (P,) logit, sh0 (P, 1, 3) and
+        shN (P, K, 3) of zeros with K = (sh_degree + 1)^2 - 1; float32 on the CPU.
+
+    Raises:
+        InputError: fewer than four points, points that are not finite or all coincide,
+            ``opacity``, ``scale`` or ``sh_degree`` out of range.
+        ValueError: the arrays' shapes or the type of ``colors`` are others.
+    """
+    points = np.asarray(points, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ValueError(f"points must be (P, 3), got {points.shape}")
+    if colors.shape != points.shape or colors.dtype != np.uint8:
+        raise ValueError(
+            f"colors must be uint8 of shape {points.shape}, got {colors.dtype} of {colors.shape}"
+        )
+    if not 0 <= sh_degree <= 3:
+        raise InputError(f"sh_degree must be 0, 1, 2 or 3, got {sh_degree}")
+    if not 0 < opacity < 1:
+        raise InputError(f"opacity must be above 0 and below 1, got {opacity}")
+    if not 0 < scale < math.inf:
+        raise InputError(f"scale must be above 0 and finite, got {scale}")
+    if len(points) < 4:
+        raise InputError(f"the reconstruction must have at least 4 points, got {len(points)}")
+    if not np.isfinite(points).all():
+        n_bad = int((~np.isfinite(points).all(axis=1)).sum())
+        raise InputError(f"points must be finite, got {n_bad} of {len(points)} with NaN or Inf")
+    log_scales = torch.from_numpy(np.log(scale * _spacing(points)).astype(np.float32))
+    n = len(points)
+    rgb = torch.from_numpy(colors.astype(np.float32) / 255.0)
+    return {
+        "means": torch.from_numpy(points.astype(np.float32)),
+        "scales": log_scales[:, None].repeat(1, 3),
+        "quats": counter_random.uniform(seed, Purpose.INITIAL_QUATS, 0, n, 4),
+        "opacities": torch.full((n,), math.log(opacity / (1 - opacity))),
+        "sh0": ((rgb - 0.5) / SH_C0)[:, None, :].contiguous(),
+        "shN": torch.zeros(n, (sh_degree + 1) ** 2 - 1, 3),
+    }
+
+
+def _spacing(points: np.ndarray) -> np.ndarray:
+    """(P,) root mean square distance to the three nearest other points, never zero."""
+    diagonal = float(np.linalg.norm(np.ptp(points, axis=0)))
+    if diagonal == 0:
+        raise InputError(f"points must not all coincide, got {len(points)} times {points[0]}")
+    # The nearest is the point itself, or one that coincides with it.
+    distances = cKDTree(points).query(points, k=4, workers=-1)[0][:, 1:]
+    spacing = np.sqrt(np.mean(distances**2, axis=1))
+    return np.maximum(spacing, _LEAST_SPACING * diagonal)
