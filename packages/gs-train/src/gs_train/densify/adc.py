@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive density control: clone, split and prune by image gradients, opacity and size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gs_train import counter_random
+from gs_train.counter_random import Purpose
+from gs_train.densify.protocol import Changed, RowOperations, multiple_seen
+from gs_train.densify.statistics import Statistics
+from gs_train.errors import InputError
+from gs_train.renderers.protocol import Splats
+from gs_train.rotation import rotation_matrices
+from gs_train.rows import NAMES
+
+_SHRINK = 1.6
+"""Split Gaussians are this factor smaller, as in the original paper's code."""
+
+
+@dataclass(frozen=True)
+class AdcConfig:
+    """Options of `Adc`: gsplat's names, meanings and defaults. Schedules count images.
+
+    Attributes:
+        prune_opa: Gaussians of lower opacity are pruned.
+        grow_grad2d: Gaussians with a higher mean image gradient are cloned or split. About
+            0.0008 suits ``absgrad``.
+        grow_scale3d: such Gaussians are cloned up to this size (as a fraction of the scene's),
+            split above.
+        grow_scale2d: Gaussians of larger extent in some view (as a fraction of the longer image
+            side) are split, until image ``refine_scale2d_stop``.
+        prune_scale3d: larger Gaussians are pruned, once ``reset_every`` images were seen.
+        prune_scale2d: Gaussians of larger extent in some view are pruned, in that time and until
+            image ``refine_scale2d_stop``.
+        refine_scale2d_stop: see above; 0 switches the two rules off.
+        refine_start: no growing or pruning up to this image.
+        refine_stop: none, and no opacity reset, from this image on.
+        reset_every: opacities are lowered to twice ``prune_opa`` after so many images.
+        refine_every: images between refinements.
+        pause_refine_after_reset: no refinement for so many images after a reset.
+        absgrad: sum absolute gradients over pixels (AbsGS, Ye et al. 2024); the renderer must
+            provide them.
+        revised_opacity: split Gaussians get the opacity that composes to the original's
+            (Rota Bulo et al. 2024, arXiv:2404.06109).
+        cap: the number of Gaussians that growth never exceeds; None means no limit.
+    """
+
+    prune_opa: float = 0.005
+    grow_grad2d: float = 0.0002
+    grow_scale3d: float = 0.01
+    grow_scale2d: float = 0.05
+    prune_scale3d: float = 0.1
+    prune_scale2d: float = 0.15
+    refine_scale2d_stop: int = 0
+    refine_start: int = 500
+    refine_stop: int = 15_000
+    reset_every: int = 3000
+    refine_every: int = 100
+    pause_refine_after_reset: int = 0
+    absgrad: bool = False
+    revised_opacity: bool = False
+    cap: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.prune_opa < 0.5:
+            raise InputError(f"prune_opa must be above 0 and below 0.5, got {self.prune_opa}")
+        for name in ("refine_every", "reset_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.cap is not None and self.cap < 1:
+            raise InputError(f"cap must be at least 1, got {self.cap}")
+
+
+class Adc:
+    """gsplat 1.5.3's ``DefaultStrategy`` with counter-based random numbers.
+
+    Given the same statistics and noise it leaves the same rows in the same order with the same
+    moments. It differs in four ways:
+
+    - Schedules count images, not steps: with B views a step, an event fires in the step whose
+      images include the multiple. With B = 1 that is gsplat's arithmetic.
+    - Opacities are reset every ``reset_every`` images. gsplat documents that, but its condition
+      ``step % reset_every == 0 & step > 0`` binds as ``... == (0 & step) > 0`` and never holds.
+    - ``cap`` bounds the number of rows: when there are more candidates than room, the highest
+      mean gradients grow (clones before splits, lower rows first where equal). Room is counted
+      before pruning.
+    - The noise of a split is keyed by the row that is split.
+    """
+
+    def __init__(
+        self,
+        config: AdcConfig,
+        *,
+        scene_scale: float,
+        seed: int,
+        n_rows: int,
+        device: torch.device | str,
+    ) -> None:
+        """Start without observations.
+
+        Args:
+            config: options.
+            scene_scale: radius of the scene in world units, which 3D sizes are relative to.
+            seed: of the positions of split Gaussians.
+            n_rows: the number of rows now.
+            device: of the rows' splats.
+        """
+        if not 0 < scene_scale < math.inf:
+            raise InputError(f"scene_scale must be above 0 and finite, got {scene_scale}")
+        self._config = config
+        self._scene_scale = scene_scale
+        self._seed = seed
+        self._statistics = Statistics(
+            n_rows,
+            device=device,
+            absgrad=config.absgrad,
+            radii=config.refine_scale2d_stop > 0,
+        )
+        self._is_over = False
+
+    def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
+        """See `Densifier.observe` and `Statistics.observe`."""
+        if not self._is_over:
+            self._statistics.observe(ids, splats, batch_size=batch_size)
+
+    @torch.no_grad()
+    def after_step(
+        self,
+        rows: RowOperations,
+        *,
+        step: int,
+        images_before: int,
+        images_after: int,
+        means_lr: float,
+    ) -> Changed:
+        """See `Densifier.after_step`. Synchronises when it refines, not otherwise."""
+        config = self._config
+        changed = Changed()
+        image = multiple_seen(config.refine_every, images_before, images_after)
+        if (
+            image is not None
+            and config.refine_start < image < config.refine_stop
+            and image % config.reset_every >= config.pause_refine_after_reset
+        ):
+            changed = self._refine(rows, step=step, image=image)
+            self._statistics.reset(rows.n_rows)
+        image = multiple_seen(config.reset_every, images_before, images_after)
+        if image is not None and 0 < image < config.refine_stop:
+            self._reset_opacities(rows)
+        self._is_over = images_after >= config.refine_stop
+        return changed
+
+    def permute(self, order: Tensor) -> None:
+        """See `Densifier.permute`."""
+        self._statistics.permute(order)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See `Statistics.tensors`."""
+        return self._statistics.tensors()
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """See `Statistics.load`."""
+        self._statistics.load(tensors)
+
+    def _refine(self, rows: RowOperations, *, step: int, image: int) -> Changed:
+        n_before = rows.n_rows
+        if self._statistics.n_rows != n_before:
+            raise ValueError(
+                f"rows must be the {self._statistics.n_rows} that were observed, got {n_before}"
+            )
+        clones, splits = self._candidates(rows, image)
+        pruned = self._is_pruned(
+            rows.read("opacities"), rows.read("scales"), self._statistics.radii, image
+        )
+        stays = ~pruned
+        stays[splits] = False
+        is_split = torch.zeros_like(pruned)
+        is_split[splits] = True
+        n_pruned = int((pruned & ~is_split).sum())
+
+        new = self._grown(rows, clones, splits, step)
+        radii = self._statistics.radii
+        new_radii = None if radii is None else radii[torch.cat((clones, splits, splits))]
+        new_pruned = self._is_pruned(new["opacities"], new["scales"], new_radii, image)
+        n_new_pruned = int(new_pruned.sum())
+        if n_new_pruned:
+            new = {name: values[~new_pruned] for name, values in new.items()}
+
+        if n_pruned or len(splits):
+            rows.keep(stays)
+        if len(new["means"]):
+            rows.append(new)
+        n_grown = len(clones) + len(splits)
+        n_pruned += n_new_pruned
+        assert rows.n_rows == n_before + n_grown - n_pruned
+        return Changed(grown=n_grown, pruned=n_pruned, rows_changed=bool(n_grown or n_pruned))
+
+    def _candidates(self, rows: RowOperations, image: int) -> tuple[Tensor, Tensor]:
+        """Sorted ids of the rows to clone and of the rows to split."""
+        config, statistics = self._config, self._statistics
+        gradient = statistics.average_gradient()
+        is_high = gradient > config.grow_grad2d
+        size = rows.read("scales").amax(dim=-1).exp()
+        is_small = size <= config.grow_scale3d * self._scene_scale
+        is_split = is_high & ~is_small
+        if statistics.radii is not None and image < config.refine_scale2d_stop:
+            is_split |= statistics.radii > config.grow_scale2d
+        clones = (is_high & is_small).nonzero().flatten()
+        splits = is_split.nonzero().flatten()
+        if config.cap is None:
+            return clones, splits
+        room = max(0, config.cap - rows.n_rows)
+        if len(clones) + len(splits) <= room:
+            return clones, splits
+        by_gradient = torch.sort(
+            gradient[torch.cat((clones, splits))], descending=True, stable=True
+        ).indices
+        chosen = by_gradient[:room].sort().values
+        is_clone = chosen < len(clones)
+        return clones[chosen[is_clone]], splits[chosen[~is_clone] - len(clones)]
+
+    def _grown(
+        self, rows: RowOperations, clones: Tensor, splits: Tensor, step: int
+    ) -> dict[str, Tensor]:
+        """The new rows: the clones, then the first halves of the splits, then the second."""
+        parents = torch.cat((clones, splits, splits))
+        new = {name: rows.read(name, parents) for name in NAMES}
+        if len(splits) == 0:
+            return new
+        halves = slice(len(clones), None)
+        new["means"][halves] += self._offsets(rows, splits, step)
+        new["scales"][halves] -= math.log(_SHRINK)
+        if self._config.revised_opacity:
+            opacity = torch.sigmoid(new["opacities"][halves])
+            new["opacities"][halves] = torch.logit(1.0 - torch.sqrt(1.0 - opacity))
+        return new
+
+    def _offsets(self, rows: RowOperations, splits: Tensor, step: int) -> Tensor:
+        """(2 S, 3) samples of the split rows' own Gaussians."""
+        noise = counter_random.normal(self._seed, Purpose.SPLIT, step, splits, 6)
+        noise = noise.view(-1, 2, 3).transpose(0, 1)
+        scaled = rows.read("scales", splits).exp() * noise
+        rotations = rotation_matrices(rows.read("quats", splits))
+        return torch.einsum("sij,bsj->bsi", rotations, scaled).reshape(-1, 3)
+
+    def _is_pruned(
+        self, opacities: Tensor, scales: Tensor, radii: Tensor | None, image: int
+    ) -> Tensor:
+        config = self._config
+        pruned = torch.sigmoid(opacities) < config.prune_opa
+        if image > config.reset_every:
+            pruned |= scales.amax(dim=-1).exp() > config.prune_scale3d * self._scene_scale
+            if radii is not None and image < config.refine_scale2d_stop:
+                pruned |= radii > config.prune_scale2d
+        return pruned
+
+    def _reset_opacities(self, rows: RowOperations) -> None:
+        opacity = 2.0 * self._config.prune_opa
+        most = torch.logit(torch.tensor(opacity)).item()
+        rows.overwrite(None, {"opacities": rows.read("opacities").clamp(max=most)})
+        rows.zero_moments(names=["opacities"])

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""3DGS-MCMC: a budget of Gaussians that move to where they are needed, and noise on the means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gs_train import counter_random
+from gs_train.counter_random import Purpose
+from gs_train.densify.protocol import Changed, RowOperations, multiple_seen
+from gs_train.densify.relocation import draw, relocated
+from gs_train.errors import InputError
+from gs_train.renderers.protocol import Splats
+from gs_train.rotation import rotation_matrices
+from gs_train.rows import NAMES
+
+_GROWTH = 1.05
+# Rows that noise is made for at a time: about 200 bytes of workspace each.
+_NOISE_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class McmcConfig:
+    """Options of `Mcmc`: gsplat's names, meanings and defaults. Schedules count images.
+
+    Attributes:
+        cap_max: the number of Gaussians that growth never exceeds.
+        noise_lr: size of the noise, as a multiple of the means' learning rate.
+        refine_start: no relocation or growth up to this image.
+        refine_stop: none from this image on. The noise goes on.
+        refine_every: images between refinements.
+        min_opacity: Gaussians of no higher opacity are relocated, and none is made fainter.
+    """
+
+    cap_max: int = 1_000_000
+    noise_lr: float = 5e5
+    refine_start: int = 500
+    refine_stop: int = 25_000
+    refine_every: int = 100
+    min_opacity: float = 0.005
+
+    def __post_init__(self) -> None:
+        if self.cap_max < 1:
+            raise InputError(f"cap_max must be at least 1, got {self.cap_max}")
+        if self.refine_every < 1:
+            raise InputError(f"refine_every must be at least 1, got {self.refine_every}")
+        if not 0 < self.min_opacity < 1:
+            raise InputError(f"min_opacity must be above 0 and below 1, got {self.min_opacity}")
+
+
+class Mcmc:
+    """gsplat 1.5.3's ``MCMCStrategy`` with counter-based random numbers.
+
+    Given the same draws and noise it leaves the same rows in the same order with the same
+    moments: a faint Gaussian moves onto one drawn by opacity, which shares its opacity with the
+    copies and loses its moments; the moved row keeps its own moments, as in gsplat.
+
+    It needs neither ``torch.multinomial``, which stops at 2^24 rows, nor gsplat's CUDA kernel.
+    The regularisers of opacity and scale that belong to the method are part of the loss.
+    """
+
+    def __init__(self, config: McmcConfig, *, seed: int) -> None:
+        """``seed`` is of the draws and the noise."""
+        self._config = config
+        self._seed = seed
+
+    def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
+        """Nothing: this method needs no statistics of views."""
+
+    @torch.no_grad()
+    def after_step(
+        self,
+        rows: RowOperations,
+        *,
+        step: int,
+        images_before: int,
+        images_after: int,
+        means_lr: float,
+    ) -> Changed:
+        """See `Densifier.after_step`. Moves every mean, every step."""
+        config = self._config
+        n_relocated = n_added = 0
+        image = multiple_seen(config.refine_every, images_before, images_after)
+        if image is not None and config.refine_start < image < config.refine_stop:
+            n_relocated = self._relocate(rows, step)
+            n_added = self._add(rows, step)
+        self._add_noise(rows, step, means_lr * config.noise_lr)
+        return Changed(
+            grown=n_added, relocated=n_relocated, rows_changed=bool(n_relocated or n_added)
+        )
+
+    def permute(self, order: Tensor) -> None:
+        """Nothing: there is no state."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Empty: there is no state."""
+        return {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Accept the empty state.
+
+        Raises:
+            ValueError: it is not empty.
+        """
+        if tensors:
+            raise ValueError(f"tensors must be empty, got {sorted(tensors)}")
+
+    def _relocate(self, rows: RowOperations, step: int) -> int:
+        opacities = torch.sigmoid(rows.read("opacities"))
+        is_dead = opacities <= self._config.min_opacity
+        dead = is_dead.nonzero().flatten()
+        alive = (~is_dead).nonzero().flatten()
+        if len(dead) == 0 or len(alive) == 0:
+            return 0
+        drawn = draw(
+            opacities[alive], len(dead), seed=self._seed, purpose=Purpose.RELOCATE, step=step
+        )
+        sources = alive[drawn]
+        parents = self._share(rows, sources, opacities)
+        rows.overwrite(dead, {name: rows.read(name, sources) for name in NAMES})
+        rows.zero_moments(parents)
+        return len(dead)
+
+    def _add(self, rows: RowOperations, step: int) -> int:
+        n = rows.n_rows
+        n_new = max(0, min(self._config.cap_max, int(_GROWTH * n)) - n)
+        if n_new == 0:
+            return 0
+        opacities = torch.sigmoid(rows.read("opacities"))
+        sources = draw(opacities, n_new, seed=self._seed, purpose=Purpose.ADD, step=step)
+        self._share(rows, sources, opacities)
+        rows.append({name: rows.read(name, sources) for name in NAMES})
+        return n_new
+
+    def _share(self, rows: RowOperations, sources: Tensor, opacities: Tensor) -> Tensor:
+        """Write what ``sources`` look like once copied; return them sorted and unique."""
+        parents, n_copies = torch.unique(sources, return_counts=True)
+        opacity, scales = relocated(
+            opacities[parents], rows.read("scales", parents).exp(), n_copies + 1
+        )
+        most = 1.0 - torch.finfo(torch.float32).eps
+        opacity.clamp_(self._config.min_opacity, most)
+        rows.overwrite(parents, {"opacities": torch.logit(opacity), "scales": scales.log()})
+        return parents
+
+    def _add_noise(self, rows: RowOperations, step: int, size: float) -> None:
+        """Move each mean by normal noise shaped by its covariance, the more the fainter it is."""
+        for ids, rows_of in _chunks(rows):
+            opacities = torch.sigmoid(rows.read("opacities", ids))
+            faintness = torch.sigmoid(100.0 * ((1.0 - opacities) - 0.995))
+            noise = counter_random.normal(
+                self._seed, Purpose.NOISE, step, rows_of, 3, device=rows.device
+            )
+            noise *= (faintness * size)[:, None]
+            rotations = rotation_matrices(rows.read("quats", ids))
+            variances = (2.0 * rows.read("scales", ids)).exp()
+            along_axes = variances * torch.einsum("nji,nj->ni", rotations, noise)
+            offsets = torch.einsum("nij,nj->ni", rotations, along_axes)
+            rows.overwrite(ids, {"means": rows.read("means", ids) + offsets})
+
+
+def _chunks(rows: RowOperations) -> Iterator[tuple[Tensor | None, int | Tensor]]:
+    """Ids of all rows in parts of bounded size, or (None, N) where one part is enough."""
+    n = rows.n_rows
+    if n <= _NOISE_ROWS:
+        yield None, n
+        return
+    for start in range(0, n, _NOISE_ROWS):
+        ids = torch.arange(start, min(start + _NOISE_ROWS, n), device=rows.device)
+        yield ids, ids

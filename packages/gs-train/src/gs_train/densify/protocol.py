@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What densification asks of the rows, and what a trainer asks of densification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gs_train.renderers.protocol import Rows, Splats
+
+
+class RowOperations(Protocol):
+    """A model's rows with their optimizer state, wherever they live.
+
+    Densification is written against these operations alone and never holds the whole model, so
+    that it works on tensors of one device and on tables in several memory tiers alike. Tensors
+    that go in and come out are on ``device``; ids are (R,) int32 or int64.
+    """
+
+    @property
+    def device(self) -> torch.device:
+        """Where ids and values are exchanged."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """N, the number of Gaussians."""
+        ...
+
+    def read(self, name: str, ids: Tensor | None = None) -> Tensor:
+        """Values of one attribute, not to be written to: rows ``ids`` (any order), or all."""
+        ...
+
+    def append(self, rows: Rows) -> None:
+        """Add rows at the end, with zero moments."""
+        ...
+
+    def keep(self, ids: Tensor) -> None:
+        """Drop all rows but ``ids`` (sorted, unique; or an (N,) bool mask), order unchanged."""
+        ...
+
+    def permute(self, order: Tensor) -> None:
+        """Make row ``order[i]`` row i."""
+        ...
+
+    def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
+        """Write values of some attributes to rows ``ids`` (sorted, unique), or to all."""
+        ...
+
+    def zero_moments(
+        self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
+    ) -> None:
+        """Forget the optimizer's moments of some rows and attributes; all of them when None."""
+        ...
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What densification did after a step.
+
+    Attributes:
+        grown: Gaussians added, net of the originals that splitting removed.
+        pruned: Gaussians removed because they are faint or too large.
+        relocated: faint Gaussians moved onto others.
+        rows_changed: some row id no longer means the Gaussian that it meant before, so that
+            whatever is indexed by rows (visible sets, caches) is stale.
+    """
+
+    grown: int = 0
+    pruned: int = 0
+    relocated: int = 0
+    rows_changed: bool = False
+
+
+class Densifier(Protocol):
+    """Grows and prunes the rows while they are trained."""
+
+    def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
+        """Note one view after its backward pass.
+
+        Args:
+            ids: (R,) rows that were projected, sorted and unique; None means all.
+            splats: their projection, with gradients from all crops of the view.
+            batch_size: views that the loss is the mean of.
+        """
+        ...
+
+    def after_step(
+        self,
+        rows: RowOperations,
+        *,
+        step: int,
+        images_before: int,
+        images_after: int,
+        means_lr: float,
+    ) -> Changed:
+        """Do what is due after the optimizer step ``step`` (0-based).
+
+        Args:
+            rows: the model; its gradients are not needed any more.
+            step: key of the random numbers.
+            images_before: views seen before this step; this step's are ``images_before`` to
+                ``images_after - 1``, and schedules count them.
+            images_after: views seen so far.
+            means_lr: learning rate of the means as the next step will use it.
+        """
+        ...
+
+    def permute(self, order: Tensor) -> None:
+        """Follow rows that were re-ordered: row ``order[i]`` is now row i."""
+        ...
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The state for a checkpoint, as `load` takes it."""
+        ...
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Replace the state by a checkpoint's."""
+        ...
+
+
+def multiple_seen(every: int, images_before: int, images_after: int) -> int | None:
+    """The last multiple of ``every`` among images ``images_before`` to ``images_after - 1``.
+
+    Images are numbered from 0, so with one image a step this is gsplat's
+    ``step % refine_every == 0``; None when there is no multiple.
+    """
+    last = (images_after - 1) // every * every
+    return last if last >= images_before else None

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's rows on one device, with their gradients and optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gs_train.renderers.protocol import Rows
+from gs_train.rows import NAMES, SH_DEGREES, check_ids, check_range, check_rows, check_sorted
+
+MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+"""Builds an optimizer from groups ``{"params": [parameter], "name": name}``."""
+
+
+class Gaussians:
+    """N Gaussians: six parameters, their gradient buffers, and one optimizer over them.
+
+    A `gs_train.densify.RowOperations`. The optimizer may be any whose per-parameter state is
+    ``step`` and tensors whose first dimension is the row, as torch.optim.Adam's are; its state
+    tensors follow the rows, ``step`` is left alone. Parameters stay the same objects while
+    their number of rows changes.
+
+    Gradients are collected by hand (`leaves`, `add_gradients`): autograd through full-size
+    indexing would write N rows for every view. Changing the number or order of rows drops the
+    gradients.
+
+    Row ids are (R,) int32 or int64 on `device`. On the CPU their values are checked. On a GPU
+    `leaves`, `add_gradients` and `read` trust them, because looking would make the host wait.
+
+    Attributes:
+        params: parameters by name: means (N, 3), scales (N, 3), quats (N, 4), opacities (N,),
+            sh0 (N, 1, 3), shN (N, K, 3), float32.
+        optimizer: one group per name, ``group["name"]``.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        device: torch.device | str,
+        make_optimizer: MakeOptimizer,
+    ) -> None:
+        """Copy rows to a device.
+
+        Args:
+            rows: the six attributes, float32, on any device.
+            device: where the model lives.
+            make_optimizer: called once with a list of six groups; learning rates are its affair.
+
+        Raises:
+            TypeError: an attribute is not float32.
+            ValueError: names or shapes are others, or the optimizer's groups are.
+        """
+        check_rows(rows)
+        self._device = torch.device(device)
+        self.params: dict[str, torch.nn.Parameter] = {
+            name: torch.nn.Parameter(rows[name].detach().to(self._device, copy=True).contiguous())
+            for name in NAMES
+        }
+        self.optimizer = make_optimizer(
+            [{"params": [p], "name": n} for n, p in self.params.items()]
+        )
+        owned = [(g.get("name"), *g["params"]) for g in self.optimizer.param_groups]
+        if [name for name, *_ in owned] != list(NAMES) or any(len(group) != 2 for group in owned):
+            raise ValueError(
+                f"make_optimizer must keep one group for each of {', '.join(NAMES)}, "
+                f"got {[name for name, *_ in owned]}"
+            )
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __repr__(self) -> str:
+        return f"Gaussians({self.n_rows} rows, sh_degree={self.sh_degree}, device={self._device})"
+
+    @property
+    def device(self) -> torch.device:
+        """Where all tensors are."""
+        return self._device
+
+    @property
+    def n_rows(self) -> int:
+        """N."""
+        return len(self.params["means"])
+
+    @property
+    def sh_degree(self) -> int:
+        """The highest degree of spherical harmonics that ``shN`` has room for."""
+        return SH_DEGREES[self.params["shN"].shape[1]]
+
+    def read(self, name: str, ids: Tensor | None = None) -> Tensor:
+        """Values of one attribute.
+
+        Args:
+            name: of the attribute.
+            ids: (R,) rows in any order, repeats allowed; None means all.
+
+        Returns:
+            (R, ...) copied rows; with None the parameter's own (N, ...), not to be written to.
+
+        Raises:
+            KeyError, TypeError, ValueError, IndexError: no such attribute; ids of another type
+                or shape, or (CPU) out of range.
+        """
+        values = self._param(name).detach()
+        if ids is None:
+            return values
+        check_ids(ids, self._device)
+        if ids.device.type == "cpu" and len(ids):
+            check_range(int(ids.min()), int(ids.max()), self.n_rows)
+        return values.index_select(0, ids)
+
+    def leaves(self, ids: Tensor | None) -> dict[str, Tensor]:
+        """Rows to render: fresh leaves of autograd, by name.
+
+        Args:
+            ids: (R,) sorted and unique rows, which are copied. None means all, without a copy:
+                the backward pass then writes to this object's gradient buffers directly.
+
+        Returns:
+            The six attributes of the R rows, each requiring a gradient. Give them to
+            `add_gradients` after the backward pass.
+        """
+        if ids is None:
+            leaves = {name: p.detach().requires_grad_() for name, p in self.params.items()}
+            for name, leaf in leaves.items():
+                leaf.grad = self._gradient(name)
+            return leaves
+        check_sorted(ids, self.n_rows, self._device, wait=False)
+        return {
+            name: p.detach().index_select(0, ids).requires_grad_()
+            for name, p in self.params.items()
+        }
+
+    def add_gradients(self, ids: Tensor | None, leaves: Mapping[str, Tensor]) -> None:
+        """Add the gradients of leaves to their rows' buffers.
+
+        Args:
+            ids: as given to `leaves`.
+            leaves: what `leaves` returned, after the backward pass; one without a gradient
+                counts as zero.
+
+        Cost: reads and writes R rows. Does not synchronise.
+        """
+        if ids is not None:
+            check_sorted(ids, self.n_rows, self._device, wait=False)
+            # torch's CPU index_add_ is five times slower with int32.
+            ids = ids.long()
+        for name in NAMES:
+            total, part = self._gradient(name), leaves[name].grad
+            if part is None:
+                continue
+            n_expected = self.n_rows if ids is None else len(ids)
+            if len(part) != n_expected:
+                raise ValueError(f"leaves must have {n_expected} rows, got {len(part)} of {name}")
+            if ids is not None:
+                total.index_add_(0, ids, part)
+            elif part.data_ptr() != total.data_ptr():
+                total += part
+
+    def zero_gradients(self) -> None:
+        """Set all gradient buffers to zero, allocating them if needed."""
+        for name, param in self.params.items():
+            if param.grad is None:
+                self._gradient(name)
+            else:
+                param.grad.zero_()
+
+    @torch.no_grad()
+    def append(self, rows: Rows) -> None:
+        """Add rows at the end, with zero moments.
+
+        Args:
+            rows: the six attributes of R rows, float32, on any device, K as here.
+
+        Raises:
+            TypeError, ValueError: as the constructor; nothing is changed.
+
+        Cost: copies the model, one tensor at a time: the peak is one tensor more.
+        """
+        check_rows(rows)
+        if rows["shN"].shape[1] != self.params["shN"].shape[1]:
+            raise ValueError(
+                f"shN must be (R, {self.params['shN'].shape[1]}, 3), got {tuple(rows['shN'].shape)}"
+            )
+
+        def extended(name: str, key: str | None, old: Tensor) -> Tensor:
+            new = old.new_empty((len(old) + len(rows[name]), *old.shape[1:]))
+            new[: len(old)] = old
+            new[len(old) :] = rows[name].detach() if key is None else 0
+            return new
+
+        self._replace(extended)
+
+    @torch.no_grad()
+    def keep(self, ids: Tensor) -> None:
+        """Drop all rows but some; their order and moments stay.
+
+        Args:
+            ids: (R,) sorted and unique rows, or an (N,) bool mask.
+
+        Raises:
+            TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique
+                or out of range; nothing is changed.
+
+        Cost: as `append`. Synchronises.
+        """
+        if ids.dtype == torch.bool:
+            if ids.shape != (self.n_rows,):
+                raise ValueError(f"ids must be a mask of ({self.n_rows},), got {tuple(ids.shape)}")
+            ids = ids.to(self._device).nonzero().flatten()
+        check_sorted(ids, self.n_rows, self._device, wait=True)
+        self._replace(lambda name, key, old: old.index_select(0, ids))
+
+    @torch.no_grad()
+    def permute(self, order: Tensor) -> None:
+        """Make row ``order[i]`` row i, with its moments.
+
+        Args:
+            order: (N,) int32 or int64, a permutation.
+
+        Raises:
+            TypeError, ValueError: it is not one; nothing is changed.
+
+        Cost: as `append`. Synchronises.
+        """
+        check_ids(order, self._device, name="order")
+        n = self.n_rows
+        if len(order) != n:
+            raise ValueError(f"order must be a permutation of {n} rows, got {len(order)} ids")
+        if not torch.equal(order.long().sort().values, torch.arange(n, device=self._device)):
+            raise ValueError(f"order must be a permutation of {n} rows, got repeated or other ids")
+        self._replace(lambda name, key, old: old.index_select(0, order))
+
+    @torch.no_grad()
+    def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
+        """Write values of some attributes; moments stay.
+
+        Args:
+            ids: (R,) sorted and unique rows; None means all N.
+            rows: any of the six attributes, R rows each.
+
+        Raises:
+            TypeError, ValueError, IndexError: other names, types or shapes, ids not sorted and
+                unique or out of range; nothing is changed.
+        """
+        check_rows(rows, tuple(rows))
+        if ids is not None:
+            check_sorted(ids, self.n_rows, self._device, wait=True)
+        n_expected = self.n_rows if ids is None else len(ids)
+        for name, values in rows.items():
+            expected = (n_expected, *self.params[name].shape[1:])
+            if tuple(values.shape) != expected:
+                raise ValueError(f"{name} must be {expected}, got {tuple(values.shape)}")
+        for name, values in rows.items():
+            if ids is None:
+                self.params[name].copy_(values)
+            else:
+                self.params[name].index_copy_(0, ids.long(), values.to(self._device))
+
+    @torch.no_grad()
+    def zero_moments(
+        self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
+    ) -> None:
+        """Forget what the optimizer gathered about some rows; ``step`` stays.
+
+        Args:
+            ids: (R,) sorted and unique rows; None means all.
+            names: attributes; None means all six.
+        """
+        if ids is not None:
+            check_sorted(ids, self.n_rows, self._device, wait=True)
+        for name in NAMES if names is None else tuple(names):
+            for state in _row_aligned(self._state(name)).values():
+                if ids is None:
+                    state.zero_()
+                else:
+                    state.index_fill_(0, ids.long(), 0.0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters and the optimizer's state under flat names, not copied.
+
+        ``means`` is an attribute, ``means.exp_avg`` and ``means.step`` are what the optimizer
+        keeps for it; before the first step there are only attributes.
+        """
+        flat: dict[str, Tensor] = {}
+        for name in NAMES:
+            flat[name] = self.params[name].detach()
+            for key, value in self._state(name).items():
+                flat[f"{name}.{key}"] = torch.as_tensor(value)
+        return flat
+
+    @classmethod
+    def from_tensors(
+        cls,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: torch.device | str,
+        make_optimizer: MakeOptimizer,
+    ) -> Gaussians:
+        """The model whose `tensors` these were, copied to a device.
+
+        Raises:
+            TypeError: a tensor is not float32.
+            ValueError: a name is unknown or missing, or shapes disagree.
+        """
+        rows = {name: value for name, value in tensors.items() if "." not in name}
+        check_rows(rows)
+        states: dict[str, dict[str, Tensor]] = {name: {} for name in NAMES}
+        for flat_name, value in tensors.items():
+            name, _, key = flat_name.partition(".")
+            if not key:
+                continue
+            if name not in states:
+                raise ValueError(f"tensors must belong to {', '.join(NAMES)}, got {flat_name}")
+            if value.ndim and value.shape != rows[name].shape:
+                raise ValueError(
+                    f"{flat_name} must be {tuple(rows[name].shape)}, got {tuple(value.shape)}"
+                )
+            states[name][key] = value
+        model = cls(rows, device=device, make_optimizer=make_optimizer)
+        # The optimizer's own way in: it knows which device ``step`` belongs on.
+        state_dict = model.optimizer.state_dict()
+        state_dict["state"] = {
+            group["params"][0]: {
+                key: value.to(model.device, copy=True) if value.ndim else value.clone()
+                for key, value in states[group["name"]].items()
+            }
+            for group in state_dict["param_groups"]
+            if states[group["name"]]
+        }
+        model.optimizer.load_state_dict(state_dict)
+        return model
+
+    def _param(self, name: str) -> torch.nn.Parameter:
+        if name not in self.params:
+            raise KeyError(f"name must be one of {', '.join(NAMES)}, got {name}")
+        return self.params[name]
+
+    def _state(self, name: str) -> dict[str, Any]:
+        # get, because indexing the optimizer's defaultdict would create a state.
+        return self.optimizer.state.get(self._param(name), {})
+
+    def _gradient(self, name: str) -> Tensor:
+        param = self.params[name]
+        if param.grad is None:
+            param.grad = torch.zeros_like(param)
+        return param.grad
+
+    def _replace(self, transform: Callable[[str, str | None, Tensor], Tensor]) -> None:
+        """Replace every tensor by ``transform(name, key, tensor)``; key None is the parameter."""
+        for param in self.params.values():
+            param.grad = None
+        for name, param in self.params.items():
+            state = self._state(name)
+            for key, value in _row_aligned(state).items():
+                state[key] = transform(name, key, value)
+            param.data = transform(name, None, param.data)
+
+
+def _row_aligned(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {
+        key: value
+        for key, value in state.items()
+        if key != "step" and isinstance(value, Tensor) and value.ndim > 0
+    }

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rows are: the stored attributes' names and shapes, and the checks of rows and row ids."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gs_train.renderers.protocol import Rows
+
+NAMES = ("means", "scales", "quats", "opacities", "sh0", "shN")
+"""The stored attributes, in the order that everything lists them in."""
+
+SH_DEGREES = {0: 0, 3: 1, 8: 2, 15: 3}
+"""Degree of spherical harmonics by K, the width of ``shN``."""
+
+_TRAILING = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
+
+
+def check_rows(rows: Rows, names: tuple[str, ...] = NAMES) -> None:
+    """Check that rows are these attributes, float32, of the right widths and of one length.
+
+    Raises:
+        TypeError: an attribute is not float32.
+        ValueError: names or shapes are others.
+    """
+    if set(rows) != set(names) or not set(names) <= set(NAMES):
+        raise ValueError(f"rows must have the keys {', '.join(NAMES)}, got {', '.join(rows)}")
+    for name, values in rows.items():
+        if values.dtype != torch.float32:
+            raise TypeError(f"{name} must be float32, got {values.dtype}")
+        if name == "shN":
+            is_right = values.ndim == 3 and values.shape[1] in SH_DEGREES and values.shape[2] == 3
+            shape = "(N, K, 3) with K = 0, 3, 8 or 15"
+        else:
+            is_right = values.ndim > 0 and tuple(values.shape[1:]) == _TRAILING[name]
+            shape = f"(N{''.join(f', {width}' for width in _TRAILING[name]) or ','})"
+        if not is_right:
+            raise ValueError(f"{name} must be {shape}, got {tuple(values.shape)}")
+    lengths = {name: len(values) for name, values in rows.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"rows must have equal lengths, got {lengths}")
+
+
+def check_ids(ids: Tensor, device: torch.device, *, name: str = "ids") -> None:
+    """Check that ids are (R,) int32 or int64 on a kind of device, whatever their values."""
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} must be int32 or int64, got {ids.dtype}")
+    if ids.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got {tuple(ids.shape)}")
+    if ids.device.type != device.type:
+        raise ValueError(f"{name} must be on {device}, got {ids.device}")
+
+
+def check_range(low: int, high: int, n_rows: int) -> None:
+    """Check the lowest and the highest of some ids."""
+    if low < 0 or high >= n_rows:
+        bad = low if low < 0 else high
+        raise IndexError(f"ids must be at least 0 and below {n_rows}, got {bad}")
+
+
+def check_sorted(ids: Tensor, n_rows: int, device: torch.device, *, wait: bool) -> None:
+    """Check that ids are rows, sorted and unique.
+
+    Args:
+        ids: (R,) tensor.
+        n_rows: N.
+        device: where ids belong.
+        wait: look at values on a GPU too, which makes the host wait for it.
+    """
+    check_ids(ids, device)
+    if len(ids) == 0 or (ids.device.type != "cpu" and not wait):
+        return
+    if not bool((ids[1:] > ids[:-1]).all()):
+        at = int((ids[1:] <= ids[:-1]).nonzero()[0]) + 1
+        raise ValueError(
+            f"ids must be sorted and unique, got {int(ids[at])} after {int(ids[at - 1])}"
+        )
+    check_range(int(ids[0]), int(ids[-1]), n_rows)
