@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from gs_train.loss import Crop, dssim_term, l1_term, photometric_loss
+from gs_train.renderers import Rect, View
+
+
+def _view(width: int, height: int) -> View:
+    return View("v", torch.eye(4), torch.eye(3), width, height)
+
+
+def _images(view: View) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (view.height, view.width, 3)
+    image = torch.rand(shape, generator=generator, dtype=torch.float64)
+    return image, torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def _part(image: torch.Tensor, rect: Rect) -> torch.Tensor:
+    return image[rect.y0 : rect.y1, rect.x0 : rect.x1]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20, 33, 49])
+def test_crops_add_up_to_the_whole_view_in_value_and_gradient(cut: int) -> None:
+    view = _view(50, 31)
+    image, truth = _images(view)
+    whole = image.clone().requires_grad_()
+    expected = photometric_loss(whole, truth, Crop(view, view.rect), 0.2)
+    expected.backward()
+
+    parts = image.clone().requires_grad_()
+    total = torch.zeros((), dtype=torch.float64)
+    for core in (Rect(0, 0, cut, 31), Rect(cut, 0, 50, 12), Rect(cut, 12, 50, 31)):
+        crop = Crop(view, core)
+        total = total + photometric_loss(
+            _part(parts, crop.rect), _part(truth, crop.rect), crop, 0.2
+        )
+    total.backward()
+    torch.testing.assert_close(total, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(parts.grad, whole.grad, rtol=1e-9, atol=1e-15)
+
+
+def test_a_crop_renders_five_pixels_more_inside_the_view_and_none_outside() -> None:
+    view = _view(50, 31)
+    assert Crop(view, Rect(0, 0, 20, 31)).rect == Rect(0, 0, 25, 31)
+    assert Crop(view, Rect(20, 10, 50, 20)).rect == Rect(15, 5, 50, 25)
+
+
+def test_terms_are_means_over_the_view() -> None:
+    view = _view(40, 30)
+    image, truth = _images(view)
+    crop = Crop(view, view.rect)
+    l1 = l1_term(image, truth, crop)
+    assert l1.share.item() == pytest.approx((image - truth).abs().mean().item())
+    assert l1.weight == 40 * 30 * 3
+    assert dssim_term(image, image, crop).share.item() == pytest.approx(0.0, abs=1e-12)
+    loss = photometric_loss(image, truth, crop, 0.2)
+    parts = 0.8 * l1.share + 0.2 * dssim_term(image, truth, crop).share
+    torch.testing.assert_close(loss, parts)
+
+
+def test_photographs_may_be_bytes() -> None:
+    view = _view(16, 16)
+    truth = torch.randint(0, 256, (16, 16, 3), dtype=torch.uint8)
+    image = torch.rand((16, 16, 3))
+    crop = Crop(view, view.rect)
+    expected = photometric_loss(image, truth.float() / 255, crop, 0.2)
+    torch.testing.assert_close(photometric_loss(image, truth, crop, 0.2), expected)
