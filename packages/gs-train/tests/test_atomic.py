@@ -9,6 +9,12 @@ from gs_train.atomic import replacing, require_free
 from gs_train.errors import InputError
 
 
+def write_then_raise(path, error):
+    with replacing(path) as file:
+        file.write(b"new")
+        raise error
+
+
 def test_the_file_appears_only_when_the_block_ends(tmp_path):
     path = tmp_path / "new" / "a.bin"
     with replacing(path) as file:
@@ -21,9 +27,8 @@ def test_the_file_appears_only_when_the_block_ends(tmp_path):
 def test_a_failing_block_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "a.bin"
     path.write_bytes(b"old")
-    with pytest.raises(KeyError), replacing(path) as file:
-        file.write(b"new")
-        raise KeyError("x")
+    with pytest.raises(KeyError):
+        write_then_raise(path, KeyError("x"))
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.bin"]
 
@@ -31,12 +36,8 @@ def test_a_failing_block_leaves_the_old_file_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_becomes_full_is_an_input_error(tmp_path, number):
     path = tmp_path / "a.bin"
-    with (
-        pytest.raises(InputError, match=r"disk became full while writing .*a\.bin"),
-        replacing(path) as file,
-    ):
-        file.write(b"x")
-        raise OSError(number, os.strerror(number))
+    with pytest.raises(InputError, match=r"disk became full while writing .*a\.bin"):
+        write_then_raise(path, OSError(number, os.strerror(number)))
     assert os.listdir(tmp_path) == []
 
 
