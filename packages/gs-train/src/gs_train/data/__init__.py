@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures on disk, and their images in bounded memory."""
+
+from gs_train.data.capture import Capture, CaptureView, load_capture, read_image
+from gs_train.data.images import CacheStats, ImageCache
+from gs_train.data.synthetic import write_demo_capture
+
+__all__ = [
+    "CacheStats",
+    "Capture",
+    "CaptureView",
+    "ImageCache",
+    "load_capture",
+    "read_image",
+    "write_demo_capture",
+]

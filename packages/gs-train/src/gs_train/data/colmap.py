@@ -13,10 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from numpy.typing import NDArray
+
 from gs_train.data import colmap_binary, colmap_text
 from gs_train.data.colmap_records import Camera, FloatArray, Model
 from gs_train.errors import InputError
-from numpy.typing import NDArray
 
 
 def find_model(folder: Path) -> Path:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
+
 from gs_train.data.colmap_records import (
     CAMERA_MODELS,
     Camera,
@@ -18,7 +20,6 @@ from gs_train.data.colmap_records import (
     checked_image,
 )
 from gs_train.errors import InputError
-from numpy.typing import NDArray
 
 CHUNK_BYTES = 4 << 20
 

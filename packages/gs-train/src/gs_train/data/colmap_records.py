@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gs_train.errors import InputError
 from numpy.typing import NDArray
+
+from gs_train.errors import InputError
 
 FloatArray = NDArray[np.float64]
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+
 from gs_train.data.colmap_records import (
     Camera,
     FloatArray,
@@ -16,7 +18,6 @@ from gs_train.data.colmap_records import (
     checked_image,
 )
 from gs_train.errors import InputError
-from numpy.typing import NDArray
 
 
 def read_cameras(path: Path) -> Iterator[Camera]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gs_train.data.colmap_records import CAMERA_MODELS, Camera, FloatArray
 from numpy.typing import NDArray
+
+from gs_train.data.colmap_records import CAMERA_MODELS, Camera, FloatArray
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the images that training reads: undistorted, reduced, written once beside the results.
+
+They are JPEG, quality 98 without chroma subsampling: 49 to 57 dB from the exact pixels on
+photographs, far below any model's error, at a half to a third of a PNG's size, four times faster
+to decode and ten times faster to write. Pixels are reduced with Pillow's HAMMING filter: it
+averages over the area (as BOX), has no negative lobes that would draw halos around edges (as
+LANCZOS has), and its weights vary smoothly, so that details stay in place at any ratio (with BOX
+they move by up to half a pixel unless the ratio is whole).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from gs_train.atomic import replacing, require_free
+from gs_train.data.colmap_records import Camera
+from gs_train.data.distortion import Pinhole, is_distorted, undistort
+from gs_train.data.pixels import decode_rgb, image_size
+from gs_train.errors import InputError
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done and the number of all, from the calling thread."""
+
+_QUALITY = 98
+_NO_SUBSAMPLING = 0
+_BYTES_PER_PIXEL = 1.0  # measured 0.3 to 0.7; noise and foliage are worse
+_RULES_VERSION = 1  # to be raised when the same inputs should give other pixels
+_WORKING_BYTES = 1 << 30
+_MOST_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """One image to make.
+
+    Attributes:
+        source: the photograph.
+        target: where it goes.
+        camera: what took it.
+        pinhole: what it shall look like.
+    """
+
+    source: Path
+    target: Path
+    camera: Camera
+    pinhole: Pinhole
+
+
+def cached_path(cache_dir: Path, name: str, source: Path, camera: Camera, pinhole: Pinhole) -> Path:
+    """Where the image made from ``source`` belongs.
+
+    The name carries a digest of all that decides the pixels - the source's path, size and time of
+    change, both cameras, the rules here - so other settings or a changed source give another file.
+    """
+    status = source.stat()
+    identity = json.dumps(
+        [
+            _RULES_VERSION,
+            str(source.resolve()),
+            [status.st_size, status.st_mtime_ns],
+            [camera.model, camera.width, camera.height, camera.params],
+            [pinhole.width, pinhole.height, pinhole.K.tolist()],
+        ]
+    )
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return cache_dir / f"{name}.{digest}.jpg"
+
+
+def prepare_images(
+    jobs: Sequence[Job], cache_dir: Path, *, progress: Progress | None = None
+) -> None:
+    """Make the images that are not there yet, in threads.
+
+    Each is written under a temporary name and renamed, so what is there is whole. After an error
+    or an interrupt no further image is begun; those already made serve the next run.
+
+    Args:
+        jobs: targets must be distinct and inside ``cache_dir``.
+        cache_dir: made when missing.
+        progress: called before the first image and after each one; not when all are there.
+
+    Raises:
+        InputError: a source cannot be decoded, or the disk has not enough space.
+
+    Cost: about 0.1 s per 12 megapixels and thread besides decoding the source; at most about
+        1 GiB of decoded pixels at a time.
+    """
+    missing = [job for job in jobs if not _is_made(job)]
+    if not missing:
+        return
+    n_pixels = sum(job.pinhole.width * job.pinhole.height for job in missing)
+    require_free(
+        cache_dir,
+        round(n_pixels * _BYTES_PER_PIXEL),
+        f"{len(missing)} undistorted or reduced images",
+    )
+    # Decoded source, Pillow's own copy of it, and the result.
+    largest = max(9 * job.camera.width * job.camera.height for job in missing)
+    n_threads = min(_MOST_THREADS, os.cpu_count() or 1, max(1, _WORKING_BYTES // largest))
+    if progress is not None:
+        progress(0, len(missing))
+    with ThreadPoolExecutor(n_threads, thread_name_prefix="gs-prepare") as pool:
+        try:
+            made = [pool.submit(_make, job) for job in missing]
+            for done, future in enumerate(as_completed(made), start=1):
+                future.result()
+                if progress is not None:
+                    progress(done, len(missing))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _is_made(job: Job) -> bool:
+    try:
+        return image_size(job.target) == (job.pinhole.width, job.pinhole.height)
+    except (FileNotFoundError, InputError):
+        return False
+
+
+def _make(job: Job) -> None:
+    pixels = decode_rgb(job.source)
+    size = (job.pinhole.width, job.pinhole.height)
+    if is_distorted(job.camera):
+        result = Image.fromarray(undistort(pixels, job.camera, job.pinhole))
+    else:
+        result = Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING)
+    with replacing(job.target) as file:
+        result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
