@@ -122,7 +122,7 @@ def write_demo_capture(
         n_views: photographs, at least 3, evenly around the scene at varied heights and distances.
         width, height: pixels, at least 16.
         seed: of the textures, the orbit and the choice of points. The same arguments give the same
-            bytes with the same versions of numpy and Pillow.
+            bytes on the same machine and versions of numpy and Pillow.
 
     Returns:
         ``folder``.
