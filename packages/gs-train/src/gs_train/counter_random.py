@@ -27,13 +27,12 @@ from torch import Tensor
 class Purpose(IntEnum):
     """What numbers are for. The values are part of the recipe: never change or reuse one."""
 
-    INITIAL_QUATS = 1
-    VIEW_ORDER = 2
+    INITIAL_POINTS = 1
+    INITIAL_QUATS = 2
     SPLIT = 3
     RELOCATE = 4
     ADD = 5
     NOISE = 6
-    INITIAL_POINTS = 7
 
 
 _MASK = 0xFFFFFFFF

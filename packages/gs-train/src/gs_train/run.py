@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gs_train.errors import InputError
 from gs_train.frame import Frame
 from gs_train.interrupt import StopRequest
 from gs_train.progress import task_progress
-from gs_train.renderers import Renderer, make_renderer
+from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.run_folder import RunFolder
 from gs_train.trainer import Trainer
 
@@ -119,6 +118,6 @@ def open_capture(config: FitConfig, folder: RunFolder, stop: StopRequest) -> Cap
 
 def renderer_for(config: FitConfig, name: str | None = None) -> Renderer:
     """The renderer of a run, or another one with the run's options."""
-    make = partial(make_renderer, antialiased=config.antialiased)
+    options = RenderOptions(antialiased=config.antialiased)
     absgrad = config.strategy == "adc" and config.adc.absgrad
-    return make(name or config.renderer, absgrad=absgrad)
+    return make_renderer(name or config.renderer, options, absgrad=absgrad)

@@ -26,11 +26,7 @@ def visible_ids(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
         view.width,
         view.height,
         opacities=model.params["opacities"],
-        near=renderer.near,
-        far=renderer.far,
-        eps2d=renderer.eps2d,
-        radius_clip=renderer.radius_clip,
-        antialiased=renderer.antialiased,
+        **renderer.options._asdict(),
     ).ids
 
 

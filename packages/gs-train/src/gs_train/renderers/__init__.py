@@ -4,22 +4,22 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
 
 import torch
 
 from gs_train.errors import InputError
-from gs_train.renderers.protocol import Rect, Renderer, Rows, Splats, View
+from gs_train.renderers.protocol import Rect, Renderer, RenderOptions, Rows, Splats, View
 
-__all__ = ["Rect", "Renderer", "Rows", "Splats", "View", "make_renderer"]
+__all__ = ["Rect", "RenderOptions", "Renderer", "Rows", "Splats", "View", "make_renderer"]
 
 
-def make_renderer(name: str, **options: Any) -> Renderer:
+def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -> Renderer:
     """The renderer called ``gsplat`` or ``cpu``; ``auto`` is gsplat where it can run.
 
     Args:
         name: ``auto``, ``gsplat`` or ``cpu``.
-        options: keyword arguments of both renderers' constructors.
+        options: how rows are projected.
+        absgrad: fill ``Splats.absgrad`` in the backward pass.
 
     Raises:
         InputError: gsplat was asked for and the GPU or the package is missing.
@@ -30,10 +30,12 @@ def make_renderer(name: str, **options: Any) -> Renderer:
     if name == "gsplat" or (name == "auto" and not missing):
         from gs_train.renderers.gsplat import GsplatRenderer
 
-        return GsplatRenderer(torch.device("cuda", torch.cuda.current_device()), **options)
+        return GsplatRenderer(
+            options, device=f"cuda:{torch.cuda.current_device()}", absgrad=absgrad
+        )
     from gs_train.renderers.cpu import CpuRenderer
 
-    return CpuRenderer(**options)
+    return CpuRenderer(options, absgrad=absgrad)
 
 
 def _missing_for_gsplat() -> str | None:

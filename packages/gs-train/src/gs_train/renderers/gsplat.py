@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gs_train.renderers.protocol import Rect, Rows, Splats, View
+from gs_train.renderers.protocol import Rect, RenderOptions, Rows, Splats, View
 
 _TILE = 16
 
@@ -15,12 +15,9 @@ class GsplatRenderer:
     """Renders with gsplat >= 1.5.3 on a CUDA device.
 
     Args:
+        options: how rows are projected.
         device: the CUDA device of rows and views.
-        antialiased: compensate opacities for the screen-space blur (Mip-Splatting).
         absgrad: fill ``Splats.absgrad`` in the backward pass.
-        eps2d: blur added to the 2D covariance, pixels^2.
-        near, far: depth limits.
-        radius_clip: drop splats whose extents are at most this many pixels.
 
     Cost: one synchronisation per :meth:`rasterize`, to size the list of tile intersections.
     """
@@ -29,22 +26,14 @@ class GsplatRenderer:
 
     def __init__(
         self,
-        device: torch.device | str = "cuda",
+        options: RenderOptions = RenderOptions(),  # noqa: B008 (immutable)
         *,
-        antialiased: bool = False,
+        device: torch.device | str = "cuda",
         absgrad: bool = False,
-        eps2d: float = 0.3,
-        near: float = 0.01,
-        far: float = 1e10,
-        radius_clip: float = 0.0,
     ) -> None:
+        self.options = options
         self.device = torch.device(device)
-        self.antialiased = antialiased
         self.absgrad = absgrad
-        self.eps2d = eps2d
-        self.near = near
-        self.far = far
-        self.radius_clip = radius_clip
 
     def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
         """See :class:`gs_train.renderers.protocol.Renderer`."""
@@ -60,14 +49,14 @@ class GsplatRenderer:
             view.K[None],
             view.width,
             view.height,
-            eps2d=self.eps2d,
-            near_plane=self.near,
-            far_plane=self.far,
-            radius_clip=self.radius_clip,
-            calc_compensations=self.antialiased,
+            eps2d=self.options.eps2d,
+            near_plane=self.options.near,
+            far_plane=self.options.far,
+            radius_clip=self.options.radius_clip,
+            calc_compensations=self.options.antialiased,
             opacities=opacities,
         )
-        if self.antialiased:
+        if self.options.antialiased:
             opacities = opacities * compensations[0]
         centre = -view.viewmat[:3, :3].T @ view.viewmat[:3, 3]
         colors = spherical_harmonics(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,24 @@ Rows = Mapping[str, Tensor]
 
 ``means`` (R, 3), ``scales`` (R, 3) log, ``quats`` (R, 4) w x y z of any non-zero length,
 ``opacities`` (R,) logit, ``sh0`` (R, 1, 3), ``shN`` (R, K, 3) with K = 0, 3, 8 or 15."""
+
+
+class RenderOptions(NamedTuple):
+    """How rows are projected, and so which of them show; gsplat's defaults.
+
+    Attributes:
+        antialiased: scale opacity by sqrt(det(C) / det(C + eps2d I)), as gsplat's
+            ``rasterize_mode="antialiased"`` does (Mip-Splatting, Yu et al. 2024).
+        eps2d: variance added to both axes of the 2D covariance C, pixel^2; above 0.
+        near, far: rows show for ``near <= z <= far``, camera z.
+        radius_clip: rows whose extent is at most this many pixels on both axes do not show.
+    """
+
+    antialiased: bool = False
+    eps2d: float = 0.3
+    near: float = 0.01
+    far: float = 1e10
+    radius_clip: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,16 +129,12 @@ class Renderer(Protocol):
     Attributes:
         name: as on the command line.
         device: of rows, views and images.
-        antialiased, eps2d, near, far, radius_clip: which rows show, for culling ahead.
+        options: which rows show, for culling ahead.
     """
 
     name: str
     device: torch.device
-    antialiased: bool
-    eps2d: float
-    near: float
-    far: float
-    radius_clip: float
+    options: RenderOptions
 
     def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
         """Splats of all rows, evaluated with spherical harmonics up to ``sh_degree``."""

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from gs_train.renderers.cpu import harmonics, projection, rasterize
 from gs_train.renderers.cpu.parallel import for_each_range
 from gs_train.renderers.cpu.tiles import list_tiles
-from gs_train.renderers.protocol import Rect
+from gs_train.renderers.protocol import Rect, RenderOptions
 
 
 def _array(tensor: Tensor) -> np.ndarray:
@@ -40,7 +40,7 @@ class Project(Function):
         shN: Tensor,
         degree: int,
         camera: projection.Camera,
-        options: projection.Options,
+        options: RenderOptions,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         rows = tuple(t.detach().contiguous() for t in (means, scales, quats, logits, sh0, shN))
         n_rows = len(means)

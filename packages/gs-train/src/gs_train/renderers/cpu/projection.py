@@ -60,23 +60,6 @@ class Camera(NamedTuple):
         return np.linalg.inv(self.world)[:3, 3]
 
 
-class Options(NamedTuple):
-    """How a renderer projects; passed to the kernels as it is.
-
-    Attributes:
-        eps2d: variance added to both axes of the 2D covariance, pixel^2.
-        near, far: camera z outside of which rows do not show.
-        radius_clip: rows whose extent is at most this many pixels on both axes do not show.
-        antialiased: whether opacity is scaled by the loss of peak that eps2d should have caused.
-    """
-
-    eps2d: float
-    near: float
-    far: float
-    radius_clip: float
-    antialiased: bool
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def _multiply(left, right, out):
     for i in range(left.shape[0]):
@@ -163,7 +146,7 @@ def project_rows(
     means2d, conics, depths, radii, opacities,
 ):  # fmt: skip
     """Fill the last five arrays for the rows that show; leaves the others as they are (zeros)."""
-    eps2d, near, far, radius_clip, antialiased = options
+    antialiased, eps2d, near, far, radius_clip = options
     width, height = size
     fx, fy, cx, cy = lens
     Q, QS, W = np.empty((3, 3)), np.empty((3, 3)), np.empty((3, 3))
@@ -246,7 +229,7 @@ def project_rows_backward(
     grad_means, grad_scales, grad_quats, grad_logits,
 ):  # fmt: skip
     """Fill the last four arrays for the rows that show; leaves the others as they are (zeros)."""
-    eps2d, _, _, _, antialiased = options
+    antialiased, eps2d, _, _, _ = options
     fx, fy, _, _ = lens
     Q, QS, W = np.empty((3, 3)), np.empty((3, 3)), np.empty((3, 3))
     J, JW, A = np.empty((2, 3)), np.empty((2, 3)), np.empty((2, 3))

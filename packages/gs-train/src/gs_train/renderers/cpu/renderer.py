@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gs_train.renderers.cpu.autograd import Project, Rasterize
-from gs_train.renderers.cpu.projection import Camera, Options
-from gs_train.renderers.protocol import Rect, Rows, Splats, View
+from gs_train.renderers.cpu.projection import Camera
+from gs_train.renderers.protocol import Rect, RenderOptions, Rows, Splats, View
 
 ATTRIBUTES = ("means", "scales", "quats", "opacities", "sh0", "shN")
 
@@ -29,12 +29,8 @@ class CpuRenderer:
     to the camera. Kernels compile on first use, some 20 s, and are cached on disk by numba.
 
     Args:
-        antialiased: multiply opacity by sqrt(det(C) / det(C + eps2d I)), as gsplat's
-            ``rasterize_mode="antialiased"`` does (Mip-Splatting, Yu et al. 2024).
+        options: how rows are projected.
         absgrad: fill ``Splats.absgrad`` in the backward pass.
-        eps2d: pixel^2 added to the diagonal of the 2D covariance; above 0.
-        near, far: rows show for ``near <= z <= far``.
-        radius_clip: rows whose extent is at most this many pixels on both axes do not show.
 
     Raises:
         ValueError: ``eps2d`` is not above 0, or ``near`` is not between 0 and ``far``.
@@ -45,25 +41,23 @@ class CpuRenderer:
 
     def __init__(
         self,
+        options: RenderOptions = RenderOptions(),  # noqa: B008 (immutable)
         *,
-        antialiased: bool = False,
         absgrad: bool = False,
-        eps2d: float = 0.3,
-        near: float = 0.01,
-        far: float = 1e10,
-        radius_clip: float = 0.0,
     ) -> None:
+        antialiased, eps2d, near, far, radius_clip = options
         if not eps2d > 0:
             raise ValueError(f"eps2d must be above 0, got {eps2d}")
         if not 0 < near < far:
             raise ValueError(f"near must be above 0 and below far, got near={near}, far={far}")
         self.absgrad = absgrad
-        self._options = Options(
-            float(eps2d), float(near), float(far), float(radius_clip), bool(antialiased)
+        # Of these very types, so that the kernels are compiled for one signature.
+        self.options = RenderOptions(
+            bool(antialiased), float(eps2d), float(near), float(far), float(radius_clip)
         )
 
     def __repr__(self) -> str:
-        return f"CpuRenderer(absgrad={self.absgrad}, {', '.join(_settings(self._options))})"
+        return f"CpuRenderer({self.options}, absgrad={self.absgrad})"
 
     def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
         """Project rows into a view and evaluate their colours.
@@ -92,7 +86,7 @@ class CpuRenderer:
             view.height,
         )
         outputs = Project.apply(
-            *(rows[name] for name in ATTRIBUTES), sh_degree, camera, self._options
+            *(rows[name] for name in ATTRIBUTES), sh_degree, camera, self.options
         )
         means2d, conics, depths, radii, opacities, colors = outputs
         return Splats(means2d, conics, depths, radii, opacities, colors, view)
@@ -132,10 +126,6 @@ class CpuRenderer:
             absgrad_on,
         )
         return image, alpha
-
-
-def _settings(options: Options) -> list[str]:
-    return [f"{name}={value}" for name, value in options._asdict().items()]
 
 
 def _check_rows(rows: Rows, sh_degree: int) -> None:
