@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which order the views of a batch run, and what moves, stays and finishes at each."""
+
+from gs_order.build import __version__, build_info
+from gs_order.cost import Cost, CostModel
+from gs_order.order import order
+from gs_order.overlap import Estimate, and_counts, estimate_xor_counts, xor_counts
+from gs_order.sampler import ViewSampler
+from gs_order.trajectory import trajectory
+
+__all__ = [
+    "Cost",
+    "CostModel",
+    "Estimate",
+    "ViewSampler",
+    "__version__",
+    "and_counts",
+    "build_info",
+    "estimate_xor_counts",
+    "order",
+    "trajectory",
+    "xor_counts",
+]

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bit masks, one bit a view: compiled words, transposition, and threads over chunks of rows.
+
+A mask (U, W) has a row per id and a bit per view. Nearly everything here is asked per view, so the
+bits are transposed first: ``columns[b, w]`` holds view b of rows 64 w .. 64 w + 63, lowest bit
+first. Set algebra on visible sets is then one machine operation for 64 rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+
+CHUNK_ROWS = 1 << 16
+"""Rows that one task handles: 64 views of them are 512 KiB of bits, which a core's L2 holds."""
+
+
+@intrinsic
+def popcount(typing_context: Any, word: Any) -> Any:
+    """Number of set bits of a uint64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def lowest_bit(typing_context: Any, word: Any) -> Any:
+    """Index of the lowest set bit of a uint64 that is not zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        from llvmlite import ir
+
+        zero_is_undefined = ir.Constant(ir.IntType(1), 1)
+        return builder.cttz(args[0], zero_is_undefined)
+
+    return types.uint64(types.uint64), generate
+
+
+def n_threads() -> int:
+    """Threads that work on one call: the cores this process may use, or ``GS_NUM_THREADS``."""
+    asked = os.environ.get("GS_NUM_THREADS")
+    if asked is not None:
+        return max(1, int(asked))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def for_each_chunk(task: Callable[[int], Any], n_chunks: int) -> list[Any]:
+    """``[task(0), task(1), ...]``, on threads when there is more than one chunk.
+
+    The tasks are compiled functions that release the GIL, so plain threads run them side by side.
+    Unlike a process-wide pool these may be used from several threads at once and after a fork, and
+    none outlives the call.
+    """
+    workers = min(n_threads(), n_chunks)
+    if workers <= 1:
+        return [task(chunk) for chunk in range(n_chunks)]
+    with ThreadPoolExecutor(workers, thread_name_prefix="gs-order") as pool:
+        return list(pool.map(task, range(n_chunks)))
+
+
+def n_chunks_of(n_rows: int) -> int:
+    """Chunks of ``CHUNK_ROWS`` that hold ``n_rows`` rows."""
+    return -(-n_rows // CHUNK_ROWS)
+
+
+@njit(cache=True, nogil=True)
+def _transpose_64(block):  # type: ignore[no-untyped-def]
+    """Transpose 64 words of 64 bits in place: swap halves, quarters, ... down to single bits."""
+    width = np.uint64(32)
+    keep = np.uint64(0x00000000FFFFFFFF)
+    while width > np.uint64(0):
+        step = np.int64(width)
+        for start in range(0, 64, 2 * step):
+            for k in range(start, start + step):
+                swap = ((block[k] >> width) ^ block[k + step]) & keep
+                block[k] ^= swap << width
+                block[k + step] ^= swap
+        width >>= np.uint64(1)
+        keep ^= keep << width
+
+
+@njit(cache=True, nogil=True)
+def _transpose_chunk(mask, view_at, first, last, columns):  # type: ignore[no-untyped-def]
+    """Columns of rows ``first <= row < last`` (first a multiple of 64); the OR of their rows.
+
+    ``view_at[b]`` is where view b goes, or -1 for a bit that no view owns.
+    """
+    n_words = mask.shape[1]
+    block = np.empty(64, np.uint64)
+    seen = np.zeros(n_words, np.uint32)
+    for start in range(first, last, 64):
+        n_rows = min(64, last - start)
+        for word in range(0, n_words, 2):
+            two = word + 1 < n_words
+            for r in range(n_rows):
+                low = mask[start + r, word]
+                seen[word] |= low
+                block[r] = np.uint64(low)
+                if two:
+                    high = mask[start + r, word + 1]
+                    seen[word + 1] |= high
+                    block[r] |= np.uint64(high) << np.uint64(32)
+            for r in range(n_rows, 64):
+                block[r] = np.uint64(0)
+            _transpose_64(block)
+            for b in range(64 if two else 32):
+                bit = word * 32 + b
+                if bit < view_at.shape[0] and view_at[bit] >= 0:
+                    columns[view_at[bit], start // 64] = block[b]
+    return seen
+
+
+def transpose(
+    mask: np.ndarray[Any, Any], order: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Bits of each view as a row of words.
+
+    Args:
+        mask: (U, W) uint32.
+        order: (B,) int64 of distinct views; row i of the result is view ``order[i]``.
+
+    Returns:
+        columns: (B, ceil(U / 64)) uint64.
+        seen: (W,) uint32, the OR of all rows: which bits occur at all.
+    """
+    n_rows, n_words = mask.shape
+    view_at = np.full(32 * n_words, -1, np.int64)
+    view_at[order] = np.arange(len(order))
+    columns = np.zeros((len(order), -(-n_rows // 64)), np.uint64)
+
+    def run(chunk: int) -> Any:
+        first = chunk * CHUNK_ROWS
+        return _transpose_chunk(mask, view_at, first, min(first + CHUNK_ROWS, n_rows), columns)
+
+    seen = for_each_chunk(run, n_chunks_of(n_rows))
+    return columns, np.bitwise_or.reduce(np.array(seen, np.uint32).reshape(-1, n_words), axis=0)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an order costs: time on the link, and optimizer work left after the last microbatch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from gs_order.search import Matrix, random_below, random_state_of
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One batch under a `CostModel`.
+
+    Attributes:
+        load_bytes, store_bytes: over the link, to and from the device.
+        link_s: from the first load to the end of the last store.
+        tail_s: optimizer work left then.
+        total_s: both.
+    """
+
+    load_bytes: int
+    store_bytes: int
+    link_s: float
+    tail_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.link_s + self.tail_s
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A link that moves rows and an optimizer that updates them as they finish.
+
+    Microbatch i occupies the link for (loaded + stored rows) * ``row_bytes`` /
+    ``link_bytes_per_s``, or the renderer for ``render_s`` if that is longer. When it is over, the
+    rows that finished with it join the optimizer's queue, which is worked off at
+    ``optimizer_rows_per_s``. With T_i the end of microbatch i and F_j the rows finished by j,
+    everything is done at
+
+        max over i of  T_i + (F_i + ... + F_last) / optimizer_rows_per_s
+
+    and the tail is what of that lies behind T_last. Two extremes are known orders: an infinitely
+    fast optimizer leaves the bytes alone (the shortest path), an infinitely fast link with a
+    renderer that the optimizer keeps up with leaves the rows of the last microbatch alone (most
+    visible first).
+
+    Attributes:
+        row_bytes: of one row in one direction; 48 float32 appearance values by default.
+        link_bytes_per_s: of loads and stores together; a PCIe 5 x16 link by default.
+        optimizer_rows_per_s: rows the host updates; sixteen cores by default.
+        render_s: of one microbatch.
+    """
+
+    row_bytes: int = 192
+    link_bytes_per_s: float = 55e9
+    optimizer_rows_per_s: float = 75e6
+    render_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("row_bytes", "link_bytes_per_s", "optimizer_rows_per_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.render_s < float("inf"):
+            raise ValueError(f"render_s must be finite and at least 0, got {self.render_s}")
+
+    @property
+    def link_s_per_row(self) -> float:
+        """Seconds that one row takes one way."""
+        return self.row_bytes / self.link_bytes_per_s
+
+    @property
+    def optimizer_s_per_row(self) -> float:
+        """Seconds that the update of one row takes."""
+        return 1.0 / self.optimizer_rows_per_s
+
+    def cost(self, loaded: Any, stored: Any, finished: Any) -> Cost:
+        """Cost of a batch from the rows of each microbatch, in running order.
+
+        Args:
+            loaded, stored, finished: (B,) counts of rows, as `Plan` has them.
+
+        Raises:
+            ValueError: counts of different lengths, or none.
+        """
+        load, store, final = (np.asarray(c, np.float64) for c in (loaded, stored, finished))
+        if not (load.shape == store.shape == final.shape) or load.ndim != 1 or len(load) == 0:
+            raise ValueError(
+                "loaded, stored and finished must be (B,) with the same B >= 1, got shapes "
+                f"{load.shape}, {store.shape}, {final.shape}"
+            )
+        end = np.cumsum(np.maximum((load + store) * self.link_s_per_row, self.render_s))
+        queued = np.cumsum(final[::-1])[::-1] * self.optimizer_s_per_row
+        return Cost(
+            load_bytes=int(load.sum()) * self.row_bytes,
+            store_bytes=int(store.sum()) * self.row_bytes,
+            link_s=float(end[-1]),
+            tail_s=float(np.max(end + queued) - end[-1]),
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the search needs of a batch to cost an order.
+
+    Attributes:
+        shared: (B, B) int64 sizes of intersections.
+        row_offsets, row_views: views of each sampled row, one row after the other.
+        rows_per_sample: rows that a sampled one stands for. Without samples the optimizer is taken
+            to keep up, so that only the last microbatch's rows are left.
+    """
+
+    shared: Matrix
+    row_offsets: Matrix
+    row_views: Matrix
+    rows_per_sample: float
+
+
+def sampled_batch(shared: Matrix, words: Matrix, n_rows: int) -> Batch:
+    """A `Batch` of the intersections of all ``n_rows`` rows and the masks (M, W) of some."""
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    rows, views = np.nonzero(bits)
+    offsets = np.searchsorted(rows, np.arange(len(words) + 1))
+    return Batch(shared, offsets, views.astype(np.int64), n_rows / max(1, len(words)))
+
+
+def batch_cost(batch: Batch, order: Matrix, model: CostModel) -> float:
+    """Seconds until all of a batch is done, when consecutive microbatches retain shared rows."""
+    return float(_done_s(order, *_arguments(batch, model)))
+
+
+def improve_order(
+    batch: Batch, order: Matrix, model: CostModel, *, fixed: int, n_trials: int, seed: int
+) -> Matrix:
+    """Try random reversals, moves and exchanges; keep what is no worse.
+
+    Args:
+        order: (B,) to start from; the result never costs more.
+        fixed: leading views that stay where they are.
+        n_trials: orders looked at.
+    """
+    return _improve(order, fixed, n_trials, random_state_of(seed), *_arguments(batch, model))
+
+
+def _arguments(batch: Batch, model: CostModel) -> tuple[Any, ...]:
+    return (
+        batch.shared,
+        batch.row_offsets,
+        batch.row_views,
+        batch.rows_per_sample,
+        model.link_s_per_row,
+        model.optimizer_s_per_row,
+        float(model.render_s),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _done_s(  # type: ignore[no-untyped-def]
+    order, shared, row_offsets, row_views, rows_per_sample, link_s, optimizer_s, render_s
+):
+    n = len(order)
+    at = np.empty(n, np.int64)
+    for i in range(n):
+        at[order[i]] = i
+    finished = np.zeros(n)
+    for row in range(len(row_offsets) - 1):
+        last = -1
+        for k in range(row_offsets[row], row_offsets[row + 1]):
+            last = max(last, at[row_views[k]])
+        if last >= 0:
+            finished[last] += rows_per_sample
+    view = order[n - 1]
+    finished[n - 1] = shared[view, view]  # known exactly: all that the last one sees
+    end = 0.0
+    queue_start = 0.0  # latest of T_i - (F_1 + ... + F_{i-1}) / rate; the queue's work follows it
+    before = 0.0
+    for i in range(n):
+        view = order[i]
+        rows = 2.0 * shared[view, view]
+        if i > 0:
+            rows -= shared[view, order[i - 1]]
+        if i < n - 1:
+            rows -= shared[view, order[i + 1]]
+        end += max(rows * link_s, render_s)
+        queue_start = max(queue_start, end - before * optimizer_s)
+        before += finished[i]
+    return max(end, queue_start + before * optimizer_s)
+
+
+@njit(cache=True, nogil=True)
+def _improve(  # type: ignore[no-untyped-def]
+    order,
+    fixed,
+    n_trials,
+    random_state,
+    shared,
+    row_offsets,
+    row_views,
+    rows_per_sample,
+    link_s,
+    optimizer_s,
+    render_s,
+):
+    best = order.copy()
+    best_s = _done_s(
+        best, shared, row_offsets, row_views, rows_per_sample, link_s, optimizer_s, render_s
+    )
+    n = len(order) - fixed
+    if n < 2:
+        return best
+    trial = best.copy()
+    for _ in range(n_trials):
+        i = fixed + random_below(random_state, n)
+        j = fixed + random_below(random_state, n)
+        kind = random_below(random_state, 3)
+        trial[:] = best
+        if kind == 0:
+            low, high = min(i, j), max(i, j)
+            trial[low : high + 1] = best[low : high + 1][::-1]
+        elif kind == 1:
+            trial[i], trial[j] = best[j], best[i]
+        else:
+            step = 1 if i < j else -1
+            for k in range(i, j, step):
+                trial[k] = best[k + step]
+            trial[j] = best[i]
+        trial_s = _done_s(
+            trial, shared, row_offsets, row_views, rows_per_sample, link_s, optimizer_s, render_s
+        )
+        if trial_s <= best_s:
+            best_s = trial_s
+            best[:] = trial
+    return best

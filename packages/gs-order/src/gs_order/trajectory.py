@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An order of all cameras of a capture in which neighbours see the same things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gs_order.arrays import Array
+from gs_order.cameras import centres_and_directions
+from gs_order.search import default_iterations, shortest_path
+
+_LARGEST_DENSE = 256
+"""Cameras whose path is searched at once; more are clustered first."""
+
+_CLUSTER = 48
+_SWEEPS = 2
+
+
+def trajectory(cameras: Array, *, direction_weight: float = 0.5, seed: int = 0) -> Array:
+    """A short path through all cameras, near in place and in viewing direction.
+
+    Up to 256 cameras are searched at once. More are halved along their widest direction until the
+    clusters hold at most 48; the path goes through the clusters' means, then through each cluster,
+    and is at last improved window by window, in two sweeps whose windows overlap.
+
+    Args:
+        cameras: (V, 4, 4) world-to-camera matrices or (V, 3) centres, V >= 1.
+        direction_weight: what two opposite viewing directions count, in units of twice the root
+            mean square distance of the cameras from their mean; 0 looks at places alone.
+        seed: of the search.
+
+    Returns:
+        (V,) int64 numpy permutation. The same for the same arguments.
+
+    Raises:
+        ValueError: cameras of another shape, none, or not finite; a negative weight.
+
+    Cost: O(V) searches of bounded size; 5,000 cameras take well under a second.
+
+    >>> sorted(trajectory([[0, 0, 0], [2, 0, 0], [1, 0, 0], [3, 0, 0]])[[0, 3]].tolist())
+    [0, 3]
+    """
+    if not direction_weight >= 0:
+        raise ValueError(f"direction_weight must be at least 0, got {direction_weight}")
+    points = _features(cameras, direction_weight)
+    path = _path(points, None, None, seed)
+    if len(points) > _LARGEST_DENSE:
+        for sweep in range(_SWEEPS):
+            _improve_windows(points, path, first=sweep % 2 * (_LARGEST_DENSE // 2), seed=seed)
+    return path
+
+
+def _features(cameras: Array, direction_weight: float) -> np.ndarray[Any, Any]:
+    centres, directions = centres_and_directions(cameras)
+    centred = centres - centres.mean(axis=0)
+    spread = float(np.sqrt((centred**2).sum(axis=1).mean()))
+    scaled = centred / spread if spread > 0 else centred
+    if directions is None or direction_weight == 0:
+        return scaled
+    return np.concatenate([scaled, direction_weight * directions], axis=1)
+
+
+def _distances(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    # Differences, not the expanded square: exact symmetry and no cancellation.
+    return np.sqrt(((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=-1))
+
+
+def _path(
+    points: np.ndarray[Any, Any],
+    start: np.ndarray[Any, Any] | None,
+    end: np.ndarray[Any, Any] | None,
+    seed: int,
+) -> np.ndarray[Any, Any]:
+    """A path through ``points`` that comes from ``start`` and leaves for ``end`` (None: free)."""
+    if len(points) <= _LARGEST_DENSE:
+        return shortest_path(
+            _distances(points, points),
+            first_cost=None if start is None else _distances(start[None], points)[0],
+            last_cost=None if end is None else _distances(end[None], points)[0],
+            max_iterations=min(4 * len(points), default_iterations(len(points))),
+            seed=seed,
+        )
+    clusters = _halve(points, np.arange(len(points)))
+    means = np.array([points[members].mean(axis=0) for members in clusters])
+    tour = _path(means, start, end, seed)
+    parts: list[np.ndarray[Any, Any]] = []
+    here = start
+    for i, cluster in enumerate(tour):
+        members = clusters[cluster]
+        there = means[tour[i + 1]] if i + 1 < len(tour) else end
+        parts.append(members[_path(points[members], here, there, seed)])
+        here = points[parts[-1][-1]]
+    return np.concatenate(parts)
+
+
+def _halve(
+    points: np.ndarray[Any, Any], members: np.ndarray[Any, Any]
+) -> list[np.ndarray[Any, Any]]:
+    if len(members) <= _CLUSTER:
+        return [members]
+    axis = int(np.argmax(np.ptp(points[members], axis=0)))
+    ranked = members[np.argsort(points[members, axis], kind="stable")]
+    middle = len(ranked) // 2
+    return _halve(points, ranked[:middle]) + _halve(points, ranked[middle:])
+
+
+def _improve_windows(
+    points: np.ndarray[Any, Any], path: np.ndarray[Any, Any], *, first: int, seed: int
+) -> None:
+    """Improve each run of ``_LARGEST_DENSE`` cameras in place between its fixed neighbours."""
+    for start in range(first, len(path), _LARGEST_DENSE):
+        stop = min(start + _LARGEST_DENSE, len(path))
+        window = points[path[start:stop]]
+        before = points[path[start - 1]][None] if start > 0 else None
+        after = points[path[stop]][None] if stop < len(path) else None
+        best = shortest_path(
+            _distances(window, window),
+            first_cost=None if before is None else _distances(before, window)[0],
+            last_cost=None if after is None else _distances(after, window)[0],
+            initial=np.arange(len(window)),
+            max_iterations=2 * len(window),
+            seed=seed,
+        )
+        path[start:stop] = path[start:stop][best]
