@@ -109,8 +109,8 @@ def test_seed_purpose_and_step_each_change_every_row():
 
 def test_purposes_keep_their_numbers():
     assert {purpose.name: int(purpose) for purpose in Purpose} == {
-        "INITIAL_QUATS": 1,
-        "VIEW_ORDER": 2,
+        "INITIAL_POINTS": 1,
+        "INITIAL_QUATS": 2,
         "SPLIT": 3,
         "RELOCATE": 4,
         "ADD": 5,
@@ -167,20 +167,20 @@ def test_the_smallest_and_largest_words_give_finite_normals(monkeypatch):
 
 
 def test_permutation_is_one_and_depends_on_the_step():
-    orders = [counter_random.permutation(3, Purpose.VIEW_ORDER, step, 100) for step in range(2)]
+    orders = [counter_random.permutation(3, Purpose.INITIAL_POINTS, step, 100) for step in range(2)]
     for order in orders:
         assert order.dtype == torch.int64
         assert order.sort().values.tolist() == list(range(100))
     assert orders[0].tolist() != orders[1].tolist()
-    assert counter_random.permutation(3, Purpose.VIEW_ORDER, 0, 0).tolist() == []
-    assert counter_random.permutation(3, Purpose.VIEW_ORDER, 0, 1).tolist() == [0]
+    assert counter_random.permutation(3, Purpose.INITIAL_POINTS, 0, 0).tolist() == []
+    assert counter_random.permutation(3, Purpose.INITIAL_POINTS, 0, 1).tolist() == [0]
 
 
 def test_all_permutations_are_equally_likely():
     # Deterministic: chi-squared over the 24 orders of 4 in 2400 draws, accepted at p > 1e-3.
     counts: dict[tuple[int, ...], int] = {}
     for step in range(2400):
-        order = tuple(counter_random.permutation(7, Purpose.VIEW_ORDER, step, 4).tolist())
+        order = tuple(counter_random.permutation(7, Purpose.INITIAL_POINTS, step, 4).tolist())
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 24
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3

@@ -324,6 +324,24 @@ def test_a_checkpoint_between_refinements_changes_nothing():
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
+def test_a_checkpoint_after_the_last_refinement_has_no_statistics():
+    model = Gaussians(clonable(5), device="cpu", make_optimizer=adam)
+    adc = make_adc(AdcConfig(refine_stop=100), 5)
+    refine_once(model, adc, torch.ones(5, 2), step=98)
+    assert adc.tensors()["count"].tolist() == [1] * 5
+    refine_once(model, adc, torch.ones(5, 2), step=99)
+    assert adc.tensors() == {}
+    resumed = make_adc(AdcConfig(refine_stop=100), 5)
+    resumed.load(adc.tensors())
+    for each in (adc, resumed):
+        changed = refine_once(model, each, torch.ones(5, 2), step=600)
+        each.permute(torch.arange(5))
+        assert not changed.rows_changed
+        assert each.tensors() == {}
+    with pytest.raises(ValueError, match="tensors must be empty once refining is over, got"):
+        resumed.load({"count": torch.zeros(5), "grad2d": torch.zeros(5)})
+
+
 def test_a_permutation_moves_the_statistics_with_the_rows():
     order = torch.tensor([2, 0, 1])
     model = Gaussians(clonable(3), device="cpu", make_optimizer=adam)

@@ -259,6 +259,9 @@ def test_relocated_gaussians_are_finite_up_to_full_opacity():
     assert ((new > 0) & (new <= 1)).all()
     assert torch.isfinite(scales).all()
     assert (scales > 0).all()
+    # Shared by more, each is smaller; rounding in a sum of large terms would show here.
+    assert (scales.view(4, MOST_COPIES, 3)[1:].diff(dim=1) < 0).all()
+    assert (new.view(4, MOST_COPIES).diff(dim=1) < 0).all()
     one = ratios == 1
     torch.testing.assert_close(new[one], opacities[one], rtol=1e-6, atol=2e-7)
     torch.testing.assert_close(scales[one], torch.ones(4, 3))
@@ -282,6 +285,13 @@ def test_draws_have_the_frequencies_of_the_weights():
     assert counts[[1, 4]].tolist() == [0, 0]
     share = weights.double().numpy()[[0, 2, 3, 5]] / 2.0
     assert stats.chisquare(counts[[0, 2, 3, 5]], 20_000 * share).pvalue > 1e-3
+
+
+def test_draws_at_the_boundary_between_two_rows_take_the_second():
+    # The smallest weights there are: the cumulative sums are 1, 2, 3, 4 and targets 0, 1, 2, 3.
+    weights = torch.full((4,), 2.0**-30)
+    drawn = draw(weights, 4000, seed=1, purpose=Purpose.ADD, step=0)
+    assert np.bincount(drawn.numpy(), minlength=4).min() > 900
 
 
 def test_draws_reach_rows_beyond_the_limit_of_multinomial():

@@ -116,17 +116,17 @@ class Adc:
         self._config = config
         self._scene_scale = scene_scale
         self._seed = seed
-        self._statistics = Statistics(
+        # None once nothing will be refined any more.
+        self._statistics: Statistics | None = Statistics(
             n_rows,
             device=device,
             absgrad=config.absgrad,
             radii=config.refine_scale2d_stop > 0,
         )
-        self._is_over = False
 
     def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
         """See `Densifier.observe` and `Statistics.observe`."""
-        if not self._is_over:
+        if self._statistics is not None:
             self._statistics.observe(ids, splats, batch_size=batch_size)
 
     @torch.no_grad()
@@ -140,44 +140,53 @@ class Adc:
         means_lr: float,
     ) -> Changed:
         """See `Densifier.after_step`. Synchronises when it refines, not otherwise."""
-        config = self._config
+        config, statistics = self._config, self._statistics
         changed = Changed()
+        if statistics is None:
+            return changed
         image = multiple_seen(config.refine_every, images_before, images_after)
         if (
             image is not None
             and config.refine_start < image < config.refine_stop
             and image % config.reset_every >= config.pause_refine_after_reset
         ):
-            changed = self._refine(rows, step=step, image=image)
-            self._statistics.reset(rows.n_rows)
+            changed = self._refine(rows, statistics, step=step, image=image)
+            statistics.reset(rows.n_rows)
         image = multiple_seen(config.reset_every, images_before, images_after)
         if image is not None and 0 < image < config.refine_stop:
             self._reset_opacities(rows)
-        self._is_over = images_after >= config.refine_stop
+        if images_after >= config.refine_stop:
+            self._statistics = None
         return changed
 
     def permute(self, order: Tensor) -> None:
         """See `Densifier.permute`."""
-        self._statistics.permute(order)
+        if self._statistics is not None:
+            self._statistics.permute(order)
 
     def tensors(self) -> dict[str, Tensor]:
-        """See `Statistics.tensors`."""
-        return self._statistics.tensors()
+        """See `Statistics.tensors`; empty after ``refine_stop`` images."""
+        return {} if self._statistics is None else self._statistics.tensors()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """See `Statistics.load`."""
-        self._statistics.load(tensors)
+        """See `Statistics.load`; empty means that ``refine_stop`` images were seen."""
+        if not tensors:
+            self._statistics = None
+        elif self._statistics is None:
+            raise ValueError(f"tensors must be empty once refining is over, got {sorted(tensors)}")
+        else:
+            self._statistics.load(tensors)
 
-    def _refine(self, rows: RowOperations, *, step: int, image: int) -> Changed:
-        n_before = rows.n_rows
-        if self._statistics.n_rows != n_before:
+    def _refine(
+        self, rows: RowOperations, statistics: Statistics, *, step: int, image: int
+    ) -> Changed:
+        n_before, radii = rows.n_rows, statistics.radii
+        if statistics.n_rows != n_before:
             raise ValueError(
-                f"rows must be the {self._statistics.n_rows} that were observed, got {n_before}"
+                f"rows must be the {statistics.n_rows} that were observed, got {n_before}"
             )
-        clones, splits = self._candidates(rows, image)
-        pruned = self._is_pruned(
-            rows.read("opacities"), rows.read("scales"), self._statistics.radii, image
-        )
+        clones, splits = self._candidates(rows, statistics, image)
+        pruned = self._is_pruned(rows.read("opacities"), rows.read("scales"), radii, image)
         stays = ~pruned
         stays[splits] = False
         is_split = torch.zeros_like(pruned)
@@ -185,7 +194,6 @@ class Adc:
         n_pruned = int((pruned & ~is_split).sum())
 
         new = self._grown(rows, clones, splits, step)
-        radii = self._statistics.radii
         new_radii = None if radii is None else radii[torch.cat((clones, splits, splits))]
         new_pruned = self._is_pruned(new["opacities"], new["scales"], new_radii, image)
         n_new_pruned = int(new_pruned.sum())
@@ -201,9 +209,11 @@ class Adc:
         assert rows.n_rows == n_before + n_grown - n_pruned
         return Changed(grown=n_grown, pruned=n_pruned, rows_changed=bool(n_grown or n_pruned))
 
-    def _candidates(self, rows: RowOperations, image: int) -> tuple[Tensor, Tensor]:
+    def _candidates(
+        self, rows: RowOperations, statistics: Statistics, image: int
+    ) -> tuple[Tensor, Tensor]:
         """Sorted ids of the rows to clone and of the rows to split."""
-        config, statistics = self._config, self._statistics
+        config = self._config
         gradient = statistics.average_gradient()
         is_high = gradient > config.grow_grad2d
         size = rows.read("scales").amax(dim=-1).exp()

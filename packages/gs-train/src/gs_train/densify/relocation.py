@@ -26,8 +26,8 @@ def relocated(opacities: Tensor, scales: Tensor, ratios: Tensor) -> tuple[Tensor
     here in float64 because its terms alternate.
 
     Args:
-        opacities: (R,) float32, above 0 and at most 1; 1 counts as the next smaller number,
-            because the sum does not converge there.
+        opacities: (R,) float32, above 0 and at most 1; above 1 - 2^-23 they count as that,
+            or copies of a Gaussian of full opacity would share nothing.
         scales: (R, 3) float32, world units, not logarithms.
         ratios: (R,) integer, the number n of Gaussians, clamped to 1 to `MOST_COPIES`.
 
