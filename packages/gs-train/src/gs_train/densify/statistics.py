@@ -86,18 +86,20 @@ class Statistics:
         # make the host wait for their number.
         shows = (splats.radii > 0).all(dim=-1)
         norm = norm.where(shows, 0.0)
-        extent = splats.radii.amax(dim=-1).where(shows, 0) / float(max(width, height))
         if ids is None:
             self.grad2d += norm
             self.count += shows
-            if self.radii is not None:
-                torch.maximum(self.radii, extent, out=self.radii)
-            return
-        ids = ids.long()
-        self.grad2d.index_add_(0, ids, norm)
-        self.count.index_add_(0, ids, shows.float())
+        else:
+            ids = ids.long()
+            self.grad2d.index_add_(0, ids, norm)
+            self.count.index_add_(0, ids, shows.float())
         if self.radii is not None:
-            self.radii.index_copy_(0, ids, torch.maximum(self.radii.index_select(0, ids), extent))
+            extent = splats.radii.amax(dim=-1).where(shows, 0) / float(max(width, height))
+            if ids is None:
+                torch.maximum(self.radii, extent, out=self.radii)
+            else:
+                largest = torch.maximum(self.radii.index_select(0, ids), extent)
+                self.radii.index_copy_(0, ids, largest)
 
     def average_gradient(self) -> Tensor:
         """(N,) mean norm over the views that showed the row; zero where none did."""
