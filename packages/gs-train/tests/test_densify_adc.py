@@ -49,7 +49,7 @@ def make_adc(config, n, **options):
 
 def make_splats(gradient, radii):
     n = len(gradient)
-    means2d = torch.zeros(n, 2, requires_grad=True)
+    means2d = torch.zeros(n, 2, device=gradient.device, requires_grad=True)
     means2d.grad = gradient
     means2d.absgrad = 1.1 * gradient.abs()
     return Splats(
