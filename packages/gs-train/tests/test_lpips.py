@@ -54,13 +54,13 @@ def images(seed, height=97, width=130):
 
 def oracle(net, model, monkeypatch):
     """torchmetrics' network around ``model``, in place of a torchvision that may be missing."""
+    from torchmetrics.functional.image import lpips as theirs
+
     fake = types.ModuleType("torchvision")
     fake.__spec__ = importlib.machinery.ModuleSpec("torchvision", None)
     name = {"alex": "alexnet", "vgg": "vgg16"}[net]
     fake.models = types.SimpleNamespace(**{name: lambda weights: model})
     monkeypatch.setitem(sys.modules, "torchvision", fake)
-    from torchmetrics.functional.image import lpips as theirs
-
     monkeypatch.setattr(theirs, "_TORCHVISION_AVAILABLE", True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
