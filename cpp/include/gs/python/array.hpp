@@ -171,6 +171,12 @@ class Array {
     return reinterpret_cast<T*>(static_cast<char*>(tensor_->data) + tensor_->byte_offset);
   }
 
+  /// The first byte, whatever the dtype.
+  char* bytes() const { return static_cast<char*>(tensor_->data) + tensor_->byte_offset; }
+
+  /// Bytes of one element.
+  int item_bytes() const { return (tensor_->dtype.bits * tensor_->dtype.lanes + 7) / 8; }
+
   std::string dtype_text() const {
     const dlpack::DataType& t = tensor_->dtype;
     if (t.code == dlpack::kBool) return "bool";
