@@ -26,16 +26,16 @@ def decoded(path):
 def test_png_frames_are_numbered_and_exact(tmp_path):
     folder = tmp_path / "new" / "frames"
     assert write_frames(folder, (frame(i) / 255 for i in range(3))) == 3
-    assert sorted(os.listdir(folder)) == ["00000.png", "00001.png", "00002.png"]
+    assert sorted(os.listdir(folder)) == [f"frame_0000{i}.png" for i in range(3)]
     for i in range(3):
-        assert np.array_equal(np.asarray(Image.open(folder / f"{i:05d}.png")), frame(i))
+        assert np.array_equal(np.asarray(Image.open(folder / f"frame_{i:05d}.png")), frame(i))
 
 
 def test_a_shorter_sequence_replaces_a_longer_one_and_spares_other_files(tmp_path):
     write_frames(tmp_path, (frame(i) for i in range(4)))
-    (tmp_path / "cover.png").write_bytes(b"mine")
+    (tmp_path / "00002.png").write_bytes(b"mine")
     write_frames(tmp_path, (frame(i) for i in range(2)))
-    assert sorted(os.listdir(tmp_path)) == ["00000.png", "00001.png", "cover.png"]
+    assert sorted(os.listdir(tmp_path)) == ["00002.png", "frame_00000.png", "frame_00001.png"]
 
 
 @pytest.mark.parametrize("target", ["frames", "a.mp4"])

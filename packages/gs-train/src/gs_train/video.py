@@ -17,7 +17,7 @@ from gs_train.atomic import SUFFIX, disk_full_is_input_error, replacing, sync_fo
 from gs_train.errors import InputError
 from gs_train.pictures import to_uint8
 
-_FRAME = re.compile(r"(\d{5,})\.png")
+_FRAME = re.compile(r"frame_(\d{5,})\.png")
 _CODECS: tuple[tuple[str, dict[str, str]], ...] = (
     ("libx264", {"crf": "18"}),
     ("libopenh264", {}),
@@ -44,7 +44,8 @@ def write_frames(path: str | Path, frames: Iterable[Any], *, fps: int = 30) -> i
 
     Args:
         path: ending in ``.mp4``: a video (H.264 where PyAV has it, else MPEG-4), which appears when
-            it is complete; otherwise a folder that gets ``00000.png``, ``00001.png``, ...
+            it is complete; otherwise a folder that gets ``frame_00000.png``
+            and so on; those of an earlier, longer sequence are removed
         frames: (H, W, 3) images as ``to_uint8`` takes them; the iterator is asked for a frame when
             the last one is written. In a video, the first frame's size, made even by repeating the
             last row and column, is the video's; frames of another size are fitted into it.
@@ -65,11 +66,11 @@ def write_frames(path: str | Path, frames: Iterable[Any], *, fps: int = 30) -> i
 def _png(folder: Path, frames: Iterable[Any]) -> int:
     n = 0
     for n, frame in enumerate(frames, 1):
-        with replacing(folder / f"{n - 1:05d}.png") as file:
+        with replacing(folder / f"frame_{n - 1:05d}.png") as file:
             # The smallest level: rendered images hardly shrink further, and slowly.
             Image.fromarray(to_uint8(frame)).save(file, format="PNG", compress_level=1)
     # An earlier, longer sequence would otherwise continue this one.
-    for old in folder.glob("*.png"):
+    for old in folder.glob("frame_*.png"):
         match = _FRAME.fullmatch(old.name)
         if match and int(match[1]) >= n:
             old.unlink()
