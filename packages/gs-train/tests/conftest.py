@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests marked ``gpu`` are skipped without a CUDA device; GS_REQUIRE_GPU=1 lets them run and fail instead."""
+"""Tests marked ``gpu`` are skipped without a CUDA device, unless GS_REQUIRE_GPU=1."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -18,3 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in marked:
         item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def tiny_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up capture of 12 views, 64 x 48 pixels; not to be written to."""
+    from gs_train.data import write_demo_capture
+
+    return write_demo_capture(tmp_path_factory.mktemp("capture"), n_views=12, width=64, height=48)

@@ -21,8 +21,9 @@ import math
 from dataclasses import dataclass
 
 import torch
-from gs_train.renderers.protocol import Rows, View
 from torch import Tensor
+
+from gs_train.renderers.protocol import Rows, View
 
 ATTRIBUTES = ("means", "scales", "quats", "opacities", "sh0", "shN")
 

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from gs_train.data import load_capture, pixels, prepare, read_image
 from gs_train.data.colmap_records import Camera
 from gs_train.data.colmap_writer import NamedPose, Observations, write_model
 from gs_train.data.distortion import undistort, undistorted_pinhole
 from gs_train.errors import InputError
-from PIL import Image
 
 DATA = Path(os.environ.get("GS_DATA", Path(__file__).resolve().parents[4] / "shared/data"))
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gs_train.data import colmap_binary
 from gs_train.data.colmap import find_model, read_model, read_points
 from gs_train.data.colmap_records import CAMERA_MODELS, Camera
 from gs_train.data.colmap_writer import NamedPose, Observations, write_model
 from gs_train.errors import InputError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 DATA = Path(os.environ.get("GS_DATA", Path(__file__).resolve().parents[4] / "shared/data"))
 

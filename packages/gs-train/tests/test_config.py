@@ -2,6 +2,7 @@
 from pathlib import Path
 
 import pytest
+
 from gs_train.config import FitConfig, load_config, save_config
 from gs_train.densify import AdcConfig
 from gs_train.errors import InputError

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.renderers.protocol import RenderOptions, View
-from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 import rasterizer_oracle as oracle

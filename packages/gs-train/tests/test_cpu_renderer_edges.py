@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gs_train.renderers.cpu import CpuRenderer
-from gs_train.renderers.cpu.rasterize import _exp
-from gs_train.renderers.cpu.tiles import list_tiles
-from gs_train.renderers.protocol import Rect, RenderOptions, Splats, View
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 from torch import Tensor
+
+from gs_train.renderers.cpu import CpuRenderer
+from gs_train.renderers.cpu.rasterize import _exp
+from gs_train.renderers.cpu.tiles import list_tiles
+from gs_train.renderers.protocol import Rect, RenderOptions, Splats, View
 
 sys.path.insert(0, str(Path(__file__).parent))
 import rasterizer_oracle as oracle

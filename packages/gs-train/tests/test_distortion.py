@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
 from gs_train.data.colmap_records import CAMERA_MODELS, Camera
 from gs_train.data.distortion import (
     DISTORTED_MODELS,
@@ -17,8 +20,6 @@ from gs_train.data.distortion import (
     undistorted_pinhole,
 )
 from gs_train.errors import InputError
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 WIDTH, HEIGHT = 640, 480
 

@@ -2,8 +2,9 @@
 import numpy as np
 import pytest
 import torch
-from gs_train.frame import Frame
 from scipy.spatial.transform import Rotation
+
+from gs_train.frame import Frame
 
 
 def _orbit(centre: np.ndarray, radius: float, n: int = 12) -> np.ndarray:

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+
 from gs_train.renderers import Rect, Renderer, RenderOptions, View
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.renderers.gsplat import GsplatRenderer
-from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 import rasterizer_oracle as oracle

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from gs_train.data.images import ImageCache
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gs_train.data.images import ImageCache
 
 TIMEOUT_S = 20.0  # only ever reached by a cache that hangs
 IMAGE_BYTES = 2 * 2 * 3

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+
 from gs_train.loss import Crop, dssim_term, l1_term, photometric_loss
 from gs_train.renderers import Rect, View
 

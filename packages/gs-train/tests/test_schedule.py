@@ -2,6 +2,7 @@
 import math
 
 import pytest
+
 from gs_train.schedule import active_sh_degree, adam_options, means_decay
 
 

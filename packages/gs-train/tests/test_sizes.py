@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
+
 from gs_train.errors import InputError
 from gs_train.sizes import format_bytes, parse_bytes
 

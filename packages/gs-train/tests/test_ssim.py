@@ -2,8 +2,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from gs_train.ssim import ssim_sum, window_weights
 from torch import Tensor
+
+from gs_train.ssim import ssim_sum, window_weights
 
 
 def _oracle(image: Tensor, truth: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gs_train.data import load_capture, read_image, write_demo_capture
 from PIL import Image
+
+from gs_train.data import load_capture, read_image, write_demo_capture
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gs_order
 import numpy as np
 import torch
 
+from gs_order import ViewSampler
 from gs_train.checkpoint import save_checkpoint
 from gs_train.config import FitConfig
 from gs_train.data import read_image
@@ -132,11 +132,14 @@ def _train(
 
 def _view_sequence(config: FitConfig, train: tuple[int, ...], first_step: int) -> Iterator[int]:
     """The views of the remaining steps: a function of the seed and the step alone."""
-    for step in range(first_step, config.steps):
-        batch = gs_order.sample(
-            step, n_views=len(train), batch_size=config.batch_size, seed=config.seed
-        )
-        yield from (train[int(i)] for i in batch)
+    sampler = ViewSampler(
+        len(train),
+        config.batch_size,
+        seed=config.seed,
+        first_step=first_step,
+        n_steps=config.steps - first_step,
+    )
+    return (train[i] for batch in sampler for i in batch)
 
 
 def _device_bytes(device: torch.device) -> Callable[[], int] | None:

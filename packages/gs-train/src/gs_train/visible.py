@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import gs_cull
 import torch
 from torch import Tensor
 
+import gs_cull
 from gs_train.gaussians import Gaussians
 from gs_train.renderers import Renderer, View
 

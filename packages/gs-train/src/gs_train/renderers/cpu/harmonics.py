@@ -1,5 +1,5 @@
-# mypy: allow-untyped-defs
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-defs
 """Colour of rows seen from a camera: real spherical harmonics up to degree 3, and the gradient.
 
 Basis functions in the order and with the signs of the 3DGS file format; colour is the sum plus 0.5,

@@ -1,5 +1,5 @@
-# mypy: allow-untyped-defs
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-defs
 """Rows to 2D Gaussians: the EWA projection through a pinhole, and its gradient.
 
 With W the rotation of the camera, J the Jacobian of the projection at the row's centre, Q the row's

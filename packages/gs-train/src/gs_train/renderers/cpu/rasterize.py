@@ -1,5 +1,5 @@
-# mypy: allow-untyped-defs
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-defs
 """Alpha compositing of tile lists, front to back, and its gradient, back to front.
 
 A tile's row of 16 pixels is one vector: the innermost loops have 16 iterations without branches and

@@ -1,5 +1,5 @@
-# mypy: allow-untyped-defs
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-defs
 """Which splats touch which tile, front to back.
 
 The grid of 16 x 16 tiles is that of the whole view, whatever the rectangle, so that a pixel sees

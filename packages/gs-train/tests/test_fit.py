@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs of the command line, as processes where signals are involved."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from gs_train.checkpoint import latest_checkpoint, load_checkpoint
+from gs_train.cli import main
+from gs_train.ply import load_ply
+from gs_train.run import Run
+
+STEPS = 24
+OPTIONS = [
+    *("--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "8", "--batch-size", "2"),
+    *("--adc.refine-start", "4", "--adc.refine-every", "6", "--adc.reset-every", "20"),
+    *("--adc.grow-grad2d", "1e-5", "--sh-every", "10", "--resort-every", "16", "--seed", "3"),
+]
+
+
+def _fit(capture: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "gs_train", "fit", str(capture), "--out", str(out), *options]
+    # Two threads whatever the machine has: a run and its continuation must sum alike.
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def _wait_for_checkpoint(run: subprocess.Popen[str], out: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while not (out / "checkpoints" / f"step_{step:06}").exists():
+        assert run.poll() is None, run.communicate()[1]
+        assert time.monotonic() < deadline, "no checkpoint in two minutes"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    run = _fit(tiny_capture, out, *OPTIONS)
+    _, errors = run.communicate()
+    assert run.returncode == 0, errors
+    return out
+
+
+def _state(out: Path) -> dict[str, torch.Tensor]:
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    checkpoint = load_checkpoint(newest)
+    assert checkpoint.step == STEPS
+    return checkpoint.tensors
+
+
+def _assert_same(a: Path, b: Path) -> None:
+    ours, theirs = _state(a), _state(b)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+
+
+def test_a_run_leaves_everything_it_should(finished: Path) -> None:
+    metrics = json.loads((finished / "metrics.json").read_text())
+    keys = "psnr ssim lpips steps seconds images_per_second n_gaussians peak_device_bytes"
+    keys += " peak_host_bytes preset renderer seed versions"
+    assert set(keys.split()) <= set(metrics)
+    assert (metrics["steps"], metrics["renderer"], metrics["seed"]) == (STEPS, "cpu", 3)
+    assert metrics["psnr"] > 8
+    assert metrics["lpips"] == "n/a" or isinstance(metrics["lpips"], float)
+    rows = load_ply(finished / "point_cloud" / f"iteration_{STEPS}" / "point_cloud.ply")
+    assert len(rows["means"]) == metrics["n_gaussians"]
+    with open(finished / "log.csv") as file:
+        logged = list(csv.DictReader(file))
+    assert int(logged[-1]["step"]) == STEPS
+    assert {"loss", "n_gaussians"} <= set(logged[-1])
+    for name in ("config.yml", "comparison.png", "tensorboard"):
+        assert (finished / name).exists()
+
+
+def test_the_model_is_exported_in_the_frame_of_the_capture(finished: Path) -> None:
+    run = Run.open(finished)
+    rows = load_ply(finished / "point_cloud" / f"iteration_{STEPS}" / "point_cloud.ply")
+    trained = run.checkpoint.tensors["model/means"].double()
+    expected = trained / run.frame.scale - torch.tensor(run.frame.shift, dtype=torch.float64)
+    torch.testing.assert_close(rows["means"].double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_killed_in_the_middle_and_resumed_it_ends_with_the_same_bits(
+    tiny_capture: Path, tmp_path: Path, finished: Path
+) -> None:
+    out = tmp_path / "run"
+    run = _fit(tiny_capture, out, *OPTIONS)
+    _wait_for_checkpoint(run, out, 8)
+    run.kill()
+    run.communicate()
+    resumed = _fit(tiny_capture, out, "--resume")
+    _, errors = resumed.communicate()
+    assert resumed.returncode == 0, errors
+    assert "resuming after step" in errors
+    _assert_same(out, finished)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(
+    tiny_capture: Path, tmp_path: Path, finished: Path, number: int, status: int
+) -> None:
+    out = tmp_path / "run"
+    run = _fit(tiny_capture, out, *OPTIONS)
+    _wait_for_checkpoint(run, out, 8)
+    run.send_signal(number)
+    _, errors = run.communicate()
+    last = errors.strip().splitlines()[-1]
+    if run.returncode == 0:
+        pytest.skip("the run ended before the signal arrived")
+    assert run.returncode == status, errors
+    assert "Traceback" not in errors
+    assert last.endswith(f"go on with: gs-train fit {tiny_capture} --out {out} --resume")
+    resumed = _fit(*[Path(p) for p in (tiny_capture, out)], "--resume")
+    _, errors = resumed.communicate()
+    assert resumed.returncode == 0, errors
+    _assert_same(out, finished)
+
+
+def test_eval_render_and_export_read_the_run(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = json.loads((finished / "metrics.json").read_text())
+    assert main(["eval", str(finished), "--renderer", "cpu"]) == 0
+    after = json.loads((finished / "metrics.json").read_text())
+    assert after["psnr"] == before["psnr"]
+    assert after["seconds"] == before["seconds"]
+    for path in ("interp", "ellipse", "test"):
+        to = tmp_path / path
+        options = ["--path", path, "--frames", "3", "--to", str(to), "--renderer", "cpu"]
+        assert main(["render", str(finished), *options]) == 0
+        assert len(list(to.glob("*.png"))) == (2 if path == "test" else 3)
+    video = tmp_path / "orbit.mp4"
+    options = ["--path", "ellipse", "--frames", "4", "--to", str(video), "--renderer", "cpu"]
+    assert main(["render", str(finished), *options]) == 0
+    assert video.stat().st_size > 0
+
+    assert main(["export", str(finished), "--layout", "inria", "--to", str(tmp_path / "i")]) == 0
+    ply = tmp_path / "i" / "point_cloud" / f"iteration_{STEPS}" / "point_cloud.ply"
+    assert (
+        ply.read_bytes()
+        == (finished / "point_cloud" / f"iteration_{STEPS}" / "point_cloud.ply").read_bytes()
+    )
+    cameras = json.loads((tmp_path / "i" / "cameras.json").read_text())
+    assert len(cameras) == 12
+    assert (tmp_path / "i" / "cfg_args").read_text().startswith("Namespace(sh_degree=3, ")
+    assert main(["export", str(finished), "--layout", "gsplat", "--to", str(tmp_path / "g")]) == 0
+    saved = torch.load(tmp_path / "g" / "ckpts" / f"ckpt_{STEPS - 1}_rank0.pt", weights_only=True)
+    rows = load_ply(tmp_path / "g" / "ply" / f"point_cloud_{STEPS}.ply")
+    torch.testing.assert_close(saved["splats"]["means"], rows["means"], rtol=0, atol=0)
+    assert saved["step"] == STEPS - 1
+    capsys.readouterr()
+
+
+def test_a_finished_run_is_neither_repeated_nor_lost(
+    tiny_capture: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = _state(finished)
+    command = ["fit", str(tiny_capture), "--out", str(finished), "--renderer", "cpu"]
+    assert main([*command, "--steps", "5"]) == 2
+    assert "holds another run: add --resume" in capsys.readouterr().err
+    assert main([*command, "--resume"]) == 0
+    after = _state(finished)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_resuming_with_other_options_is_refused(
+    tiny_capture: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["fit", str(tiny_capture), "--out", str(finished), "--resume"]
+    assert main([*command, "--batch-size", "5"]) == 2
+    assert "batch_size was 2, got 5" in capsys.readouterr().err
+
+
+def test_the_demo_runs_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "demo"
+    assert main(["demo", "--out", str(out), "--steps", "3", "--renderer", "cpu"]) == 0
+    assert (out / "run" / "comparison.png").exists()
+    assert main(["demo", "--out", str(out), "--steps", "3", "--renderer", "cpu"]) == 2
+    assert "holds an earlier demo: add --overwrite" in capsys.readouterr().err
+    again = ["demo", "--out", str(out), "--steps", "3", "--renderer", "cpu", "--overwrite"]
+    assert main(again) == 0
