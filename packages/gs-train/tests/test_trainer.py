@@ -10,8 +10,8 @@ from torch import Tensor
 from gs_train.config import FitConfig
 from gs_train.data import load_capture, read_image
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.gaussians import NAMES
 from gs_train.renderers import RenderOptions, View, make_renderer
+from gs_train.rows import NAMES
 from gs_train.scene import Scene
 from gs_train.trainer import Trainer
 

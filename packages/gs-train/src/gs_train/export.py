@@ -14,9 +14,9 @@ import tyro
 
 from gs_train.atomic import replacing
 from gs_train.data import Capture
-from gs_train.gaussians import NAMES
 from gs_train.interrupt import StopRequest
 from gs_train.ply import write_ply
+from gs_train.rows import NAMES
 from gs_train.run import Run, open_capture
 
 

@@ -51,10 +51,13 @@ class RunFolder:
 
     @property
     def _owned(self) -> tuple[Path, ...]:
-        """Everything that a run may leave; --overwrite removes these and nothing else."""
-        names = ("config.yml", "metrics.json", "log.csv", "comparison.png", "tensorboard", "cache")
-        names += ("checkpoints", "point_cloud", "renders", "export")
-        return tuple(self.root / name for name in names)
+        """Everything that a run may leave; --overwrite removes these and nothing else.
+
+        The image cache is not among them: its files are named after what they were made from.
+        """
+        files = ("config.yml", "metrics.json", "log.csv", "comparison.png")
+        folders = ("checkpoints", "point_cloud", "tensorboard", "renders", "export")
+        return tuple(self.root / name for name in files + folders)
 
     def check(self, config: FitConfig) -> None:
         """Check that ``config`` may write here, without writing anything.

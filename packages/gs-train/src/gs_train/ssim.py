@@ -66,7 +66,7 @@ class _SsimSum(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, None]:
         grad, ctx.grad = ctx.grad, None
         return (None if grad is None else grad.mul_(grad_total)), None
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 """The SSIM sum and its gradient as two Triton kernels, one colour channel at a time.
 
 A channel at a time keeps the scratch at three maps of one channel. Every thread reads its 11 x 11

@@ -20,8 +20,8 @@ class CpuRenderer:
     background: EWA projection with J held beyond 15 % outside of the image, a blur of ``eps2d``,
     extents of min(3.33, sqrt(2 ln(255 opacity))) sigma, alpha dropped below 1/255 and clamped to
     0.999, a pixel finished when its transmittance would reach 1e-4. Splats of equal depth are drawn
-    in the order of rows (gsplat leaves their order open), and a row with a value that is not finite
-    does not show.
+    in the order of rows (gsplat leaves their order open), and a row whose splat or colour is not
+    finite does not show.
 
     The same inputs give the same bits for any number of threads, in every process of a machine, and
     a rectangle's pixels equal those of the whole image bit for bit. Threads are torch's
