@@ -139,7 +139,8 @@ class Array {
 
   /// C order within a row; rows may be further apart than they are wide.
   const Array& row_contiguous() const {
-    if (tensor_->strides == nullptr) return *this;
+    // The strides of an array without rows may be anything.
+    if (tensor_->strides == nullptr || size(0) == 0) return *this;
     std::int64_t expected = 1;
     for (int i = ndim() - 1; i >= 1; --i) {
       if (size(i) == 0) return *this;
