@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests marked ``gpu`` are skipped without a CUDA device; GS_REQUIRE_GPU=1 lets them run and fail instead."""
+"""Tests marked ``gpu`` are skipped without a CUDA device, unless GS_REQUIRE_GPU=1."""
 
 import os
 
 import pytest
+
+# Ids are checked before each launch, so that a bad one raises in the call that passed it.
+os.environ.setdefault("GS_CHECK_INDEX", "1")
 
 
 def _has_cuda() -> bool:

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gs_pinned
 import numpy as np
 import pytest
 import torch
+
+import gs_pinned
 from gs_pinned import ClosedError, CudaError, Table, device
 
 

@@ -25,18 +25,6 @@ Lock lock_named(const std::string& name) {
 
 }  // namespace
 
-std::shared_ptr<Memory> share_memory(Memory* memory) {
-  // The destructor may wait for a stream that waits for another Python thread.
-  return std::shared_ptr<Memory>(memory, [](Memory* last) {
-    if (PyGILState_Check() != 0) {
-      py::gil_scoped_release release;
-      delete last;
-    } else {
-      delete last;
-    }
-  });
-}
-
 void register_memory(py::module_& module) {
   module.def("device_problem", &device_problem, py::call_guard<py::gil_scoped_release>());
   module.def("device_count", &device_count, py::call_guard<py::gil_scoped_release>());
@@ -47,7 +35,7 @@ void register_memory(py::module_& module) {
   py::class_<Memory, std::shared_ptr<Memory>>(module, "Memory", py::buffer_protocol(),
                                               py::module_local())
       .def(py::init([](std::size_t reserved, const std::string& lock, int device) {
-             return share_memory(new Memory(reserved, lock_named(lock), device));
+             return share(new Memory(reserved, lock_named(lock), device));
            }),
            py::arg("reserved"), py::kw_only(), py::arg("lock"), py::arg("device") = 0)
       .def("grow", &Memory::grow, py::arg("bytes"), py::kw_only(), py::arg("may_be_pageable"),

@@ -6,13 +6,25 @@
 
 #include <memory>
 
-#include "memory.hpp"
-
 namespace gs::pinned {
 
 void register_memory(pybind11::module_& module);
+void register_transfer(pybind11::module_& module);
+void register_signal(pybind11::module_& module);
+void register_ring(pybind11::module_& module);
 
-/// A shared pointer that deletes without the GIL.
-std::shared_ptr<Memory> share_memory(Memory* memory);
+/// A shared pointer that deletes without the GIL: the destructor may wait for a stream that waits
+/// for another Python thread.
+template <class T>
+std::shared_ptr<T> share(T* object) {
+  return std::shared_ptr<T>(object, [](T* last) {
+    if (PyGILState_Check() != 0) {
+      pybind11::gil_scoped_release release;
+      delete last;
+    } else {
+      delete last;
+    }
+  });
+}
 
 }  // namespace gs::pinned

@@ -2,16 +2,36 @@
 """Rows between page-locked host memory and the GPU at the speed of the link."""
 
 from gs_pinned._core import __version__, build_info
-from gs_pinned.errors import ClosedError, CudaError, ForkedError, PageableWarning
+from gs_pinned.errors import (
+    ClosedError,
+    CudaError,
+    ForkedError,
+    PageableWarning,
+    PoisonedError,
+)
+from gs_pinned.ring import Ring, RingSlot, RingStats, store_compact
+from gs_pinned.signal import Signal
 from gs_pinned.table import Table, TableStats
+from gs_pinned.transfer import gather, gather_retained, raise_faults, scatter, scatter_add
 
 __all__ = [
     "ClosedError",
     "CudaError",
     "ForkedError",
     "PageableWarning",
+    "PoisonedError",
+    "Ring",
+    "RingSlot",
+    "RingStats",
+    "Signal",
     "Table",
     "TableStats",
     "__version__",
     "build_info",
+    "gather",
+    "gather_retained",
+    "raise_faults",
+    "scatter",
+    "scatter_add",
+    "store_compact",
 ]

@@ -3,7 +3,7 @@
 
 from gs_pinned._core import CudaError
 
-__all__ = ["ClosedError", "CudaError", "ForkedError", "PageableWarning"]
+__all__ = ["ClosedError", "CudaError", "ForkedError", "PageableWarning", "PoisonedError"]
 
 
 class ClosedError(RuntimeError):
@@ -16,3 +16,7 @@ class ForkedError(RuntimeError):
 
 class PageableWarning(UserWarning):
     """Page-locking was refused, so transfers take a slower way through a small locked buffer."""
+
+
+class PoisonedError(RuntimeError):
+    """What a signal stands for has failed; the message says why."""

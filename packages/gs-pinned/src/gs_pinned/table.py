@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -12,7 +13,9 @@ import numpy as np
 
 from gs_pinned import _core, device
 from gs_pinned.errors import ClosedError, CudaError, ForkedError, PageableWarning
+from gs_pinned.launch import move
 from gs_pinned.layout import FieldShapes, RowLayout
+from gs_pinned.operands import Selection, count_of, parts_of
 
 if TYPE_CHECKING:
     import torch
@@ -204,6 +207,101 @@ class Table:
         """``numpy(field)``."""
         return self.numpy(field)
 
+    def append(self, values: Any, *, stream: Any = None) -> slice:
+        """Add rows at the end.
+
+        Args:
+            values: (n, width), or anything with rows of that many elements; or a mapping that
+                names every field. Of the table's dtype, on the CPU or on a CUDA device.
+            stream: for arrays on a device, as for :func:`gather`.
+
+        Returns:
+            The slots of the new rows.
+
+        Raises:
+            TypeError, ValueError: as :func:`scatter`, or more rows than ``capacity``.
+            MemoryError: the memory is not there. The table is as it was.
+
+        Asynchrony: rows there are stay where they are, so transfers may go on. Values on a device
+            arrive in stream order, values on the CPU before it returns.
+        """
+        layout = self._layout
+        if isinstance(values, Mapping) and set(values) != set(layout.fields):
+            raise ValueError(f"values must name every field, got {', '.join(values) or 'none'}")
+        parts = parts_of(
+            values,
+            layout,
+            width=layout.width,
+            item_bytes=layout.dtype.itemsize,
+            name="values",
+        )
+        first, end = self._rows, self._rows + int(parts[0][0].shape[0])
+        if end > self._capacity:
+            raise ValueError(
+                f"rows must stay within the capacity of {self._capacity}, got {end}; create the "
+                "table with a larger capacity"
+            )
+        self._grow(end)
+        rows = self._native_rows(first, end - first)
+        move(rows, Selection(slice(first, end), end), parts, to_parts=False, stream=stream)
+        self._rows = end
+        return slice(first, end)
+
+    def keep(self, mask_or_ids: Any) -> None:
+        """Keep some rows, in their order, and drop the others; in place, with all threads.
+
+        Args:
+            mask_or_ids: (rows,) bool, or strictly increasing int32 or int64 ids, on the CPU.
+
+        Raises:
+            TypeError, ValueError, IndexError: the table is as it was.
+
+        Asynchrony: waits for transfers that use the rows. The memory stays committed for rows to
+            come; it is not zero.
+        """
+        if not hasattr(mask_or_ids, "shape"):
+            kind = type(mask_or_ids).__name__
+            raise TypeError(f"mask_or_ids must be a numpy or torch array, got {kind}")
+        ids = mask_or_ids
+        if str(ids.dtype) in ("bool", "torch.bool"):
+            if tuple(ids.shape) != (self._rows,):
+                raise ValueError(
+                    f"mask_or_ids must have shape ({self._rows},), got {tuple(ids.shape)}"
+                )
+            ids = np.flatnonzero(np.asarray(ids))
+        n = count_of(ids, "mask_or_ids")
+        _core.keep_rows(self.native_rows(), ids, n=n)
+        self._rows = n
+
+    def permute(self, perm: Any) -> None:
+        """Re-order the rows: row ``i`` becomes the old row ``perm[i]``; with all threads.
+
+        Args:
+            perm: (rows,) int32 or int64 on the CPU, each row once.
+
+        Raises:
+            TypeError, ValueError, IndexError: the table is as it was.
+
+        Asynchrony: waits for transfers that use the rows.
+        Cost: about 64 bytes a row of memory beside the table, for a moment.
+        """
+        _core.permute_rows(self.native_rows(), perm)
+
+    def overwrite(self, ids: Any, values: Any) -> None:
+        """Replace rows: ``scatter`` of values on the CPU that first waits for transfers.
+
+        Args:
+            ids: as for :func:`gather`, without repeats.
+            values: as for :func:`scatter`.
+        """
+        layout, selection = self._layout, Selection(ids, self._rows)
+        parts = parts_of(
+            values, layout, width=layout.width, item_bytes=layout.dtype.itemsize, name="values"
+        )
+        self.wait()
+        count = None if selection.ids is not None else selection.n
+        move(self.native_rows(selection.first, count), selection, parts, to_parts=False)
+
     def wait(self) -> None:
         """Blocks until no transfer of this package reads or writes the rows any more."""
         self._memory.wait_idle()
@@ -239,6 +337,20 @@ class Table:
                 "process; start workers with the spawn method, or create the table there"
             )
         return memory
+
+    def native_rows(self, first: int = 0, count: int | None = None) -> _core.Rows:
+        """Rows [first, first + count), to the end for None, for the native part."""
+        return self._native_rows(first, self._rows - first if count is None else count)
+
+    def _native_rows(self, first: int, count: int) -> _core.Rows:
+        row_bytes = self._layout.row_bytes
+        return _core.Rows.of_memory(
+            self._memory,
+            first_byte=first * row_bytes,
+            rows=count,
+            row_bytes=row_bytes,
+            dtype=self.dtype.name,
+        )
 
     def _grow(self, rows: int) -> None:
         """Commits memory for ``rows`` rows."""

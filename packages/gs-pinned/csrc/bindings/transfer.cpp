@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer.hpp"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/register.hpp"
+#include "fault.hpp"
+#include "gs/error.hpp"
+#include "gs/python/array.hpp"
+#include "memory.hpp"
+#include "row_operations.hpp"
+
+#if defined(GS_WITH_CUDA)
+#include "gs/cuda/check.hpp"
+#include "staged.hpp"
+#include "transfer_cuda.hpp"
+#endif
+
+namespace py = pybind11;
+
+namespace gs::pinned {
+namespace {
+
+using python::Array;
+
+Element element_named(const std::string& name, const char* argument) {
+  if (name == "float32") return Element::kFloat32;
+  if (name == "float16") return Element::kFloat16;
+  if (name == "uint8") return Element::kUint8;
+  if (name == "int32") return Element::kInt32;
+  GS_CHECK_AS(KindError, name == "int64", argument,
+              " must be float32, float16, uint8, int32 or int64, got ", name);
+  return Element::kInt64;
+}
+
+// Whole rows: of a table's memory, or of an array in host or device memory.
+struct Rows {
+  std::shared_ptr<Memory> memory;  // null for an array
+  std::shared_ptr<Array> array;    // keeps it alive
+  char* data = nullptr;
+  std::int64_t rows = 0, row_bytes = 0, stride = 0;
+  std::string dtype;
+  int device = -1;
+
+  static Rows of_memory(std::shared_ptr<Memory> memory, std::int64_t first_byte, std::int64_t rows,
+                        std::int64_t row_bytes, const std::string& dtype) {
+    GS_CHECK(first_byte >= 0 && rows >= 0 && row_bytes > 0 &&
+                 static_cast<std::size_t>(first_byte + rows * row_bytes) <= memory->size(),
+             "rows must lie inside the memory of ", memory->size(), " bytes, got ", rows,
+             " rows of ", row_bytes, " bytes from byte ", first_byte);
+    Rows result;
+    result.data = memory->data() + first_byte;
+    result.memory = std::move(memory);
+    result.rows = rows;
+    result.row_bytes = result.stride = row_bytes;
+    result.dtype = dtype;
+    return result;
+  }
+
+  static Rows of_array(py::handle object, const char* name) {
+    Rows result;
+    auto array = std::make_shared<Array>(object, name);
+    GS_CHECK(array->ndim() >= 1, name, " must have rows, got a scalar");
+    array->row_contiguous();
+    result.dtype = array->dtype_text();
+    (void)element_named(result.dtype, name);
+    result.data = array->bytes();
+    result.rows = array->size(0);
+    result.row_bytes = array->inner_size() * array->item_bytes();
+    result.stride = array->row_stride() * array->item_bytes();
+    result.device = array->device();
+    result.array = std::move(array);
+    return result;
+  }
+};
+
+// Where ends the locked chunk that holds each byte, counted from `data`.
+std::vector<std::size_t> cuts_of(const Rows& rows) {
+  std::vector<std::size_t> cuts;
+  if (rows.memory == nullptr) return cuts;
+  const auto begin = static_cast<std::size_t>(rows.data - rows.memory->data());
+  for (const std::size_t end : rows.memory->chunk_ends())
+    if (end > begin) cuts.push_back(end - begin);
+  return cuts;
+}
+
+struct IdArray {
+  std::unique_ptr<Array> array;
+  Ids ids;
+
+  IdArray(py::handle object, const char* name, std::int64_t n, int device) {
+    if (object.is_none()) return;
+    array = std::make_unique<Array>(object, name);
+    array->shape({n}).contiguous().on(device);
+    ids.wide = array->is<std::int64_t>();
+    GS_CHECK_AS(KindError, ids.wide || array->is<std::int32_t>(), name,
+                " must be int32 or int64, got ", array->dtype_text());
+    ids.data = array->bytes();
+  }
+};
+
+struct Options {
+  std::uintptr_t stream;
+  int max_blocks;
+  bool checked;
+};
+
+void check_same_width(const Ids& a, const Ids& b) {
+  GS_CHECK_AS(KindError, a.data == nullptr || b.data == nullptr || a.wide == b.wide,
+              "ids and slots must be of one type, got int32 and int64");
+}
+
+#if defined(GS_WITH_CUDA)
+
+// Ids of the device, looked at on the host: only in checked mode, which may wait for the stream.
+void check_device_ids(Ids ids, std::int64_t n, std::int64_t rows, const char* name, bool distinct,
+                      std::uintptr_t stream) {
+  if (ids.data == nullptr || n == 0) return;
+  std::vector<char> copy(static_cast<std::size_t>(n * ids.bytes_each()));
+  GS_CUDA_TRY(cudaMemcpyAsync(copy.data(), ids.data, copy.size(), cudaMemcpyDeviceToHost,
+                              cuda::as_stream(stream)));
+  GS_CUDA_TRY(cudaStreamSynchronize(cuda::as_stream(stream)));
+  check_ids(Ids{copy.data(), ids.wide}, n, rows, name, distinct);
+}
+
+void check_for_device(const Transfer& t, int device, const Options& options) {
+  if (!options.checked) return;
+  cuda::DeviceGuard guard(device);
+  check_device_ids(t.whole_ids, t.n, t.whole_rows, "ids", !t.to_parts, options.stream);
+  check_device_ids(t.parts_ids, t.n, t.parts_rows, "slots", t.to_parts, options.stream);
+}
+
+void run_on_device(const Transfer& t, const Rows& rows, int device, const Options& options) {
+  raise_faults();
+  Launch launch{device, options.stream, options.max_blocks, fault_record(device)};
+  check_for_device(t, device, options);
+  if (rows.device < 0) {
+    const bool visible = rows.memory ? rows.memory->is_device_visible()
+                                     : t.n == 0 || is_device_visible(rows.data, device);
+    if (!visible) {
+      GS_CHECK(rows.memory != nullptr,
+               "table must be page-locked where the other arrays are on a CUDA device, got a "
+               "pageable array; use a gs_pinned.Table or torch's pin_memory()");
+      transfer_staged(t, launch);
+      rows.memory->in_flight().record(device, options.stream);
+      return;
+    }
+  }
+  if (is_dense_copy(t))
+    copy_dense(t, cuts_of(rows), launch);
+  else
+    transfer_on_device(t, launch);
+  if (rows.memory) rows.memory->in_flight().record(device, options.stream);
+}
+
+#else
+
+void run_on_device(const Transfer&, const Rows&, int, const Options&) {
+  GS_CHECK_AS(CudaError, false, "arrays must be on the CPU: gs-pinned was built without CUDA");
+}
+
+#endif
+
+void run_on_host(const Transfer& t) {
+  check_ids(t.whole_ids, t.n, t.whole_rows, "ids", !t.to_parts);
+  check_ids(t.parts_ids, t.n, t.parts_rows, "slots", t.to_parts);
+  transfer_on_host(t);
+}
+
+using PartArrays = std::vector<std::pair<py::object, std::int64_t>>;  // array, offset in the row
+
+// Holds what a transfer points to, for as long as it is being enqueued or run.
+struct Prepared {
+  Transfer transfer;
+  std::vector<std::unique_ptr<Array>> arrays;
+  int device = -1;
+};
+
+Prepared prepare(const Rows& rows, const PartArrays& parts, bool to_parts) {
+  const char* const name = to_parts ? "out" : "values";
+  GS_CHECK(!parts.empty() && parts.size() <= kMaxParts, name, " must be 1 to ", kMaxParts,
+           " arrays, got ", parts.size());
+  Prepared prepared;
+  Transfer& t = prepared.transfer;
+  t.whole = rows.data;
+  t.whole_stride = rows.stride;
+  t.whole_rows = rows.rows;
+  t.row_bytes = rows.row_bytes;
+  t.to_parts = to_parts;
+  t.element = element_named(rows.dtype, "table");
+  for (const auto& [object, offset] : parts) {
+    auto array = std::make_unique<Array>(object, name);
+    GS_CHECK(array->ndim() >= 1, name, " must have rows, got a scalar");
+    array->row_contiguous();
+    GS_CHECK_AS(KindError, array->dtype_text() == rows.dtype, name, " must be ", rows.dtype,
+                " like the table, got ", array->dtype_text());
+    if (to_parts) array->writable();
+    if (prepared.arrays.empty()) {
+      prepared.device = array->device();
+      t.parts_rows = array->size(0);
+    }
+    array->on(prepared.device);
+    GS_CHECK(array->size(0) == t.parts_rows, name, " must have one number of rows, got ",
+             t.parts_rows, " and ", array->size(0));
+    const std::int64_t bytes = array->inner_size() * array->item_bytes();
+    GS_CHECK(offset >= 0 && bytes > 0 && offset + bytes <= rows.row_bytes, name,
+             " must have rows that fit into the table's of ", rows.row_bytes / array->item_bytes(),
+             " elements, got shape ", array->shape_text());
+    t.parts[t.n_parts++] =
+        Part{array->bytes(), array->row_stride() * array->item_bytes(), offset, bytes};
+    prepared.arrays.push_back(std::move(array));
+  }
+  GS_CHECK(rows.device < 0 || rows.device == prepared.device,
+           "table must be in host memory or on the device of the other arrays, got cuda:",
+           rows.device);
+  return prepared;
+}
+
+void move_rows(const Rows& rows, const py::object& ids, const PartArrays& parts,
+               const py::object& parts_ids, std::int64_t n, bool to_parts, bool add,
+               const Options& options) {
+  Prepared prepared = prepare(rows, parts, to_parts);
+  Transfer& t = prepared.transfer;
+  const IdArray whole(ids, "ids", n, prepared.device);
+  const IdArray slots(parts_ids, "positions", n, prepared.device);
+  check_same_width(whole.ids, slots.ids);
+  t.whole_ids = whole.ids;
+  t.parts_ids = slots.ids;
+  t.n = n;
+  t.add = add;
+  GS_CHECK(ids.ptr() != Py_None || n <= t.whole_rows, "rows must reach ", n, ", got ",
+           t.whole_rows);
+  GS_CHECK(parts_ids.ptr() != Py_None || n == t.parts_rows, to_parts ? "out" : "values",
+           " must have one row per id, got ", t.parts_rows, " rows for ", n, " ids");
+  py::gil_scoped_release release;
+  if (prepared.device < 0)
+    run_on_host(t);
+  else
+    run_on_device(t, rows, prepared.device, options);
+}
+
+void gather_retained(const Rows& rows, const py::object& load_ids, const py::object& load_slots,
+                     std::int64_t n_load, const py::object& source, const py::object& source_slots,
+                     const py::object& out_slots, std::int64_t n_retain, const py::object& out,
+                     const Options& options) {
+  const Rows kept = Rows::of_array(source, "source");
+  GS_CHECK(kept.row_bytes == rows.row_bytes && kept.dtype == rows.dtype, "source must have rows of ",
+           rows.row_bytes, " bytes and dtype ", rows.dtype, " like the table, got ", kept.row_bytes,
+           " and ", kept.dtype);
+  Prepared loads = prepare(rows, {{out, 0}}, true);
+  Prepared keeps = prepare(kept, {{out, 0}}, true);
+  GS_CHECK(loads.transfer.parts[0].bytes == rows.row_bytes,
+           "out must have rows as wide as the table's, got ", loads.transfer.parts[0].bytes,
+           " bytes for ", rows.row_bytes);
+  const int device = loads.device;
+  GS_CHECK(kept.device == device, "source must be where out is");
+  const Part& target = loads.transfer.parts[0];
+  const char* const target_end = target.data + target.stride * loads.transfer.parts_rows;
+  GS_CHECK(kept.data + kept.stride * kept.rows <= target.data || target_end <= kept.data,
+           "source must not share memory with out: a kept row could be overwritten before it is "
+           "read");
+  const IdArray ids(load_ids, "load_ids", n_load, device);
+  const IdArray slots(load_slots, "load_slots", n_load, device);
+  const IdArray from(source_slots, "source_slots", n_retain, device);
+  const IdArray to(out_slots, "out_slots", n_retain, device);
+  check_same_width(ids.ids, slots.ids);
+  check_same_width(ids.ids, from.ids);
+  check_same_width(from.ids, to.ids);
+  loads.transfer.whole_ids = ids.ids;
+  loads.transfer.parts_ids = slots.ids;
+  loads.transfer.n = n_load;
+  keeps.transfer.whole_ids = from.ids;
+  keeps.transfer.parts_ids = to.ids;
+  keeps.transfer.n = n_retain;
+  py::gil_scoped_release release;
+  if (device < 0) {
+    check_ids(to.ids, n_retain, keeps.transfer.parts_rows, "out_slots", true);
+    check_ids(from.ids, n_retain, kept.rows, "source_slots", false);
+    run_on_host(loads.transfer);
+    return transfer_on_host(keeps.transfer);
+  }
+#if defined(GS_WITH_CUDA)
+  const bool visible = rows.device >= 0 || (rows.memory && rows.memory->is_device_visible());
+  if (!visible) {
+    run_on_device(loads.transfer, rows, device, options);
+    return run_on_device(keeps.transfer, kept, device, options);
+  }
+  raise_faults();
+  check_for_device(loads.transfer, device, options);
+  check_for_device(keeps.transfer, device, options);
+  transfer_two_on_device(
+      loads.transfer, keeps.transfer,
+      Launch{device, options.stream, options.max_blocks, fault_record(device)});
+  if (rows.memory) rows.memory->in_flight().record(device, options.stream);
+#else
+  run_on_device(loads.transfer, rows, device, options);
+#endif
+}
+
+void keep(const Rows& rows, const py::object& ids, std::int64_t n) {
+  const IdArray kept(ids, "ids", n, -1);
+  py::gil_scoped_release release;
+  check_increasing(kept.ids, n, rows.rows);
+  rows.memory->in_flight().wait();
+  keep_rows(rows.data, rows.row_bytes, kept.ids, n);
+}
+
+void permute(const Rows& rows, const py::object& perm) {
+  const IdArray order(perm, "perm", rows.rows, -1);
+  py::gil_scoped_release release;
+  check_permutation(order.ids, rows.rows);
+  rows.memory->in_flight().wait();
+  permute_rows(rows.data, rows.row_bytes, order.ids, rows.rows);
+}
+
+}  // namespace
+
+void register_transfer(py::module_& module) {
+  py::class_<Rows>(module, "Rows", py::module_local())
+      .def_static("of_memory", &Rows::of_memory, py::arg("memory"), py::kw_only(),
+                  py::arg("first_byte"), py::arg("rows"), py::arg("row_bytes"), py::arg("dtype"))
+      .def_static("of_array", &Rows::of_array, py::arg("array"), py::arg("name"))
+      .def_readonly("rows", &Rows::rows)
+      .def_readonly("row_bytes", &Rows::row_bytes)
+      .def_readonly("dtype", &Rows::dtype)
+      .def_readonly("device", &Rows::device);
+  module.def(
+      "move_rows",
+      [](const Rows& rows, const py::object& ids, const PartArrays& parts,
+         const py::object& parts_ids, std::int64_t n, bool to_parts, bool add,
+         std::uintptr_t stream, int max_blocks, bool checked) {
+        move_rows(rows, ids, parts, parts_ids, n, to_parts, add,
+                  Options{stream, max_blocks, checked});
+      },
+      py::arg("rows"), py::arg("ids"), py::arg("parts"), py::arg("parts_ids"), py::kw_only(),
+      py::arg("n"), py::arg("to_parts"), py::arg("add"), py::arg("stream"), py::arg("max_blocks"),
+      py::arg("checked"));
+  module.def(
+      "gather_retained",
+      [](const Rows& rows, const py::object& load_ids, const py::object& load_slots,
+         std::int64_t n_load, const py::object& source, const py::object& source_slots,
+         const py::object& out_slots, std::int64_t n_retain, const py::object& out,
+         std::uintptr_t stream, int max_blocks, bool checked) {
+        gather_retained(rows, load_ids, load_slots, n_load, source, source_slots, out_slots,
+                        n_retain, out, Options{stream, max_blocks, checked});
+      },
+      py::arg("rows"), py::arg("load_ids"), py::arg("load_slots"), py::arg("n_load"),
+      py::arg("source"), py::arg("source_slots"), py::arg("out_slots"), py::arg("n_retain"),
+      py::arg("out"), py::kw_only(), py::arg("stream"), py::arg("max_blocks"), py::arg("checked"));
+  module.def("keep_rows", &keep, py::arg("rows"), py::arg("ids"), py::kw_only(), py::arg("n"));
+  module.def("permute_rows", &permute, py::arg("rows"), py::arg("perm"));
+  module.def("raise_faults", &raise_faults);
+}
+
+}  // namespace gs::pinned

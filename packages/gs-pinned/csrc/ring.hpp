@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounded staging memory that is handed out in order and never overwritten before its release.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "memory.hpp"
+#include "signal.hpp"
+
+namespace gs::pinned {
+
+/// A run of the ring's bytes and the signal that tells when they have landed.
+struct RingSlot {
+  std::uint64_t serial = 0;
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+  Signal* signal = nullptr;  // owned by the ring
+  std::uint32_t value = 0;
+};
+
+/// Memory handed out slot after slot, each one contiguous. Slots may be released in any order and
+/// are used again in the order in which they were taken. Producers block while there is no room.
+/// Thread-safe.
+class Ring {
+ public:
+  enum class Outcome { kTaken, kTimedOut, kClosed, kAgain };
+
+  /// Exactly `bytes`, rounded up to pages. `may_be_pageable`: see Memory::grow.
+  Ring(std::size_t bytes, Lock lock, int device, bool may_be_pageable);
+
+  /// Blocks until `bytes` are free, one run of them; a negative timeout waits for good. Returns
+  /// kAgain now and then so that the caller can look at the keyboard. Throws gs::Error when the
+  /// ring could never hold them.
+  Outcome take(std::size_t bytes, double timeout_s, RingSlot* slot);
+
+  /// The slot's bytes may be handed out again, once what was stored has landed.
+  void release(std::uint64_t serial);
+
+  /// The slot will be written in stream or host order; without this its release frees it at once.
+  void mark_stored(std::uint64_t serial);
+
+  /// Producers that wait, and all later ones, are turned away.
+  void close();
+
+  std::size_t size() const { return size_; }
+  /// Bytes and slots that are taken now.
+  std::size_t taken_bytes() const;
+  std::size_t taken_slots() const;
+  const std::shared_ptr<Memory>& memory() const { return memory_; }
+  char* address_of(const RingSlot& slot) const { return memory_->data() + slot.begin; }
+
+ private:
+  struct Held {
+    RingSlot slot;
+    std::size_t extent;  // bytes kept for it
+    bool stored = false;
+    bool released = false;
+  };
+  bool has_landed(const Held& held) const;
+  void reclaim();
+  bool place(std::size_t extent, std::size_t* begin) const;
+
+  const std::size_t size_;
+  std::shared_ptr<Memory> memory_;
+  std::vector<std::unique_ptr<Signal>> signals_;  // slot number n uses signal n modulo their count
+  mutable std::mutex mutex_;
+  std::condition_variable freed_;
+  std::deque<Held> held_;  // in the order in which they were taken
+  std::uint64_t next_serial_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace gs::pinned

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that move rows between host and device memory.
+//
+// Each walks one flat run of accesses, rows one after the other, tile by tile across all blocks:
+// at any moment the few blocks that the link needs work next to each other, so that sorted ids
+// touch few pages at a time. A thread has several loads in flight before its first store, because
+// a read over the link takes microseconds.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "fault.hpp"
+#include "transfer.hpp"
+
+namespace gs::pinned {
+namespace {
+
+constexpr int kThreads = 384;
+
+struct RowSide {
+  char* data;           // (rows, ...) with row stride `stride`
+  std::int64_t stride;  // bytes
+  std::int64_t rows;
+  const void* ids;  // (n,) in device memory, or null: row i itself
+};
+
+struct RowCopy {
+  RowSide from, to;
+  std::int64_t n;
+};
+
+struct SplitRows {
+  RowSide whole;
+  Part parts[kMaxParts];
+  int n_parts;
+  std::int64_t parts_rows;
+  const void* parts_ids;  // (n,) or null
+  std::int64_t n;
+};
+
+// Accesses in flight per thread: 16 blocks of 16-byte accesses then cover what the link has on its
+// way, about 100 kB, several times.
+template <class Vec>
+constexpr int kUnrollOf = sizeof(Vec) >= 8 ? 4 : 8;
+
+// The row behind id number i; -1, and a record of it, when it is out of range.
+template <class Id>
+__device__ std::int64_t row_behind(const void* ids, std::int64_t i, std::int64_t rows,
+                                   Fault* fault) {
+  const std::int64_t row = ids == nullptr ? i : static_cast<const Id*>(ids)[i];
+  if (row >= 0 && row < rows) return row;
+  fault->id = row;
+  fault->rows = rows;
+  __threadfence_system();
+  fault->met = 1;
+  return -1;
+}
+
+// Where access number `index` after (row, column) lies in rows of `each` accesses.
+struct Place {
+  std::int64_t i;
+  unsigned column;
+};
+
+struct Tile {
+  std::int64_t row;
+  unsigned column;
+
+  __device__ Tile(std::int64_t first, unsigned each)
+      : row(first / each), column(static_cast<unsigned>(first - row * each)) {}
+  __device__ Place at(unsigned index, unsigned each) const {
+    const unsigned local = column + index;
+    return Place{row + local / each, local % each};
+  }
+};
+
+__device__ inline std::int64_t n_tiles(std::int64_t accesses, int tile) {
+  return (accesses + tile - 1) / tile;
+}
+
+// Rows of `each` accesses, first all of one copy, then all of another.
+template <class Vec, class Id>
+__global__ void __launch_bounds__(kThreads)
+    copy_rows_kernel(const __grid_constant__ RowCopy first, const __grid_constant__ RowCopy second,
+                     unsigned each, Fault* fault) {
+  constexpr int kUnroll = kUnrollOf<Vec>;
+  constexpr int kTile = kThreads * kUnroll;
+  const std::int64_t first_tiles = n_tiles(first.n * each, kTile);
+  const std::int64_t tiles = first_tiles + n_tiles(second.n * each, kTile);
+  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
+    const bool is_first = number < first_tiles;
+    const RowCopy& copy = is_first ? first : second;
+    const Tile tile((is_first ? number : number - first_tiles) * kTile, each);
+    const Vec* from[kUnroll];
+    Vec* to[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const Place place = tile.at(u * kThreads + threadIdx.x, each);
+      from[u] = nullptr;
+      if (place.i < copy.n) {
+        const std::int64_t source = row_behind<Id>(copy.from.ids, place.i, copy.from.rows, fault);
+        const std::int64_t target = row_behind<Id>(copy.to.ids, place.i, copy.to.rows, fault);
+        if (source >= 0 && target >= 0) {
+          from[u] = reinterpret_cast<const Vec*>(copy.from.data + source * copy.from.stride) +
+                    place.column;
+          to[u] = reinterpret_cast<Vec*>(copy.to.data + target * copy.to.stride) + place.column;
+        }
+      }
+    }
+    Vec value[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (from[u] != nullptr) value[u] = __ldcs(from[u]);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (from[u] != nullptr) *to[u] = value[u];
+  }
+}
+
+// Where byte `offset` of row `row` lies among the fields; null when it is in none of them.
+__device__ inline char* locate(const SplitRows& split, std::int64_t offset, std::int64_t row) {
+  for (int k = 0; k < split.n_parts; ++k) {
+    const Part& part = split.parts[k];
+    const std::int64_t inside = offset - part.offset;
+    if (inside >= 0 && inside < part.bytes) return part.data + row * part.stride + inside;
+  }
+  return nullptr;
+}
+
+// Whole rows are read in accesses of one width, fields written in pieces of another.
+template <class Vec, class Piece, class Id>
+__global__ void __launch_bounds__(kThreads)
+    split_rows_kernel(const __grid_constant__ SplitRows split, unsigned each, Fault* fault) {
+  constexpr int kUnroll = 4, kPieces = sizeof(Vec) / sizeof(Piece);
+  constexpr int kTile = kThreads * kUnroll;
+  const std::int64_t tiles = n_tiles(split.n * each, kTile);
+  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
+    const Tile tile(number * kTile, each);
+    const Vec* from[kUnroll];
+    std::int64_t row[kUnroll];
+    unsigned column[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const Place place = tile.at(u * kThreads + threadIdx.x, each);
+      from[u] = nullptr;
+      column[u] = place.column;
+      if (place.i < split.n) {
+        const std::int64_t source =
+            row_behind<Id>(split.whole.ids, place.i, split.whole.rows, fault);
+        row[u] = row_behind<Id>(split.parts_ids, place.i, split.parts_rows, fault);
+        if (source >= 0 && row[u] >= 0)
+          from[u] = reinterpret_cast<const Vec*>(split.whole.data + source * split.whole.stride) +
+                    place.column;
+      }
+    }
+    union {
+      Vec all;
+      Piece pieces[kPieces];
+    } value[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (from[u] != nullptr) value[u].all = __ldcs(from[u]);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (from[u] == nullptr) continue;
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k) {
+        char* to = locate(split, std::int64_t{column[u]} * sizeof(Vec) + k * sizeof(Piece), row[u]);
+        if (to != nullptr) *reinterpret_cast<Piece*>(to) = value[u].pieces[k];
+      }
+    }
+  }
+}
+
+// The other way: fields are read in pieces, whole rows written in as wide accesses as can be.
+template <class Vec, class Piece, class Id>
+__global__ void __launch_bounds__(kThreads)
+    join_rows_kernel(const __grid_constant__ SplitRows split, unsigned each, Fault* fault) {
+  constexpr int kUnroll = 4, kPieces = sizeof(Vec) / sizeof(Piece);
+  constexpr int kTile = kThreads * kUnroll;
+  constexpr unsigned kAll = (1u << kPieces) - 1;
+  const std::int64_t tiles = n_tiles(split.n * each, kTile);
+  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
+    const Tile tile(number * kTile, each);
+    union {
+      Vec all;
+      Piece pieces[kPieces];
+    } value[kUnroll];
+    Vec* to[kUnroll];
+    unsigned present[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const Place place = tile.at(u * kThreads + threadIdx.x, each);
+      present[u] = 0;
+      if (place.i >= split.n) continue;
+      const std::int64_t target = row_behind<Id>(split.whole.ids, place.i, split.whole.rows, fault);
+      const std::int64_t row = row_behind<Id>(split.parts_ids, place.i, split.parts_rows, fault);
+      if (target < 0 || row < 0) continue;
+      to[u] =
+          reinterpret_cast<Vec*>(split.whole.data + target * split.whole.stride) + place.column;
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k) {
+        const char* from =
+            locate(split, std::int64_t{place.column} * sizeof(Vec) + k * sizeof(Piece), row);
+        if (from == nullptr) continue;
+        value[u].pieces[k] = __ldcs(reinterpret_cast<const Piece*>(from));
+        present[u] |= 1u << k;
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (present[u] == kAll) {
+        *to[u] = value[u].all;
+      } else {
+#pragma unroll
+        for (int k = 0; k < kPieces; ++k)
+          if ((present[u] >> k & 1u) != 0)
+            reinterpret_cast<Piece*>(to[u])[k] = value[u].pieces[k];
+      }
+    }
+  }
+}
+
+// Read, add, write: rows are distinct, so no two threads meet.
+template <class T, int kLanes, class Id>
+__global__ void __launch_bounds__(kThreads)
+    add_rows_kernel(RowCopy copy, unsigned each, Fault* fault) {
+  struct alignas(sizeof(T) * kLanes) Pack {
+    T lane[kLanes];
+  };
+  constexpr int kUnroll = 4;
+  constexpr int kTile = kThreads * kUnroll;
+  const std::int64_t tiles = n_tiles(copy.n * each, kTile);
+  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
+    const Tile tile(number * kTile, each);
+    const Pack* from[kUnroll];
+    Pack* to[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const Place place = tile.at(u * kThreads + threadIdx.x, each);
+      from[u] = nullptr;
+      if (place.i < copy.n) {
+        const std::int64_t source = row_behind<Id>(copy.from.ids, place.i, copy.from.rows, fault);
+        const std::int64_t target = row_behind<Id>(copy.to.ids, place.i, copy.to.rows, fault);
+        if (source >= 0 && target >= 0) {
+          from[u] = reinterpret_cast<const Pack*>(copy.from.data + source * copy.from.stride) +
+                    place.column;
+          to[u] = reinterpret_cast<Pack*>(copy.to.data + target * copy.to.stride) + place.column;
+        }
+      }
+    }
+    Pack term[kUnroll], sum[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (from[u] != nullptr) sum[u] = *to[u];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (from[u] != nullptr) term[u] = *from[u];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (from[u] == nullptr) continue;
+#pragma unroll
+      for (int k = 0; k < kLanes; ++k)
+        sum[u].lane[k] = static_cast<T>(sum[u].lane[k] + term[u].lane[k]);
+      *to[u] = sum[u];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gs::pinned

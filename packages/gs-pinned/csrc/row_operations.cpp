@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "row_operations.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "gs/error.hpp"
+#include "pool.hpp"
+
+namespace gs::pinned {
+namespace {
+
+constexpr std::int64_t kPieceBytes = 256 << 10;  // one thread's turn
+constexpr std::int64_t kScratchBytes = 8 << 20;
+
+// Row first + i of `to` from row ids[first + i] of `from`.
+Transfer rows_from(char* from, char* to, std::int64_t row_bytes, Ids ids, std::int64_t n) {
+  Transfer t;
+  t.whole = from;
+  t.whole_stride = t.row_bytes = row_bytes;
+  t.whole_ids = ids;
+  t.parts[0] = Part{to, row_bytes, 0, row_bytes};
+  t.n_parts = 1;
+  t.n = n;
+  return t;
+}
+
+}  // namespace
+
+void keep_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n) {
+  const std::int64_t chunk = std::max<std::int64_t>(1, kScratchBytes / row_bytes);
+  std::unique_ptr<char[]> scratch;
+  std::int64_t i = 0;
+  while (i < n && id_at(ids, i) == i) ++i;
+  while (i < n) {
+    // Rows i .. id - 1 are free to be written while rows from id on are read.
+    const std::int64_t gap = id_at(ids, i) - i;
+    char* const to = rows + i * row_bytes;
+    if (gap >= std::min(chunk, n - i)) {
+      const std::int64_t count = std::min(gap, n - i);
+      transfer_on_host(rows_from(rows, to, row_bytes, ids.from(i), count));
+      i += count;
+      continue;
+    }
+    const std::int64_t count = std::min(chunk, n - i);
+    if (!scratch) scratch.reset(new char[static_cast<std::size_t>(chunk * row_bytes)]);
+    transfer_on_host(rows_from(rows, scratch.get(), row_bytes, ids.from(i), count));
+    transfer_on_host(rows_from(scratch.get(), to, row_bytes, Ids{}, count));
+    i += count;
+  }
+}
+
+void permute_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n) {
+  if (n == 0) return;
+  // A slab of columns at a time: gathered into scratch, then written back.
+  const std::int64_t share = std::max(row_bytes / 64, kScratchBytes / n);
+  const std::int64_t slab = std::min(row_bytes, std::max<std::int64_t>(64, share / 64 * 64));
+  std::unique_ptr<char[]> scratch(new char[static_cast<std::size_t>(slab * n)]);
+  for (std::int64_t column = 0; column < row_bytes; column += slab) {
+    const std::int64_t width = std::min(slab, row_bytes - column);
+    Transfer t;
+    t.whole = rows + column;
+    t.whole_stride = row_bytes;
+    t.row_bytes = width;
+    t.whole_ids = ids;
+    t.parts[0] = Part{scratch.get(), width, 0, width};
+    t.n_parts = 1;
+    t.n = n;
+    transfer_on_host(t);
+    t.whole_ids = Ids{};
+    t.to_parts = false;
+    transfer_on_host(t);
+  }
+}
+
+void check_increasing(Ids ids, std::int64_t n, std::int64_t rows) {
+  check_ids(ids, n, rows, "ids", false);
+  for (std::int64_t i = 1; i < n; ++i)
+    GS_CHECK(id_at(ids, i - 1) < id_at(ids, i), "ids must increase strictly, got ",
+             id_at(ids, i - 1), " before ", id_at(ids, i));
+}
+
+void check_permutation(Ids ids, std::int64_t n) {
+  check_ids(ids, n, n, "perm", false);
+  std::vector<bool> seen(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto id = static_cast<std::size_t>(id_at(ids, i));
+    GS_CHECK(!seen[id], "perm must hold each row once, got ", id, " more than once");
+    seen[id] = true;
+  }
+}
+
+}  // namespace gs::pinned

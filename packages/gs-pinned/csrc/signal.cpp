@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "signal.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "gs/error.hpp"
+#include "signal_word.hpp"
+
+#if defined(GS_WITH_CUDA)
+#include "gs/cuda/check.hpp"
+#include "stream_word.hpp"
+#endif
+
+namespace gs::pinned {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a wait may go without looking up.
+constexpr double kLookUp = 0.1;
+// Sleep between looks at a stream's progress when there is a time limit: the blocking wait of the
+// CUDA runtime knows none.
+constexpr std::chrono::microseconds kDoze{50};
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+Signal::Signal(bool locked, int device)
+    : locked_(locked), pid_(getpid()), word_(take_word(locked, device)) {}
+
+Signal::~Signal() {
+  if (!is_usable()) {
+    in_flight_.forget();
+    return;
+  }
+  if (!in_flight_.busy()) {
+    give_word(word_, locked_);
+  } else {
+    __atomic_store_n(word_, kPoison, __ATOMIC_RELEASE);
+    in_flight_.forget();
+  }
+}
+
+bool Signal::is_usable() const { return pid_ == getpid(); }
+
+std::string Signal::reason() const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return reason_;
+}
+
+void Signal::set(std::uint32_t value) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!poisoned_ && value > this->value()) __atomic_store_n(word_, value, __ATOMIC_RELEASE);
+  changed_.notify_all();
+}
+
+void Signal::poison(const std::string& reason) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!poisoned_) reason_ = reason;
+  __atomic_store_n(&poisoned_, true, __ATOMIC_RELEASE);
+  __atomic_store_n(word_, kPoison, __ATOMIC_RELEASE);
+  changed_.notify_all();
+}
+
+#if defined(GS_WITH_CUDA)
+
+void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (poisoned_) return;
+  cuda::DeviceGuard on(device);
+  cudaEvent_t made = nullptr;
+  GS_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync));
+  std::shared_ptr<void> event(made, [](void* last) {
+    (void)cudaEventDestroy(static_cast<cudaEvent_t>(last));
+  });
+  write_word_on(word_, value, device, stream);
+  GS_CUDA_TRY(cudaEventRecord(made, cuda::as_stream(stream)));
+  in_flight_.record(device, stream);
+  const std::uint32_t reached = this->value();
+  pending_.erase(std::remove_if(pending_.begin(), pending_.end(),
+                                [&](const Pending& p) { return p.value <= reached; }),
+                 pending_.end());
+  pending_.push_back(Pending{value, std::move(event)});
+  changed_.notify_all();
+}
+
+void Signal::wait_on(int device, std::uintptr_t stream, std::uint32_t value) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  wait_word_on(word_, value, device, stream);
+  in_flight_.record(device, stream);
+}
+
+#else
+
+void Signal::set_on(int, std::uintptr_t, std::uint32_t) {
+  GS_CHECK_AS(CudaError, false, "stream must be None in a build without CUDA");
+}
+
+void Signal::wait_on(int, std::uintptr_t, std::uint32_t) {
+  GS_CHECK_AS(CudaError, false, "stream must be None in a build without CUDA");
+}
+
+#endif
+
+std::shared_ptr<void> Signal::event_of(std::uint32_t value) {
+  for (const Pending& p : pending_)
+    if (p.value >= value) return p.event;
+  return nullptr;
+}
+
+Signal::Outcome Signal::wait(std::uint32_t value, double timeout_s, double spin_s) {
+  const Clock::time_point start = Clock::now();
+  const bool limited = timeout_s >= 0;
+  const auto outcome = [&] { return is_poisoned() ? Outcome::kPoisoned : Outcome::kReached; };
+  while (spin_s > 0 && this->value() < value) {
+    for (int i = 0; i < 64 && this->value() < value; ++i) pause();
+    const double spent = seconds_since(start);
+    if (limited && spent >= timeout_s) break;
+    if (spent >= spin_s) break;
+  }
+  std::unique_lock<std::mutex> guard(mutex_);
+  for (;;) {
+    if (this->value() >= value) return outcome();
+    const double spent = seconds_since(start);
+    if (limited && spent >= timeout_s) return Outcome::kTimedOut;
+    if (spent >= kLookUp) return Outcome::kAgain;
+    const double left = std::min(kLookUp, limited ? timeout_s : kLookUp) - spent;
+    const std::shared_ptr<void> event = event_of(value);
+    if (event == nullptr) {
+      changed_.wait_for(guard, std::chrono::duration<double>(left));
+      continue;
+    }
+    guard.unlock();
+#if defined(GS_WITH_CUDA)
+    if (limited) {
+      const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event.get()));
+      if (status != cudaErrorNotReady) GS_CUDA_TRY(status);
+      cudaGetLastError();
+      std::this_thread::sleep_for(kDoze);
+    } else {
+      GS_CUDA_TRY(cudaEventSynchronize(static_cast<cudaEvent_t>(event.get())));
+    }
+#endif
+    guard.lock();
+  }
+}
+
+}  // namespace gs::pinned

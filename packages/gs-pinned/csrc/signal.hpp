@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// A number that only grows, set and waited for by streams and by host threads.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "in_flight.hpp"
+
+namespace gs::pinned {
+
+/// The word of a poisoned signal: at least every value, as uint32 and as the streams compare.
+constexpr std::uint32_t kPoison = 0x7fffffffu;
+constexpr std::uint32_t kMaxSignal = kPoison - 1;
+
+/// One 32-bit word and the threads that wait for it. Values are in [0, kMaxSignal] and are to be set
+/// in growing order, from the host or from one stream. Thread-safe.
+///
+/// The destructor never blocks: with stream work in flight the word is poisoned, which releases
+/// streams that wait for it, and is left to the end of the process.
+class Signal {
+ public:
+  enum class Outcome { kReached, kTimedOut, kPoisoned, kAgain };
+
+  /// Page-locked, so that streams can use it, when `locked`; `device` does the locking.
+  Signal(bool locked, int device);
+  Signal(const Signal&) = delete;
+  Signal& operator=(const Signal&) = delete;
+  ~Signal();
+
+  std::uint32_t* word() const { return word_; }
+  std::uint32_t value() const { return __atomic_load_n(word_, __ATOMIC_ACQUIRE); }
+  bool is_poisoned() const { return __atomic_load_n(&poisoned_, __ATOMIC_ACQUIRE); }
+  std::string reason() const;
+
+  /// From the host: value() becomes at least `value` and waiters wake. Does nothing when poisoned.
+  void set(std::uint32_t value);
+
+  /// Every waiter, thread or stream, is released; threads learn the reason.
+  void poison(const std::string& reason);
+
+  /// Enqueued on a stream. Throw gs::CudaError, also in a build without CUDA.
+  void set_on(int device, std::uintptr_t stream, std::uint32_t value);
+  void wait_on(int device, std::uintptr_t stream, std::uint32_t value);
+
+  /// Blocks the calling thread until value() >= `value`, spinning for `spin_s` first. A negative
+  /// timeout waits for good. Returns kAgain now and then, so that the caller can look at other
+  /// things, such as the keyboard, before it calls again.
+  Outcome wait(std::uint32_t value, double timeout_s, double spin_s);
+
+  /// In this process, not in a child of the one that created it.
+  bool is_usable() const;
+
+ private:
+  struct Pending {
+    std::uint32_t value;
+    std::shared_ptr<void> event;  // cudaEvent_t, recorded after the write
+  };
+  std::shared_ptr<void> event_of(std::uint32_t value);
+
+  const bool locked_;
+  const int pid_;
+  std::uint32_t* const word_;
+  bool poisoned_ = false;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string reason_;
+  std::vector<Pending> pending_;
+  InFlight in_flight_;
+};
+
+}  // namespace gs::pinned

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "copy_bytes.hpp"
+#include "gs/error.hpp"
+#include "half.hpp"
+#include "pool.hpp"
+
+namespace gs::pinned {
+namespace {
+
+constexpr std::int64_t kPieceBytes = 256 << 10;  // one thread's turn
+constexpr std::int64_t kAhead = 12;              // rows fetched ahead of use
+// Beyond this the destination would not stay in the caches anyway, so they are passed by.
+constexpr std::int64_t kStreamBytes = 32 << 20;
+
+Part part_row(const Part& part, std::int64_t row) {
+  Part one = part;
+  one.data += row * part.stride;
+  return one;
+}
+
+template <class T>
+void add_elements(char* to, const char* from, std::int64_t bytes) {
+  for (std::int64_t at = 0; at < bytes; at += static_cast<std::int64_t>(sizeof(T))) {
+    T sum, term;
+    std::memcpy(&sum, to + at, sizeof(T));
+    std::memcpy(&term, from + at, sizeof(T));
+    sum = static_cast<T>(sum + term);
+    std::memcpy(to + at, &sum, sizeof(T));
+  }
+}
+
+void add_halves(char* to, const char* from, std::int64_t bytes) {
+  for (std::int64_t at = 0; at < bytes; at += 2) {
+    std::uint16_t sum, term;
+    std::memcpy(&sum, to + at, 2);
+    std::memcpy(&term, from + at, 2);
+    sum = float_to_half(half_to_float(sum) + half_to_float(term));
+    std::memcpy(to + at, &sum, 2);
+  }
+}
+
+void add_bytes(char* to, const char* from, std::int64_t bytes, Element element) {
+  switch (element) {
+    case Element::kFloat32:
+      return add_elements<float>(to, from, bytes);
+    case Element::kFloat16:
+      return add_halves(to, from, bytes);
+    case Element::kUint8:
+      return add_elements<std::uint8_t>(to, from, bytes);
+    // Unsigned, because sums wrap around.
+    case Element::kInt32:
+      return add_elements<std::uint32_t>(to, from, bytes);
+    case Element::kInt64:
+      return add_elements<std::uint64_t>(to, from, bytes);
+  }
+}
+
+// Rows [first, last) of a transfer, on one thread.
+void move_rows(const Transfer& t, std::int64_t first, std::int64_t last, bool stream) {
+  for (std::int64_t i = first; i < last; ++i) {
+    if (i + kAhead < last) {
+      if (t.whole_ids.data != nullptr)
+        fetch(t.whole + id_at(t.whole_ids, i + kAhead) * t.whole_stride, t.row_bytes);
+      if (t.parts_ids.data != nullptr)
+        for (int k = 0; k < t.n_parts; ++k)
+          fetch(part_row(t.parts[k], id_at(t.parts_ids, i + kAhead)).data, t.parts[k].bytes);
+    }
+    char* const whole = t.whole + id_at(t.whole_ids, i) * t.whole_stride;
+    const std::int64_t row = id_at(t.parts_ids, i);
+    for (int k = 0; k < t.n_parts; ++k) {
+      const Part part = part_row(t.parts[k], row);
+      char* const field = whole + part.offset;
+      if (t.add)
+        add_bytes(field, part.data, part.bytes, t.element);
+      else if (t.to_parts)
+        copy_bytes(part.data, field, part.bytes, stream);
+      else
+        copy_bytes(field, part.data, part.bytes, stream);
+    }
+  }
+  if (stream) finish_streaming();
+}
+
+// Few long rows: each is cut into slices so that all threads have work.
+void move_long_rows(const Transfer& t, std::int64_t slices) {
+  const Part& part = t.parts[0];
+  const std::int64_t step = (part.bytes + slices - 1) / slices;
+  pool().parallel_for(0, t.n * slices, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t unit = first; unit < last; ++unit) {
+      const std::int64_t i = unit / slices, begin = std::min(unit % slices * step, part.bytes);
+      const std::int64_t bytes = std::min(step, part.bytes - begin);
+      char* whole = t.whole + id_at(t.whole_ids, i) * t.whole_stride + part.offset + begin;
+      char* field = part_row(part, id_at(t.parts_ids, i)).data + begin;
+      std::memcpy(t.to_parts ? field : whole, t.to_parts ? whole : field, bytes);
+    }
+  });
+}
+
+}  // namespace
+
+Transfer Transfer::piece(std::int64_t first, std::int64_t count) const {
+  Transfer one = *this;
+  one.n = count;
+  one.whole_ids = whole_ids.from(first);
+  one.parts_ids = parts_ids.from(first);
+  if (whole_ids.data == nullptr) {
+    one.whole += first * whole_stride;
+    one.whole_rows -= first;
+  }
+  if (parts_ids.data == nullptr) {
+    for (int k = 0; k < n_parts; ++k) one.parts[k].data += first * parts[k].stride;
+    one.parts_rows -= first;
+  }
+  return one;
+}
+
+void transfer_on_host(const Transfer& t) {
+  if (t.n == 0 || t.n_parts == 0) return;
+  const std::int64_t slices = t.parts[0].bytes / kPieceBytes;
+  if (slices > 1 && t.n_parts == 1 && !t.add) return move_long_rows(t, slices);
+  // Streaming pays only where whole lines are written one after the other.
+  const Part& part = t.parts[0];
+  const char* to = t.to_parts ? part.data : t.whole;
+  const std::int64_t stride = t.to_parts ? part.stride : t.whole_stride;
+  const bool dense = t.n_parts == 1 && (t.to_parts ? t.parts_ids : t.whole_ids).data == nullptr &&
+                     stride == part.bytes;
+  const bool stream = dense && !t.add && can_stream(to, part.bytes) &&
+                      t.n * t.row_bytes >= kStreamBytes;
+  pool().parallel_for(0, t.n, std::max<std::int64_t>(1, kPieceBytes / t.row_bytes),
+                      [&](std::int64_t first, std::int64_t last) {
+                        move_rows(t, first, last, stream);
+                      });
+}
+
+bool find_bad_id(Ids ids, std::int64_t n, std::int64_t rows, std::int64_t* bad) {
+  if (ids.data == nullptr) return false;
+  std::atomic<std::int64_t> found{n};
+  pool().parallel_for(0, n, 1 << 16, [&](std::int64_t first, std::int64_t last) {
+    bool good = true;
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t id = id_at(ids, i);
+      good = good && id >= 0 && id < rows;
+    }
+    if (good) return;
+    std::int64_t i = first;
+    while (id_at(ids, i) >= 0 && id_at(ids, i) < rows) ++i;
+    std::int64_t earliest = found.load();
+    while (i < earliest && !found.compare_exchange_weak(earliest, i)) {
+    }
+  });
+  if (found == n) return false;
+  *bad = id_at(ids, found);
+  return true;
+}
+
+void check_ids(Ids ids, std::int64_t n, std::int64_t rows, const char* name, bool distinct) {
+  std::int64_t bad = 0;
+  if (find_bad_id(ids, n, rows, &bad))
+    detail::throw_error<RangeError>(name, " must lie in [0, ", rows, "), got ", bad);
+  if (!distinct || ids.data == nullptr) return;
+  std::atomic<bool> increasing{true};
+  pool().parallel_for(1, n, 1 << 16, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      if (id_at(ids, i - 1) >= id_at(ids, i)) increasing = false;
+  });
+  if (increasing) return;
+  std::vector<std::int64_t> sorted(n);
+  for (std::int64_t i = 0; i < n; ++i) sorted[i] = id_at(ids, i);
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  GS_CHECK(twice == sorted.end(), name, " must be distinct, got ", *twice, " more than once");
+}
+
+}  // namespace gs::pinned

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "gs/cuda/check.hpp"
+#include "row_kernels.cuh"
+#include "transfer_cuda.hpp"
+
+namespace gs::pinned {
+namespace {
+
+// The widest access, 16 bytes at most, that divides every address and size given.
+class Width {
+ public:
+  void divides(const void* address) { bits_ |= reinterpret_cast<std::uintptr_t>(address); }
+  void divides(std::int64_t bytes) { bits_ |= static_cast<std::uint64_t>(bytes); }
+  int bytes() const { return static_cast<int>(bits_ & (~bits_ + 1)); }
+
+ private:
+  std::uint64_t bits_ = 16;
+};
+
+unsigned n_blocks(std::int64_t accesses, int unroll, const Launch& launch) {
+  const std::int64_t tile = std::int64_t{kThreads} * unroll;
+  return static_cast<unsigned>(
+      std::min<std::int64_t>((accesses + tile - 1) / tile, launch.max_blocks));
+}
+
+RowCopy as_row_copy(const Transfer& t) {
+  const Part& part = t.parts[0];
+  const RowSide whole{t.whole + part.offset, t.whole_stride, t.whole_rows, t.whole_ids.data};
+  const RowSide field{part.data, part.stride, t.parts_rows, t.parts_ids.data};
+  return t.to_parts ? RowCopy{whole, field, t.n} : RowCopy{field, whole, t.n};
+}
+
+void add_widths(const Transfer& t, Width* width) {
+  const Part& part = t.parts[0];
+  width->divides(t.whole + part.offset);
+  if (t.whole_rows > 1) width->divides(t.whole_stride);
+  width->divides(part.data);
+  if (t.parts_rows > 1) width->divides(part.stride);
+  width->divides(part.bytes);
+}
+
+bool has_wide_ids(const Transfer& t) { return t.whole_ids.wide || t.parts_ids.wide; }
+
+// Calls body(Id{}) with the type of the ids.
+template <class Body>
+void with_id_type(bool wide, Body&& body) {
+  if (wide)
+    body(std::int64_t{});
+  else
+    body(std::int32_t{});
+}
+
+template <class Vec, class Id>
+void launch_copy(const RowCopy& first, const RowCopy& second, std::int64_t row_bytes,
+                 const Launch& launch) {
+  constexpr int kUnroll = kUnrollOf<Vec>;
+  const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(Vec));
+  copy_rows_kernel<Vec, Id>
+      <<<n_blocks((first.n + second.n) * each, kUnroll, launch), kThreads, 0,
+         cuda::as_stream(launch.stream)>>>(first, second, static_cast<unsigned>(each),
+                                           launch.fault);
+}
+
+template <class Id>
+void launch_copy(const RowCopy& first, const RowCopy& second, std::int64_t row_bytes, int width,
+                 const Launch& launch) {
+  switch (width) {
+    case 16:
+      return launch_copy<uint4, Id>(first, second, row_bytes, launch);
+    case 8:
+      return launch_copy<uint2, Id>(first, second, row_bytes, launch);
+    case 4:
+      return launch_copy<unsigned, Id>(first, second, row_bytes, launch);
+    case 2:
+      return launch_copy<unsigned short, Id>(first, second, row_bytes, launch);
+    default:
+      return launch_copy<unsigned char, Id>(first, second, row_bytes, launch);
+  }
+}
+
+template <class Vec, class Piece, class Id>
+void launch_split(const SplitRows& split, std::int64_t row_bytes, bool to_parts,
+                  const Launch& launch) {
+  constexpr int kUnroll = 4;
+  const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(Vec));
+  const unsigned blocks = n_blocks(split.n * each, kUnroll, launch);
+  const cudaStream_t stream = cuda::as_stream(launch.stream);
+  if (to_parts)
+    split_rows_kernel<Vec, Piece, Id>
+        <<<blocks, kThreads, 0, stream>>>(split, static_cast<unsigned>(each), launch.fault);
+  else
+    join_rows_kernel<Vec, Piece, Id>
+        <<<blocks, kThreads, 0, stream>>>(split, static_cast<unsigned>(each), launch.fault);
+}
+
+void split_on_device(const Transfer& t, const Launch& launch) {
+  SplitRows split;
+  split.whole = RowSide{t.whole, t.whole_stride, t.whole_rows, t.whole_ids.data};
+  split.n_parts = t.n_parts;
+  split.parts_rows = t.parts_rows;
+  split.parts_ids = t.parts_ids.data;
+  split.n = t.n;
+  Width whole, piece;
+  whole.divides(t.whole);
+  whole.divides(t.whole_stride);
+  whole.divides(t.row_bytes);
+  for (int k = 0; k < t.n_parts; ++k) {
+    const Part& part = t.parts[k];
+    split.parts[k] = part;
+    piece.divides(part.data);
+    piece.divides(part.stride);
+    piece.divides(part.offset);
+    piece.divides(part.bytes);
+  }
+  const int narrow = std::min(whole.bytes(), piece.bytes());
+  with_id_type(has_wide_ids(t), [&](auto id) {
+    using Id = decltype(id);
+    if (whole.bytes() == 16 && narrow >= 4)
+      launch_split<uint4, unsigned, Id>(split, t.row_bytes, t.to_parts, launch);
+    else if (narrow >= 4)
+      launch_split<unsigned, unsigned, Id>(split, t.row_bytes, t.to_parts, launch);
+    else if (narrow == 2)
+      launch_split<unsigned short, unsigned short, Id>(split, t.row_bytes, t.to_parts, launch);
+    else
+      launch_split<unsigned char, unsigned char, Id>(split, t.row_bytes, t.to_parts, launch);
+  });
+}
+
+template <class T, class Id>
+void launch_add(const RowCopy& copy, std::int64_t row_bytes, int width, const Launch& launch) {
+  const cudaStream_t stream = cuda::as_stream(launch.stream);
+  const auto go = [&](auto lanes) {
+    constexpr int kLanes = decltype(lanes)::value;
+    const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(T) * kLanes);
+    add_rows_kernel<T, kLanes, Id>
+        <<<n_blocks(copy.n * each, 4, launch), kThreads, 0, stream>>>(
+            copy, static_cast<unsigned>(each), launch.fault);
+  };
+  if (width == 16)
+    go(std::integral_constant<int, 16 / sizeof(T)>{});
+  else
+    go(std::integral_constant<int, 1>{});
+}
+
+// One launch per field: the sum is taken element by element anyway.
+void add_on_device(const Transfer& t, const Launch& launch) {
+  for (int k = 0; k < t.n_parts; ++k) {
+    Transfer one = t;
+    one.parts[0] = t.parts[k];
+    one.n_parts = 1;
+    const RowCopy copy = as_row_copy(one);
+    Width width;
+    add_widths(one, &width);
+    const std::int64_t bytes = one.parts[0].bytes;
+    with_id_type(has_wide_ids(t), [&](auto id) {
+      using Id = decltype(id);
+      switch (t.element) {
+        case Element::kFloat32:
+          return launch_add<float, Id>(copy, bytes, width.bytes(), launch);
+        case Element::kFloat16:
+          return launch_add<__half, Id>(copy, bytes, width.bytes(), launch);
+        case Element::kUint8:
+          return launch_add<std::uint8_t, Id>(copy, bytes, width.bytes(), launch);
+        case Element::kInt32:
+          return launch_add<std::uint32_t, Id>(copy, bytes, width.bytes(), launch);
+        case Element::kInt64:
+          return launch_add<unsigned long long, Id>(copy, bytes, width.bytes(), launch);
+      }
+    });
+    GS_CUDA_TRY(cudaGetLastError());
+  }
+}
+
+}  // namespace
+
+void transfer_on_device(const Transfer& t, const Launch& launch) {
+  if (t.n == 0 || t.n_parts == 0) return;
+  cuda::DeviceGuard guard(launch.device);
+  if (t.add) return add_on_device(t, launch);
+  if (t.n_parts > 1) {
+    split_on_device(t, launch);
+  } else {
+    Width width;
+    add_widths(t, &width);
+    with_id_type(has_wide_ids(t), [&](auto id) {
+      launch_copy<decltype(id)>(as_row_copy(t), RowCopy{}, t.parts[0].bytes, width.bytes(),
+                                launch);
+    });
+  }
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+void transfer_two_on_device(const Transfer& first, const Transfer& second, const Launch& launch) {
+  if (first.n + second.n == 0) return;
+  cuda::DeviceGuard guard(launch.device);
+  Width width;
+  add_widths(first, &width);
+  add_widths(second, &width);
+  with_id_type(has_wide_ids(first) || has_wide_ids(second), [&](auto id) {
+    launch_copy<decltype(id)>(as_row_copy(first), as_row_copy(second), first.parts[0].bytes,
+                              width.bytes(), launch);
+  });
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+bool is_dense_copy(const Transfer& t) {
+  const Part& part = t.parts[0];
+  return !t.add && t.n_parts == 1 && t.whole_ids.data == nullptr && t.parts_ids.data == nullptr &&
+         part.bytes == t.row_bytes && (t.n <= 1 || (part.stride == part.bytes &&
+                                                    t.whole_stride == t.row_bytes));
+}
+
+void copy_dense(const Transfer& t, const std::vector<std::size_t>& cuts, const Launch& launch) {
+  cuda::DeviceGuard guard(launch.device);
+  const cudaStream_t stream = cuda::as_stream(launch.stream);
+  const auto total = static_cast<std::size_t>(t.n * t.row_bytes);
+  const auto copy = [&](std::size_t begin, std::size_t end) {
+    char* whole = t.whole + begin;
+    char* part = t.parts[0].data + begin;
+    if (begin < end)
+      GS_CUDA_TRY(cudaMemcpyAsync(t.to_parts ? part : whole, t.to_parts ? whole : part,
+                                  end - begin, cudaMemcpyDefault, stream));
+  };
+  std::size_t begin = 0;
+  for (const std::size_t cut : cuts) {
+    const std::size_t end = std::min(cut, total);
+    if (end <= begin) continue;
+    copy(begin, end);
+    begin = end;
+  }
+  copy(begin, total);
+}
+
+bool is_device_visible(const void* host, int device) {
+  cuda::DeviceGuard guard(device);
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, host) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  return attributes.type == cudaMemoryTypeHost && attributes.devicePointer == host;
+}
+
+}  // namespace gs::pinned

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same transfers by kernels and copy engines; compiled only with CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "fault.hpp"
+#include "transfer.hpp"
+
+namespace gs::pinned {
+
+/// Where a launch goes. Nothing here is owned.
+struct Launch {
+  int device = 0;
+  std::uintptr_t stream = 0;
+  int max_blocks = 16;  // bounds the multiprocessors used
+  Fault* fault = nullptr;
+};
+
+/// Enqueues one transfer whose pointers the device can read and write, ids in device memory. Rows
+/// with ids out of range are left alone and recorded in launch.fault. Never synchronises. Throws
+/// gs::CudaError.
+void transfer_on_device(const Transfer& transfer, const Launch& launch);
+
+/// Two copies in one launch: whole rows of each are one part. The same number of bytes a row.
+void transfer_two_on_device(const Transfer& first, const Transfer& second, const Launch& launch);
+
+/// Enqueues a copy of rows without ids by a copy engine, cut at the given byte offsets of `whole`
+/// (ascending), because one copy must not cross from one registered chunk to the next. Needs one
+/// part of whole rows, dense on both sides.
+void copy_dense(const Transfer& transfer, const std::vector<std::size_t>& cuts,
+                const Launch& launch);
+
+/// Whether copy_dense can do it.
+bool is_dense_copy(const Transfer& transfer);
+
+/// Whether kernels of `device` can read this host address.
+bool is_device_visible(const void* host, int device);
+
+}  // namespace gs::pinned

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One transfer handed to the native part: where it runs, and on which stream."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from gs_pinned import _core, device
+from gs_pinned.operands import Selection
+
+__all__ = ["blocks", "is_checked", "keep_until_passed", "move", "place_of"]
+
+
+def is_checked() -> bool:
+    """Whether ids on a device are checked before each launch: GS_CHECK_INDEX=1."""
+    return os.environ.get("GS_CHECK_INDEX", "0") not in ("", "0")
+
+
+def place_of(array: Any, stream: Any) -> tuple[int, int]:
+    """(device index or -1, stream handle) of a call whose arrays live where this one does."""
+    if not hasattr(array, "__dlpack_device__"):
+        raise TypeError(f"arrays must be numpy or torch arrays, got {type(array).__name__}")
+    kind, index = array.__dlpack_device__()
+    if int(kind) != 2:
+        if stream is not None:
+            raise ValueError("stream must be None for arrays on the CPU, got one")
+        return -1, 0
+    if problem := device.device_problem():
+        raise _core.CudaError(f"arrays must be on the CPU, got cuda:{index}: {problem}")
+    return int(index), device.stream_handle(stream, device=int(index))
+
+
+def keep_until_passed(arrays: Iterable[Any], where: int, stream: int) -> None:
+    """Tells torch's allocator that tensors are in use on a stream other than its current one, so
+    that their memory is not given to others before the stream has passed."""
+    torch = sys.modules.get("torch")
+    if where < 0 or torch is None or torch.cuda.current_stream(where).cuda_stream == stream:
+        return
+    handle = torch.cuda.ExternalStream(stream, device=where)
+    for array in arrays:
+        if isinstance(array, torch.Tensor) and array.is_cuda:
+            array.record_stream(handle)
+
+
+def blocks(max_blocks: int) -> int:
+    """max_blocks, checked."""
+    if max_blocks < 1:
+        raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
+    return int(max_blocks)
+
+
+def move(
+    rows: _core.Rows,
+    selection: Selection,
+    parts: list[tuple[Any, int]],
+    *,
+    to_parts: bool,
+    positions: Any = None,
+    add: bool = False,
+    stream: Any = None,
+    max_blocks: int = 16,
+) -> tuple[int, int]:
+    """Runs or enqueues a transfer between whole rows and parts of them.
+
+    Args:
+        rows: the whole rows, already cut to the run for a selection without ids.
+        selection: which of them.
+        parts: (array, byte offset in the row) each.
+        to_parts: from the rows to the arrays, else the other way.
+        positions: rows of the arrays, None for 0, 1, ...
+        add: add instead of copying.
+        stream, max_blocks: as the public functions take them.
+
+    Returns:
+        (device index or -1, stream handle) that it went to.
+    """
+    where, handle = place_of(parts[0][0], stream)
+    _core.move_rows(
+        rows,
+        selection.ids,
+        parts,
+        positions,
+        n=selection.n,
+        to_parts=to_parts,
+        add=add,
+        stream=handle,
+        max_blocks=blocks(max_blocks),
+        checked=is_checked(),
+    )
+    keep_until_passed((selection.ids, positions, *(array for array, _ in parts)), where, handle)
+    return where, handle

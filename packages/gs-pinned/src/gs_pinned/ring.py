@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounded page-locked staging memory through which rows leave the device."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gs_pinned import _core, device
+from gs_pinned.errors import ClosedError, ForkedError, PageableWarning
+from gs_pinned.launch import move
+from gs_pinned.layout import RowLayout
+from gs_pinned.operands import Selection, count_of, layout_of, parts_of
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Ring", "RingSlot", "RingStats", "store_compact"]
+
+
+@dataclass(frozen=True)
+class RingStats:
+    """What a ring holds now: slots taken and not yet free again, and their bytes."""
+
+    bytes: int
+    taken_bytes: int
+    taken_slots: int
+
+
+class Ring:
+    """Page-locked memory of exact size, handed out in order and used again once it is released.
+
+    The producer stores rows into slots (``store_compact``) and waits while there is no room; the
+    consumer waits for a slot's bytes, reads them and releases it. A slot that is dropped, with
+    every view of it, is released. Nothing is overwritten before its release, and a slot released
+    before its bytes have landed is not used again before they have.
+
+    Args:
+        bytes: size, at least 64. At most 256 slots are out at once.
+
+    Raises:
+        ValueError: too small. MemoryError: the memory is not there.
+
+    Asynchrony: ``close`` turns away producers, those that wait included; the memory stays until
+        the last slot is gone. Thread-safe.
+    """
+
+    def __init__(self, bytes: int) -> None:
+        if not isinstance(bytes, int | np.integer) or bytes < 64:
+            raise ValueError(f"bytes must be a whole number of at least 64, got {bytes!r}")
+        locked = device.has_device()
+        self._core = _core.Ring(
+            int(bytes),
+            locked=locked,
+            device=device.current_device() if locked else 0,
+            may_be_pageable=True,
+        )
+        self._is_closed = False
+        if reason := self._core.memory.refusal:
+            warnings.warn(
+                f"page-locking {bytes} bytes was refused ({reason}); the ring is pageable, and "
+                "stores into it take a slower way through a small locked buffer",
+                PageableWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._core.memory.is_device_visible
+
+    @property
+    def stats(self) -> RingStats:
+        core = self._core
+        return RingStats(core.size, core.taken_bytes, core.taken_slots)
+
+    def take(self, rows: int, layout: RowLayout, timeout_s: float | None = None) -> RingSlot:
+        """A slot for that many rows, waiting for room. For producers of their own; see
+        :func:`store_compact`.
+
+        Raises:
+            ValueError: more bytes than the ring has.
+            TimeoutError: no room in time.
+            ClosedError: the ring was closed.
+        """
+        if not self._core.memory.is_usable:
+            raise ForkedError("a ring must be used in the process that created it, got a child")
+        size = rows * layout.row_bytes
+        taken = self._core.take(size, -1.0 if timeout_s is None else timeout_s)
+        if taken is None:
+            raise ClosedError("the ring must be open, got one that was closed")
+        return RingSlot(self._core, taken, rows, layout)
+
+    def close(self) -> None:
+        """Turn producers away. Closing twice is harmless; slots that are out stay valid."""
+        self._is_closed = True
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        stats = self.stats
+        state = "closed, " if self._is_closed else ""
+        kind = "pinned" if self.is_pinned else "pageable"
+        return (
+            f"Ring({stats.bytes} bytes, {kind}, {state}{stats.taken_bytes} bytes in "
+            f"{stats.taken_slots} slots taken)"
+        )
+
+
+class RingSlot:
+    """Rows on their way to the host, and then there.
+
+    ``wait()``, read ``numpy()`` or ``torch()``, ``release()``; or as a context manager, which waits
+    on entry and releases at the end. Other code may wait for the uint32 at ``address`` to be
+    >= ``value``.
+    """
+
+    def __init__(
+        self, ring: _core.Ring, taken: _core.RingSlot, rows: int, layout: RowLayout
+    ) -> None:
+        self._ring = ring
+        self._taken = taken
+        self._rows = rows
+        self._layout = layout
+        self._is_released = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, width)."""
+        return self._rows, self._layout.width
+
+    @property
+    def address(self) -> int:
+        return self._taken.signal.address
+
+    @property
+    def value(self) -> int:
+        return self._taken.value
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the rows have landed."""
+        return self._taken.signal.value >= self._taken.value
+
+    @property
+    def is_released(self) -> bool:
+        return self._is_released
+
+    def wait(self, timeout_s: float | None = None, *, spin_s: float = 0.0) -> Self:
+        """Block, without the GIL, until the rows have landed; see :meth:`Signal.wait`.
+
+        Raises:
+            TimeoutError: not in time.
+            CudaError: the device failed before.
+        """
+        limit = -1.0 if timeout_s is None else timeout_s
+        if not self._taken.signal.wait(self._taken.value, limit, spin_s):
+            raise TimeoutError(f"the rows did not land in {timeout_s} s")
+        return self
+
+    def numpy(self, field: str | None = None) -> np.ndarray[Any, Any]:
+        """(rows, width) in the ring's memory, or one named field, (rows, *shape).
+
+        Before ``wait`` it may hold anything. It keeps the slot from being dropped, not from being
+        released.
+
+        Raises:
+            ClosedError: the slot was released.
+        """
+        if self._is_released:
+            raise ClosedError("the slot must be held, got one that was released")
+        rows = np.asarray(self)
+        if field is None:
+            return rows
+        part = self._layout.field(field)
+        columns = rows[:, part.first : part.first + part.width]
+        inner = np.empty(part.shape, rows.dtype).strides
+        return np.lib.stride_tricks.as_strided(
+            columns, (self._rows, *part.shape), (self._layout.row_bytes, *inner)
+        )
+
+    def torch(self, field: str | None = None) -> torch.Tensor:
+        """The same as a CPU tensor."""
+        import torch
+
+        return torch.from_numpy(self.numpy(field))
+
+    def release(self) -> None:
+        """Let the bytes be handed out again. Releasing twice is harmless."""
+        if not self._is_released:
+            self._is_released = True
+            self._ring.release(self._taken.serial)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        # An array made from this keeps the slot as its base, and with it the ring's memory.
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self._layout.dtype.str,
+            "data": (self._ring.memory.address + self._taken.begin, False),
+        }
+
+    def __enter__(self) -> Self:
+        return self.wait()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_is_released"):
+            self.release()
+
+    def __repr__(self) -> str:
+        state = "released" if self._is_released else "ready" if self.is_ready else "on its way"
+        return f"RingSlot(rows={self._rows}, width={self._layout.width}, {state})"
+
+
+def store_compact(
+    values: Any,
+    positions: Any,
+    ring: Ring,
+    *,
+    stream: Any = None,
+    max_blocks: int = 16,
+    timeout_s: float | None = None,
+) -> RingSlot:
+    """Send rows to the host: densely, in order, into the next slot of a ring.
+
+    Row ``i`` of the slot is row ``positions[i]`` of ``values``.
+
+    Args:
+        values: (M, ...) float32, float16, uint8, int32 or int64; or several such arrays, in a
+            mapping or a sequence, whose rows are joined in that order: the gradients of ``sh0`` and
+            ``shN`` become rows of 48. Of a mapping the names are the slot's fields.
+        positions: (R,) int32 or int64 where the values are, in any order; or None for all rows,
+            which a copy engine moves when there is one array.
+        ring: R rows must fit into it.
+        stream, max_blocks: as for :func:`gather`.
+        timeout_s: how long to wait for room; None for good.
+
+    Returns:
+        The slot, whose ``wait`` returns when the rows have landed.
+
+    Raises:
+        TypeError, ValueError: arrays that don't fit together, or more than the ring holds.
+        IndexError: as :func:`gather`.
+        TimeoutError: no room in time. ClosedError: the ring was closed.
+
+    Asynchrony: blocks without the GIL while there is no room, then as :func:`gather`. ``values``
+        must not change until the stream has passed.
+    Cost: R rows over the link, at the speed of a copy engine.
+    """
+    layout = layout_of(values, "values")
+    sequence = values
+    if hasattr(values, "values") and not hasattr(values, "shape"):
+        sequence = list(values.values())
+    parts = parts_of(
+        sequence, None, width=layout.width, item_bytes=layout.dtype.itemsize, name="values"
+    )
+    rows = count_of(positions, "positions") if positions is not None else int(parts[0][0].shape[0])
+    slot = ring.take(rows, layout, timeout_s)
+    core, taken = ring._core, slot._taken
+    core.mark_stored(taken.serial)
+    try:
+        target = _core.Rows.of_memory(
+            core.memory,
+            first_byte=taken.begin,
+            rows=rows,
+            row_bytes=layout.row_bytes,
+            dtype=layout.dtype.name,
+        )
+        where, handle = move(
+            target,
+            Selection(slice(0, rows), rows),
+            parts,
+            to_parts=False,
+            positions=positions,
+            stream=stream,
+            max_blocks=max_blocks,
+        )
+        if where < 0:
+            taken.signal.set(taken.value)
+        else:
+            taken.signal.set_on(where, handle, taken.value)
+    except BaseException:
+        # Nothing will land: let the bytes go.
+        taken.signal.set(taken.value)
+        slot.release()
+        raise
+    return slot

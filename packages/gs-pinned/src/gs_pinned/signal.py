@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A number that only grows, by which streams and host threads wait for one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gs_pinned import _core, device
+from gs_pinned.errors import ForkedError, PoisonedError
+
+__all__ = ["Signal"]
+
+
+class Signal:
+    """A 32-bit word that one side raises and the other waits for.
+
+    The device raises it in stream order (``set_on``) and host threads ``wait``; or host work raises
+    it (``set``) and a stream waits (``wait_on``). When the host work fails, ``poison`` releases
+    every stream and every thread, threads with the reason, so that nothing hangs. Values are in
+    [0, MAX]; raise them in growing order, from one side.
+
+    Other code may wait too: the uint32 at ``address`` is >= the value once it was set. It is
+    2**31 - 1 when the signal is poisoned. The word is page-locked where there is a CUDA device and
+    valid as long as this object.
+
+    Without a device, and with ``stream=None``, everything is between threads.
+
+    Asynchrony: ``set``, ``poison``, ``set_on``, ``wait_on`` return at once; ``wait`` blocks without
+        the GIL, on a blocking event of the device when the value is to come from a stream. Dropping
+        a signal never blocks; streams that wait for it are released.
+    """
+
+    MAX = _core.MAX_SIGNAL
+
+    def __init__(self) -> None:
+        locked = device.has_device()
+        self._core = _core.Signal(locked=locked, device=device.current_device() if locked else 0)
+
+    @property
+    def address(self) -> int:
+        """Where the uint32 lies."""
+        return self._usable().address
+
+    @property
+    def value(self) -> int:
+        """The largest value set so far; ``2**31 - 1`` when poisoned."""
+        return self._usable().value
+
+    @property
+    def is_poisoned(self) -> bool:
+        return self._usable().is_poisoned
+
+    def set(self, value: int) -> None:
+        """From the host: ``value`` is reached. Never lowers it; without effect when poisoned."""
+        self._usable().set(_checked(value))
+
+    def set_on(self, stream: Any, value: int) -> None:
+        """Reach ``value`` when the stream gets here and its work so far is visible to the host.
+
+        Args:
+            stream: as for :func:`gather`; None sets it now.
+            value: above the values set before.
+
+        Raises:
+            CudaError: the stream is not one of this process's devices.
+        """
+        if stream is None:
+            return self.set(value)
+        where = _device_of(stream)
+        handle = device.stream_handle(stream, device=where)
+        return self._usable().set_on(where, handle, _checked(value))
+
+    def wait(self, value: int, timeout_s: float | None = None, *, spin_s: float = 0.0) -> None:
+        """Block this thread until ``value`` is reached.
+
+        Args:
+            value: in [0, MAX].
+            timeout_s: give up after this long; None waits for good. With a limit, the progress of a
+                stream is looked at every 50 us instead of slept on.
+            spin_s: look at the word without sleeping for this long first: wakes within
+                microseconds at the cost of a core.
+
+        Raises:
+            TimeoutError: not reached in time.
+            PoisonedError: the work that was waited for has failed.
+            CudaError: the device failed before it got there.
+        """
+        core = self._usable()
+        if timeout_s is not None and timeout_s < 0:
+            raise ValueError(f"timeout_s must be at least 0, got {timeout_s}")
+        if not core.wait(_checked(value), -1.0 if timeout_s is None else timeout_s, spin_s):
+            raise TimeoutError(f"the signal did not reach {value} in {timeout_s} s")
+        self._raise_if_poisoned()
+
+    def wait_on(self, stream: Any, value: int) -> None:
+        """Hold a stream until ``value`` is reached.
+
+        Args:
+            stream: as for :func:`gather`; None blocks this thread instead.
+            value: in [0, MAX].
+
+        Raises:
+            PoisonedError: the work has already failed. When it fails later the stream goes on, and
+                this is raised by the next call here.
+        """
+        if stream is None:
+            return self.wait(value)
+        core = self._usable()
+        self._raise_if_poisoned()
+        where = _device_of(stream)
+        handle = device.stream_handle(stream, device=where)
+        return core.wait_on(where, handle, _checked(value))
+
+    def poison(self, reason: object) -> None:
+        """Release everything that waits, now and later, because the work has failed.
+
+        Args:
+            reason: an exception or a text. The first one counts.
+        """
+        if isinstance(reason, BaseException):
+            reason = f"{type(reason).__name__}: {reason}"
+        self._usable().poison(str(reason))
+
+    @contextmanager
+    def completing(self, value: int) -> Iterator[None]:
+        """Host work that ``value`` stands for: set at the end of the block, poisoned by an
+        exception, which goes on."""
+        _checked(value)
+        try:
+            yield
+        except BaseException as error:
+            self.poison(error)
+            raise
+        self.set(value)
+
+    def __repr__(self) -> str:
+        if not self._core.is_usable:
+            return "Signal(of another process)"
+        state = "poisoned" if self._core.is_poisoned else f"value={self._core.value}"
+        return f"Signal({state}, address={self._core.address:#x})"
+
+    def _raise_if_poisoned(self) -> None:
+        if self._core.is_poisoned:
+            raise PoisonedError(self._core.reason)
+
+    def _usable(self) -> _core.Signal:
+        if not self._core.is_usable:
+            raise ForkedError(
+                "a signal must be used in the process that created it, got a child process"
+            )
+        return self._core
+
+
+def _device_of(stream: Any) -> int:
+    """The device of a stream object; of an integer handle, the current one."""
+    if problem := device.device_problem():
+        raise _core.CudaError(f"stream must be None where no CUDA device can be used: {problem}")
+    index = getattr(stream, "device_index", None)
+    return int(index) if isinstance(index, int) else device.current_device()
+
+
+def _checked(value: int) -> int:
+    if not 0 <= value <= Signal.MAX:
+        raise ValueError(f"value must lie in [0, {Signal.MAX}], got {value}")
+    return int(value)
