@@ -1,6 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adam for 3D Gaussians on the host: only the rows with work to do."""
 
+from typing import TYPE_CHECKING, Any
+
 from gs_adam._core import CudaError, __version__, build_info
 
-__all__ = ["CudaError", "__version__", "build_info"]
+if TYPE_CHECKING:
+    from gs_adam.host import HostAdam
+
+__all__ = ["CudaError", "HostAdam", "__version__", "build_info"]
+
+# These classes extend torch's, and torch is imported only where it is used.
+_NEEDS_TORCH = {"HostAdam": "gs_adam.host"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Python hands over, checked and turned into the plain structs of csrc/.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gs/python/array.hpp"
+#include "gs/thread_pool.hpp"
+#include "rows.hpp"
+
+namespace gs::adam {
+
+namespace py = pybind11;
+
+
+/// One pool per number of threads, shared by all optimizers of the module; 0: one per processor.
+std::shared_ptr<ThreadPool> shared_pool(int n_threads);
+
+/// Row ids: (R,) int32 or int64 on the CPU; None is all rows.
+Ids ids_from(py::handle object, const char* name, std::int64_t n_rows);
+
+/// A list of (rows, ...) float32 CPU arrays aligned with the tensors, or None for zero.
+Gradients gradients_from(py::handle object, const char* name, const std::vector<Tensor>& tensors,
+                         const Ids& rows, std::int64_t n_rows);
+
+/// A list of writable (rows, ...) float32 CPU arrays aligned with the tensors.
+std::vector<Matrix> outputs_from(py::handle object, const std::vector<Tensor>& tensors,
+                                 std::int64_t n_rows);
+
+/// Throws unless params, exp_avg and exp_avg_sq are lists of float32 CPU arrays of one row count.
+std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg,
+                                 const py::list& exp_avg_sq, const std::vector<int>& groups,
+                                 std::int64_t* n_rows);
+
+void register_schedule(py::module_& module);
+void register_rows(py::module_& module);
+
+}  // namespace gs::adam

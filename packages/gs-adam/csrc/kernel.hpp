@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the row kernels take: plain structs only, because files compiled for other instruction sets
+// include this header (an inline function here would be emitted for them too).
+#pragma once
+
+#include <cstdint>
+
+namespace gs::adam {
+
+/// One group's constants of one optimizer step, rounded to float32 once.
+struct Step {
+  float blend;         // exp_avg moves by blend * (gradient - exp_avg) ...
+  bool from_gradient;  // ... starting from exp_avg, or from the gradient when 1 - beta1 >= 0.5
+  float beta2;
+  float weight2;       // 1 - beta2
+  float inverse_root;  // 1 / sqrt(1 - beta2^t)
+  float eps;
+  float rate;  // lr / (1 - beta1^t)
+  float keep;  // 1 - lr * weight_decay
+};
+
+/// What a row has missed that was last updated at step s and sleeps until step t (docs: "What a
+/// sleeping row misses"). The movement of one value is
+/// exp_avg * total / y * (1 + rho^2 (skew2 - skew3 rho)), y = sqrt(exp_avg_sq) + eps, rho = eps / y.
+struct CatchUp {
+  float total;   // sum of the step sizes, each with its decay
+  float eps;     // their mean epsilon
+  float skew2;   // second and third central moments of that epsilon, relative to its mean
+  float skew3;
+  float trust;   // largest rho at which the formula is as exact as float32
+  float decay1;  // beta1^(t-s)
+  float decay2;  // beta2^(t-s)
+  float keep;    // product of 1 - lr * weight_decay
+};
+
+/// One group's CatchUp for every sleep that ends at step `target`.
+struct Sleep {
+  const CatchUp* recent;  // [window + 1], by the steps slept; [0] changes nothing
+  std::int32_t window;
+  std::int32_t target;
+  const void* series;
+  /// For sleeps longer than the window.
+  void (*distant)(const void* series, std::int32_t slept_since, std::int32_t target, CatchUp* out);
+  /// The movement of one value summed term by term, for rho > trust.
+  float (*replay)(const void* series, std::int32_t slept_since, std::int32_t target, float exp_avg,
+                  float exp_avg_sq);
+};
+
+/// One tensor of the rows. Strides are in elements, from row to row.
+struct Segment {
+  float* param;
+  float* exp_avg;
+  float* exp_avg_sq;
+  const float* grad;  // null: zero for every row
+  float* out;         // null: write back to param, exp_avg, exp_avg_sq
+  std::int64_t param_stride;
+  std::int64_t exp_avg_stride;
+  std::int64_t exp_avg_sq_stride;
+  std::int64_t grad_stride;
+  std::int64_t out_stride;
+  std::int64_t width;
+  Step step;
+  Sleep before;  // until the step before this one
+  Sleep after;   // until this step, its gradient being zero
+};
+
+/// Row ids of either width; null means row i is i.
+struct Ids {
+  const std::int32_t* narrow;
+  const std::int64_t* wide;
+  std::int64_t size;
+};
+
+/// What happens to a row that has no gradient of its own.
+enum class Absent : std::int32_t {
+  kStep,    // one step with gradient zero
+  kSleep,   // brought up to date in closed form
+  kNothing  // stands still
+};
+
+/// One call's work over positions [first, last) of `rows`.
+struct Job {
+  const Segment* segments;
+  std::int32_t n_segments;
+  Ids rows;
+  bool has_grads;
+  bool grads_by_row;        // gradient of row r at r, else at the row's position in `rows`
+  Ids pending;              // lookahead: sorted rows that have gradients, at their position here
+  bool use_pending;
+  Absent absent;
+  bool sleeps;              // rows with a gradient are first brought up to the step before
+  std::int32_t* last_step;  // [N] or null
+  std::int32_t step;
+  bool skip_non_finite;
+};
+
+/// Each returns the number of rows whose gradient holds NaN or Inf.
+using RunRows = std::int64_t (*)(const Job& job, std::int64_t first, std::int64_t last);
+
+std::int64_t run_rows_scalar(const Job& job, std::int64_t first, std::int64_t last);
+std::int64_t run_rows_avx2(const Job& job, std::int64_t first, std::int64_t last);
+std::int64_t run_rows_avx512(const Job& job, std::int64_t first, std::int64_t last);
+
+}  // namespace gs::adam

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The row kernel one value at a time: the definition that the other levels are tested against.
+// On ARM four values at a time.
+#if defined(__ARM_NEON) && defined(__aarch64__)
+#include <arm_neon.h>
+#else
+#include <cmath>
+#endif
+
+#include "kernel_body.hpp"
+
+namespace gs::adam {
+namespace {
+
+#if defined(__ARM_NEON) && defined(__aarch64__)
+
+struct Vector {
+  using Float = float32x4_t;
+  static constexpr int kLanes = 4;
+  struct All {
+    static Float load(const float* p) { return vld1q_f32(p); }
+    static void store(float* p, Float x) { vst1q_f32(p, x); }
+  };
+  struct Some {
+    std::int64_t n;
+    Float load(const float* p) const {
+      float lanes[4] = {};
+      for (std::int64_t i = 0; i < n; ++i) lanes[i] = p[i];
+      return vld1q_f32(lanes);
+    }
+    void store(float* p, Float x) const {
+      float lanes[4];
+      vst1q_f32(lanes, x);
+      for (std::int64_t i = 0; i < n; ++i) p[i] = lanes[i];
+    }
+  };
+  static Some first(std::int64_t n) { return {n}; }
+  static Float set(float x) { return vdupq_n_f32(x); }
+  static Float add(Float a, Float b) { return vaddq_f32(a, b); }
+  static Float sub(Float a, Float b) { return vsubq_f32(a, b); }
+  static Float mul(Float a, Float b) { return vmulq_f32(a, b); }
+  static Float div(Float a, Float b) { return vdivq_f32(a, b); }
+  static Float sqrt(Float a) { return vsqrtq_f32(a); }
+  static Float fma(Float a, Float b, Float c) { return vfmaq_f32(c, a, b); }
+  static unsigned bits(uint32x4_t mask) {
+    return (vgetq_lane_u32(mask, 0) & 1u) | (vgetq_lane_u32(mask, 1) & 2u) |
+           (vgetq_lane_u32(mask, 2) & 4u) | (vgetq_lane_u32(mask, 3) & 8u);
+  }
+  static unsigned beyond(Float rho, Float trust, Float m) {
+    return bits(vbicq_u32(vcgtq_f32(rho, trust), vceqzq_f32(m)));
+  }
+  static unsigned non_finite(Float g) { return bits(vmvnq_u32(vceqzq_f32(vsubq_f32(g, g)))); }
+};
+
+#else
+
+struct Vector {
+  using Float = float;
+  static constexpr int kLanes = 1;
+  struct All {
+    static Float load(const float* p) { return *p; }
+    static void store(float* p, Float x) { *p = x; }
+  };
+  static All first(std::int64_t) { return {}; }
+  static Float set(float x) { return x; }
+  static Float add(Float a, Float b) { return a + b; }
+  static Float sub(Float a, Float b) { return a - b; }
+  static Float mul(Float a, Float b) { return a * b; }
+  static Float div(Float a, Float b) { return a / b; }
+  static Float sqrt(Float a) { return std::sqrt(a); }
+  static Float fma(Float a, Float b, Float c) { return a * b + c; }
+  static unsigned beyond(Float rho, Float trust, Float m) { return rho > trust && m != 0.0f; }
+  static unsigned non_finite(Float g) { return !(g - g == 0.0f); }
+};
+
+#endif
+
+}  // namespace
+
+std::int64_t run_rows_scalar(const Job& job, std::int64_t first, std::int64_t last) {
+  return Kernel<Vector>::run_rows(job, first, last);
+}
+
+}  // namespace gs::adam

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of an optimizer: each step's constants, and what rows miss that sleep through them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernel.hpp"
+#include "series.hpp"
+
+namespace gs::adam {
+
+enum class Semantics { kDense, kDeferred, kSparse };
+
+/// One step, frozen when it began. Immutable; kept alive by the work that still needs it.
+class StepPlan {
+ public:
+  std::int32_t step() const { return step_; }
+  int n_groups() const { return static_cast<int>(constants_.size()); }
+  const Step& constants(int group) const { return constants_[group]; }
+  Sleep before(int group) const { return sleep(before_, group, step_ - 1); }
+  Sleep after(int group) const { return sleep(after_, group, step_); }
+
+ private:
+  friend class Schedule;
+  using Table = std::shared_ptr<const std::vector<CatchUp>>;
+
+  Sleep sleep(const std::vector<Table>& tables, int group, std::int32_t target) const;
+
+  std::int32_t step_ = 0;
+  std::vector<Step> constants_;
+  std::vector<Table> before_, after_;             // empty where rows do not sleep
+  std::vector<std::shared_ptr<Series>> series_;
+};
+
+/// Counts steps and remembers their rates. begin() may run while other threads use earlier plans.
+class Schedule {
+ public:
+  Schedule(int n_groups, Semantics semantics, bool bias_correction)
+      : n_groups_(n_groups), semantics_(semantics), bias_correction_(bias_correction) {}
+
+  int n_groups() const { return n_groups_; }
+  Semantics semantics() const { return semantics_; }
+  std::int32_t step() const { return step_; }
+
+  /// Starts the next step. Where rows sleep, betas other than the last step's need `all_awake`.
+  /// Throws gs::Error and changes nothing when an option is out of range.
+  std::shared_ptr<const StepPlan> begin(const std::vector<Options>& options, bool all_awake);
+
+  /// The last step begun. After restore() its constants are not known, only how rows sleep.
+  std::shared_ptr<const StepPlan> now();
+
+  /// Where rows sleep: (rate, eps, keep, log_keep) of every step and (total, eps, skew2, skew3,
+  /// trust) of every sleep that outlasted the window, [step + 1] a group, and its betas. restore()
+  /// continues from them bit for bit.
+  const Series* series(int group) const { return series_.empty() ? nullptr : series_[group].get(); }
+  void restore(std::int32_t step, std::vector<std::shared_ptr<Series>> series);
+  /// Counts from `step`, nothing asleep.
+  void restart(std::int32_t step);
+
+ private:
+  void check(const std::vector<Options>& options, bool all_awake) const;
+  std::vector<StepPlan::Table> tables(std::int32_t target) const;
+
+  int n_groups_;
+  Semantics semantics_;
+  bool bias_correction_;
+  std::int32_t step_ = 0;
+  std::vector<std::shared_ptr<Series>> series_;
+  std::shared_ptr<const StepPlan> last_;
+};
+
+}  // namespace gs::adam

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a state dict holds beyond torch.optim.Adam's, and whether one fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gs_adam import _core
+from gs_adam._tensors import MOMENTS
+
+KEY = "gs_adam"
+"""Top-level key of a deferred optimizer's own part: ``last_step`` and the steps so far."""
+
+
+def pack_schedule(schedule: _core.Schedule, n_groups: int) -> list[dict[str, Any]]:
+    """The steps so far, a dict a group of betas and tensors; empty before the first step."""
+    packed = []
+    for group in range(n_groups):
+        state = schedule.state(group)
+        if state is None:
+            return []
+        packed.append(
+            {k: v if isinstance(v, float) else torch.from_numpy(v) for k, v in state.items()}
+        )
+    return packed
+
+
+def unpack_schedule(packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What `_core.Schedule.restore` takes."""
+    return [
+        {k: v.cpu().numpy() if isinstance(v, torch.Tensor) else v for k, v in group.items()}
+        for group in packed
+    ]
+
+
+def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
+    """The step of a state dict that fits these groups.
+
+    Raises:
+        ValueError: other groups or shapes, moments missing, or steps that differ by parameter.
+    """
+    saved = state_dict["param_groups"]
+    counts = [len(group["params"]) for group in groups]
+    if [len(group["params"]) for group in saved] != counts:
+        raise ValueError(
+            f"state_dict must have groups of {counts} parameters, got "
+            f"{[len(group['params']) for group in saved]}"
+        )
+    steps = set()
+    ids = [i for group in saved for i in group["params"]]
+    params = [param for group in groups for param in group["params"]]
+    for k, (i, param) in enumerate(zip(ids, params, strict=True)):
+        state = state_dict["state"].get(i)
+        steps.add(int(state["step"]) if state else 0)
+        for key in MOMENTS if state else ():
+            if key not in state:
+                raise ValueError(f"state_dict must hold {key} of params[{k}], got {list(state)}")
+            if state[key].shape != param.shape:
+                raise ValueError(
+                    f"state_dict must hold {key} of params[{k}] with shape {tuple(param.shape)}, "
+                    f"got {tuple(state[key].shape)}"
+                )
+    if len(steps) > 1:
+        raise ValueError(f"state_dict must hold one step for all parameters, got {sorted(steps)}")
+    return steps.pop()
+
+
+def check_own(
+    own: dict[str, Any], *, step: int, n_rows: int, n_groups: int, deferred: bool
+) -> None:
+    """Raise unless a deferred optimizer's own part of a state dict fits."""
+    last_step = own["last_step"]
+    if tuple(last_step.shape) != (n_rows,) or last_step.dtype != torch.int32:
+        raise ValueError(
+            f"state_dict must hold last_step of ({n_rows},) int32, got {tuple(last_step.shape)} "
+            f"{last_step.dtype}"
+        )
+    if not deferred and bool((last_step < step).any()):
+        raise ValueError(
+            "state_dict must hold no sleeping rows unless semantics is deferred; "
+            "flush before saving"
+        )
+    if step and len(own["schedule"]) != n_groups:
+        raise ValueError(
+            f"state_dict must hold the steps of {n_groups} groups, got {len(own['schedule'])}"
+        )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tensors of a host optimizer must be, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gs_adam import _core
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def check_param(param: torch.Tensor, name: str) -> None:
+    """Raise unless ``param`` is float32 on the CPU with contiguous rows."""
+    if param.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {param.dtype}")
+    if param.device.type != "cpu":
+        raise ValueError(
+            f"{name} must be on the CPU, got {param.device}; DeviceAdam updates CUDA tensors"
+        )
+    if param.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {param.layout}")
+    if param.ndim == 0:
+        raise ValueError(f"{name} must have rows, got a scalar")
+
+
+def check_same_rows(tensors: Sequence[torch.Tensor], name: str) -> None:
+    """Raise unless all have the first one's number of rows."""
+    for k, tensor in enumerate(tensors):
+        if len(tensor) != len(tensors[0]):
+            raise ValueError(
+                f"{name}[{k}] must have {len(tensors[0])} rows as {name}[0], "
+                f"got shape {tuple(tensor.shape)}; other lengths need their own optimizer"
+            )
+
+
+def check_state(param: torch.Tensor, state: dict[str, Any], name: str) -> None:
+    """Raise unless the moments in ``state`` are float32 CPU tensors of ``param``'s shape."""
+    for key in MOMENTS:
+        value = state[key]
+        if value.shape != param.shape:
+            remedy = (
+                "; after densification call append_rows, keep_rows or permute_rows, or rebind"
+                if len(value) != len(param)
+                else ""
+            )
+            raise ValueError(
+                f"{key} of {name} must have shape {tuple(param.shape)} as its parameter, "
+                f"got {tuple(value.shape)}{remedy}"
+            )
+        check_param(value, f"{key} of {name}")
+
+
+def place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor's rows lie; equal places need no new binding."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+def as_ids(rows: Any, n_rows: int) -> Any:
+    """Row ids as the native part takes them: None, or (R,) int32 or int64.
+
+    Args:
+        rows: None, (R,) ids, or an (n_rows,) bool mask; numpy or torch.
+        n_rows: N.
+
+    Raises:
+        ValueError: a mask of another length.
+    """
+    if rows is None:
+        return None
+    is_mask = getattr(rows, "dtype", None) in (torch.bool, bool)
+    if not is_mask:
+        return rows.detach() if isinstance(rows, torch.Tensor) else rows
+    if tuple(rows.shape) != (n_rows,):
+        raise ValueError(f"rows must be a mask of ({n_rows},), got shape {tuple(rows.shape)}")
+    ids = rows.nonzero()
+    return ids.flatten() if isinstance(ids, torch.Tensor) else ids[0]
+
+
+def bind(
+    params: Sequence[torch.Tensor],
+    states: Sequence[dict[str, Any]],
+    groups: Sequence[int],
+    last_step: torch.Tensor | None,
+    schedule: _core.Schedule,
+    *,
+    skip_nonfinite: bool,
+    threads: int,
+) -> _core.Rows:
+    """The native view of these tensors. It borrows them: keep them alive and where they are."""
+    return _core.Rows(
+        list(params),
+        [state["exp_avg"] for state in states],
+        [state["exp_avg_sq"] for state in states],
+        list(groups),
+        last_step,
+        schedule,
+        skip_nonfinite,
+        threads,
+    )
