@@ -125,10 +125,9 @@ class Array {
 
   /// C order without gaps; an array without elements always is.
   const Array& contiguous() const {
-    if (tensor_->strides == nullptr) return *this;
+    if (tensor_->strides == nullptr || is_empty()) return *this;
     std::int64_t expected = 1;
     for (int i = ndim() - 1; i >= 0; --i) {
-      if (size(i) == 0) return *this;
       if (size(i) != 1 && tensor_->strides[i] != expected)
         detail::throw_error<Error>(
             name_, " must be contiguous, got strides that leave gaps or reorder it");
@@ -139,11 +138,9 @@ class Array {
 
   /// C order within a row; rows may be further apart than they are wide.
   const Array& row_contiguous() const {
-    // The strides of an array without rows may be anything.
-    if (tensor_->strides == nullptr || size(0) == 0) return *this;
+    if (tensor_->strides == nullptr || is_empty()) return *this;
     std::int64_t expected = 1;
     for (int i = ndim() - 1; i >= 1; --i) {
-      if (size(i) == 0) return *this;
       if (size(i) != 1 && tensor_->strides[i] != expected)
         detail::throw_error<Error>(
             name_, " must have contiguous rows, got strides that leave gaps inside a row");
@@ -196,6 +193,13 @@ class Array {
   }
 
  private:
+  /// Then strides may be anything.
+  bool is_empty() const {
+    for (int i = 0; i < ndim(); ++i)
+      if (size(i) == 0) return true;
+    return false;
+  }
+
   static py::object export_capsule(const py::object& source) {
     py::object exporter = source.attr("__dlpack__");
     const auto device = source.attr("__dlpack_device__")().cast<py::tuple>();
