@@ -241,6 +241,8 @@ class ImageCache(Generic[Key]):
                     self._keep(key, image)
             elif error is not None and decoding.is_ahead and not decoding.n_waiting:
                 self._failed[key] = error
+            else:
+                self._look_again(key)  # who asked has the error; a later need tries again
             self._changed.notify_all()
 
     # ---- all below is called with the lock held -----------------------------------------------
@@ -265,8 +267,10 @@ class ImageCache(Generic[Key]):
         """The decode of ``key`` that is under way, or else a new one for the caller to run."""
         while True:
             if key in self._failed:
+                error = self._failed.pop(key)
                 self._look_again(key)
-                raise self._failed.pop(key)
+                self._changed.notify_all()
+                raise error
             if key in self._decoding:
                 return self._decoding[key], False
             if key in self._held:  # it came while we waited for room
