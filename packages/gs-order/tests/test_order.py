@@ -4,9 +4,10 @@ import time
 import numpy as np
 import pytest
 import torch
-from gs_order import CostModel, order, reference, xor_counts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gs_order import CostModel, order, reference, xor_counts
 
 
 def flight(seed, n_views, n_points=3000):

@@ -2,11 +2,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gs_order import and_counts, estimate_xor_counts, reference, xor_counts
 from gs_order.bits import CHUNK_ROWS
 from gs_order.overlap import hash_ids
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def random_visible(seed, n_rows, n_views):

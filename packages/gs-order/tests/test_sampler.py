@@ -4,9 +4,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from gs_order import ViewSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gs_order import ViewSampler
 
 
 def cameras(n, seed=0):

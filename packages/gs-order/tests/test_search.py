@@ -3,6 +3,9 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gs_order import reference
 from gs_order.search import (
     exact_path,
@@ -14,8 +17,6 @@ from gs_order.search import (
     shortest_path,
     with_sentinels,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def random_distances(seed, n, kind):

@@ -2,9 +2,10 @@
 import numpy as np
 import pytest
 import torch
-from gs_order import trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gs_order import trajectory
 
 
 def length(points, views):

@@ -5,6 +5,9 @@ from gs_order.build import __version__, build_info
 from gs_order.cost import Cost, CostModel
 from gs_order.order import order
 from gs_order.overlap import Estimate, and_counts, estimate_xor_counts, xor_counts
+from gs_order.plan import Plan, Step, plan
+from gs_order.plan_host import HostPlan
+from gs_order.ragged import Ragged
 from gs_order.sampler import ViewSampler
 from gs_order.trajectory import trajectory
 
@@ -12,12 +15,17 @@ __all__ = [
     "Cost",
     "CostModel",
     "Estimate",
+    "HostPlan",
+    "Plan",
+    "Ragged",
+    "Step",
     "ViewSampler",
     "__version__",
     "and_counts",
     "build_info",
     "estimate_xor_counts",
     "order",
+    "plan",
     "trajectory",
     "xor_counts",
 ]

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -21,27 +22,26 @@ CHUNK_ROWS = 1 << 16
 """Rows that one task handles: 64 views of them are 512 KiB of bits, which a core's L2 holds."""
 
 
-@intrinsic
-def popcount(typing_context: Any, word: Any) -> Any:
-    """Number of set bits of a uint64."""
-
+def _popcount(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
 
     return types.uint64(types.uint64), generate
 
 
-@intrinsic
-def lowest_bit(typing_context: Any, word: Any) -> Any:
-    """Index of the lowest set bit of a uint64 that is not zero."""
-
+def _lowest_bit(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        from llvmlite import ir
-
         zero_is_undefined = ir.Constant(ir.IntType(1), 1)
         return builder.cttz(args[0], zero_is_undefined)
 
     return types.uint64(types.uint64), generate
+
+
+popcount: Any = intrinsic(_popcount)
+"""Number of set bits of a uint64, in compiled code."""
+
+lowest_bit: Any = intrinsic(_lowest_bit)
+"""Index of the lowest set bit of a uint64 that is not zero, in compiled code."""
 
 
 def n_threads() -> int:

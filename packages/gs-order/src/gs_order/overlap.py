@@ -118,7 +118,7 @@ def _pair_counts(columns, pairs):  # type: ignore[no-untyped-def]
             for b in range(0 if pairs else a, a + 1):
                 total = np.uint64(0)
                 for w in range(start, stop):
-                    total += popcount(columns[a, w] & columns[b, w])  # type: ignore[call-arg]
+                    total += popcount(columns[a, w] & columns[b, w])
                 counts[a, b] += np.int64(total)
     for a in range(n_views):
         for b in range(a):

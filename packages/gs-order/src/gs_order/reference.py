@@ -43,3 +43,49 @@ def shortest_path_length(distance: Matrix, start: int | None = None) -> float:
         for views in itertools.permutations(views)
         if start is None or views[0] == start
     )
+
+
+def plan(
+    ids: Matrix, visible: Matrix, order: Matrix, retain: str | int, ahead: int = 0
+) -> list[dict[str, list[int]]]:
+    """The lists of every microbatch, from Python sets.
+
+    Args:
+        visible: (U, B) bool.
+        retain: ``"previous"``, ``"last_use"``, or a capacity: of the rows that wait, those used
+            last are given up, by highest id among equals, at the first microbatch during which
+            more wait than fit.
+    """
+    sets = [set(ids[visible[:, view]].tolist()) for view in order]
+    n = len(sets)
+    next_use = [{x: _next(sets, x, i + 1) for x in sets[i]} for i in range(n)]
+    waits: set[tuple[int, int, int]] = set()  # (next use, id, use): stays on the device between
+    if retain == "previous":
+        waits = {(i + 1, x, i) for i in range(n) for x in sets[i] if next_use[i][x] == i + 1 < n}
+    else:
+        waits = {(j, x, i) for i in range(n) for x, j in next_use[i].items() if j < n}
+    if not isinstance(retain, str):
+        for t in range(n):
+            here = set().union(*sets[t : t + ahead + 1])
+            idle = sorted(w for w in waits if w[2] < t and w[0] > t + ahead)
+            waits -= set(idle[max(0, retain - len(here)) :])
+    steps = []
+    for i, here in enumerate(sets):
+        kept = {x for j, x, _ in waits if j == i}
+        carried = {x for _, x, p in waits if p == i}
+        final = {x for x in here if next_use[i][x] == n}
+        parts = {
+            "visible": here,
+            "load": here - kept,
+            "retain": kept,
+            "store": here - carried,
+            "carry": carried,
+            "returning": here - carried - final,
+            "final": final,
+        }
+        steps.append({kind: sorted(part) for kind, part in parts.items()})
+    return steps
+
+
+def _next(sets: list[set[int]], row: int, start: int) -> int:
+    return next((j for j in range(start, len(sets)) if row in sets[j]), len(sets))
