@@ -19,6 +19,10 @@ InFlight::~InFlight() {
 }
 
 void InFlight::record(int device, std::uintptr_t stream) {
+  // An event recorded into a graph can't be asked for; who replays the graph keeps the memory.
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  GS_CUDA_TRY(cudaStreamIsCapturing(cuda::as_stream(stream), &capture));
+  if (capture != cudaStreamCaptureStatusNone) return;
   std::lock_guard<std::mutex> lock(mutex_);
   Use* found = nullptr;
   for (Use& use : uses_) {
@@ -33,8 +37,7 @@ void InFlight::record(int device, std::uintptr_t stream) {
   cuda::DeviceGuard guard(device);
   if (found == nullptr) {
     cudaEvent_t event = nullptr;
-    GS_CUDA_TRY(
-        cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+    GS_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
     uses_.push_back(Use{device, stream, event});
     found = &uses_.back();
   }

@@ -17,7 +17,8 @@ class InFlight {
   InFlight& operator=(const InFlight&) = delete;
   ~InFlight();
 
-  /// Everything on `stream` up to now uses the memory. `device` is the stream's.
+  /// Everything on `stream` up to now uses the memory. `device` is the stream's. Nothing is noted
+  /// while the stream is captured into a graph.
   void record(int device, std::uintptr_t stream);
 
   /// Makes later work on `stream` wait for every recorded use.

@@ -85,8 +85,8 @@ void commit_pages(void* data, std::size_t bytes) {
                         [&](std::int64_t first, std::int64_t last) {
                           GS_CHECK_AS(MemoryError,
                                       touch(static_cast<char*>(data) + first, last - first),
-                                      "committing ", bytes, " bytes of host memory failed: ",
-                                      std::strerror(ENOMEM));
+                                      "committing ", bytes,
+                                      " bytes of host memory failed: ", std::strerror(ENOMEM));
                         });
   } catch (...) {
     decommit_pages(data, bytes);

@@ -112,9 +112,9 @@ std::size_t Ring::taken_bytes() const {
 
 std::size_t Ring::taken_slots() const {
   std::lock_guard<std::mutex> guard(mutex_);
-  return static_cast<std::size_t>(std::count_if(
-      held_.begin(), held_.end(),
-      [this](const Held& held) { return !held.released || !has_landed(held); }));
+  return static_cast<std::size_t>(
+      std::count_if(held_.begin(), held_.end(),
+                    [this](const Held& held) { return !held.released || !has_landed(held); }));
 }
 
 }  // namespace gs::pinned

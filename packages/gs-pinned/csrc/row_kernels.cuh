@@ -198,8 +198,7 @@ __global__ void __launch_bounds__(kThreads)
       const std::int64_t target = row_behind<Id>(split.whole.ids, place.i, split.whole.rows, fault);
       const std::int64_t row = row_behind<Id>(split.parts_ids, place.i, split.parts_rows, fault);
       if (target < 0 || row < 0) continue;
-      to[u] =
-          reinterpret_cast<Vec*>(split.whole.data + target * split.whole.stride) + place.column;
+      to[u] = reinterpret_cast<Vec*>(split.whole.data + target * split.whole.stride) + place.column;
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
         const char* from =
@@ -216,8 +215,7 @@ __global__ void __launch_bounds__(kThreads)
       } else {
 #pragma unroll
         for (int k = 0; k < kPieces; ++k)
-          if ((present[u] >> k & 1u) != 0)
-            reinterpret_cast<Piece*>(to[u])[k] = value[u].pieces[k];
+          if ((present[u] >> k & 1u) != 0) reinterpret_cast<Piece*>(to[u])[k] = value[u].pieces[k];
       }
     }
   }

@@ -13,8 +13,8 @@ namespace gs::pinned {
 void keep_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n);
 
 /// Row i becomes old row ids[i] for all rows, ids a permutation of them. Parallel; needs n * 64
-/// bytes beside the rows (or a 64th of them if that is more), because a permutation followed cycle by
-/// cycle would keep one thread busy alone. Trusts the ids.
+/// bytes beside the rows (or a 64th of them if that is more), because a permutation followed cycle
+/// by cycle would keep one thread busy alone. Trusts the ids.
 void permute_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n);
 
 /// Throws gs::Error unless the ids are strictly increasing, gs::RangeError unless in [0, rows).

@@ -83,9 +83,8 @@ void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
   cuda::DeviceGuard on(device);
   cudaEvent_t made = nullptr;
   GS_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync));
-  std::shared_ptr<void> event(made, [](void* last) {
-    (void)cudaEventDestroy(static_cast<cudaEvent_t>(last));
-  });
+  std::shared_ptr<void> event(
+      made, [](void* last) { (void)cudaEventDestroy(static_cast<cudaEvent_t>(last)); });
   write_word_on(word_, value, device, stream);
   GS_CUDA_TRY(cudaEventRecord(made, cuda::as_stream(stream)));
   in_flight_.record(device, stream);

@@ -17,8 +17,8 @@ namespace gs::pinned {
 constexpr std::uint32_t kPoison = 0x7fffffffu;
 constexpr std::uint32_t kMaxSignal = kPoison - 1;
 
-/// One 32-bit word and the threads that wait for it. Values are in [0, kMaxSignal] and are to be set
-/// in growing order, from the host or from one stream. Thread-safe.
+/// One 32-bit word and the threads that wait for it. Values are in [0, kMaxSignal] and are to be
+/// set in growing order, from the host or from one stream. Thread-safe.
 ///
 /// The destructor never blocks: with stream work in flight the word is poisoned, which releases
 /// streams that wait for it, and is left to the end of the process.

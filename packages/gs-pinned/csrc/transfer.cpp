@@ -131,12 +131,11 @@ void transfer_on_host(const Transfer& t) {
   const std::int64_t stride = t.to_parts ? part.stride : t.whole_stride;
   const bool dense = t.n_parts == 1 && (t.to_parts ? t.parts_ids : t.whole_ids).data == nullptr &&
                      stride == part.bytes;
-  const bool stream = dense && !t.add && can_stream(to, part.bytes) &&
-                      t.n * t.row_bytes >= kStreamBytes;
-  pool().parallel_for(0, t.n, std::max<std::int64_t>(1, kPieceBytes / t.row_bytes),
-                      [&](std::int64_t first, std::int64_t last) {
-                        move_rows(t, first, last, stream);
-                      });
+  const bool stream =
+      dense && !t.add && can_stream(to, part.bytes) && t.n * t.row_bytes >= kStreamBytes;
+  pool().parallel_for(
+      0, t.n, std::max<std::int64_t>(1, kPieceBytes / t.row_bytes),
+      [&](std::int64_t first, std::int64_t last) { move_rows(t, first, last, stream); });
 }
 
 bool find_bad_id(Ids ids, std::int64_t n, std::int64_t rows, std::int64_t* bad) {

@@ -60,10 +60,9 @@ void launch_copy(const RowCopy& first, const RowCopy& second, std::int64_t row_b
                  const Launch& launch) {
   constexpr int kUnroll = kUnrollOf<Vec>;
   const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(Vec));
-  copy_rows_kernel<Vec, Id>
-      <<<n_blocks((first.n + second.n) * each, kUnroll, launch), kThreads, 0,
-         cuda::as_stream(launch.stream)>>>(first, second, static_cast<unsigned>(each),
-                                           launch.fault);
+  copy_rows_kernel<Vec, Id><<<n_blocks((first.n + second.n) * each, kUnroll, launch), kThreads, 0,
+                              cuda::as_stream(launch.stream)>>>(
+      first, second, static_cast<unsigned>(each), launch.fault);
 }
 
 template <class Id>
@@ -137,9 +136,8 @@ void launch_add(const RowCopy& copy, std::int64_t row_bytes, int width, const La
   const auto go = [&](auto lanes) {
     constexpr int kLanes = decltype(lanes)::value;
     const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(T) * kLanes);
-    add_rows_kernel<T, kLanes, Id>
-        <<<n_blocks(copy.n * each, 4, launch), kThreads, 0, stream>>>(
-            copy, static_cast<unsigned>(each), launch.fault);
+    add_rows_kernel<T, kLanes, Id><<<n_blocks(copy.n * each, 4, launch), kThreads, 0, stream>>>(
+        copy, static_cast<unsigned>(each), launch.fault);
   };
   if (width == 16)
     go(std::integral_constant<int, 16 / sizeof(T)>{});
@@ -188,8 +186,7 @@ void transfer_on_device(const Transfer& t, const Launch& launch) {
     Width width;
     add_widths(t, &width);
     with_id_type(has_wide_ids(t), [&](auto id) {
-      launch_copy<decltype(id)>(as_row_copy(t), RowCopy{}, t.parts[0].bytes, width.bytes(),
-                                launch);
+      launch_copy<decltype(id)>(as_row_copy(t), RowCopy{}, t.parts[0].bytes, width.bytes(), launch);
     });
   }
   GS_CUDA_TRY(cudaGetLastError());
@@ -211,8 +208,8 @@ void transfer_two_on_device(const Transfer& first, const Transfer& second, const
 bool is_dense_copy(const Transfer& t) {
   const Part& part = t.parts[0];
   return !t.add && t.n_parts == 1 && t.whole_ids.data == nullptr && t.parts_ids.data == nullptr &&
-         part.bytes == t.row_bytes && (t.n <= 1 || (part.stride == part.bytes &&
-                                                    t.whole_stride == t.row_bytes));
+         part.bytes == t.row_bytes &&
+         (t.n <= 1 || (part.stride == part.bytes && t.whole_stride == t.row_bytes));
 }
 
 void copy_dense(const Transfer& t, const std::vector<std::size_t>& cuts, const Launch& launch) {
@@ -223,8 +220,8 @@ void copy_dense(const Transfer& t, const std::vector<std::size_t>& cuts, const L
     char* whole = t.whole + begin;
     char* part = t.parts[0].data + begin;
     if (begin < end)
-      GS_CUDA_TRY(cudaMemcpyAsync(t.to_parts ? part : whole, t.to_parts ? whole : part,
-                                  end - begin, cudaMemcpyDefault, stream));
+      GS_CUDA_TRY(cudaMemcpyAsync(t.to_parts ? part : whole, t.to_parts ? whole : part, end - begin,
+                                  cudaMemcpyDefault, stream));
   };
   std::size_t begin = 0;
   for (const std::size_t cut : cuts) {

@@ -30,8 +30,7 @@ struct Ids {
   std::int64_t bytes_each() const { return wide ? 8 : 4; }
   /// The ids from the i-th on.
   Ids from(std::int64_t i) const {
-    return data == nullptr ? *this
-                           : Ids{static_cast<const char*>(data) + i * bytes_each(), wide};
+    return data == nullptr ? *this : Ids{static_cast<const char*>(data) + i * bytes_each(), wide};
   }
 };
 

@@ -10,6 +10,7 @@
 #include "bindings/register.hpp"
 #include "device.hpp"
 #include "gs/error.hpp"
+#include "gs/python/release_gil.hpp"
 
 namespace py = pybind11;
 
@@ -26,8 +27,8 @@ Lock lock_named(const std::string& name) {
 }  // namespace
 
 void register_memory(py::module_& module) {
-  module.def("device_problem", &device_problem, py::call_guard<py::gil_scoped_release>());
-  module.def("device_count", &device_count, py::call_guard<py::gil_scoped_release>());
+  module.def("device_problem", &device_problem, py::call_guard<python::ReleaseGil>());
+  module.def("device_count", &device_count, py::call_guard<python::ReleaseGil>());
   module.def("locked_bytes", &Memory::locked_total);
   module.def("physical_bytes", &physical_bytes);
   module.def("available_bytes", &available_bytes);
@@ -39,9 +40,10 @@ void register_memory(py::module_& module) {
            }),
            py::arg("reserved"), py::kw_only(), py::arg("lock"), py::arg("device") = 0)
       .def("grow", &Memory::grow, py::arg("bytes"), py::kw_only(), py::arg("may_be_pageable"),
-           py::call_guard<py::gil_scoped_release>())
-      .def("wait_idle", [](Memory& memory) { memory.in_flight().wait(); },
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<python::ReleaseGil>())
+      .def(
+          "wait_idle", [](Memory& memory) { memory.in_flight().wait(); },
+          py::call_guard<python::ReleaseGil>())
       .def_property_readonly("is_busy", [](Memory& memory) { return memory.in_flight().busy(); })
       .def_property_readonly("is_usable", &Memory::is_usable)
       .def_property_readonly("is_locked", &Memory::is_locked)

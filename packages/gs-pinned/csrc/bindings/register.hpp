@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "gs/python/release_gil.hpp"
+
 namespace gs::pinned {
 
 void register_memory(pybind11::module_& module);
@@ -19,7 +21,7 @@ template <class T>
 std::shared_ptr<T> share(T* object) {
   return std::shared_ptr<T>(object, [](T* last) {
     if (PyGILState_Check() != 0) {
-      pybind11::gil_scoped_release release;
+      python::ReleaseGil release;
       delete last;
     } else {
       delete last;

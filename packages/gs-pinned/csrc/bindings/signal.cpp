@@ -11,6 +11,7 @@
 #include <string>
 
 #include "bindings/register.hpp"
+#include "gs/python/release_gil.hpp"
 #include "ring.hpp"
 
 #if defined(GS_WITH_CUDA)
@@ -33,14 +34,13 @@ Outcome until_answered(double timeout_s, Call&& call) {
   for (;;) {
     Outcome outcome;
     {
-      py::gil_scoped_release release;
+      python::ReleaseGil release;
       outcome = call(left);
     }
     if (outcome != Outcome::kAgain) return outcome;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (timeout_s >= 0)
-      left = std::max(
-          0.0, timeout_s - std::chrono::duration<double>(Clock::now() - start).count());
+      left = std::max(0.0, timeout_s - std::chrono::duration<double>(Clock::now() - start).count());
   }
 }
 
@@ -61,9 +61,9 @@ std::optional<RingSlot> take(Ring& ring, std::size_t bytes, double timeout_s) {
   const Outcome outcome = until_answered<Outcome>(
       timeout_s, [&](double left) { return ring.take(bytes, left, &slot); });
   if (outcome == Outcome::kTimedOut) {
-    PyErr_SetString(PyExc_TimeoutError,
-                    ("no " + std::to_string(bytes) + " bytes of the ring became free in time")
-                        .c_str());
+    PyErr_SetString(
+        PyExc_TimeoutError,
+        ("no " + std::to_string(bytes) + " bytes of the ring became free in time").c_str());
     throw py::error_already_set();
   }
   if (outcome == Outcome::kClosed) return std::nullopt;
@@ -87,12 +87,12 @@ void register_signal(py::module_& module) {
       .def_property_readonly("is_usable", &Signal::is_usable)
       .def_property_readonly("is_poisoned", &Signal::is_poisoned)
       .def_property_readonly("reason", &Signal::reason)
-      .def("set", &Signal::set, py::arg("value"), py::call_guard<py::gil_scoped_release>())
-      .def("poison", &Signal::poison, py::arg("reason"), py::call_guard<py::gil_scoped_release>())
+      .def("set", &Signal::set, py::arg("value"), py::call_guard<python::ReleaseGil>())
+      .def("poison", &Signal::poison, py::arg("reason"), py::call_guard<python::ReleaseGil>())
       .def("set_on", &Signal::set_on, py::arg("device"), py::arg("stream"), py::arg("value"),
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<python::ReleaseGil>())
       .def("wait_on", &Signal::wait_on, py::arg("device"), py::arg("stream"), py::arg("value"),
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<python::ReleaseGil>())
       .def("wait", &wait_for, py::arg("value"), py::arg("timeout_s"), py::arg("spin_s"));
 }
 
@@ -107,9 +107,9 @@ void register_ring(py::module_& module) {
           py::return_value_policy::reference);
   py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", py::module_local())
       .def(py::init([](std::size_t bytes, bool locked, int device, bool may_be_pageable) {
-             py::gil_scoped_release release;
-             return share(new Ring(bytes, locked ? Lock::kCuda : Lock::kNone, device,
-                                   may_be_pageable));
+             python::ReleaseGil release;
+             return share(
+                 new Ring(bytes, locked ? Lock::kCuda : Lock::kNone, device, may_be_pageable));
            }),
            py::arg("bytes"), py::kw_only(), py::arg("locked"), py::arg("device"),
            py::arg("may_be_pageable"))

@@ -14,6 +14,7 @@
 #include "fault.hpp"
 #include "gs/error.hpp"
 #include "gs/python/array.hpp"
+#include "gs/python/release_gil.hpp"
 #include "memory.hpp"
 #include "row_operations.hpp"
 
@@ -217,9 +218,9 @@ Prepared prepare(const Rows& rows, const PartArrays& parts, bool to_parts) {
         Part{array->bytes(), array->row_stride() * array->item_bytes(), offset, bytes};
     prepared.arrays.push_back(std::move(array));
   }
-  GS_CHECK(rows.device < 0 || rows.device == prepared.device,
-           "table must be in host memory or on the device of the other arrays, got cuda:",
-           rows.device);
+  GS_CHECK(
+      rows.device < 0 || rows.device == prepared.device,
+      "table must be in host memory or on the device of the other arrays, got cuda:", rows.device);
   return prepared;
 }
 
@@ -239,7 +240,7 @@ void move_rows(const Rows& rows, const py::object& ids, const PartArrays& parts,
            t.whole_rows);
   GS_CHECK(parts_ids.ptr() != Py_None || n == t.parts_rows, to_parts ? "out" : "values",
            " must have one row per id, got ", t.parts_rows, " rows for ", n, " ids");
-  py::gil_scoped_release release;
+  python::ReleaseGil release;
   if (prepared.device < 0)
     run_on_host(t);
   else
@@ -251,9 +252,9 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
                      const py::object& out_slots, std::int64_t n_retain, const py::object& out,
                      const Options& options) {
   const Rows kept = Rows::of_array(source, "source");
-  GS_CHECK(kept.row_bytes == rows.row_bytes && kept.dtype == rows.dtype, "source must have rows of ",
-           rows.row_bytes, " bytes and dtype ", rows.dtype, " like the table, got ", kept.row_bytes,
-           " and ", kept.dtype);
+  GS_CHECK(kept.row_bytes == rows.row_bytes && kept.dtype == rows.dtype,
+           "source must have rows of ", rows.row_bytes, " bytes and dtype ", rows.dtype,
+           " like the table, got ", kept.row_bytes, " and ", kept.dtype);
   Prepared loads = prepare(rows, {{out, 0}}, true);
   Prepared keeps = prepare(kept, {{out, 0}}, true);
   GS_CHECK(loads.transfer.parts[0].bytes == rows.row_bytes,
@@ -279,7 +280,7 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   keeps.transfer.whole_ids = from.ids;
   keeps.transfer.parts_ids = to.ids;
   keeps.transfer.n = n_retain;
-  py::gil_scoped_release release;
+  python::ReleaseGil release;
   if (device < 0) {
     check_ids(to.ids, n_retain, keeps.transfer.parts_rows, "out_slots", true);
     check_ids(from.ids, n_retain, kept.rows, "source_slots", false);
@@ -295,9 +296,8 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   raise_faults();
   check_for_device(loads.transfer, device, options);
   check_for_device(keeps.transfer, device, options);
-  transfer_two_on_device(
-      loads.transfer, keeps.transfer,
-      Launch{device, options.stream, options.max_blocks, fault_record(device)});
+  transfer_two_on_device(loads.transfer, keeps.transfer,
+                         Launch{device, options.stream, options.max_blocks, fault_record(device)});
   if (rows.memory) rows.memory->in_flight().record(device, options.stream);
 #else
   run_on_device(loads.transfer, rows, device, options);
@@ -306,7 +306,7 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
 
 void keep(const Rows& rows, const py::object& ids, std::int64_t n) {
   const IdArray kept(ids, "ids", n, -1);
-  py::gil_scoped_release release;
+  python::ReleaseGil release;
   check_increasing(kept.ids, n, rows.rows);
   rows.memory->in_flight().wait();
   keep_rows(rows.data, rows.row_bytes, kept.ids, n);
@@ -314,7 +314,7 @@ void keep(const Rows& rows, const py::object& ids, std::int64_t n) {
 
 void permute(const Rows& rows, const py::object& perm) {
   const IdArray order(perm, "perm", rows.rows, -1);
-  py::gil_scoped_release release;
+  python::ReleaseGil release;
   check_permutation(order.ids, rows.rows);
   rows.memory->in_flight().wait();
   permute_rows(rows.data, rows.row_bytes, order.ids, rows.rows);

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transfer answers to arguments that don't fit, before it moves anything."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gs_pinned import (
+    CudaError,
+    Ring,
+    Table,
+    device,
+    gather,
+    gather_retained,
+    scatter,
+    store_compact,
+)
+
+
+def ids(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values)
+
+
+def zeros(*shape: int) -> np.ndarray[Any, Any]:
+    return np.zeros(shape, "f4")
+
+
+@pytest.mark.parametrize(
+    ("index", "out", "error", "text"),
+    [
+        (ids(5), zeros(1, 4), IndexError, r"ids must lie in \[0, 5\), got 5"),
+        (ids(0, -1), zeros(2, 4), IndexError, r"ids must lie in \[0, 5\), got -1"),
+        (ids(0), zeros(2, 4), ValueError, "out must have one row per id, got 2 rows for 1 ids"),
+        (ids(0), zeros(1, 3), ValueError, r"out must have rows of 4 elements, got shape \(1, 3\)"),
+        (ids(0), np.zeros((1, 4)), TypeError, "out must be float32 like the table, got float64"),
+        (ids(0).astype("f4"), zeros(1, 4), TypeError, "ids must be int32 or int64, got float32"),
+        (ids(0).reshape(1, 1), zeros(1, 4), ValueError, r"ids must have shape \(any\), got \(1, 1"),
+        ([0], zeros(1, 4), TypeError, "ids must be an array or a slice, got list"),
+        (slice(0, 4, 2), zeros(2, 4), ValueError, "ids must be a slice of step 1, got step 2"),
+        (ids(0), [[1.0]], TypeError, "out must be a numpy or torch array, got list"),
+        (ids(0), {"b": zeros(1, 1)}, KeyError, "field must be one of the table's .a, rest., got"),
+        (ids(0), {"a": zeros(1, 2)}, ValueError, r"out\['a'\] must have rows of 1 elements, got"),
+        (ids(0), zeros(4, 1).T, None, ""),
+        (ids(0), zeros(1, 8)[:, ::2], ValueError, "out must have contiguous rows, got strides"),
+    ],
+)
+def test_gather_names_the_argument_that_does_not_fit(
+    index: Any, out: Any, error: type[Exception] | None, text: str
+) -> None:
+    table = Table(5, 4, fields={"a": 1, "rest": 3})
+    if error is None:
+        gather(table, index, out)
+        return
+    with pytest.raises(error, match=text):
+        gather(table, index, out)
+
+
+def test_a_read_only_output_is_refused() -> None:
+    out = zeros(1, 4)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out must be writable, got a read-only array"):
+        gather(Table(5, 4), ids(0), out)
+
+
+def test_an_out_of_range_id_moves_no_row_at_all() -> None:
+    table = Table(5, 4)
+    with pytest.raises(IndexError, match="ids must lie in"):
+        scatter(np.ones((3, 4), "f4"), ids(0, 1, 99), table)
+    assert not table.numpy().any()
+
+
+def test_repeated_ids_are_refused_where_rows_are_written() -> None:
+    with pytest.raises(ValueError, match="ids must be distinct, got 3 more than once"):
+        scatter(zeros(3, 4), ids(3, 1, 3), Table(5, 4))
+
+
+def test_a_mapping_needs_a_table_with_fields() -> None:
+    with pytest.raises(TypeError, match="out must not be a mapping for a table without fields"):
+        gather(Table(5, 4), ids(0), {"a": zeros(1, 4)})
+
+
+def test_a_stream_makes_no_sense_on_the_cpu() -> None:
+    with pytest.raises(ValueError, match="stream must be None for arrays on the CPU"):
+        gather(Table(5, 4), ids(0), zeros(1, 4), stream=1)
+
+
+def test_blocks_are_counted_from_one() -> None:
+    with pytest.raises(ValueError, match="max_blocks must be at least 1, got 0"):
+        gather(Table(5, 4), ids(0), zeros(1, 4), max_blocks=0)
+
+
+def test_gather_retained_refuses_a_source_that_it_would_overwrite() -> None:
+    out = zeros(4, 4)
+    with pytest.raises(ValueError, match="source must not share memory with out"):
+        gather_retained(Table(5, 4), ids(0), ids(0), out, ids(1), ids(2), out)
+
+
+def test_gather_retained_refuses_ids_of_two_widths() -> None:
+    narrow = np.array([0], np.int32)
+    with pytest.raises(TypeError, match="ids and slots must be of one type, got int32 and int64"):
+        gather_retained(Table(5, 4), ids(0), narrow, zeros(2, 4), ids(0), ids(1), zeros(4, 4))
+
+
+def test_values_of_several_dtypes_are_refused_before_room_is_taken_for_good() -> None:
+    ring = Ring(4096)
+    with pytest.raises(TypeError, match="values must be float32 like the table, got float64"):
+        store_compact([zeros(2, 3), np.zeros((2, 1))], None, ring)
+    assert ring.stats.taken_slots == 0
+
+
+@pytest.mark.skipif(device.has_device(), reason="there is a CUDA device")
+def test_without_a_device_an_array_that_claims_one_is_answered_with_the_reason() -> None:
+    class Elsewhere:
+        shape = (1, 4)
+        dtype = torch.float32
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+    with pytest.raises(CudaError, match="arrays must be on the CPU, got cuda:0: "):
+        gather(Table(5, 4), ids(0), Elsewhere())

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens when locking is refused, processes fork, threads meet, or the interpreter ends."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+
+from gs_pinned import Table, gather
+
+
+def run_script(script: str, **environment: str) -> str:
+    """The output of a script in a process of its own, which must end with status 0."""
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Stands for cudaHostRegister where there is no device: mlock obeys RLIMIT_MEMLOCK, which root does
+# not, so the script becomes somebody else after its imports.
+LOCK_WITH_MLOCK = """
+import os, resource, warnings
+import numpy as np
+from gs_pinned import PageableWarning, Table, _core, device
+device.device_problem = lambda: ""
+memory = _core.Memory
+_core.Memory = lambda reserved, lock, device: memory(reserved, lock=lock and "mlock")
+limit = 1 << 20
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+if os.getuid() == 0:
+    os.setuid(65534)
+warnings.simplefilter("error")
+"""
+
+
+def test_a_refused_lock_makes_the_table_pageable_with_one_warning_and_keeps_its_rows() -> None:
+    run_script(
+        LOCK_WITH_MLOCK
+        + """
+table = Table(1000, 48)
+assert table.stats.locked_bytes == table.stats.committed_bytes
+table.numpy()[:] = 3
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    table.append(np.ones((50_000, 48), "f4"))
+    table.append(np.ones((50_000, 48), "f4"))
+assert [w.category for w in caught] == [PageableWarning], caught
+assert "was refused (Cannot allocate memory); the table is pageable" in str(caught[0].message)
+assert table.stats.locked_bytes == 0
+assert table.shape == (101_000, 48)
+assert (table.numpy()[:1000] == 3).all() and (table.numpy()[1000:] == 1).all()
+assert _core.locked_bytes() == 0
+"""
+    )
+
+
+def test_a_refused_lock_is_an_error_when_locking_was_insisted_on_and_changes_nothing() -> None:
+    run_script(
+        LOCK_WITH_MLOCK
+        + """
+table = Table(1000, 48, pinned=True)
+before = table.stats
+try:
+    table.append(np.ones((50_000, 48), "f4"))
+except MemoryError as error:
+    assert "page-locking" in str(error) and "bytes failed: Cannot allocate" in str(error), error
+else:
+    raise AssertionError("no error")
+assert table.stats == before
+table.append(np.ones((1, 48), "f4"))
+assert table.stats.locked_bytes == table.stats.committed_bytes
+"""
+    )
+
+
+def test_a_limit_of_our_own_refuses_like_the_platform() -> None:
+    run_script(
+        LOCK_WITH_MLOCK
+        + """
+first = Table(1000, 48)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    second = Table(1000, 48)
+assert "GS_PINNED_LIMIT_BYTES=200000 would be exceeded" in str(caught[0].message)
+assert first.stats.locked_bytes and not second.stats.locked_bytes
+first.close()
+assert Table(1000, 48).stats.locked_bytes
+""",
+        GS_PINNED_LIMIT_BYTES="200000",
+    )
+
+
+def test_a_hidden_device_is_no_device() -> None:
+    run_script(
+        """
+        import warnings
+        from gs_pinned import CudaError, Table
+        warnings.simplefilter("error")
+        assert not Table(3, 3).is_pinned
+        try:
+            Table(3, 3, pinned=True)
+        except CudaError as error:
+            assert "pinned must be 'auto' or False" in str(error)
+        else:
+            raise AssertionError("no error")
+        """,
+        CUDA_VISIBLE_DEVICES="",
+    )
+
+
+def test_a_child_process_has_a_copy_of_pageable_rows_and_threads_of_its_own() -> None:
+    out = run_script(
+        """
+        import os
+        import numpy as np
+        from gs_pinned import ForkedError, Signal, Table, gather
+        table = Table(100_000, 48, pinned=False)
+        table.numpy()[:] = 7
+        signal = Signal()
+        ids = np.arange(100_000)
+        gather(table, ids, np.empty((100_000, 48), "f4"))  # the threads run
+        child = os.fork()
+        if child == 0:
+            out = gather(table, ids, np.empty((100_000, 48), "f4"))
+            assert (out == 7).all()
+            table.numpy()[:] = 8
+            try:
+                signal.set(1)
+            except ForkedError as error:
+                assert "a signal must be used in the process that created it" in str(error)
+            else:
+                os._exit(3)
+            Signal().set(1)
+            table.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (table.numpy() == 7).all()
+        assert signal.value == 0
+        print("parent done")
+        """
+    )
+    assert out == "parent done\n"
+
+
+def test_a_table_can_grow_while_other_threads_read_it() -> None:
+    table = Table(1000, 48)
+    table.numpy()[:] = np.arange(1000)[:, None]
+    ids = np.arange(0, 1000, 3)
+    stop = threading.Event()
+    failures: list[int] = []
+
+    def read() -> None:
+        out = np.empty((len(ids), 48), "f4")
+        while not stop.is_set():
+            gather(table, ids, out)
+            if not (out[:, 5] == ids).all():
+                failures.append(1)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(100):
+        table.append(np.ones((2000, 48), "f4"))
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not failures
+    assert table.rows == 201_000
+
+
+def test_two_threads_use_two_tables() -> None:
+    outs: dict[int, np.ndarray] = {}
+
+    def work(number: int) -> None:
+        table = Table(20_000, 48)
+        table.numpy()[:] = number
+        for _ in range(5):
+            outs[number] = gather(table, np.arange(20_000), np.empty((20_000, 48), "f4"))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((outs[number] == number).all() for number in range(4))
+
+
+def test_the_interpreter_ends_while_a_thread_waits_and_another_copies() -> None:
+    run_script(
+        """
+        import threading
+        import numpy as np
+        from gs_pinned import Ring, Signal, Table, gather, store_compact
+        table, signal, ring = Table(50_000, 48), Signal(), Ring(192)
+        slot = store_compact(np.zeros((1, 48), "f4"), None, ring)
+        def copy():
+            while True:
+                started.set()
+                gather(table, np.arange(50_000), np.empty((50_000, 48), "f4"))
+        started = threading.Event()
+        for work in (copy, lambda: signal.wait(1),
+                     lambda: store_compact(np.zeros((1, 48), "f4"), None, ring)):
+            threading.Thread(target=work, daemon=True).start()
+        started.wait()
+        """
+    )
