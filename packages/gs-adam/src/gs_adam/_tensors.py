@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from gs_adam import _core
-
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -78,26 +76,3 @@ def as_ids(rows: Any, n_rows: int) -> Any:
         raise ValueError(f"rows must be a mask of ({n_rows},), got shape {tuple(rows.shape)}")
     ids = rows.nonzero()
     return ids.flatten() if isinstance(ids, torch.Tensor) else ids[0]
-
-
-def bind(
-    params: Sequence[torch.Tensor],
-    states: Sequence[dict[str, Any]],
-    groups: Sequence[int],
-    last_step: torch.Tensor | None,
-    schedule: _core.Schedule,
-    *,
-    skip_nonfinite: bool,
-    threads: int,
-) -> _core.Rows:
-    """The native view of these tensors. It borrows them: keep them alive and where they are."""
-    return _core.Rows(
-        list(params),
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
-        list(groups),
-        last_step,
-        schedule,
-        skip_nonfinite,
-        threads,
-    )

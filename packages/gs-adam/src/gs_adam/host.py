@@ -4,22 +4,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from gs_adam import _checkpoint, _core, _tensors
+from gs_adam import _checkpoint, _core
+from gs_adam._options import options_of
+from gs_adam._storage import Storage, check_params, row_ids
+from gs_adam._tensors import MOMENTS, as_ids
 
 SEMANTICS = ("dense", "deferred", "sparse")
-
-
-@dataclass
-class _OpenStep:
-    """A step that has begun and not ended."""
-
-    plan: _core.StepPlan
 
 
 class HostAdam(torch.optim.Optimizer):
@@ -92,20 +87,12 @@ class HostAdam(torch.optim.Optimizer):
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         self._semantics = semantics
-        self._threads = threads or 0
-        self._skip_nonfinite = skip_nonfinite
-        self._lock = threading.Lock()
-        self._open: dict[int, _OpenStep] = {}
-        self._last_step: torch.Tensor | None = None
-        self._done = 0  # every row has had all steps up to this one (dense)
-        self._all_awake = True  # no row sleeps (deferred)
-        self._adopted = False
+        self._lock = threading.RLock()
+        self._open: dict[int, _core.StepPlan] = {}
+        self._done = 0  # dense: every row has had all steps up to this one
+        self._all_awake = True  # deferred: no row sleeps
         self._nonfinite_rows = 0
-        self._plain: _core.Rows | None = None
-        self._marked: _core.Rows | None = None
-        self._places: list[Any] = []
-        self._known: list[torch.Tensor] = []
-        self._native: _core.Schedule | None = None
+        self._is_made = False
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -115,13 +102,20 @@ class HostAdam(torch.optim.Optimizer):
             "decoupled_weight_decay": True,
         }
         super().__init__(params, defaults)
-        self._native = _core.Schedule(
+        self._is_made = True
+        self._schedule = _core.Schedule(
             len(self.param_groups), semantics, bias_correction == "global"
         )
-        if semantics == "deferred":
-            self._last_step = torch.zeros(self.n_rows, dtype=torch.int32)
+        self._storage = Storage(
+            self._params_and_groups,
+            lambda: self.state,
+            self._schedule,
+            sleeps=semantics == "deferred",
+            skip_nonfinite=skip_nonfinite,
+            threads=threads or 0,
+        )
         if state is not None:
-            self._adopt(state)
+            self._storage.adopt(state)
 
     # ------------------------------------------------------------------ facts
 
@@ -148,134 +142,23 @@ class HostAdam(torch.optim.Optimizer):
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
 
-    @property
-    def _schedule(self) -> _core.Schedule:
-        assert self._native is not None
-        return self._native
+    def _params_and_groups(self) -> tuple[list[torch.Tensor], list[int]]:
+        groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
+        return self._params(), groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group before the first step, as torch's optimizers do."""
-        if self._native is not None:
+        """Add a group; only the constructor may.
+
+        Raises:
+            RuntimeError: called later.
+            TypeError, ValueError: its tensors or options are not as the class asks.
+        """
+        if self._is_made:
             raise RuntimeError("groups must be given at construction, got another one afterwards")
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        _check_options(group)
+        options_of(self.param_groups[-1])
         params = self._params()
-        try:
-            first = len(params) - len(group["params"])
-            for k, param in enumerate(group["params"], start=first):
-                _tensors.check_param(param, f"params[{k}]")
-            _tensors.check_same_rows(params, "params")
-        except (TypeError, ValueError):
-            self.param_groups.pop()
-            raise
-
-    # ------------------------------------------------------------------ binding
-
-    def _bind(self) -> None:
-        """Follow the tensors to where they are now, allocating moments that do not exist yet."""
-        params = self._params()
-        if len(params) == len(self._known):
-            for old, new in zip(self._known, params, strict=True):
-                # Others' code replaces Parameter objects; their state moves along unless it was
-                # moved already.
-                if new is not old and not self.state.get(new) and old in self.state:
-                    self.state[new] = self.state.pop(old)
-        states = [self.state.get(param, {}) for param in params]
-        places = [
-            _tensors.place(tensor)
-            for param, state in zip(params, states, strict=True)
-            for tensor in (param, *(state[key] for key in _tensors.MOMENTS if key in state))
-        ]
-        if places == self._places and self._plain is not None:
-            self._known = params
-            return
-        for k, (param, state) in enumerate(zip(params, states, strict=True)):
-            _tensors.check_param(param, f"params[{k}]")
-            if state:
-                _tensors.check_state(param, state, f"params[{k}]")
-        _tensors.check_same_rows(params, "params")
-        n_rows = len(params[0])
-        if self._semantics == "deferred":
-            assert self._last_step is not None
-            if len(self._last_step) != n_rows:
-                raise ValueError(
-                    f"params must have {len(self._last_step)} rows as the optimizer's state, got "
-                    f"{n_rows}; call append_rows, keep_rows or rebind when rows change"
-                )
-        elif self._last_step is not None and len(self._last_step) != n_rows:
-            self._last_step = None
-        for param in params:
-            if not self.state.get(param):
-                self.state[param] = {
-                    "step": torch.tensor(float(self._schedule.step)),
-                    "exp_avg": torch.zeros(param.shape),
-                    "exp_avg_sq": torch.zeros(param.shape),
-                }
-        self._known = params
-        self._marked = None
-        self._plain = self._native_rows(self._last_step if self._semantics == "deferred" else None)
-        self._places = [
-            _tensors.place(tensor)
-            for param in params
-            for tensor in (param, *(self.state[param][key] for key in _tensors.MOMENTS))
-        ]
-
-    def _native_rows(self, last_step: torch.Tensor | None) -> _core.Rows:
-        groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
-        return _tensors.bind(
-            self._known,
-            [self.state[param] for param in self._known],
-            groups,
-            last_step,
-            self._schedule,
-            skip_nonfinite=self._skip_nonfinite,
-            threads=self._threads,
-        )
-
-    def _rows_with_marks(self) -> _core.Rows:
-        """The binding that remembers which rows a dense step has updated."""
-        assert self._plain is not None
-        if self._semantics != "dense":
-            return self._plain
-        if self._marked is None:
-            if self._last_step is None:
-                self._last_step = torch.zeros(len(self._known[0]), dtype=torch.int32)
-            self._marked = self._native_rows(self._last_step)
-        return self._marked
-
-    def _adopt(self, state: dict[str, Any]) -> None:
-        params = self._params()
-        unknown = set(state) - {*_tensors.MOMENTS, "last_step"}
-        if unknown:
-            raise ValueError(
-                f"state must hold exp_avg, exp_avg_sq and last_step, got {sorted(unknown)}"
-            )
-        for key in _tensors.MOMENTS:
-            if len(state.get(key, ())) != len(params):
-                raise ValueError(
-                    f"state must hold {len(params)} tensors of {key}, got {len(state.get(key, ()))}"
-                )
-        moments = [
-            dict(zip(_tensors.MOMENTS, pair)) for pair in zip(*map(state.get, _tensors.MOMENTS))
-        ]
-        for k, (param, tensors) in enumerate(zip(params, moments, strict=True)):
-            _tensors.check_state(param, tensors, f"params[{k}]")
-        if self._semantics == "deferred":
-            last_step = state.get("last_step")
-            shape = (len(params[0]),)
-            if not isinstance(last_step, torch.Tensor) or (
-                (last_step.dtype, tuple(last_step.shape)) != (torch.int32, shape)
-            ):
-                raise ValueError(
-                    f"state must hold last_step of {shape} int32, got {_kind(last_step)}"
-                )
-            self._last_step = last_step
-        for param, tensors in zip(params, moments, strict=True):
-            step = torch.tensor(float(self._schedule.step))
-            self.state[param] = {"step": step, **tensors}
-        self._adopted = True
-        self._places = []
+        check_params(params, len(params) - len(self.param_groups[-1]["params"]))
 
     # ------------------------------------------------------------------ stepping
 
@@ -295,15 +178,13 @@ class HostAdam(torch.optim.Optimizer):
             return self._begin()
 
     def _begin(self) -> int:
-        for group in self.param_groups:
-            _check_options(group)
+        options = [options_of(group) for group in self.param_groups]
         if not self._open:
-            self._bind()
-        plan = self._schedule.begin([_options(g) for g in self.param_groups], self._all_awake)
+            self._storage.follow()
+        plan = self._schedule.begin(options, self._all_awake)
         self._all_awake = False
-        for param in self._known:
-            self.state[param]["step"] = _filled(self.state[param]["step"], plan.step)
-        self._open[plan.step] = _OpenStep(plan)
+        self._storage.count(plan.step)
+        self._open[plan.step] = plan
         # What torch's learning-rate schedulers ask before they warn.
         self._opt_called = True
         return plan.step
@@ -326,13 +207,12 @@ class HostAdam(torch.optim.Optimizer):
         Cost: thread-safe for disjoint rows; the GIL is released.
         """
         with self._lock:
-            opened = self._opened(step)
-            native = self._rows_with_marks()
+            plan = self._opened(step)
+            native = self._storage.marked()
             done = self._done
-        ids = _tensors.as_ids(rows, native.n_rows)
-        grads = _as_list(grads)
+        ids = as_ids(rows, native.n_rows)
         native.check(step, ids, grads, done)
-        self._count(native.update(opened.plan, ids, grads))
+        self._count(native.update(plan, ids, grads))
 
     def end_step(self, step: int) -> None:
         """End a step. Dense: rows that it was not given get the update of a zero gradient.
@@ -343,11 +223,11 @@ class HostAdam(torch.optim.Optimizer):
             ValueError: the step is not open, or an earlier one is.
         """
         with self._lock:
-            opened = self._opened(step)
+            plan = self._opened(step)
             if step != min(self._open):
                 raise ValueError(f"step must end after step {min(self._open)}, got {step}")
         if self._semantics == "dense":
-            self._rows_with_marks().update_rest(opened.plan)
+            self._storage.marked().update_rest(plan)
         with self._lock:
             del self._open[step]
             self._done = step
@@ -366,22 +246,19 @@ class HostAdam(torch.optim.Optimizer):
             RuntimeError: another step is open.
             TypeError, ValueError, IndexError: as `update`; the step is then not counted.
         """
-        gradients = self._own_gradients() if grads is None else list(grads)
+        if grads is None:
+            grads = self._own_gradients()
         with self._lock:
-            if self._open:
-                raise RuntimeError(f"step() needs steps {list(self._open)} to end first")
-            self._bind()
+            self._need_rest("step()")
+            self._storage.follow()
+            native = self._storage.plain if rows is None else self._storage.marked()
             # Whatever is wrong with the arguments shows before the step is counted.
-            native = self._plain
-            assert native is not None
-            ids = _tensors.as_ids(rows, native.n_rows)
-            native.check(self._schedule.step + 1, ids, gradients, self._done)
+            ids = as_ids(rows, native.n_rows)
+            native.check(self._schedule.step + 1, ids, grads, self._done)
             step = self._begin()
-            plan = self._open[step].plan
-            if ids is not None:
-                native = self._rows_with_marks()
+            plan = self._open[step]
         try:
-            self._count(native.update(plan, ids, gradients))
+            self._count(native.update(plan, ids, grads))
             if ids is not None and self._semantics == "dense":
                 native.update_rest(plan)
         finally:
@@ -398,7 +275,7 @@ class HostAdam(torch.optim.Optimizer):
             gradients.append(param.grad)
         return gradients
 
-    def _opened(self, step: int) -> _OpenStep:
+    def _opened(self, step: int) -> _core.StepPlan:
         if step not in self._open:
             raise ValueError(f"step must be an open step (open: {list(self._open)}), got {step}")
         return self._open[step]
@@ -411,6 +288,198 @@ class HostAdam(torch.optim.Optimizer):
     def _need_rest(self, what: str) -> None:
         if self._open:
             raise RuntimeError(f"{what} needs steps {list(self._open)} to end first")
+
+    # ------------------------------------------------------------------ sleeping rows
+
+    def flush(self, rows: Any = None) -> None:
+        """Bring rows up to date with the last step begun.
+
+        Where a step is open, a row that it has not updated counts as updated with a zero gradient.
+        Dense and sparse rows are always up to date between steps.
+
+        Args:
+            rows: as for `update`; None means all, which needs open steps to end first.
+
+        Raises:
+            RuntimeError: all rows while a step is open.
+            TypeError, ValueError, IndexError: as `update`.
+
+        Cost: 24 bytes of memory traffic a value of a row that sleeps. Thread-safe for disjoint
+            rows.
+        """
+        with self._lock:
+            if rows is None:
+                self._need_rest("flush() of all rows")
+            if not self._open:
+                self._storage.follow()
+            native = self._storage.plain
+            plan = self._schedule.now()
+        ids = as_ids(rows, native.n_rows)
+        if self._semantics == "deferred":
+            native.flush(plan, ids)
+            if rows is None:
+                self._all_awake = True
+
+    def lookahead(
+        self,
+        rows: Any,
+        *,
+        step: int | None = None,
+        pending: tuple[Any, Sequence[Any]] | None = None,
+        out: Sequence[Any] | None = None,
+    ) -> Sequence[Any]:
+        """Compute the values that `update` and `flush` will write, elsewhere.
+
+        Args:
+            rows: as for `update`.
+            step: an open step; rows of ``pending`` are as it will leave them, and so are the
+                others (dense, deferred: after a zero gradient). None: as `flush` would leave them.
+            pending: (ids, grads) of the step, ids sorted and unique, grads one (len(ids), ...)
+                tensor a parameter. Ids outside ``rows`` are passed over.
+            out: one writable float32 CPU tensor (R, ...) a parameter, with contiguous rows;
+                allocated when None.
+
+        Returns:
+            ``out``: bit for bit what will be written. Parameters and state are untouched.
+
+        Raises:
+            TypeError, ValueError, IndexError: as `update`; pending without an open step.
+
+        Cost: 16 bytes of memory traffic a value, 4 more with a gradient; thread-safe.
+        """
+        with self._lock:
+            if not self._open:
+                self._storage.follow()
+            if step is None and pending is not None:
+                raise ValueError("step must be given with pending gradients, got None")
+            partial = step is not None and self._semantics == "dense"
+            native = self._storage.marked() if partial else self._storage.plain
+            plan = self._schedule.now() if step is None else self._opened(step)
+        ids = as_ids(rows, native.n_rows)
+        count = native.n_rows if ids is None else len(ids)
+        if out is None:
+            out = [torch.empty(count, *param.shape[1:]) for param in self._params()]
+        pending_ids, grads = (None, None) if pending is None else pending
+        native.lookahead(plan, step is not None, ids, pending_ids, grads, out)
+        return out
+
+    # ------------------------------------------------------------------ rows
+
+    def append_rows(self, count: int) -> None:
+        """Add rows with zero moments to the state; the parameters' new rows are the caller's.
+
+        This and the other row operations edit the optimizer's own state. Make the same edit to
+        the parameters (in place, as new tensors or as new Parameter objects) before or after; the
+        next step checks that both fit. Values of rows that are copied or edited must be up to
+        date: `flush` them first.
+
+        Raises:
+            RuntimeError: a step is open, or the storage is adopted.
+            ValueError: ``count`` is negative.
+        """
+        if count < 0:
+            raise ValueError(f"count must be at least 0, got {count}")
+        now = self._schedule.step
+
+        def edit(old: torch.Tensor) -> torch.Tensor:
+            new = torch.zeros(count, *old.shape[1:], dtype=old.dtype)
+            return torch.cat([old, new.fill_(now) if old.dtype == torch.int32 else new])
+
+        self._edit_rows(edit)
+
+    def keep_rows(self, rows: Any) -> None:
+        """Drop the state of all rows but some, which keep their order. See `append_rows`.
+
+        Args:
+            rows: (R,) int32 or int64 ids, sorted and unique, or a mask.
+
+        Raises:
+            RuntimeError, TypeError, ValueError, IndexError: as `append_rows` and `update`; nothing
+                is changed.
+        """
+        ids = row_ids(rows, self._storage.n_state_rows(), "rows")
+        if bool((ids[1:] <= ids[:-1]).any()):
+            raise ValueError("rows must be sorted and unique, got others")
+        self._edit_rows(lambda old: old.index_select(0, ids))
+
+    def permute_rows(self, order: Any) -> None:
+        """Make the state of row ``order[i]`` that of row i. See `append_rows`.
+
+        Raises:
+            RuntimeError, TypeError, ValueError, IndexError: ``order`` is no permutation, else as
+                `append_rows`; nothing is changed.
+        """
+        n_rows = self._storage.n_state_rows()
+        ids = row_ids(order, n_rows, "order")
+        if len(ids) != n_rows or not bool((torch.bincount(ids, minlength=n_rows) == 1).all()):
+            raise ValueError(f"order must be a permutation of {n_rows} rows, got {len(ids)} others")
+        self._edit_rows(lambda old: old.index_select(0, ids))
+
+    @torch.no_grad()
+    def zero_rows(self, rows: Any = None) -> None:
+        """Bring rows up to date and forget their moments.
+
+        Args:
+            rows: ids in any order or a mask; None means all.
+
+        Raises:
+            RuntimeError, TypeError, ValueError, IndexError: a step is open; else as `update`.
+        """
+        with self._lock:
+            self._need_rest("zero_rows()")
+            self._storage.follow()
+        ids = torch.arange(self.n_rows) if rows is None else row_ids(rows, self.n_rows, "rows")
+        self.flush(None if rows is None else ids.unique())
+        for param in self._params():
+            for key in MOMENTS:
+                self.state[param][key].index_fill_(0, ids, 0.0)
+
+    def rebind(
+        self, params: Sequence[torch.Tensor], *, state: dict[str, Any] | None = None
+    ) -> None:
+        """Continue with other tensors for the same parameters, after their storage has moved.
+
+        Args:
+            params: aligned with the parameters so far, of any number of rows.
+            state: as the constructor's, when the storage is adopted; None keeps the state, which
+                must fit (see `append_rows`).
+
+        Raises:
+            RuntimeError: a step is open.
+            TypeError, ValueError: tensors do not fit. Nothing is changed.
+        """
+        with self._lock:
+            self._need_rest("rebind()")
+            old = self._params()
+            if len(params) != len(old):
+                raise ValueError(f"params must be {len(old)} tensors, got {len(params)}")
+            check_params(params, 0)
+            if state is None and len(params[0]) != self._storage.n_state_rows():
+                raise ValueError(
+                    f"params must have {self._storage.n_state_rows()} rows as the state, got "
+                    f"{len(params[0])}"
+                )
+            self._replace(params)
+            if state is None:
+                return
+            try:
+                self._storage.adopt(state)
+            except (TypeError, ValueError):
+                self._replace(old)
+                raise
+            for param in old:
+                if all(param is not other for other in params):
+                    self.state.pop(param, None)
+
+    def _replace(self, params: Sequence[torch.Tensor]) -> None:
+        left = iter(params)
+        for group in self.param_groups:
+            group["params"] = [next(left) for _ in group["params"]]
+
+    def _edit_rows(self, edit: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        with self._lock:
+            self._need_rest("a row operation")
+            self._storage.edit_rows(edit)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -427,7 +496,7 @@ class HostAdam(torch.optim.Optimizer):
         state_dict = super().state_dict()
         if self._semantics == "deferred":
             state_dict[_checkpoint.KEY] = {
-                "last_step": self._last_step,
+                "last_step": self._storage.last_step,
                 "schedule": _checkpoint.pack_schedule(self._schedule, len(self.param_groups)),
             }
         return state_dict
@@ -446,93 +515,38 @@ class HostAdam(torch.optim.Optimizer):
             self._need_rest("load_state_dict()")
         step = _checkpoint.check_fits(state_dict, self.param_groups)
         for group in state_dict["param_groups"]:
-            _check_options(group)
+            options_of(group)
         own = state_dict.get(_checkpoint.KEY)
-        deferred = self._semantics == "deferred"
         if own is not None:
             _checkpoint.check_own(
                 own,
                 step=step,
                 n_rows=self.n_rows,
                 n_groups=len(self.param_groups),
-                deferred=deferred,
+                deferred=self._semantics == "deferred",
             )
-        adopted = dict(self.state) if self._adopted else {}
+        adopted = dict(self.state) if self._storage.is_adopted else {}
         super().load_state_dict(state_dict)
-        for param, storage in adopted.items():
-            loaded = self.state[param]
-            for key in _tensors.MOMENTS:
-                storage[key].copy_(loaded[key]) if key in loaded else storage[key].zero_()
-            self.state[param] = {**storage, "step": torch.tensor(float(step))}
+        self._storage.write_back(adopted)
         for group in self.param_groups:
             if not group["weight_decay"]:
                 group["decoupled_weight_decay"] = True
-        self._places = []
-        self._done = step
-        if deferred:
-            self._restore(step, own)
-        else:
-            self._schedule.restart(step)
+        self._storage.forget_marks()
+        self._restore(step, own if self._semantics == "deferred" else None)
 
     def _restore(self, step: int, own: dict[str, Any] | None) -> None:
-        assert self._last_step is not None
-        if own is None or not own["schedule"]:
-            self._last_step.fill_(step)
-            self._schedule.restart(step)
-            self._all_awake = True
+        self._done = step
+        self._all_awake = True
+        last_step = self._storage.last_step
+        if own is not None and own["schedule"]:
+            assert last_step is not None
+            last_step.copy_(own["last_step"])
+            self._schedule.restore(step, _checkpoint.unpack_schedule(own["schedule"]))
+            self._all_awake = bool((last_step == step).all())
             return
-        self._last_step.copy_(own["last_step"])
-        self._schedule.restore(step, _checkpoint.unpack_schedule(own["schedule"]))
-        self._all_awake = bool((self._last_step == step).all())
+        if last_step is not None:
+            last_step.fill_(step)
+        self._schedule.restart(step)
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("HostAdam must be saved with state_dict(), got a request to pickle it")
-
-
-def _options(group: dict[str, Any]) -> tuple[float, float, float, float, float]:
-    beta1, beta2 = group["betas"]
-    return (
-        float(group["lr"]),
-        float(beta1),
-        float(beta2),
-        float(group["eps"]),
-        float(group["weight_decay"]),
-    )
-
-
-def _check_options(group: dict[str, Any]) -> None:
-    """Raise on what this optimizer does not do; ranges are checked where a step begins."""
-    for option in ("amsgrad", "maximize"):
-        if group.get(option):
-            raise ValueError(f"{option} must be False, got True")
-    if group["weight_decay"] and not group.get("decoupled_weight_decay", True):
-        raise ValueError(
-            "weight_decay must be decoupled (AdamW), got "
-            f"{group['weight_decay']} to be added to the gradient"
-        )
-    lr, beta1, beta2, eps, weight_decay = _options(group)
-    if not lr >= 0:
-        raise ValueError(f"lr must be at least 0, got {lr}")
-    if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
-        raise ValueError(f"betas must be in [0, 1), got {(beta1, beta2)}")
-    if not eps >= 0:
-        raise ValueError(f"eps must be at least 0, got {eps}")
-    if not weight_decay >= 0:
-        raise ValueError(f"weight_decay must be at least 0, got {weight_decay}")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{tuple(value.shape)} {value.dtype}"
-    return type(value).__name__
-
-
-def _filled(step: Any, value: int) -> torch.Tensor:
-    """The step as torch.optim.Adam keeps it, in place where it is a tensor already."""
-    if not isinstance(step, torch.Tensor):
-        return torch.tensor(float(value))
-    return step.fill_(value)
-
-
-def _as_list(grads: Sequence[Any] | None) -> list[Any] | None:
-    return None if grads is None else list(grads)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group's options as the native part takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GroupOptions = tuple[float, float, float, float, float]
+"""lr, beta1, beta2, eps, weight_decay."""
+
+
+def options_of(group: dict[str, Any]) -> GroupOptions:
+    """The options of a torch param group.
+
+    Raises:
+        ValueError: an option is out of range or asks for what this package does not do.
+    """
+    for option in ("amsgrad", "maximize"):
+        if group.get(option):
+            raise ValueError(f"{option} must be False, got True")
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    lr, eps, decay = (float(group[key]) for key in ("lr", "eps", "weight_decay"))
+    if decay and not group.get("decoupled_weight_decay", True):
+        raise ValueError(
+            f"weight_decay must be decoupled (AdamW), got {decay} to be added to the gradient"
+        )
+    if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
+        raise ValueError(f"betas must be in [0, 1), got {(beta1, beta2)}")
+    for name, value in (("lr", lr), ("eps", eps), ("weight_decay", decay)):
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name} must be at least 0 and finite, got {value}")
+    return lr, beta1, beta2, eps, decay

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors that a host optimizer updates: following them, adopting them, editing their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gs_adam import _core
+from gs_adam._tensors import MOMENTS, check_param, check_same_rows, check_state, place
+
+
+class Storage:
+    """An optimizer's parameters, moments and ``last_step``, and the native views of them.
+
+    ``state`` stays the optimizer's own mapping from parameter to state, so that others' code finds
+    there what torch.optim.Adam would have.
+
+    Args:
+        params: returns the parameters as the groups hold them now, and each one's group.
+        state: returns the optimizer's ``state``.
+        schedule: counts its steps.
+        skip_nonfinite: as `HostAdam`'s.
+        threads: 0 means one per processor.
+    """
+
+    def __init__(
+        self,
+        params: Callable[[], tuple[list[torch.Tensor], list[int]]],
+        state: Callable[[], dict[torch.Tensor, dict[str, Any]]],
+        schedule: _core.Schedule,
+        *,
+        sleeps: bool,
+        skip_nonfinite: bool,
+        threads: int,
+    ) -> None:
+        self._params = params
+        self._state = state
+        self._schedule = schedule
+        self._sleeps = sleeps
+        self._skip_nonfinite = skip_nonfinite
+        self._threads = threads
+        self._known: list[torch.Tensor] = []
+        self._places: list[Any] = []
+        self._plain: _core.Rows | None = None
+        self._marked: _core.Rows | None = None
+        self._marks: torch.Tensor | None = None
+        self.is_adopted = False
+        # (N,) int32: the step in which each row was last updated; only where rows sleep.
+        self.last_step: torch.Tensor | None = None
+        if sleeps:
+            self.last_step = torch.zeros(len(params()[0][0]), dtype=torch.int32)
+
+    # ------------------------------------------------------------------ binding
+
+    @property
+    def plain(self) -> _core.Rows:
+        """The rows where `follow` found them."""
+        assert self._plain is not None
+        return self._plain
+
+    def marked(self) -> _core.Rows:
+        """The same rows, remembering those that a dense step has updated."""
+        if self._sleeps:
+            return self.plain
+        if self._marked is None:
+            if self._marks is None or len(self._marks) != self.plain.n_rows:
+                self._marks = torch.zeros(self.plain.n_rows, dtype=torch.int32)
+            self._marked = self._native(self._marks)
+        return self._marked
+
+    def forget_marks(self) -> None:
+        """Steps are about to be counted from another number."""
+        self._marks = None
+        self._marked = None
+        self._places = []
+
+    def follow(self) -> None:
+        """Find the tensors where they are now and allocate moments that do not exist yet.
+
+        Raises:
+            TypeError, ValueError: a tensor changed its dtype, device, stride or number of rows, and
+                its state did not follow.
+        """
+        params, groups = self._params()
+        state = self._state()
+        self._move_state(params, state)
+        places = self._where(params, state)
+        if places == self._places:
+            self._known = params
+            return
+        for k, param in enumerate(params):
+            check_param(param, f"params[{k}]")
+            if state.get(param):
+                check_state(param, state[param], f"params[{k}]")
+        check_same_rows(params, "params")
+        if self.last_step is not None and len(self.last_step) != len(params[0]):
+            raise ValueError(
+                f"params must have {len(self.last_step)} rows as the optimizer's state, got "
+                f"{len(params[0])}; call append_rows, keep_rows or rebind when rows change"
+            )
+        for param in params:
+            if not state.get(param):
+                state[param] = {"step": torch.tensor(float(self._schedule.step))}
+                state[param] |= {key: torch.zeros(param.shape) for key in MOMENTS}
+        self._known, self._groups = params, groups
+        self._marked = None
+        self._plain = self._native(self.last_step)
+        self._places = self._where(params, state)
+
+    def _move_state(
+        self, params: list[torch.Tensor], state: dict[torch.Tensor, dict[str, Any]]
+    ) -> None:
+        # Others' code replaces Parameter objects; their state moves along unless it has already.
+        if len(params) != len(self._known):
+            return
+        for old, new in zip(self._known, params, strict=True):
+            if new is not old and not state.get(new) and old in state:
+                state[new] = state.pop(old)
+
+    @staticmethod
+    def _where(params: list[torch.Tensor], state: dict[torch.Tensor, dict[str, Any]]) -> list[Any]:
+        return [
+            place(tensor) if tensor is not None else None
+            for param in params
+            for tensor in (param, *(state.get(param, {}).get(key) for key in MOMENTS))
+        ]
+
+    def _native(self, last_step: torch.Tensor | None) -> _core.Rows:
+        states = [self._state()[param] for param in self._known]
+        return _core.Rows(
+            self._known,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            self._groups,
+            last_step,
+            self._schedule,
+            self._skip_nonfinite,
+            self._threads,
+        )
+
+    def count(self, step: int) -> None:
+        """Write the step number where torch.optim.Adam keeps it."""
+        state = self._state()
+        for param in self._known:
+            value = state[param]["step"]
+            if isinstance(value, torch.Tensor):
+                value.fill_(step)
+            else:
+                state[param]["step"] = torch.tensor(float(step))
+
+    # ------------------------------------------------------------------ others' storage
+
+    def adopt(self, tensors: dict[str, Any]) -> None:
+        """Keep the moments, and where rows sleep ``last_step``, in the caller's tensors.
+
+        Raises:
+            TypeError, ValueError: a tensor is missing or of another shape or dtype.
+        """
+        params, _ = self._params()
+        expected = {*MOMENTS, "last_step"} if self._sleeps else {*MOMENTS}
+        if set(tensors) != expected:
+            raise ValueError(f"state must hold {sorted(expected)}, got {sorted(tensors)}")
+        for key in MOMENTS:
+            if len(tensors[key]) != len(params):
+                raise ValueError(
+                    f"state must hold {len(params)} tensors of {key}, got {len(tensors[key])}"
+                )
+        moments = [
+            dict(zip(MOMENTS, pair, strict=True))
+            for pair in zip(*(tensors[key] for key in MOMENTS), strict=True)
+        ]
+        for k, param in enumerate(params):
+            check_state(param, moments[k], f"params[{k}]")
+        if self._sleeps:
+            _check_last_step(tensors["last_step"], len(params[0]))
+            self.last_step = tensors["last_step"]
+        state = self._state()
+        for param, own in zip(params, moments, strict=True):
+            state[param] = {"step": torch.tensor(float(self._schedule.step)), **own}
+        self.is_adopted = True
+        self._places = []
+
+    def write_back(self, storage: dict[torch.Tensor, dict[str, Any]]) -> None:
+        """Copy loaded moments into adopted tensors, which ``storage`` remembers."""
+        state = self._state()
+        for param, own in storage.items():
+            loaded = state.get(param, {})
+            for key in MOMENTS:
+                if key in loaded:
+                    own[key].copy_(loaded[key])
+                else:
+                    own[key].zero_()
+            own["step"] = torch.as_tensor(loaded.get("step", 0.0))
+            state[param] = own
+
+    # ------------------------------------------------------------------ rows
+
+    def edit_rows(self, edit: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Replace every tensor of state by what ``edit`` makes of it."""
+        if self.is_adopted:
+            raise RuntimeError(
+                "state must be edited by its owner, got a row operation on adopted storage; "
+                "edit it and call rebind"
+            )
+        params, _ = self._params()
+        state = self._state()
+        self._move_state(params, state)
+        edited = {
+            param: {key: edit(state[param][key]) for key in MOMENTS}
+            for param in params
+            if state.get(param)
+        }
+        if self.last_step is not None:
+            self.last_step = edit(self.last_step)
+        for param, moments in edited.items():
+            state[param].update(moments)
+        self._known = params
+        self._places = []
+
+    def n_state_rows(self) -> int:
+        """Rows of the state, which may differ from the parameters' between two edits."""
+        if self.last_step is not None:
+            return len(self.last_step)
+        params, _ = self._params()
+        self._move_state(params, self._state())
+        state = self._state().get(params[0])
+        return len(state["exp_avg"]) if state else len(params[0])
+
+
+def _check_last_step(last_step: Any, n_rows: int) -> None:
+    kind = type(last_step).__name__
+    if isinstance(last_step, torch.Tensor):
+        if last_step.dtype == torch.int32 and tuple(last_step.shape) == (n_rows,):
+            return
+        kind = f"{tuple(last_step.shape)} {last_step.dtype}"
+    raise ValueError(f"last_step must be ({n_rows},) int32, got {kind}")
+
+
+def row_ids(rows: Any, n_rows: int, name: str) -> torch.Tensor:
+    """Ids in any order as int64.
+
+    Raises:
+        TypeError, ValueError, IndexError: a mask of another length, ids out of range or not ids.
+    """
+    ids = torch.as_tensor(rows)
+    if ids.dtype == torch.bool:
+        if tuple(ids.shape) != (n_rows,):
+            raise ValueError(f"{name} must be a mask of ({n_rows},), got {tuple(ids.shape)}")
+        return ids.nonzero().flatten()
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} must be int32, int64 or bool, got {ids.dtype}")
+    if ids.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, got shape {tuple(ids.shape)}")
+    if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < n_rows):
+        raise IndexError(
+            f"{name} must be in [0, {n_rows}), got {int(ids.min())} to {int(ids.max())}"
+        )
+    return ids.long()
+
+
+def check_params(params: Sequence[torch.Tensor], start: int) -> None:
+    """Raise unless the tensors from ``start`` on are fit to be optimized with those before."""
+    for k, param in enumerate(params[start:], start=start):
+        check_param(param, f"params[{k}]")
+    check_same_rows(params, "params")
