@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/pybind11.h>
 
+#include "bindings/arguments.hpp"
+#include "bindings/registers.hpp"
 #include "gs/python/array.hpp"
 #include "gs/python/build_info.hpp"
 #include "gs/python/exceptions.hpp"
@@ -8,4 +10,10 @@
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::python::register_exceptions(module);
   gs::python::register_build_info(module);
+  gs::cull::register_options(module);
+  gs::cull::register_cull_cpu(module);
+  gs::cull::register_cull_cuda(module);
+  module.def("throw_fault", [](int fault, std::int64_t view) {
+    gs::cull::throw_fault(static_cast<gs::cull::CameraFault>(fault), view);
+  });
 }

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cub/block/block_scan.cuh>
+
+#include "cull_cuda.hpp"
+#include "gs/cuda/check.hpp"
+
+namespace gs::cull {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr unsigned kFullWarp = 0xffffffffu;
+constexpr int kWordsPerThread = 4;
+constexpr int kWordsPerChunk = kThreads * kWordsPerThread;
+
+using BlockScan = cub::BlockScan<std::int32_t, kThreads>;
+
+__host__ __device__ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Views of word w that there are.
+__device__ inline std::uint32_t present_views(int n_views, int w) {
+  const int left = n_views - 32 * w;
+  return left >= 32 ? 0xffffffffu : (1u << left) - 1;
+}
+
+__device__ inline bool shows(const Camera& camera, const Row& row, const Options& options) {
+  Box box;
+  return box_of(camera, row, options, &box) && meets(camera, box);
+}
+
+struct Size {
+  float values[6];
+};
+
+__global__ void prepare_cameras_kernel(const float* __restrict__ viewmats,  // (B, 4, 4)
+                                       const float* __restrict__ Ks,        // (B, 3, 3)
+                                       const float* __restrict__ sizes,     // (B, 6) or null
+                                       Size one_size, int n_views, Options options,
+                                       Camera* __restrict__ cameras,  // (B,)
+                                       Totals* __restrict__ totals) {
+  const int view = blockIdx.x * blockDim.x + threadIdx.x;
+  if (view >= n_views) return;
+  const float* size = sizes != nullptr ? sizes + 6 * view : one_size.values;
+  const CameraFault fault = make_camera(viewmats + 16 * view, Ks + 9 * view, size[0], size[1],
+                                        size + 2, options, &cameras[view]);
+  if (fault != CameraFault::kNone &&
+      atomicCAS(&totals->fault, 0, static_cast<std::int32_t>(fault)) == 0)
+    totals->fault_view = view;
+}
+
+template <CameraModel kModel>
+__global__ void __launch_bounds__(kThreads)
+    mark_kernel(Geometry geometry, Layout layout, const Camera* __restrict__ cameras, int n_views,
+                Options options,
+                std::uint32_t* __restrict__ bits,  // (ceil(n_rows / 32),)
+                Totals* __restrict__ totals) {
+  options.model = kModel;
+  const std::int64_t resident = blockIdx.x;
+  const std::int64_t block =
+      layout.block_in_slot != nullptr ? layout.block_in_slot[resident] : resident;
+  if (block < 0) return;
+  const int n_words = (n_views + 31) / 32;
+  const std::uint32_t* views =
+      layout.block_views != nullptr ? layout.block_views + block * n_words : nullptr;
+  if (views != nullptr) {
+    std::uint32_t any = 0;
+    for (int w = 0; w < n_words; ++w) any |= views[w];
+    if (any == 0) return;
+  }
+  for (int start = 0; start < layout.block_size; start += kThreads) {
+    const int local = start + static_cast<int>(threadIdx.x);
+    const std::int64_t position = block * layout.block_size + local;
+    const bool exists = local < layout.block_size && position < layout.n_rows;
+    std::int64_t stored = resident * layout.block_size + local, id = position;
+    if (layout.order != nullptr && exists) stored = id = layout.order[position];
+
+    Row row;
+    const bool finite = exists && load_place(geometry, stored, options, &row);
+    const unsigned not_finite = __ballot_sync(kFullWarp, exists && !finite);
+    bool looking = finite, shaped = false, seen = false;
+    for (int w = 0; w < n_words && __any_sync(kFullWarp, looking); ++w) {
+      std::uint32_t left = views != nullptr ? views[w] : present_views(n_views, w);
+      for (; left != 0 && __any_sync(kFullWarp, looking); left &= left - 1) {
+        const Camera& camera = cameras[32 * w + __ffs(left) - 1];
+        if (!looking || !passes_planes(camera, row)) continue;
+        if (!shaped) {
+          shaped = true;
+          looking = load_shape(geometry, stored, options, &row);
+        }
+        if (looking && shows(camera, row, options)) {
+          seen = true;
+          looking = false;
+        }
+      }
+    }
+    const unsigned visible = __ballot_sync(kFullWarp, seen);
+    if (layout.order != nullptr) {
+      if (seen) atomicOr(&bits[id / 32], 1u << (id % 32));
+    } else if (threadIdx.x % 32 == 0 && visible != 0) {
+      bits[id / 32] = visible;
+    }
+    if (not_finite != 0 && threadIdx.x % 32 == 0)
+      atomicAdd(&totals->n_not_finite, __popc(not_finite));
+  }
+}
+
+/// Counts the bits of each chunk; the last block to finish turns counts into offsets.
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const std::uint32_t* __restrict__ bits, std::int64_t n_words,
+                 std::int32_t* __restrict__ chunk_offsets, std::uint32_t* __restrict__ ticket,
+                 Totals* __restrict__ totals) {
+  __shared__ typename BlockScan::TempStorage scratch;
+  __shared__ bool is_last;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kWordsPerChunk;
+  std::int32_t n = 0, before, total;
+  for (int k = 0; k < kWordsPerThread; ++k) {
+    const std::int64_t word = first + k * kThreads + threadIdx.x;
+    if (word < n_words) n += __popc(bits[word]);
+  }
+  BlockScan(scratch).ExclusiveSum(n, before, total);
+  if (threadIdx.x == 0) {
+    chunk_offsets[blockIdx.x] = total;
+    __threadfence();
+    is_last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  std::int32_t sum = 0;
+  for (unsigned start = 0; start < gridDim.x; start += kThreads) {
+    const unsigned chunk = start + threadIdx.x;
+    n = chunk < gridDim.x ? *const_cast<volatile std::int32_t*>(chunk_offsets + chunk) : 0;
+    __syncthreads();
+    BlockScan(scratch).ExclusiveSum(n, before, total);
+    if (chunk < gridDim.x) chunk_offsets[chunk] = sum + before;
+    sum += total;
+  }
+  if (threadIdx.x == 0) totals->n_visible = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    write_ids_kernel(const std::uint32_t* __restrict__ bits, std::int64_t n_words,
+                     const std::int32_t* __restrict__ chunk_offsets,
+                     std::int32_t* __restrict__ ids,      // (U,)
+                     std::uint32_t* __restrict__ mask,    // (U, 1) when there is one view
+                     std::int32_t* __restrict__ counts,   // (1,) likewise
+                     std::int32_t n_visible) {
+  __shared__ typename BlockScan::TempStorage scratch;
+  const std::int64_t first =
+      static_cast<std::int64_t>(blockIdx.x) * kWordsPerChunk + threadIdx.x * kWordsPerThread;
+  std::uint32_t words[kWordsPerThread];
+  std::int32_t n = 0, at;
+  for (int k = 0; k < kWordsPerThread; ++k) {
+    words[k] = first + k < n_words ? bits[first + k] : 0;
+    n += __popc(words[k]);
+  }
+  BlockScan(scratch).ExclusiveSum(n, at);
+  at += chunk_offsets[blockIdx.x];
+  for (int k = 0; k < kWordsPerThread; ++k)
+    for (std::uint32_t left = words[k]; left != 0; left &= left - 1, ++at) {
+      ids[at] = static_cast<std::int32_t>(32 * (first + k)) + __ffs(left) - 1;
+      if (mask != nullptr) mask[at] = 1;
+    }
+  if (counts != nullptr && blockIdx.x == 0 && threadIdx.x == 0) counts[0] = n_visible;
+}
+
+template <CameraModel kModel>
+__global__ void __launch_bounds__(kThreads)
+    write_mask_kernel(Geometry geometry, Layout layout, const Camera* __restrict__ cameras,
+                      int n_views, Options options, std::int64_t n_visible,
+                      const std::int32_t* __restrict__ ids,  // (U,)
+                      std::uint32_t* __restrict__ mask,      // (U, words)
+                      std::int32_t* __restrict__ counts) {   // (B,)
+  options.model = kModel;
+  __shared__ std::int32_t sums[32];
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int n_words = (n_views + 31) / 32, lane = threadIdx.x % 32;
+  const bool exists = i < n_visible;
+  std::int64_t id = exists ? ids[i] : 0, stored = id;
+  const std::uint32_t* views = nullptr;
+  if (layout.order == nullptr && layout.block_views != nullptr) {
+    const std::int64_t block = id / layout.block_size;
+    views = layout.block_views + block * n_words;
+    if (layout.slot_of_block != nullptr)
+      stored = static_cast<std::int64_t>(layout.slot_of_block[block]) * layout.block_size +
+               id % layout.block_size;
+  }
+  Row row;
+  const bool usable = exists && load_place(geometry, stored, options, &row) &&
+                      load_shape(geometry, stored, options, &row);
+  for (int w = 0; w < n_words; ++w) {
+    if (threadIdx.x < 32) sums[threadIdx.x] = 0;
+    __syncthreads();
+    const std::uint32_t look =
+        !usable ? 0 : views != nullptr ? views[w] : present_views(n_views, w);
+    std::uint32_t word = 0;
+    for (int v = 0; v < 32; ++v) {
+      const bool wanted = look >> v & 1;
+      if (!__any_sync(kFullWarp, wanted)) continue;
+      const Camera& camera = cameras[32 * w + v];
+      const bool seen = wanted && passes_planes(camera, row) && shows(camera, row, options);
+      if (seen) word |= 1u << v;
+      const unsigned together = __ballot_sync(kFullWarp, seen);
+      if (lane == 0 && together != 0) atomicAdd(&sums[v], __popc(together));
+    }
+    if (exists) mask[i * n_words + w] = word;
+    __syncthreads();
+    const int view = 32 * w + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < 32 && view < n_views && sums[threadIdx.x] != 0)
+      atomicAdd(&counts[view], sums[threadIdx.x]);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    box_rows_kernel(Geometry geometry, const std::int32_t* __restrict__ ids, std::int64_t n,
+                    const Camera* __restrict__ camera, Options options,
+                    float4* __restrict__ boxes) {  // (n, 4)
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  Row row;
+  Box box;
+  const bool has_box = load_place(geometry, ids[i], options, &row) &&
+                       load_shape(geometry, ids[i], options, &row) &&
+                       passes_planes(*camera, row) && box_of(*camera, row, options, &box);
+  boxes[i] = has_box ? make_float4(box.x0, box.y0, box.x1, box.y1)
+                     : make_float4(INFINITY, INFINITY, -INFINITY, -INFINITY);
+}
+
+/// Calls f.template operator()<model>().
+template <class F>
+void for_model(CameraModel model, F&& f) {
+  switch (model) {
+    case CameraModel::kPinhole:
+      return f(std::integral_constant<CameraModel, CameraModel::kPinhole>());
+    case CameraModel::kOrtho:
+      return f(std::integral_constant<CameraModel, CameraModel::kOrtho>());
+    case CameraModel::kFisheye:
+      return f(std::integral_constant<CameraModel, CameraModel::kFisheye>());
+  }
+}
+
+}  // namespace
+
+void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes,
+                     const float one_size[6], int n_views, const Options& options, Camera* cameras,
+                     Totals* totals, cudaStream_t stream) {
+  if (n_views == 0) return;
+  Size size = {};
+  for (int i = 0; i < 6; ++i) size.values[i] = one_size[i];
+  constexpr int kCamerasPerBlock = 32;
+  prepare_cameras_kernel<<<static_cast<unsigned>(ceil_div(n_views, kCamerasPerBlock)),
+                           kCamerasPerBlock, 0, stream>>>(viewmats, Ks, sizes, size, n_views,
+                                                          options, cameras, totals);
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+std::int64_t visible_chunks(std::int64_t n_rows) {
+  return ceil_div(ceil_div(n_rows, 32), kWordsPerChunk);
+}
+
+void mark_visible(const Geometry& geometry, const Layout& layout, const Camera* cameras,
+                  int n_views, const Options& options, std::uint32_t* bits,
+                  std::int32_t* chunk_offsets, std::uint32_t* ticket, Totals* totals,
+                  cudaStream_t stream) {
+  if (layout.n_rows == 0 || layout.n_resident == 0) return;
+  for_model(options.model, [&](auto model) {
+    mark_kernel<model.value><<<static_cast<unsigned>(layout.n_resident), kThreads, 0, stream>>>(
+        geometry, layout, cameras, n_views, options, bits, totals);
+  });
+  GS_CUDA_TRY(cudaGetLastError());
+  count_kernel<<<static_cast<unsigned>(visible_chunks(layout.n_rows)), kThreads, 0, stream>>>(
+      bits, ceil_div(layout.n_rows, 32), chunk_offsets, ticket, totals);
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+void write_visible(const Geometry& geometry, const Layout& layout, const Camera* cameras,
+                   int n_views, const Options& options, const std::uint32_t* bits,
+                   const std::int32_t* chunk_offsets, std::int64_t n_visible, std::int32_t* ids,
+                   std::uint32_t* mask, std::int32_t* counts, cudaStream_t stream) {
+  if (n_visible == 0) return;
+  const bool single = n_views == 1;
+  write_ids_kernel<<<static_cast<unsigned>(visible_chunks(layout.n_rows)), kThreads, 0, stream>>>(
+      bits, ceil_div(layout.n_rows, 32), chunk_offsets, ids, single ? mask : nullptr,
+      single ? counts : nullptr, static_cast<std::int32_t>(n_visible));
+  GS_CUDA_TRY(cudaGetLastError());
+  if (single) return;
+  for_model(options.model, [&](auto model) {
+    write_mask_kernel<model.value>
+        <<<static_cast<unsigned>(ceil_div(n_visible, kThreads)), kThreads, 0, stream>>>(
+            geometry, layout, cameras, n_views, options, n_visible, ids, mask, counts);
+  });
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+void box_rows(const Geometry& geometry, const std::int32_t* ids, std::int64_t n,
+              const Camera* camera, const Options& options, float* boxes, cudaStream_t stream) {
+  if (n == 0) return;
+  box_rows_kernel<<<static_cast<unsigned>(ceil_div(n, kThreads)), kThreads, 0, stream>>>(
+      geometry, ids, n, camera, options, reinterpret_cast<float4*>(boxes));
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+}  // namespace gs::cull

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The views of a call: matrices in gsplat's conventions, image sizes and rectangles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gs_cull.arrays import Array, is_torch
+
+
+@dataclass(frozen=True)
+class Cameras:
+    """Checked views.
+
+    Attributes:
+        viewmats: (B, 4, 4) float32, contiguous.
+        Ks: (B, 3, 3) float32, contiguous.
+        sizes: (B, 6) float32 on the host: width, height, x0, y0, x1, y1 of the pixels that count.
+        one_size: that row, when it is the same for all views.
+    """
+
+    viewmats: Array
+    Ks: Array
+    sizes: np.ndarray
+    one_size: tuple[float, ...] | None
+
+    def __len__(self) -> int:
+        return len(self.viewmats)
+
+
+def check_cameras(viewmats: Array, Ks: Array, width: Any, height: Any, rects: Any) -> Cameras:
+    """Check shapes and sizes; matrices of other floating types become float32.
+
+    Raises:
+        TypeError: matrices that are not floating point, sizes that are not whole numbers.
+        ValueError: shapes that disagree, sizes below 1, rectangles outside their image.
+    """
+    for name, matrix, side in (("viewmats", viewmats, 4), ("Ks", Ks, 3)):
+        if matrix.ndim != 3 or tuple(matrix.shape[1:]) != (side, side):
+            raise ValueError(
+                f"{name} must have shape (B, {side}, {side}), got {tuple(matrix.shape)}"
+            )
+    n = len(viewmats)
+    if len(Ks) != n:
+        raise ValueError(f"Ks must have one matrix per view, got {len(Ks)} for {n} views")
+    sizes = np.empty((n, 6), np.float32)
+    sizes[:, 0] = _whole_numbers("width", width, n)
+    sizes[:, 1] = _whole_numbers("height", height, n)
+    sizes[:, 2:4] = 0
+    sizes[:, 4:] = sizes[:, :2]
+    one_size: tuple[float, ...] | None = None
+    if rects is not None:
+        sizes[:, 2:] = _rectangles(rects, sizes)
+    elif isinstance(width, int) and isinstance(height, int):
+        one_size = (width, height, 0, 0, width, height)
+    return Cameras(_float32("viewmats", viewmats), _float32("Ks", Ks), sizes, one_size)
+
+
+def _float32(name: str, matrix: Array) -> Array:
+    if is_torch(matrix):
+        import torch
+
+        if not matrix.is_floating_point():
+            raise TypeError(f"{name} must be floating point, got {matrix.dtype}")
+        return matrix.detach().to(torch.float32).contiguous()
+    if matrix.dtype.kind != "f":
+        raise TypeError(f"{name} must be floating point, got {matrix.dtype}")
+    return np.ascontiguousarray(matrix, np.float32)
+
+
+def _on_host(values: Any) -> np.ndarray:
+    if is_torch(values):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values)
+
+
+def _whole_numbers(name: str, values: Any, n: int) -> np.ndarray:
+    array = _on_host(values)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be a whole number or (B,) of them, got {array.dtype}")
+    if array.ndim > 1 or (array.ndim == 1 and len(array) != n):
+        raise ValueError(f"{name} must be one number or ({n},), got shape {array.shape}")
+    # float32 holds every whole number up to 2^24.
+    if array.size and not (array.min() >= 1 and array.max() <= 2**24):
+        raise ValueError(f"{name} must be from 1 to 2^24, got {array.min()} to {array.max()}")
+    return array
+
+
+def _rectangles(rects: Any, sizes: np.ndarray) -> np.ndarray:
+    array = _on_host(rects)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"rects must be whole numbers, got {array.dtype}")
+    if array.shape != (len(sizes), 4):
+        raise ValueError(f"rects must have shape ({len(sizes)}, 4), got {array.shape}")
+    x0, y0, x1, y1 = array.T
+    inside = (x0 >= 0) & (x0 < x1) & (x1 <= sizes[:, 0])
+    inside &= (y0 >= 0) & (y0 < y1) & (y1 <= sizes[:, 1])
+    if not inside.all():
+        view = int(np.flatnonzero(~inside)[0])
+        size = tuple(int(side) for side in sizes[view, :2])
+        raise ValueError(
+            f"rects must be x0 < x1, y0 < y1 within the image, got {array[view].tolist()} for the "
+            f"{size[0]} x {size[1]} pixels of view {view}"
+        )
+    return array

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Gaussians each view of a batch sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gs_cull.arrays import Array, is_torch
+
+
+@dataclass(frozen=True, eq=False)
+class Visibility:
+    """The union of the visible sets of B views, and who sees what.
+
+    Attributes:
+        ids: (U,) int32, sorted: every row that some view sees.
+        mask: (U, ceil(B / 32)) 32-bit words, uint32 in numpy and int32 bit patterns in torch: view
+            b sees row ids[u] when bit b % 32, least significant first, of mask[u, b // 32] is set.
+        counts: (B,) int32, rows that each view sees.
+        n_not_finite: rows with a NaN or infinite mean or scale among those looked at; they are
+            never visible.
+    """
+
+    ids: Array
+    mask: Array
+    counts: Array
+    n_not_finite: int
+
+    @property
+    def n_views(self) -> int:
+        """B."""
+        return len(self.counts)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        kind = f"torch, {self.ids.device}" if is_torch(self.ids) else "numpy"
+        return f"Visibility({self.n_views} views see {len(self)} rows; {kind})"
+
+    def view(self, i: int) -> Array:
+        """Sorted ids of the rows that view ``i`` sees.
+
+        Args:
+            i: 0 <= i < B, or negative to count from the end.
+
+        Returns:
+            (counts[i],) int32 of the same kind and on the same device as ``ids``.
+
+        Raises:
+            IndexError: there is no such view.
+
+        Cost: one pass over a word per row; on CUDA it synchronises, except for a single view.
+        """
+        n = self.n_views
+        if not -n <= i < n:
+            raise IndexError(f"view must be from {-n} to {n - 1}, got {i}")
+        if n == 1:
+            return self.ids
+        word, bit = divmod(i % n, 32)
+        if is_torch(self.ids):
+            return self.ids[(self.mask[:, word] >> bit) & 1 != 0]
+        return self.ids[(self.mask[:, word] >> np.uint32(bit)) & np.uint32(1) != 0]
