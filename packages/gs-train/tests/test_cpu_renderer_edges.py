@@ -335,6 +335,14 @@ def test_rows_of_equal_depth_are_drawn_in_the_order_of_rows():
     assert torch.equal(swapped, middle[[1, 0, 2]])
 
 
+def test_many_rows_of_a_few_depths_keep_the_order_of_rows_at_each_depth():
+    # Enough of them that a sort which is not stable would mix them up.
+    rows = facing_camera([3.0, 2.0] * 150, opacity=-3.0)
+    g = torch.Generator().manual_seed(0)
+    rows["sh0"] = torch.rand(300, 1, 3, generator=g, dtype=torch.float64)
+    assert_matches_oracle(rows, plain_view())
+
+
 def test_near_and_far_are_included():
     rows = facing_camera([1.0, 2.0, 3.0, 4.0])
     radii = render(rows, plain_view(), near=2.0, far=3.0)["radii"]
