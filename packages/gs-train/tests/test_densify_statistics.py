@@ -136,6 +136,8 @@ def test_checkpoints_of_other_statistics_are_refused():
 
 
 @pytest.mark.gpu
+# torch says once that this mode is a prototype.
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("some_rows", [False, True])
 def test_cuda_observation_does_not_wait_and_equals_the_cpu(some_rows):
     on_cpu = Statistics(1000, device="cpu", absgrad=False, radii=True)

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from gs_train.data import ImageCache
 
-_DECODE_AHEAD = 16
+# Views that the cache plans for: what it evicts is what comes back last, or not at all, among
+# these. Told anew when half of them are over, because telling costs a pass over the plan.
+_ANNOUNCED = 4096
 _STAGED = 3
 _POLL_S = 0.2
 
@@ -149,8 +151,11 @@ class _Slot:
 
 def _announced(sequence: Iterator[int], cache: ImageCache) -> Iterator[int]:
     """The sequence, with the cache told early which images it will be asked for."""
-    window = collections.deque(itertools.islice(sequence, _DECODE_AHEAD))
-    while window:
-        cache.prefetch(tuple(window))
-        yield window.popleft()
-        window.extend(itertools.islice(sequence, 1))
+    upcoming = collections.deque(itertools.islice(sequence, _ANNOUNCED))
+    for n in itertools.count():
+        if not upcoming:
+            return
+        if n % (_ANNOUNCED // 2) == 0:
+            cache.prefetch(tuple(upcoming))
+        yield upcoming.popleft()
+        upcoming.extend(itertools.islice(sequence, 1))
