@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gs_order import reference
+from gs_order.local_search import improve, path_cost
 from gs_order.search import (
     exact_path,
-    improve,
     nearest_neighbour_path,
     nearest_neighbours,
-    path_cost,
     random_state_of,
     shortest_path,
     with_sentinels,
@@ -34,6 +33,13 @@ def random_distances(seed, n, kind):
 
 
 KINDS = st.sampled_from(["ties", "plane", "sets"])
+
+
+def searched(d, path, *, n_kicks, n_neighbours=10, seed=0):
+    neighbours = nearest_neighbours(d, min(n_neighbours, len(d) - 1))
+    best = path.copy()
+    improve(d, neighbours, path.copy(), best, n_kicks, True, 1.0, 0.0, random_state_of(seed))
+    return best
 
 
 def cheapest(d, first, last):
@@ -59,8 +65,7 @@ def test_a_few_views_get_the_cheapest_path_with_costly_ends(seed, n, kind):
 @given(seed=st.integers(0, 10**6), n=st.integers(4, 11), kind=KINDS)
 def test_local_search_alone_comes_near_the_exact_path(seed, n, kind):
     d = with_sentinels(random_distances(seed, n, kind), None, None)
-    path = nearest_neighbour_path(d)
-    improve(d, nearest_neighbours(d, min(10, n + 1)), path, 300, True, random_state_of(seed))
+    path = searched(d, nearest_neighbour_path(d), n_kicks=300, seed=seed)
     exact = np.concatenate([[n], exact_path(d), [n + 1]])
     # Kicks reach every path in time; after 300 of them so few views are at most a hair away.
     assert path_cost(d, path) <= 1.03 * path_cost(d, exact) + 1e-9
@@ -76,7 +81,7 @@ def test_local_search_keeps_a_permutation_and_never_gets_worse(seed, n, kind, ki
     start = np.random.default_rng(seed).permutation(n)
     path = np.concatenate([[n], start, [n + 1]])
     before = path_cost(d, path)
-    improve(d, nearest_neighbours(d, min(10, n + 1)), path, kicks, True, random_state_of(seed))
+    path = searched(d, path, n_kicks=kicks, seed=seed)
     assert (path[0], path[-1]) == (n, n + 1)
     assert sorted(path[1:-1]) == list(range(n))
     assert path_cost(d, path) <= before * (1 + 1e-12)
@@ -89,7 +94,7 @@ def test_local_search_leaves_nothing_for_2opt_or_opt_among_all_views():
     n = 40
     d = with_sentinels(random_distances(3, n, "plane"), None, None)
     path = np.concatenate([[n], np.random.default_rng(0).permutation(n), [n + 1]])
-    improve(d, nearest_neighbours(d, n + 1), path, 0, True, random_state_of(0))
+    path = searched(d, path, n_kicks=0, n_neighbours=n + 1)
     best = path_cost(d, path)
     for i in range(1, n + 1):
         for j in range(i + 1, n + 1):

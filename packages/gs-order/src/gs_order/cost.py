@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from gs_order.search import Matrix, random_below, random_state_of
+from gs_order.local_search import random_below
+from gs_order.search import Matrix, random_state_of
 
 
 @dataclass(frozen=True)

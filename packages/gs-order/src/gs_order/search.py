@@ -7,14 +7,9 @@ there, so free ends, a given first view, and ends that cost something are one pr
 
     cost = D[n, v_0] + D[v_0, v_1] + ... + D[v_{n-1}, n + 1]
 
-Local search applies improving moves until none is left among each view's nearest neighbours:
-2-opt (reverse a run), Or-opt (move up to three views, either way round), and Or-3opt (exchange two
-adjacent runs). Then, again and again, a local double bridge (three short adjacent runs put in
-opposite order, which none of those moves undoes at once) and local search around it; what is not
-better is taken back. All random numbers come from the seed, all sums are in a fixed order, so the
-path depends on the arguments alone. Bentley, "Fast algorithms for geometric traveling salesman
-problems" (1992), and Johnson and McGeoch, "The traveling salesman problem: a case study in local
-optimization" (1997), describe these moves, neighbour lists and work queues.
+Up to twelve views are solved by dynamic programming. Beyond, a nearest neighbour path is improved by
+`local_search`. All random numbers come from the seed and all sums are in a fixed order, so the path
+depends on the arguments alone.
 """
 
 from __future__ import annotations
@@ -25,12 +20,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from gs_order.local_search import improve, path_cost
+
 EXACT_VIEWS = 12
 """Up to so many views dynamic programming finds the optimum, in well under a millisecond."""
 
-_N_NEIGHBOURS = 10
-_N_NEIGHBOURS_3OPT = 5
-_LONGEST_KICK = 50
+_N_NEIGHBOURS = 12
 _KICKS_BETWEEN_CLOCKS = 64
 
 Matrix = np.ndarray[Any, Any]
@@ -74,17 +69,18 @@ def shortest_path(
         max_iterations = default_iterations(n)
     neighbours = nearest_neighbours(d, min(_N_NEIGHBOURS, n + 1))
     random_state = random_state_of(seed)
+    best = path.copy()
     if time_limit_s is None:
-        improve(d, neighbours, path, max_iterations, True, random_state)
-        return path[1:-1].copy()
-    deadline = time.perf_counter() + time_limit_s
-    done = 0
-    while True:
+        improve(d, neighbours, path, best, max_iterations, True, 1.0, 0.0, random_state)
+        return best[1:-1].copy()
+    started = time.perf_counter()
+    done, heat = 0, 1.0
+    while done == 0 or (done < max_iterations and heat > 0.0):
         kicks = min(_KICKS_BETWEEN_CLOCKS, max_iterations - done)
-        improve(d, neighbours, path, kicks, done == 0, random_state)
-        done += kicks
-        if done >= max_iterations or time.perf_counter() >= deadline:
-            return path[1:-1].copy()
+        improve(d, neighbours, path, best, kicks, done == 0, heat, heat, random_state)
+        done += max(1, kicks)
+        heat = 1.0 - max(done / max_iterations, (time.perf_counter() - started) / time_limit_s)
+    return best[1:-1].copy()
 
 
 def random_state_of(seed: int) -> Matrix:
@@ -93,8 +89,8 @@ def random_state_of(seed: int) -> Matrix:
 
 
 def default_iterations(n: int) -> int:
-    """Kicks worth about 1 ms up to 64 views, about 50 ms at 512, in proportion to n^2 between."""
-    return 500 if n <= 64 else max(500, (500 * n * n) // 4096)
+    """Kicks worth about 1 ms up to 64 views and 30 to 50 ms at 512; fifteen a view beyond."""
+    return max(150, min(n * n // 35, 15 * n))
 
 
 def with_sentinels(distance: Matrix, first_cost: Matrix | None, last_cost: Matrix | None) -> Matrix:
@@ -115,15 +111,6 @@ def with_sentinels(distance: Matrix, first_cost: Matrix | None, last_cost: Matri
         d[~finite] = 2.0 ** np.ceil(np.log2(total))
     d[:n, n:] = d[n:, :n].T
     return d
-
-
-@njit(cache=True, nogil=True)
-def path_cost(d, path):  # type: ignore[no-untyped-def]
-    """Cost of a path with its sentinels, summed from first to last."""
-    total = 0.0
-    for i in range(len(path) - 1):
-        total += d[path[i], path[i + 1]]
-    return total
 
 
 @njit(cache=True, nogil=True)
@@ -198,222 +185,3 @@ def nearest_neighbours(d, k):  # type: ignore[no-untyped-def]
             nearest[a, i] = b
             found = min(found + 1, k)
     return nearest
-
-
-@njit(cache=True, nogil=True)
-def _reverse(path, at, i, j, changed):  # type: ignore[no-untyped-def]
-    """Reverse positions i..j; ``changed`` keeps the range touched since it was reset."""
-    if i >= j:
-        return
-    changed[0] = min(changed[0], i)
-    changed[1] = max(changed[1], j)
-    while i < j:
-        a, b = path[i], path[j]
-        path[i], path[j] = b, a
-        at[b], at[a] = i, j
-        i += 1
-        j -= 1
-
-
-@njit(cache=True, nogil=True)
-def _wake(node, queue, state, waiting):  # type: ignore[no-untyped-def]
-    """Append a node to the ring of nodes to look at; ``state`` is (head, length)."""
-    if not waiting[node]:
-        waiting[node] = True
-        queue[(state[0] + state[1]) % len(queue)] = node
-        state[1] += 1
-
-
-@njit(cache=True, nogil=True)
-def _best_move(a, d, neighbours, path, at, runs):  # type: ignore[no-untyped-def]
-    """The move that shortens the path most among those that give ``a`` a nearer neighbour.
-
-    Returns:
-        what the path gets shorter, 0.0 when no move does; ``runs`` (3, 2) receives the runs of
-        positions to reverse, one after the other, an empty one as (1, 0).
-    """
-    last = len(path) - 1
-    best = 0.0
-    i = at[a]
-    for side in (1, -1):
-        if not 0 <= i + side <= last:
-            continue
-        b = path[i + side]
-        removed = d[a, b]
-        least = 1e-12 * removed  # below it a "gain" may be rounding, and moves could cycle
-        for index in range(neighbours.shape[1]):
-            c = neighbours[a, index]
-            opening = removed - d[a, c]
-            if opening <= least:
-                break
-            j = at[c]
-            # 2-opt: a-b and c-e become a-c and b-e; e is on the side of c where b is of a.
-            if 0 <= j + side <= last:
-                e = path[j + side]
-                gain = opening + d[c, e] - d[b, e]
-                if gain > best + least:
-                    best = gain
-                    low, high = min(i, j), max(i, j)
-                    if side == 1:
-                        _set_runs(runs, low + 1, high, 1, 0, 1, 0)
-                    else:
-                        _set_runs(runs, low, high - 1, 1, 0, 1, 0)
-            best = _best_or_opt(i, j, side, opening, least, best, d, path, runs)
-            if index < _N_NEIGHBOURS_3OPT:
-                best = _best_or_3opt(
-                    i, j, side, opening, least, best, d, neighbours, path, at, runs
-                )
-    return best
-
-
-@njit(cache=True, nogil=True)
-def _set_runs(runs, a, b, c, d, e, f):  # type: ignore[no-untyped-def]
-    runs[0, 0], runs[0, 1], runs[1, 0], runs[1, 1], runs[2, 0], runs[2, 1] = a, b, c, d, e, f
-
-
-@njit(cache=True, nogil=True)
-def _best_or_opt(i, j, side, opening, least, best, d, path, runs):  # type: ignore[no-untyped-def]
-    """Or-opt: the run of a (at i) and up to two nodes on its far side goes beside c (at j)."""
-    last = len(path) - 1
-    if i < 1 or i > last - 1:
-        return best
-    b, c = path[i + side], path[j]
-    for length in range(3):
-        end = i - side * length  # the run is a ... e
-        if end < 1 or end > last - 1 or end == j:
-            break
-        e, f = path[end], path[end - side]
-        closing = opening + d[e, f] - d[b, f]
-        if closing <= best + least:
-            continue
-        low, high = min(i, end), max(i, end)
-        for beside in (1, -1):
-            at_g = j + beside
-            if not 0 <= at_g <= last or low <= at_g <= high:
-                continue
-            g = path[at_g]
-            gain = closing + d[c, g] - d[e, g]
-            if gain <= best + least:
-                continue
-            best = gain
-            # Two adjacent runs change places by reversing each and then both together; the moved
-            # run keeps its own reversal when it has to arrive the other way round.
-            left = min(j, at_g)
-            turned = (side == -1) == (beside == -1)
-            first, final = (low, left) if left > high else (left + 1, high)
-            if left > high:
-                _set_runs(runs, high + 1, left, low, high, first, final)
-            else:
-                _set_runs(runs, left + 1, low - 1, low, high, first, final)
-            if turned:
-                runs[1, 0], runs[1, 1] = 1, 0
-    return best
-
-
-@njit(cache=True, nogil=True)
-def _best_or_3opt(i, j, side, opening, least, best, d, neighbours, path, at, runs):  # type: ignore[no-untyped-def]
-    """Or-3opt: along ``side``,  a b ... e c ... g f  becomes  a c ... g b ... e f."""
-    if (j - i) * side < 2:
-        return best
-    b, c, e = path[i + side], path[j], path[j - side]
-    second = opening + d[e, c]
-    for index in range(min(_N_NEIGHBOURS_3OPT, neighbours.shape[1])):
-        f = neighbours[e, index]
-        third = second - d[e, f]
-        if third <= best + least:
-            break
-        k = at[f]
-        if (k - j) * side < 1:
-            continue
-        g = path[k - side]
-        gain = third + d[g, f] - d[g, b]
-        if gain > best + least:
-            best = gain
-            if side == 1:
-                _set_runs(runs, i + 1, j - 1, j, k - 1, i + 1, k - 1)
-            else:
-                _set_runs(runs, j + 1, i - 1, k + 1, j, k + 1, i - 1)
-    return best
-
-
-@njit(cache=True, nogil=True)
-def _local_search(d, neighbours, path, at, queue, state, waiting, changed):  # type: ignore[no-untyped-def]
-    """Empty the queue: improve around each node, wake the nodes of every move. Returns the gain."""
-    total = 0.0
-    runs = np.empty((3, 2), np.int64)
-    while state[1] > 0:
-        a = queue[state[0]]
-        state[0] = (state[0] + 1) % len(queue)
-        state[1] -= 1
-        waiting[a] = False
-        gain = _best_move(a, d, neighbours, path, at, runs)
-        while gain > 0.0:
-            total += gain
-            for r in range(3):
-                low, high = runs[r, 0], runs[r, 1]
-                _reverse(path, at, low, high, changed)
-                if low <= high:
-                    for p in (low - 1, low, high, high + 1):
-                        _wake(path[p], queue, state, waiting)
-            gain = _best_move(a, d, neighbours, path, at, runs)
-    return total
-
-
-@njit(cache=True, nogil=True)
-def random_below(random_state, n):  # type: ignore[no-untyped-def]
-    """A number in [0, n) from a 64-bit linear generator with an output mix (splitmix)."""
-    random_state[0] += np.uint64(0x9E3779B97F4A7C15)
-    x = random_state[0]
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return np.int64((x >> np.uint64(33)) % np.uint64(n))
-
-
-@njit(cache=True, nogil=True)
-def improve(d, neighbours, path, n_kicks, settle, random_state):  # type: ignore[no-untyped-def]
-    """Improve ``path`` in place: local search if ``settle``, then ``n_kicks`` kicks with repair."""
-    n = len(path) - 2
-    at = np.empty(n + 2, np.int64)
-    for i in range(n + 2):
-        at[path[i]] = i
-    queue = np.empty(n + 2, np.int64)
-    waiting = np.zeros(n + 2, np.bool_)
-    state = np.zeros(2, np.int64)
-    changed = np.array([n + 2, -1])
-    if settle:
-        for i in range(n + 2):
-            _wake(path[i], queue, state, waiting)
-        _local_search(d, neighbours, path, at, queue, state, waiting, changed)
-    kept = path.copy()
-    longest = max(1, min(_LONGEST_KICK, n // 3))
-    for _ in range(n_kicks):
-        changed[0], changed[1] = n + 2, -1
-        one = 1 + random_below(random_state, longest)
-        two = 1 + random_below(random_state, longest)
-        three = 1 + random_below(random_state, longest)
-        if one + two + three > n:
-            continue
-        i = 1 + random_below(random_state, n - one - two - three + 1)
-        j, k, m = i + one, i + one + two, i + one + two + three
-        before = d[path[i - 1], path[i]] + d[path[j - 1], path[j]]
-        before += d[path[k - 1], path[k]] + d[path[m - 1], path[m]]
-        for p in (i, j, k, m):
-            _wake(path[p - 1], queue, state, waiting)
-            _wake(path[p], queue, state, waiting)
-        # Runs X Y Z become Z Y X: reverse the whole, then each run back.
-        _reverse(path, at, i, m - 1, changed)
-        _reverse(path, at, i, i + three - 1, changed)
-        _reverse(path, at, i + three, i + three + two - 1, changed)
-        _reverse(path, at, i + three + two, m - 1, changed)
-        j, k = i + three, i + three + two
-        after = d[path[i - 1], path[i]] + d[path[j - 1], path[j]]
-        after += d[path[k - 1], path[k]] + d[path[m - 1], path[m]]
-        gain = _local_search(d, neighbours, path, at, queue, state, waiting, changed)
-        if gain - (after - before) >= 0.0:
-            for p in range(changed[0], changed[1] + 1):
-                kept[p] = path[p]
-        else:
-            for p in range(changed[0], changed[1] + 1):
-                path[p] = kept[p]
-                at[path[p]] = p
