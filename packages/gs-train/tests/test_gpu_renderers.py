@@ -82,7 +82,9 @@ def run(
     renderer: Renderer, scene: Scene, mask: Tensor, sh_degree: int, rects: list[Rect] | None = None
 ) -> Result:
     """Render and differentiate, whole or as crops that tile the view; everything on the CPU."""
-    leaves = {k: v.to(renderer.device).requires_grad_() for k, v in scene.rows.items()}
+    leaves = {
+        k: v.detach().clone().to(renderer.device).requires_grad_() for k, v in scene.rows.items()
+    }
     splats = renderer.project(leaves, scene.view.to(renderer.device), sh_degree=sh_degree)
     splats.means2d.retain_grad()
     shape = scene.view.height, scene.view.width

@@ -275,11 +275,12 @@ class Gaussians:
         if ids is not None:
             check_sorted(ids, self.n_rows, self._device, wait=True)
         for name in NAMES if names is None else tuple(names):
-            for state in _row_aligned(self._state(name)).values():
+            state = self._state(name)
+            for key in _row_aligned(state):
                 if ids is None:
-                    state.zero_()
+                    state[key].zero_()
                 else:
-                    state.index_fill_(0, ids.long(), 0.0)
+                    state[key].index_fill_(0, ids.long(), 0.0)
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and the optimizer's state under flat names, not copied.
@@ -357,14 +358,16 @@ class Gaussians:
             param.grad = None
         for name, param in self.params.items():
             state = self._state(name)
-            for key, value in _row_aligned(state).items():
-                state[key] = transform(name, key, value)
+            # By key: a loop over values would keep the replaced tensors alive to its end.
+            for key in _row_aligned(state):
+                state[key] = transform(name, key, state[key])
             param.data = transform(name, None, param.data)
 
 
-def _row_aligned(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {
-        key: value
+def _row_aligned(state: Mapping[str, Any]) -> list[str]:
+    """Keys of the tensors whose first dimension is the row."""
+    return [
+        key
         for key, value in state.items()
         if key != "step" and isinstance(value, Tensor) and value.ndim > 0
-    }
+    ]

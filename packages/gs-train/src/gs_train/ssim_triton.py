@@ -49,13 +49,13 @@ def ssim_sum_and_grad(
         for channel in range(channels):
             _forward_kernel[grid](
                 image, truth, band, maps, partial[channel],
-                channel, channels, height, width, out_h, out_w, C1, C2,
+                channel, channels, height, width, out_h, out_w, out_h * out_w, C1, C2,
                 NEEDS_GRAD=needs_grad, TILE=_TILE, OUT=_OUT,
             )  # fmt: skip
             if grad is not None:
                 _backward_kernel[(triton.cdiv(width, _OUT), triton.cdiv(height, _OUT))](
                     image, truth, band, maps, grad,
-                    channel, channels, height, width, out_h, out_w,
+                    channel, channels, height, width, out_h, out_w, out_h * out_w,
                     TILE=_TILE, OUT=_OUT,
                 )  # fmt: skip
     return partial.sum(), grad
@@ -87,7 +87,7 @@ def _forward_kernel(
     band_at,  # (TILE, TILE)
     maps,  # (3, out_h, out_w): d sum / d E[x], E[x^2], E[x y]
     partial,  # (programs,): the sum of each tile
-    channel, channels, height, width, out_h, out_w, c1, c2,
+    channel, channels, height, width, out_h, out_w, plane, c1, c2,
     NEEDS_GRAD: tl.constexpr, TILE: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
@@ -110,7 +110,6 @@ def _forward_kernel(
         tl.sum(tl.where(mine, ssim, 0.0)),
     )
     if NEEDS_GRAD:
-        plane = out_h.to(tl.int64) * out_w
         to = rows.to(tl.int64) * out_w + columns
         d_mu = 2 * mu_y * (a2 - a1) / (b1 * b2) - 2 * mu_x * ssim * (1 / b1 - 1 / b2)
         tl.store(maps + to, d_mu, mask=mine)
@@ -124,7 +123,7 @@ def _backward_kernel(
     band_at,  # (TILE, TILE)
     maps,  # (3, out_h, out_w)
     grad,  # (H, W, C)
-    channel, channels, height, width, out_h, out_w,
+    channel, channels, height, width, out_h, out_w, plane,
     TILE: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
@@ -133,7 +132,6 @@ def _backward_kernel(
     # The windows that a pixel lies in begin up to 10 pixels before it.
     from_row, from_column = rows - (TILE - OUT), columns - (TILE - OUT)
     there = (from_row >= 0) & (from_row < out_h) & (from_column >= 0) & (from_column < out_w)
-    plane = out_h.to(tl.int64) * out_w
     source = from_row.to(tl.int64) * out_w + from_column
     g_mu = _blur(tl.load(maps + source, mask=there, other=0.0), band)
     g_xx = _blur(tl.load(maps + plane + source, mask=there, other=0.0), band)
