@@ -12,20 +12,24 @@
 namespace gs::pinned {
 
 /// Asks for the cache lines of [data, data + bytes), the first few at most: the processor follows
-/// a longer run by itself.
+/// a longer run by itself. They come past the outer caches, where more of them can be on their way
+/// than inner caches allow.
 inline void fetch(const char* data, std::int64_t bytes) {
   constexpr std::int64_t kLine = 64, kMost = 8 * kLine;
   const std::int64_t end = bytes < kMost ? bytes : kMost;
-  for (std::int64_t at = 0; at < end; at += kLine) __builtin_prefetch(data + at);
-  __builtin_prefetch(data + end - 1);
+  const auto skew = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data) % kLine);
+  for (std::int64_t at = -skew; at < end; at += kLine) __builtin_prefetch(data + at, 0, 0);
 }
 
-/// Whether rows of `bytes` laid densely from `to` on can be written past the caches.
-inline bool can_stream(const char* to, std::int64_t bytes) {
+/// Whether rows of `bytes`, `stride` apart from `to` on, can be written past the caches: as whole
+/// cache lines, or one after the other.
+inline bool can_stream(const char* to, std::int64_t bytes, std::int64_t stride, bool in_order) {
 #if defined(__SSE2__)
-  return reinterpret_cast<std::uintptr_t>(to) % 16 == 0 && bytes % 16 == 0;
+  const auto address = reinterpret_cast<std::uintptr_t>(to);
+  if (in_order && stride == bytes) return address % 16 == 0 && bytes % 16 == 0;
+  return address % 64 == 0 && bytes % 64 == 0 && stride % 64 == 0;
 #else
-  (void)to, (void)bytes;
+  (void)to, (void)bytes, (void)stride, (void)in_order;
   return false;
 #endif
 }

@@ -108,6 +108,14 @@ const char* lock_pages(void* data, std::size_t bytes, Lock lock, int device) noe
     if (status == cudaSuccess) status = cudaSetDevice(device);
     if (status == cudaSuccess) {
       status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+      // Kernels and hosts must use one address, because rows go on from chunk to chunk.
+      void* seen = nullptr;
+      if (status == cudaSuccess) status = cudaHostGetDevicePointer(&seen, data, 0);
+      if (status == cudaSuccess && seen != data) {
+        (void)cudaHostUnregister(data);
+        (void)cudaSetDevice(previous);
+        return "the device sees host memory at other addresses";
+      }
       (void)cudaSetDevice(previous);
     }
     if (status == cudaSuccess) {

@@ -13,6 +13,7 @@
 #if defined(GS_WITH_CUDA)
 #include "gs/cuda/check.hpp"
 #include "stream_word.hpp"
+#include "transfer_cuda.hpp"
 #endif
 
 namespace gs::pinned {
@@ -98,6 +99,7 @@ void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
 
 void Signal::wait_on(int device, std::uintptr_t stream, std::uint32_t value) {
   std::lock_guard<std::mutex> guard(mutex_);
+  load_kernels(device);
   wait_word_on(word_, value, device, stream);
   in_flight_.record(device, stream);
 }

@@ -70,6 +70,12 @@ void wait_word_on(std::uint32_t* word, std::uint32_t value, int device, std::uin
   GS_CUDA_TRY(cudaGetLastError());
 }
 
+void load_word_kernels() {
+  cudaFuncAttributes attributes;
+  GS_CUDA_TRY(cudaFuncGetAttributes(&attributes, write_word_kernel));
+  GS_CUDA_TRY(cudaFuncGetAttributes(&attributes, wait_word_kernel));
+}
+
 void use_stream_operations(bool enabled) { operations_enabled = enabled; }
 
 }  // namespace gs::pinned

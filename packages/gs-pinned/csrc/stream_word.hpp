@@ -13,6 +13,9 @@ void write_word_on(std::uint32_t* word, std::uint32_t value, int device, std::ui
 /// Enqueues: hold the stream until word >= value, compared as int32(word - value) >= 0.
 void wait_word_on(std::uint32_t* word, std::uint32_t value, int device, std::uintptr_t stream);
 
+/// Loads the kernels of the current device; see load_kernels.
+void load_word_kernels();
+
 /// false makes both use kernels, for the whole process; for tests of that way.
 void use_stream_operations(bool enabled);
 

@@ -15,9 +15,11 @@ namespace gs::pinned {
 namespace {
 
 constexpr std::int64_t kPieceBytes = 256 << 10;  // one thread's turn
-constexpr std::int64_t kAhead = 12;              // rows fetched ahead of use
-// Beyond this the destination would not stay in the caches anyway, so they are passed by.
-constexpr std::int64_t kStreamBytes = 32 << 20;
+// Reading runs this far ahead of copying, which hides the latency of rows in random places.
+constexpr std::int64_t kAheadBytes = 8 << 10;
+constexpr std::int64_t kMostAhead = 64;
+// From here on the destination is written past the caches: it would not stay there anyway.
+constexpr std::int64_t kStreamBytes = 8 << 20;
 
 Part part_row(const Part& part, std::int64_t row) {
   Part one = part;
@@ -64,13 +66,17 @@ void add_bytes(char* to, const char* from, std::int64_t bytes, Element element) 
 
 // Rows [first, last) of a transfer, on one thread.
 void move_rows(const Transfer& t, std::int64_t first, std::int64_t last, bool stream) {
+  const std::int64_t ahead = std::clamp<std::int64_t>(kAheadBytes / t.row_bytes, 1, kMostAhead);
+  // Rows without ids follow one another, which the processor foresees by itself; rows that are
+  // written past the caches need not be there.
+  const bool fetch_whole = t.whole_ids.data != nullptr && (t.to_parts || !stream);
+  const bool fetch_parts = t.parts_ids.data != nullptr && (!t.to_parts || !stream);
   for (std::int64_t i = first; i < last; ++i) {
-    if (i + kAhead < last) {
-      if (t.whole_ids.data != nullptr)
-        fetch(t.whole + id_at(t.whole_ids, i + kAhead) * t.whole_stride, t.row_bytes);
-      if (t.parts_ids.data != nullptr)
+    if (i + ahead < last) {
+      if (fetch_whole) fetch(t.whole + id_at(t.whole_ids, i + ahead) * t.whole_stride, t.row_bytes);
+      if (fetch_parts)
         for (int k = 0; k < t.n_parts; ++k)
-          fetch(part_row(t.parts[k], id_at(t.parts_ids, i + kAhead)).data, t.parts[k].bytes);
+          fetch(part_row(t.parts[k], id_at(t.parts_ids, i + ahead)).data, t.parts[k].bytes);
     }
     char* const whole = t.whole + id_at(t.whole_ids, i) * t.whole_stride;
     const std::int64_t row = id_at(t.parts_ids, i);
@@ -88,6 +94,15 @@ void move_rows(const Transfer& t, std::int64_t first, std::int64_t last, bool st
   if (stream) finish_streaming();
 }
 
+// Whether the destination is large and made of whole lines.
+bool should_stream(const Transfer& t) {
+  if (t.add || t.n_parts != 1 || t.n * t.row_bytes < kStreamBytes) return false;
+  const Part& part = t.parts[0];
+  return t.to_parts ? can_stream(part.data, part.bytes, part.stride, t.parts_ids.data == nullptr)
+                    : can_stream(t.whole + part.offset, part.bytes, t.whole_stride,
+                                 t.whole_ids.data == nullptr);
+}
+
 // Few long rows: each is cut into slices so that all threads have work.
 void move_long_rows(const Transfer& t, std::int64_t slices) {
   const Part& part = t.parts[0];
@@ -101,6 +116,14 @@ void move_long_rows(const Transfer& t, std::int64_t slices) {
       std::memcpy(t.to_parts ? field : whole, t.to_parts ? whole : field, bytes);
     }
   });
+}
+
+template <class T>
+bool all_inside(Ids ids, std::int64_t first, std::int64_t last, std::int64_t rows) {
+  const T* const values = static_cast<const T*>(ids.data);
+  bool outside = false;
+  for (std::int64_t i = first; i < last; ++i) outside |= values[i] < 0 || values[i] >= rows;
+  return !outside;
 }
 
 }  // namespace
@@ -125,14 +148,7 @@ void transfer_on_host(const Transfer& t) {
   if (t.n == 0 || t.n_parts == 0) return;
   const std::int64_t slices = t.parts[0].bytes / kPieceBytes;
   if (slices > 1 && t.n_parts == 1 && !t.add) return move_long_rows(t, slices);
-  // Streaming pays only where whole lines are written one after the other.
-  const Part& part = t.parts[0];
-  const char* to = t.to_parts ? part.data : t.whole;
-  const std::int64_t stride = t.to_parts ? part.stride : t.whole_stride;
-  const bool dense = t.n_parts == 1 && (t.to_parts ? t.parts_ids : t.whole_ids).data == nullptr &&
-                     stride == part.bytes;
-  const bool stream =
-      dense && !t.add && can_stream(to, part.bytes) && t.n * t.row_bytes >= kStreamBytes;
+  const bool stream = should_stream(t);
   pool().parallel_for(
       0, t.n, std::max<std::int64_t>(1, kPieceBytes / t.row_bytes),
       [&](std::int64_t first, std::int64_t last) { move_rows(t, first, last, stream); });
@@ -142,11 +158,8 @@ bool find_bad_id(Ids ids, std::int64_t n, std::int64_t rows, std::int64_t* bad) 
   if (ids.data == nullptr) return false;
   std::atomic<std::int64_t> found{n};
   pool().parallel_for(0, n, 1 << 16, [&](std::int64_t first, std::int64_t last) {
-    bool good = true;
-    for (std::int64_t i = first; i < last; ++i) {
-      const std::int64_t id = id_at(ids, i);
-      good = good && id >= 0 && id < rows;
-    }
+    const bool good = ids.wide ? all_inside<std::int64_t>(ids, first, last, rows)
+                               : all_inside<std::int32_t>(ids, first, last, rows);
     if (good) return;
     std::int64_t i = first;
     while (id_at(ids, i) >= 0 && id_at(ids, i) < rows) ++i;

@@ -3,9 +3,13 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <mutex>
+#include <type_traits>
+#include <vector>
 
 #include "gs/cuda/check.hpp"
 #include "row_kernels.cuh"
+#include "stream_word.hpp"
 #include "transfer_cuda.hpp"
 
 namespace gs::pinned {
@@ -231,6 +235,54 @@ void copy_dense(const Transfer& t, const std::vector<std::size_t>& cuts, const L
     begin = end;
   }
   copy(begin, total);
+}
+
+namespace {
+
+template <class Kernel>
+void load(Kernel* kernel) {
+  cudaFuncAttributes attributes;
+  GS_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel));
+}
+
+template <class Id, class... Vecs>
+void load_copies() {
+  (load(copy_rows_kernel<Vecs, Id>), ...);
+}
+
+template <class Id, class... Pieces>
+void load_splits() {
+  load(split_rows_kernel<uint4, unsigned, Id>);
+  load(join_rows_kernel<uint4, unsigned, Id>);
+  (load(split_rows_kernel<Pieces, Pieces, Id>), ...);
+  (load(join_rows_kernel<Pieces, Pieces, Id>), ...);
+}
+
+template <class Id, class... Elements>
+void load_sums() {
+  (load(add_rows_kernel<Elements, 1, Id>), ...);
+  (load(add_rows_kernel<Elements, 16 / sizeof(Elements), Id>), ...);
+}
+
+template <class Id>
+void load_all() {
+  load_copies<Id, uint4, uint2, unsigned, unsigned short, unsigned char>();
+  load_splits<Id, unsigned, unsigned short, unsigned char>();
+  load_sums<Id, float, __half, std::uint8_t, std::uint32_t, unsigned long long>();
+}
+
+}  // namespace
+
+void load_kernels(int device) {
+  static std::mutex mutex;
+  static std::vector<int> loaded;
+  std::lock_guard<std::mutex> guard(mutex);
+  if (std::find(loaded.begin(), loaded.end(), device) != loaded.end()) return;
+  cuda::DeviceGuard on(device);
+  load_all<std::int32_t>();
+  load_all<std::int64_t>();
+  load_word_kernels();
+  loaded.push_back(device);
 }
 
 bool is_device_visible(const void* host, int device) {

@@ -36,6 +36,11 @@ void copy_dense(const Transfer& transfer, const std::vector<std::size_t>& cuts,
 /// Whether copy_dense can do it.
 bool is_dense_copy(const Transfer& transfer);
 
+/// Loads every kernel of this module now, once per device. A kernel is otherwise loaded by its
+/// first launch, which may wait for all work of the device - for ever, where a stream waits for the
+/// very thread that launches.
+void load_kernels(int device);
+
 /// Whether kernels of `device` can read this host address.
 bool is_device_visible(const void* host, int device);
 

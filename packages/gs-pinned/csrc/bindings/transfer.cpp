@@ -140,7 +140,8 @@ void check_for_device(const Transfer& t, int device, const Options& options) {
 
 void run_on_device(const Transfer& t, const Rows& rows, int device, const Options& options) {
   raise_faults();
-  Launch launch{device, options.stream, options.max_blocks, fault_record(device)};
+  load_kernels(device);
+  const Launch launch{device, options.stream, options.max_blocks, fault_record(device)};
   check_for_device(t, device, options);
   if (rows.device < 0) {
     const bool visible = rows.memory ? rows.memory->is_device_visible()
@@ -294,6 +295,7 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
     return run_on_device(keeps.transfer, kept, device, options);
   }
   raise_faults();
+  load_kernels(device);
   check_for_device(loads.transfer, device, options);
   check_for_device(keeps.transfer, device, options);
   transfer_two_on_device(loads.transfer, keeps.transfer,

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that fork, or end, while a device uses their memory."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+
+def run_script(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_interpreter_ends_in_the_middle_of_copies() -> None:
+    run_script(
+        """
+        import torch
+        from gs_pinned import Ring, Signal, Table, gather, scatter, store_compact
+        table, pageable = Table(2_000_000, 48), Table(1_000_000, 48, pinned=False)
+        ids = torch.arange(1_000_000, device="cuda")
+        out = torch.empty(1_000_000, 48, device="cuda")
+        ring, signal, stream = Ring(1 << 28), Signal(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        for _ in range(20):
+            gather(table, ids, out, stream=stream)
+            scatter(out, ids, table, stream=stream)
+            gather(pageable, ids, out, stream=stream)
+        slot = store_compact(out, None, ring, stream=stream)
+        signal.set_on(stream, 1)
+        """
+    )
+
+
+def test_the_interpreter_ends_while_a_stream_waits_for_it() -> None:
+    run_script(
+        """
+        import torch
+        from gs_pinned import Signal, Table, gather
+        table, signal, stream = Table(1000, 48), Signal(), torch.cuda.Stream()
+        ids, out = torch.arange(1000, device="cuda"), torch.empty(1000, 48, device="cuda")
+        torch.cuda.synchronize()
+        signal.wait_on(stream, 1)
+        gather(table, ids, out, stream=stream)
+        signal.poison("ending")
+        """
+    )
+
+
+def test_a_child_process_is_told_that_it_has_no_locked_memory() -> None:
+    out = run_script(
+        """
+        import os
+        import numpy as np
+        import torch
+        from gs_pinned import ForkedError, Ring, Signal, Table, gather, store_compact
+        table, ring, signal = Table(100_000, 48), Ring(1 << 20), Signal()
+        table.numpy()[:] = 7
+        out = torch.empty(100_000, 48, device="cuda")
+        ids = torch.arange(100_000, device="cuda")
+        child = os.fork()
+        if child == 0:
+            attempts = (
+                table.numpy,
+                table.wait,
+                lambda: table.append(np.zeros((1, 48), "f4")),
+                lambda: store_compact(np.zeros((1, 48), "f4"), None, ring),
+                lambda: signal.value,
+            )
+            for attempt in attempts:
+                try:
+                    attempt()
+                except ForkedError:
+                    continue
+                os._exit(3)
+            table.close()
+            del table, ring, signal
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        gather(table, ids, out)
+        assert (out == 7).all()
+        signal.set(1)
+        print("parent done")
+        """
+    )
+    assert out == "parent done\n"
+
+
+def test_growing_after_a_fork_leaves_the_rows_where_the_device_sees_them() -> None:
+    run_script(
+        """
+        import os
+        import numpy as np
+        import torch
+        from gs_pinned import Table, gather
+        table = Table(100_000, 48)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        # Were the pages shared, these writes would go to copies of which the device knows nothing.
+        table.numpy()[:] = 3
+        os.waitpid(child, 0)
+        table.append(np.full((100_000, 48), 4, "f4"))
+        out = torch.empty(200_000, 48, device="cuda")
+        gather(table, torch.arange(200_000, device="cuda"), out)
+        assert (out[:100_000] == 3).all() and (out[100_000:] == 4).all()
+        """
+    )

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals between streams and host threads, by stream memory operations and by kernels."""
+
+import ctypes
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gs_pinned import PoisonedError, Signal, _core
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True, params=["operations", "kernels"])
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    _core.use_stream_operations(request.param == "operations")
+    yield
+    torch.cuda.synchronize()
+    _core.use_stream_operations(True)
+
+
+class Borrowed:
+    """A stream of some other library."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def test_a_stream_raises_the_value_when_it_gets_there() -> None:
+    latch, done = Signal(), Signal()
+    stream = torch.cuda.Stream()
+    latch.wait_on(stream, 1)
+    done.set_on(stream, 5)
+    with pytest.raises(TimeoutError):
+        done.wait(5, timeout_s=0.0)
+    assert done.value == 0
+    latch.set(1)
+    done.wait(5)
+    assert done.value == 5
+    assert ctypes.c_uint32.from_address(done.address).value == 5
+
+
+def test_what_the_stream_wrote_before_is_visible_after_the_wait() -> None:
+    done, stream = Signal(), torch.cuda.Stream()
+    host = torch.zeros(1 << 20).pin_memory()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for step in range(1, 20):
+            host.copy_(torch.full((1 << 20,), float(step), device="cuda"), non_blocking=True)
+            done.set_on(stream, step)
+            done.wait(step, spin_s=0.001 if step % 2 else 0.0)
+            assert float(host[-1]) == step
+
+
+@pytest.mark.parametrize("kind", ["torch", "integer", "protocol"])
+def test_streams_come_in_three_forms(kind: str) -> None:
+    stream = torch.cuda.Stream()
+    handle = stream.cuda_stream
+    given = {"torch": stream, "integer": handle, "protocol": Borrowed(handle)}[kind]
+    signal = Signal()
+    signal.wait_on(given, 1)
+    assert not stream.query()
+    signal.set(1)
+    stream.synchronize()
+    signal.set_on(given, 2)
+    signal.wait(2)
+
+
+def test_a_stream_waits_for_a_thread_that_waits_for_a_stream() -> None:
+    ready, work, done = Signal(), Signal(), Signal()
+    stream = torch.cuda.Stream()
+
+    def serve() -> None:
+        for step in range(1, 50):
+            ready.wait(step)
+            work.set(step)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    for step in range(1, 50):
+        ready.set_on(stream, step)
+        work.wait_on(stream, step)
+        done.set_on(stream, step)
+    done.wait(49, timeout_s=60.0)
+    server.join()
+
+
+def test_poison_lets_the_stream_go_on_and_tells_the_host() -> None:
+    signal, stream = Signal(), torch.cuda.Stream()
+    signal.wait_on(stream, 1_000_000)
+    signal.poison("the worker died")
+    stream.synchronize()
+    with pytest.raises(PoisonedError, match="the worker died"):
+        signal.wait_on(stream, 1)
+    with pytest.raises(PoisonedError, match="the worker died"):
+        signal.wait(1)
+
+
+def test_a_signal_dropped_while_a_stream_waits_for_it_releases_the_stream() -> None:
+    stream = torch.cuda.Stream()
+    signal = Signal()
+    signal.wait_on(stream, 1)
+    address = signal.address
+    del signal
+    gc.collect()
+    stream.synchronize()
+    # Its word is not given to anybody else.
+    assert address not in {Signal().address for _ in range(200)}
+
+
+def test_many_threads_wait_for_values_of_one_stream() -> None:
+    latch, signal, stream = Signal(), Signal(), torch.cuda.Stream()
+    latch.wait_on(stream, 1)
+    for value in range(1, 9):
+        signal.set_on(stream, value)
+    reached: list[int] = []
+
+    def wait(value: int) -> None:
+        signal.wait(value)
+        reached.append(value)
+
+    threads = [threading.Thread(target=wait, args=(value,)) for value in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    assert not reached
+    latch.set(1)
+    for thread in threads:
+        thread.join()
+    assert sorted(reached) == list(range(1, 9))
