@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the trainer reach gsplat's quality on a real capture, at what rate and in how much memory?
+
+Decides whether a user of gsplat loses anything by training here. Ours is ``gs_train.fit`` as the
+command line runs it; the peer is the loop of gsplat's example trainer (its ``rasterization`` of all
+rows, one fused torch Adam for each parameter, its ``DefaultStrategy``) on the same images, initial
+rows, learning rates and loss. Both in one process, one after the other, for several seeds: single
+runs differ by some tenths of a dB.
+
+    python benchmarks/train/bench_real_capture.py CAPTURE --steps 3000 --seeds 0 1 2 --json out.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gsplat
+import torch
+from torch import Tensor
+
+from gs_order import ViewSampler
+from gs_train.config import FitConfig
+from gs_train.data import Capture, load_capture, read_image
+from gs_train.feed import ImageFeed
+from gs_train.fit import fit
+from gs_train.initialize import rows_from_points
+from gs_train.loss import Crop, photometric_loss
+from gs_train.metrics import package_versions, psnr, ssim
+from gs_train.scene import Scene
+from gs_train.schedule import LearningRates
+
+COLUMNS = ("psnr", "ssim", "n_gaussians", "images_per_second", "peak_device_mb")
+
+
+def ours(data: Path, seed: int, steps: int, strategy: str, cap: int | None) -> dict[str, float]:
+    """One run of the command line's ``fit``."""
+    with tempfile.TemporaryDirectory() as out:
+        config = FitConfig(
+            data=data,
+            out=Path(out) / "run",
+            steps=steps,
+            seed=seed,
+            strategy=strategy,  # type: ignore[arg-type]
+            cap=cap,
+            renderer="gsplat",
+            checkpoint_every=0,
+        )
+        torch.cuda.reset_peak_memory_stats()
+        metrics = fit(config)
+    return {
+        "psnr": metrics["psnr"],
+        "ssim": metrics["ssim"],
+        "n_gaussians": metrics["n_gaussians"],
+        "images_per_second": metrics["images_per_second"],
+        "peak_device_mb": metrics["peak_device_bytes"] / 1e6,
+    }
+
+
+def gsplats_loop(capture: Capture, seed: int, steps: int) -> dict[str, float]:
+    """The example trainer's loop with its defaults."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    torch.manual_seed(seed)
+    scene = Scene.load(capture, device)
+    rows = rows_from_points(
+        scene.frame.points_in(capture.points), capture.colors, sh_degree=3, seed=seed
+    )
+    params = torch.nn.ParameterDict(
+        {name: torch.nn.Parameter(value.to(device)) for name, value in rows.items()}
+    )
+    rates = vars(LearningRates()) | {"means": 1.6e-4 * scene.frame.extent}
+    optimizers = {
+        name: torch.optim.Adam([{"params": p, "lr": rates[name]}], eps=1e-15, fused=True)
+        for name, p in params.items()
+    }
+    decay = torch.optim.lr_scheduler.ExponentialLR(optimizers["means"], 0.01 ** (1 / steps))
+    strategy = gsplat.DefaultStrategy()
+    strategy.check_sanity(params, optimizers)
+    state = strategy.initialize_state(scene_scale=scene.frame.extent)
+
+    def render(index: int, sh_degree: int) -> tuple[Tensor, dict[str, Any]]:
+        view = scene.views[index]
+        image, _, info = gsplat.rasterization(
+            params["means"],
+            params["quats"],
+            torch.exp(params["scales"]),
+            torch.sigmoid(params["opacities"]),
+            torch.cat([params["sh0"], params["shN"]], 1),
+            view.viewmat[None],
+            view.K[None],
+            view.width,
+            view.height,
+            sh_degree=sh_degree,
+            packed=False,
+        )
+        return image[0], info
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    with ImageFeed(
+        _sequence(capture, seed, steps),
+        lambda i: read_image(capture.views[i]),
+        device=device,
+        cache_bytes=4 << 30,
+        largest_bytes=max(v.width * v.height * 3 for v in capture.views),
+    ) as feed:
+        started = time.perf_counter()
+        for step in range(steps):
+            index, truth = feed.next()
+            image, info = render(index, min(step // 1000, 3))
+            strategy.step_pre_backward(params, optimizers, state, step, info)
+            view = scene.views[index]
+            photometric_loss(image, truth, Crop(view, view.rect), 0.2).backward()
+            for optimizer in optimizers.values():
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            decay.step()
+            strategy.step_post_backward(params, optimizers, state, step, info)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+    peak = torch.cuda.max_memory_allocated()
+    psnrs, ssims = [], []
+    with torch.no_grad():
+        for index in capture.test:
+            image = render(index, 3)[0].clamp(0, 1)
+            truth = torch.from_numpy(read_image(capture.views[index])).to(device).float() / 255
+            psnrs.append(psnr(image, truth))
+            ssims.append(ssim(image, truth))
+    return {
+        "psnr": statistics.mean(psnrs),
+        "ssim": statistics.mean(ssims),
+        "n_gaussians": len(params["means"]),
+        "images_per_second": steps / seconds,
+        "peak_device_mb": peak / 1e6,
+    }
+
+
+def _sequence(capture: Capture, seed: int, steps: int) -> Iterator[int]:
+    for batch in ViewSampler(len(capture.train), 1, seed=seed, n_steps=steps):
+        yield capture.train[batch[0]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("capture", type=Path)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--strategy", choices=("adc", "mcmc"), default="adc")
+    parser.add_argument("--cap", type=int)
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+
+    runs: dict[str, list[dict[str, float]]] = {"gs-train": [], "gsplat's loop": []}
+    with tempfile.TemporaryDirectory() as cache:
+        capture = load_capture(options.capture, cache_dir=Path(cache))
+        for seed in options.seeds:
+            runs["gs-train"].append(
+                ours(options.capture, seed, options.steps, options.strategy, options.cap)
+            )
+            if not options.no_peer:
+                runs["gsplat's loop"].append(gsplats_loop(capture, seed, options.steps))
+    print(f"{options.strategy}, {options.steps} steps, seeds {options.seeds}: mean (least to most)")
+    print(f"{'':14s}" + "".join(f"{column:>28s}" for column in COLUMNS))
+    for name, results in runs.items():
+        if results:
+            print(f"{name:14s}" + "".join(f"{_spread(results, c):>28s}" for c in COLUMNS))
+    if not options.no_peer:
+        ratio = _mean(runs["gs-train"], "images_per_second") / _mean(
+            runs["gsplat's loop"], "images_per_second"
+        )
+        print(f"rate of gs-train over gsplat's loop: {ratio:.2f}")
+    if options.json:
+        machine = {"gpu": torch.cuda.get_device_name(), "versions": package_versions()}
+        arguments = {k: str(v) for k, v in vars(options).items()}
+        options.json.write_text(
+            json.dumps({"machine": machine, "arguments": arguments, "runs": runs}, indent=1)
+        )
+
+
+def _mean(results: list[dict[str, float]], column: str) -> float:
+    return statistics.mean(result[column] for result in results)
+
+
+def _spread(results: list[dict[str, float]], column: str) -> str:
+    values = [result[column] for result in results]
+    digits = {"psnr": 2, "ssim": 4}.get(column, 0)
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return f"{statistics.mean(values):.{digits}f} ({low} to {high})"
+
+
+if __name__ == "__main__":
+    main()
