@@ -2,6 +2,7 @@
 """In which order the views of a batch run, and what moves, stays and finishes at each."""
 
 from gs_order.build import __version__, build_info
+from gs_order.cache import CachePlan, CacheStep
 from gs_order.cost import Cost, CostModel
 from gs_order.order import order
 from gs_order.overlap import Estimate, and_counts, estimate_xor_counts, xor_counts
@@ -9,15 +10,20 @@ from gs_order.plan import Plan, Step, plan
 from gs_order.plan_host import HostPlan
 from gs_order.ragged import Ragged
 from gs_order.sampler import ViewSampler
+from gs_order.simulate import Outcome, Simulation, simulate
 from gs_order.trajectory import trajectory
 
 __all__ = [
+    "CachePlan",
+    "CacheStep",
     "Cost",
     "CostModel",
     "Estimate",
     "HostPlan",
+    "Outcome",
     "Plan",
     "Ragged",
+    "Simulation",
     "Step",
     "ViewSampler",
     "__version__",
@@ -26,6 +32,7 @@ __all__ = [
     "estimate_xor_counts",
     "order",
     "plan",
+    "simulate",
     "trajectory",
     "xor_counts",
 ]

@@ -7,9 +7,9 @@ there, so free ends, a given first view, and ends that cost something are one pr
 
     cost = D[n, v_0] + D[v_0, v_1] + ... + D[v_{n-1}, n + 1]
 
-Up to twelve views are solved by dynamic programming. Beyond, a nearest neighbour path is improved by
-`local_search`. All random numbers come from the seed and all sums are in a fixed order, so the path
-depends on the arguments alone.
+Up to twelve views are solved by dynamic programming. Beyond, a nearest neighbour path is improved
+by `local_search`. All random numbers come from the seed and all sums are in a fixed order, so the
+path depends on the arguments alone.
 """
 
 from __future__ import annotations
