@@ -32,6 +32,12 @@ int device_count() {
   return count;
 }
 
+int driver_version() {
+  int version = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess) cudaGetLastError();
+  return version;
+}
+
 #else
 
 std::string device_problem() {
@@ -39,6 +45,8 @@ std::string device_problem() {
 }
 
 int device_count() { return 0; }
+
+int driver_version() { return 0; }
 
 #endif
 

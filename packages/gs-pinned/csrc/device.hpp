@@ -12,4 +12,7 @@ std::string device_problem();
 /// CUDA devices of this process; 0 wherever device_problem() is not empty.
 int device_count();
 
+/// The newest CUDA version that the driver supports, as 1000 * major + 10 * minor; 0 without one.
+int driver_version();
+
 }  // namespace gs::pinned

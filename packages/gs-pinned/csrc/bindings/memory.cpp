@@ -29,6 +29,7 @@ Lock lock_named(const std::string& name) {
 void register_memory(py::module_& module) {
   module.def("device_problem", &device_problem, py::call_guard<python::ReleaseGil>());
   module.def("device_count", &device_count, py::call_guard<python::ReleaseGil>());
+  module.def("driver_version", &driver_version, py::call_guard<python::ReleaseGil>());
   module.def("locked_bytes", &Memory::locked_total);
   module.def("physical_bytes", &physical_bytes);
   module.def("available_bytes", &available_bytes);
