@@ -60,7 +60,7 @@ class FitConfig:
         mcmc: options of Markov chain Monte Carlo.
     """
 
-    data: Annotated[Path, tyro.conf.Positional]
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     out: Path
     steps: int = 30_000
     batch_size: int = 1

@@ -32,7 +32,7 @@ class EvalConfig:
         lpips_backbone: file with LPIPS's network weights.
     """
 
-    dir: Annotated[Path, tyro.conf.Positional]
+    dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
     lpips_backbone: Path | None = None
 

@@ -31,7 +31,7 @@ class ExportConfig:
         to: folder to write to; DIR/export/LAYOUT when not given.
     """
 
-    dir: Annotated[Path, tyro.conf.Positional]
+    dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     layout: Literal["inria", "gsplat"] = "inria"
     to: Path | None = None
 

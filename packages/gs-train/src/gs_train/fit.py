@@ -41,12 +41,14 @@ def fit(config: FitConfig) -> dict[str, Any]:
     folder = RunFolder(config.out)
     folder.check(config)
     renderer = renderer_for(config)
-    if config.renderer == "auto":
-        _say(f"rendering with {renderer.name} on {renderer.device}")
     lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
     with StopRequest() as stop:
         run = Run.open(config.out) if config.resume else None
         capture = open_capture(config, folder, stop)
+        _say(
+            f"{len(capture.train)} training and {len(capture.test)} test images, "
+            f"{len(capture.points):,} points; rendering with {renderer.name} on {renderer.device}"
+        )
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
             rows = scene.initial_rows(config)

@@ -36,7 +36,7 @@ class RenderConfig:
         renderer: auto takes gsplat where it can run.
     """
 
-    dir: Annotated[Path, tyro.conf.Positional]
+    dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     path: Literal["interp", "ellipse", "test"] = "interp"
     to: Path | None = None
     frames: int = 240
