@@ -4,30 +4,14 @@
 #include <algorithm>
 #include <memory>
 
-#include "gs/simd_level.hpp"
 #include "gs/thread_pool.hpp"
-#include "prefilter.hpp"
+#include "simd_kernels.hpp"
 
 namespace gs::cull {
 
 namespace {
 
 constexpr std::int64_t kRowsPerPiece = 16384;
-
-PrefilterKernels prefilter() {
-  switch (chosen_simd()) {
-#if defined(GS_WITH_AVX512)
-    case Simd::kAvx512:
-      return prefilter_avx512();
-#endif
-#if defined(GS_WITH_AVX2)
-    case Simd::kAvx2:
-      return prefilter_avx2();
-#endif
-    default:
-      return prefilter_scalar();
-  }
-}
 
 /// One thread's view of at most kTile rows.
 class TileCuller {
@@ -36,7 +20,7 @@ class TileCuller {
       : geometry_(geometry),
         cameras_(cameras),
         options_(options),
-        kernels_(prefilter()),
+        kernels_(simd_kernels()),
         words_((cameras.size() + 31) / 32) {
     mask_.resize(kTile * words_);
   }
@@ -126,7 +110,7 @@ class TileCuller {
   const Geometry& geometry_;
   const std::vector<Camera>& cameras_;
   const Options& options_;
-  const PrefilterKernels kernels_;
+  const SimdKernels& kernels_;
   const std::size_t words_;
   Tile tile_;
   std::int64_t rows_[kTile];

@@ -180,10 +180,10 @@ __global__ void __launch_bounds__(kThreads)
   const bool exists = i < n_visible;
   std::int64_t id = exists ? ids[i] : 0, stored = id;
   const std::uint32_t* views = nullptr;
-  if (layout.order == nullptr && layout.block_views != nullptr) {
+  if (layout.order == nullptr) {
     const std::int64_t block = id / layout.block_size;
-    views = layout.block_views + block * n_words;
-    if (layout.slot_of_block != nullptr)
+    if (layout.block_views != nullptr) views = layout.block_views + block * n_words;
+    if (layout.slot_of_block != nullptr && exists)
       stored = static_cast<std::int64_t>(layout.slot_of_block[block]) * layout.block_size +
                id % layout.block_size;
   }
@@ -275,17 +275,20 @@ void mark_visible(const Geometry& geometry, const Layout& layout, const Camera* 
   GS_CUDA_TRY(cudaGetLastError());
 }
 
-void write_visible(const Geometry& geometry, const Layout& layout, const Camera* cameras,
-                   int n_views, const Options& options, const std::uint32_t* bits,
-                   const std::int32_t* chunk_offsets, std::int64_t n_visible, std::int32_t* ids,
-                   std::uint32_t* mask, std::int32_t* counts, cudaStream_t stream) {
+void write_ids(const std::uint32_t* bits, const std::int32_t* chunk_offsets, std::int64_t n_rows,
+               std::int64_t n_visible, std::int32_t* ids, std::uint32_t* mask,
+               std::int32_t* counts, cudaStream_t stream) {
   if (n_visible == 0) return;
-  const bool single = n_views == 1;
-  write_ids_kernel<<<static_cast<unsigned>(visible_chunks(layout.n_rows)), kThreads, 0, stream>>>(
-      bits, ceil_div(layout.n_rows, 32), chunk_offsets, ids, single ? mask : nullptr,
-      single ? counts : nullptr, static_cast<std::int32_t>(n_visible));
+  write_ids_kernel<<<static_cast<unsigned>(visible_chunks(n_rows)), kThreads, 0, stream>>>(
+      bits, ceil_div(n_rows, 32), chunk_offsets, ids, mask, counts,
+      static_cast<std::int32_t>(n_visible));
   GS_CUDA_TRY(cudaGetLastError());
-  if (single) return;
+}
+
+void write_mask(const Geometry& geometry, const Layout& layout, const Camera* cameras, int n_views,
+                const Options& options, const std::int32_t* ids, std::int64_t n_visible,
+                std::uint32_t* mask, std::int32_t* counts, cudaStream_t stream) {
+  if (n_visible == 0 || n_views == 0) return;
   for_model(options.model, [&](auto model) {
     write_mask_kernel<model.value>
         <<<static_cast<unsigned>(ceil_div(n_visible, kThreads)), kThreads, 0, stream>>>(

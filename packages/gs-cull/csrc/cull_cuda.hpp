@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Culling on a CUDA device, in two steps with one look from the host in between: mark_visible()
-// finds the union of all views and its size, write_visible() fills arrays of that size.
+// finds the union of all views and its size, write_ids() and write_mask() fill arrays of that size.
 //
 // Every function here enqueues on `stream` of the current device, does not synchronise, allocates
 // nothing and throws gs::CudaError. Pointers are device memory that must stay until the stream has
@@ -51,11 +51,15 @@ void mark_visible(const Geometry& geometry, const Layout& layout, const Camera* 
 /// Entries of chunk_offsets.
 std::int64_t visible_chunks(std::int64_t n_rows);
 
-/// ids: (U,) sorted. mask: (U, words). counts: (B,) zeroed.
-void write_visible(const Geometry& geometry, const Layout& layout, const Camera* cameras,
-                   int n_views, const Options& options, const std::uint32_t* bits,
-                   const std::int32_t* chunk_offsets, std::int64_t n_visible, std::int32_t* ids,
-                   std::uint32_t* mask, std::int32_t* counts, cudaStream_t stream);
+/// ids: (U,) sorted. With one view, mask (U, 1) and counts (1,) are filled as well; else both are null.
+void write_ids(const std::uint32_t* bits, const std::int32_t* chunk_offsets, std::int64_t n_rows,
+               std::int64_t n_visible, std::int32_t* ids, std::uint32_t* mask,
+               std::int32_t* counts, cudaStream_t stream);
+
+/// mask: (U, words) of the rows ids[0..U). counts: (B,) zeroed.
+void write_mask(const Geometry& geometry, const Layout& layout, const Camera* cameras, int n_views,
+                const Options& options, const std::int32_t* ids, std::int64_t n_visible,
+                std::uint32_t* mask, std::int32_t* counts, cudaStream_t stream);
 
 /// As cull::box_rows() of cull_cpu.hpp.
 void box_rows(const Geometry& geometry, const std::int32_t* ids, std::int64_t n,

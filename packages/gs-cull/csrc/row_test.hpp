@@ -320,17 +320,19 @@ GS_CULL_HD bool box_of(const Camera& camera, const Row& row, const Options& opti
   if (rx <= options.radius_clip && ry <= options.radius_clip) return false;
   // Without blur gsplat drops a splat of no area.
   if (!(options.eps2d > 0) && a_high * c_high <= 0) return false;
-  box->x0 = at.u.low - rx * (1 + kRelative);
-  box->x1 = at.u.high + rx * (1 + kRelative);
-  box->y0 = at.v.low - ry * (1 + kRelative);
-  box->y1 = at.v.high + ry * (1 + kRelative);
+  // NaN, from overflow, reaches everywhere.
+  const float x0 = at.u.low - rx * (1 + kRelative), x1 = at.u.high + rx * (1 + kRelative);
+  const float y0 = at.v.low - ry * (1 + kRelative), y1 = at.v.high + ry * (1 + kRelative);
+  box->x0 = x0 == x0 ? x0 : -INFINITY;
+  box->x1 = x1 == x1 ? x1 : INFINITY;
+  box->y0 = y0 == y0 ? y0 : -INFINITY;
+  box->y1 = y1 == y1 ? y1 : INFINITY;
   return true;
 }
 
-/// Whether a box meets the view's rectangle. NaN, from overflow, counts as meeting.
+/// Whether a box meets the view's rectangle.
 GS_CULL_HD bool meets(const Camera& camera, const Box& box) {
-  return !(box.x1 <= camera.x0 || box.x0 >= camera.x1 || box.y1 <= camera.y0 ||
-           box.y0 >= camera.y1);
+  return box.x1 > camera.x0 && box.x0 < camera.x1 && box.y1 > camera.y0 && box.y0 < camera.y1;
 }
 
 }  // namespace gs::cull

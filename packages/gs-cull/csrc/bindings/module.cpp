@@ -11,8 +11,8 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::python::register_exceptions(module);
   gs::python::register_build_info(module);
   gs::cull::register_options(module);
-  gs::cull::register_cull_cpu(module);
-  gs::cull::register_cull_cuda(module);
+  gs::cull::register_cpu(module);
+  gs::cull::register_cuda(module);
   module.def("throw_fault", [](int fault, std::int64_t view) {
     gs::cull::throw_fault(static_cast<gs::cull::CameraFault>(fault), view);
   });

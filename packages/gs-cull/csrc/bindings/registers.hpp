@@ -7,7 +7,7 @@
 namespace gs::cull {
 
 void register_options(pybind11::module_& module);
-void register_cull_cpu(pybind11::module_& module);
-void register_cull_cuda(pybind11::module_& module);
+void register_cpu(pybind11::module_& module);
+void register_cuda(pybind11::module_& module);
 
 }  // namespace gs::cull

@@ -2,8 +2,24 @@
 """Which 3D Gaussians each view sees, before rendering."""
 
 from gs_cull._core import CudaError, __version__, build_info
-from gs_cull.cull import cull
+from gs_cull.blocks import Blocks
+from gs_cull.cull import cull, visible_ids, visible_mask
 from gs_cull.options import Inflate
+from gs_cull.resident import ResidentBlocks
+from gs_cull.split import Split, balanced_split
 from gs_cull.visibility import Visibility
 
-__all__ = ["CudaError", "Inflate", "Visibility", "__version__", "build_info", "cull"]
+__all__ = [
+    "Blocks",
+    "CudaError",
+    "Inflate",
+    "ResidentBlocks",
+    "Split",
+    "Visibility",
+    "__version__",
+    "balanced_split",
+    "build_info",
+    "cull",
+    "visible_ids",
+    "visible_mask",
+]

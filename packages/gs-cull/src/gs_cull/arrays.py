@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
 
 Array: TypeAlias = Any
 """A numpy array or a torch tensor."""
@@ -22,7 +20,7 @@ def is_torch(array: Any) -> bool:
 
 
 def check_kind(**arrays: Any) -> bool:
-    """Check that all arguments are numpy arrays or all torch tensors; None is skipped.
+    """Check that all arguments are numpy arrays or all torch tensors.
 
     Returns:
         Whether they are torch tensors.
@@ -32,8 +30,6 @@ def check_kind(**arrays: Any) -> bool:
     """
     kinds = {}
     for name, array in arrays.items():
-        if array is None:
-            continue
         if not isinstance(array, np.ndarray) and not is_torch(array):
             raise TypeError(
                 f"{name} must be a numpy array or a torch tensor, got {type(array).__name__}"
@@ -49,8 +45,41 @@ def check_kind(**arrays: Any) -> bool:
     return kinds[first]
 
 
-def device_index(tensor: torch.Tensor) -> int:
-    """The CUDA device's index; -1 on the CPU."""
-    if tensor.device.type == "cpu":
-        return -1
-    return tensor.device.index or 0
+def native(array: Array) -> ModuleType:
+    """The native functions for where an array is: :mod:`gs_cull.host` or :mod:`gs_cull.device`.
+
+    Raises:
+        ValueError: a tensor is neither on the CPU nor on a CUDA device.
+    """
+    if is_torch(array) and array.device.type != "cpu":
+        if array.device.type != "cuda":
+            raise ValueError(f"arrays must be on the CPU or a CUDA device, got {array.device}")
+        from gs_cull import device
+
+        return device
+    from gs_cull import host
+
+    return host
+
+
+def on_host(array: Any) -> np.ndarray:
+    """A numpy array of anything like an array. Synchronises for CUDA tensors."""
+    if is_torch(array):
+        array = array.detach().cpu().numpy()
+    return np.asarray(array)
+
+
+def zeros(like: Array, shape: tuple[int, ...], dtype: Literal["float32", "int32", "bool"]) -> Array:
+    """Zeros of the kind and on the device of ``like``."""
+    if is_torch(like):
+        import torch
+
+        return torch.zeros(shape, dtype=getattr(torch, dtype), device=like.device)
+    return np.zeros(shape, dtype)
+
+
+def true_ids(flags: Array) -> Array:
+    """int32 positions of what is true in (n,) booleans. Synchronises on CUDA."""
+    if is_torch(flags):
+        return flags.nonzero()[:, 0].int()
+    return np.flatnonzero(flags).astype(np.int32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gs_cull.arrays import Array, is_torch
+from gs_cull.arrays import Array, is_torch, on_host
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,8 @@ def _float32(name: str, matrix: Array) -> Array:
     return np.ascontiguousarray(matrix, np.float32)
 
 
-def _on_host(values: Any) -> np.ndarray:
-    if is_torch(values):
-        values = values.detach().cpu().numpy()
-    return np.asarray(values)
-
-
 def _whole_numbers(name: str, values: Any, n: int) -> np.ndarray:
-    array = _on_host(values)
+    array = on_host(values)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be a whole number or (B,) of them, got {array.dtype}")
     if array.ndim > 1 or (array.ndim == 1 and len(array) != n):
@@ -90,7 +84,7 @@ def _whole_numbers(name: str, values: Any, n: int) -> np.ndarray:
 
 
 def _rectangles(rects: Any, sizes: np.ndarray) -> np.ndarray:
-    array = _on_host(rects)
+    array = on_host(rects)
     if array.dtype.kind not in "iu":
         raise TypeError(f"rects must be whole numbers, got {array.dtype}")
     if array.shape != (len(sizes), 4):

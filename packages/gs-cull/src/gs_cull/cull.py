@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from gs_cull import _core
-from gs_cull.arrays import Array, check_kind
-from gs_cull.cameras import Cameras, check_cameras
+from gs_cull.arrays import Array, check_kind, native, zeros
+from gs_cull.blocks import Blocks
+from gs_cull.cameras import check_cameras
 from gs_cull.options import CameraModelName, Inflate, native_options
+from gs_cull.resident import ResidentBlocks
 from gs_cull.visibility import Visibility
 
 
@@ -33,6 +32,7 @@ def cull(
     antialiased: bool = False,
     rects: Any = None,
     inflate: Inflate | None = None,
+    blocks: Blocks | ResidentBlocks | None = None,
 ) -> Visibility:
     """Find which Gaussians each view sees.
 
@@ -60,6 +60,8 @@ def cull(
             the visible rows those remain whose box meets the rectangle.
         inflate: keep every row that could become visible when no component moves further than this:
             a superset that stays valid for the next optimizer step.
+        blocks: bounds of these rows, as they are now within their slack: only blocks near a view's
+            frustum are looked at, and the result is the same.
 
     Returns:
         A :class:`Visibility` of the same kind of arrays, on the same device.
@@ -73,18 +75,19 @@ def cull(
     Asynchrony: on CUDA everything is enqueued on torch's current stream, with one synchronisation
         to learn the size of the result. All memory comes from torch: 4 bytes per 32 rows, then the
         result.
-    Cost: N * (24 bytes + B * 6 planes); quats and opacities are read for rows near a frustum only.
+    Cost: N * (24 bytes + B * 6 planes), or that of the rows in blocks near a frustum and a bit per
+        row; quats and opacities are read for rows near a frustum only.
         The GIL is released. Thread-safe.
 
+    >>> import numpy as np
     >>> means = np.array([[0, 0, 5], [0, 0, -5]], np.float32)
     >>> quats = np.array([[1, 0, 0, 0]] * 2, np.float32)
     >>> K = np.array([[[100, 0, 50], [0, 100, 50], [0, 0, 1]]])
     >>> cull(means, np.zeros_like(means), quats, np.eye(4)[None], K.astype(float), 100, 100).ids
     array([0], dtype=int32)
     """
-    torch_in = check_kind(
-        means=means, scales=scales, quats=quats, viewmats=viewmats, Ks=Ks, opacities=opacities
-    )
+    optional = {} if opacities is None else {"opacities": opacities}
+    check_kind(means=means, scales=scales, quats=quats, viewmats=viewmats, Ks=Ks, **optional)
     cameras = check_cameras(viewmats, Ks, width, height, rects)
     options = native_options(
         near=near,
@@ -97,22 +100,48 @@ def cull(
         inflate=inflate,
     )
     geometry = (means, scales, quats, opacities)
-    if torch_in and means.device.type != "cpu":
-        from gs_cull.cull_cuda import cull_cuda
-
-        return cull_cuda(geometry, cameras, options)
-    return _cull_cpu(geometry, cameras, options, torch_in)
-
-
-def _cull_cpu(
-    geometry: tuple[Any, ...], cameras: Cameras, options: _core.Options, torch_in: bool
-) -> Visibility:
-    ids, mask, counts, n_not_finite = _core.cull_cpu(
-        *geometry, cameras.viewmats, cameras.Ks, cameras.sizes, options
-    )
-    if torch_in:
-        import torch
-
-        ids, counts = torch.from_numpy(ids), torch.from_numpy(counts)
-        mask = torch.from_numpy(mask.view(np.int32))
+    parts = None
+    if blocks is not None:
+        check_kind(means=means, blocks=blocks.scale)
+        if blocks.activated != activated:
+            raise ValueError(f"blocks must be built with activated={activated}, got the opposite")
+        parts = (*blocks.layout(means), blocks.views(cameras, options))
+    ids, mask, counts, n_not_finite = native(means).cull(geometry, cameras, options, parts)
+    if blocks is not None:
+        n_not_finite = blocks.n_not_finite
     return Visibility(ids, mask, counts, n_not_finite)
+
+
+def visible_ids(
+    means: Array,
+    scales: Array,
+    quats: Array,
+    viewmat: Array,
+    K: Array,
+    width: int,
+    height: int,
+    **options: Any,
+) -> Array:
+    """The sorted ids that one view sees: (V,) int32.
+
+    Args:
+        viewmat: (4, 4). K: (3, 3). All others, and what is raised, as in :func:`cull`.
+    """
+    return cull(means, scales, quats, viewmat[None], K[None], width, height, **options).ids
+
+
+def visible_mask(
+    means: Array,
+    scales: Array,
+    quats: Array,
+    viewmat: Array,
+    K: Array,
+    width: int,
+    height: int,
+    **options: Any,
+) -> Array:
+    """Whether one view sees each row: (N,) bool. Arguments as in :func:`visible_ids`."""
+    ids = visible_ids(means, scales, quats, viewmat, K, width, height, **options)
+    mask = zeros(means, (len(means),), "bool")
+    mask[ids] = True
+    return mask

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gs_cull.arrays import Array, is_torch
+from gs_cull.arrays import Array, is_torch, native
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,14 @@ class Visibility:
     mask: Array
     counts: Array
     n_not_finite: int
+
+    @classmethod
+    def of_mask(cls, ids: Array, mask: Array, n_views: int, n_not_finite: int) -> Visibility:
+        """Count what a mask says. Arguments are the attributes' values."""
+        together = native(mask).pair_counts(mask, n_views)
+        counts = together.diagonal()
+        counts = counts.int() if is_torch(counts) else counts.astype(np.int32)
+        return cls(ids, mask, counts, n_not_finite)
 
     @property
     def n_views(self) -> int:
@@ -63,3 +71,26 @@ class Visibility:
         if is_torch(self.ids):
             return self.ids[(self.mask[:, word] >> bit) & 1 != 0]
         return self.ids[(self.mask[:, word] >> np.uint32(bit)) & np.uint32(1) != 0]
+
+    def and_counts(self) -> Array:
+        """How many rows two views both see, for all pairs.
+
+        Returns:
+            (B, B) int64, symmetric, with ``counts`` on the diagonal; same kind and device.
+
+        Cost: U * B^2 / 64 word operations on 32 rows' bits at a time; B^2 * 8 bytes, nothing of
+            size U. Does not synchronise on CUDA.
+        """
+        return native(self.mask).pair_counts(self.mask, self.n_views)
+
+    def xor_counts(self) -> Array:
+        """How many rows one of two views sees and the other does not, for all pairs.
+
+        Returns:
+            (B, B) int64, symmetric, 0 on the diagonal; same kind and device.
+
+        Cost: as :meth:`and_counts`.
+        """
+        together = self.and_counts()
+        own = together.diagonal()
+        return own[:, None] + own[None, :] - 2 * together

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of rows on a CUDA device; the same functions as blocks_cpu.hpp.
+//
+// Every function here enqueues on `stream` of the current device, does not synchronise, allocates
+// nothing and throws gs::CudaError. Pointers are device memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "block_test.hpp"
+#include "blocks_cpu.hpp"
+
+namespace gs::cull {
+
+/// codes: (n,).
+void morton_codes(const float* means, std::int64_t n, const MortonCube& cube, std::uint64_t* codes,
+                  std::int32_t* rows, cudaStream_t stream);
+
+/// Bytes of `workspace` of sort_rows().
+std::size_t sort_workspace_bytes(std::int64_t n);
+
+/// Sorts rows by their codes, stably. codes, rows: (2, n), the first half filled; both halves are
+/// overwritten. Returns the half that holds the sorted rows.
+int sort_rows(std::uint64_t* codes, std::int32_t* rows, std::int64_t n, void* workspace,
+              std::size_t workspace_bytes, cudaStream_t stream);
+
+/// As the host's fit_blocks(), with blocks and stored on the device.
+void fit_blocks(const Geometry& geometry, const Blocking& blocking, const std::int32_t* blocks,
+                const std::int32_t* stored, std::int64_t n, const Options& options,
+                const BoundsArrays& out, cudaStream_t stream);
+
+/// As the host's views_of_blocks().
+void views_of_blocks(const BoundsArrays& bounds, std::int64_t n_blocks, const Camera* cameras,
+                     int n_views, const Options& options, std::uint32_t* words,
+                     cudaStream_t stream);
+
+}  // namespace gs::cull

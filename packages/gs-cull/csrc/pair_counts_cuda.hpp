@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace gs::cull {
+
+/// As the host's pair_counts(), with device pointers; together must be zeroed. Enqueues on `stream`
+/// of the current device, allocates nothing, throws gs::CudaError.
+void pair_counts(const std::uint32_t* mask, std::int64_t n, int n_views,
+                 unsigned long long* together, cudaStream_t stream);
+
+}  // namespace gs::cull
