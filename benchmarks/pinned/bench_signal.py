@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How soon does a host thread know that a stream has come so far, and what does waiting cost?
+
+Decides whether an optimizer thread may sleep on a signal or must spin. The host opens a latch that
+a stream waits for, the stream then raises a signal, and a thread waits for that: a round trip. The
+round trip with spinning, the floor, crosses the link twice; half of it is taken as the time to
+wake when spinning, and what sleeping adds to it as the price of sleeping.
+
+    python benchmarks/pinned/bench_signal.py --json signal.json
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from samples import arguments_of, machine
+
+from gs_pinned import Signal
+
+
+def round_trips(
+    count: int, spin_s: float, start: Callable[[Signal, Signal, int], None]
+) -> list[float]:
+    """Seconds from opening the latch to the waiting thread's wake, each time."""
+    latch, done = Signal(), Signal()
+    woken = [0.0] * (count + 1)
+
+    def wait() -> None:
+        for value in range(1, count + 1):
+            done.wait(value, spin_s=spin_s)
+            woken[value] = time.perf_counter()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    samples = []
+    for value in range(1, count + 1):
+        start(latch, done, value)
+        time.sleep(0.003)  # the thread is asleep, or spins, by now
+        opened = time.perf_counter()
+        latch.set(value)
+        while woken[value] == 0.0:
+            time.sleep(0.0005)
+        samples.append(woken[value] - opened)
+    thread.join()
+    return samples
+
+
+def processor_share(seconds: float, start: Callable[[Signal, Signal, int], None]) -> float:
+    """Share of a processor that a thread takes while it waits without spinning."""
+    latch, done = Signal(), Signal()
+    share = 0.0
+
+    def wait() -> None:
+        nonlocal share
+        used, passed = time.thread_time(), time.perf_counter()
+        done.wait(1)
+        share = (time.thread_time() - used) / (time.perf_counter() - passed)
+
+    start(latch, done, 1)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(seconds)
+    latch.set(1)
+    thread.join()
+    return share
+
+
+def main() -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument("--count", type=int, default=200)
+    arguments = parser.parse_args()
+    if torch.cuda.is_available():
+        stream = torch.cuda.Stream()
+
+        def start(latch: Signal, done: Signal, value: int) -> None:
+            latch.wait_on(stream, value)
+            done.set_on(stream, value)
+
+    else:
+
+        def start(latch: Signal, done: Signal, value: int) -> None:
+            def serve() -> None:
+                latch.wait(value)
+                done.set(value)
+
+            threading.Thread(target=serve).start()
+
+    spinning = round_trips(arguments.count, 1.0, start)
+    sleeping = round_trips(arguments.count, 0.0, start)
+    floor = statistics.median(spinning)
+    wake_spinning = floor / 2
+    wake_sleeping = statistics.median(sleeping) - wake_spinning
+    share = processor_share(1.0, start)
+    for name, seconds, target in (
+        ("round trip, spinning", floor, ""),
+        ("round trip, sleeping", statistics.median(sleeping), ""),
+        ("set to wake, spinning", wake_spinning, "<= 10"),
+        ("set to wake, sleeping", wake_sleeping, "<= 60"),
+    ):
+        print(f"{name:28s} {seconds * 1e6:8.1f} us {target}")
+    print(f"{'processor while sleeping':28s} {share * 100:8.2f} %  < 2")
+    if arguments.json:
+        facts = {
+            "machine": machine(),
+            "spinning_s": spinning,
+            "sleeping_s": sleeping,
+            "wake_spinning_s": wake_spinning,
+            "wake_sleeping_s": wake_sleeping,
+            "processor_share": share,
+        }
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()
