@@ -14,7 +14,7 @@ KINDS = ("load", "retain", "store", "carry", "returning", "final")
 
 @pytest.fixture(scope="module")
 def batch():
-    """A flight over a strip of 300,000 rows: 40 views, one of them repeated, one that sees nothing."""
+    """A flight over 300,000 rows in 40 views, one of them repeated, one that sees nothing."""
     rng = np.random.default_rng(0)
     ids = np.sort(rng.choice(2_000_000, 300_000, replace=False)).astype(np.int32)
     place = np.arange(len(ids)) / len(ids) * 40

@@ -181,6 +181,8 @@ def estimate_xor_counts(
 
     Raises:
         TypeError, ValueError: as `and_counts`; ids of another length or type; rate out of range.
+
+    Asynchrony: on a device it waits twice, for the size of the sample and for the counts.
     """
     check_mask(mask)
     if not 0 < rate <= 1:

@@ -173,14 +173,25 @@ class Planner:
         """
         idle = waiting & (next_use > horizon)
         excess = beyond + idle.sum()
-        gone = torch.zeros_like(idle)
-        for j in range(self.n_views - 1, horizon, -1):
-            waits = idle & (next_use == j)
-            # Place of each among those that wait for j, from the highest row.
-            place = waits.sum() - waits.cumsum(dim=0)
-            gone |= waits & (place < excess)
-            excess = excess - waits.sum()
-        return gone
+        # [j]: rows that wait for j or a later one; none for n.
+        waits = self._waits_for(idle, next_use, horizon)
+        from_end = waits.flip(0).cumsum(0).flip(0)
+        gone = idle & (from_end[next_use.long()] <= excess)
+        # The one j of whose rows some go and some stay: the last with more than the excess.
+        divided = (from_end > excess).sum() - 1
+        of_it = idle & (next_use == divided)
+        from_highest_row = of_it.sum() - of_it.cumsum(0)
+        left = excess - from_end[(divided + 1).clamp(max=self.n_views)]
+        return gone | (of_it & (from_highest_row < left))
+
+    def _waits_for(self, idle: Tensor, next_use: Tensor, horizon: int) -> Tensor:
+        """(n + 1,) int64: how many idle rows wait for each microbatch after ``horizon``."""
+        waits = torch.zeros(self.n_views + 1, dtype=torch.int64, device=self.device)
+        for start in range(horizon + 1, self.n_views, self.group):
+            stop = min(start + self.group, self.n_views)
+            js = torch.arange(start, stop, dtype=torch.int16, device=self.device)[:, None]
+            waits[start:stop] = ((next_use == js) & idle).sum(dim=1)
+        return waits
 
     def lists(self, retain: str | int, counts: Counts) -> Lists:
         """All lists, with nothing asked of the device."""

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the default search short enough, soon enough, to run before every batch?
+
+Decides whether ordering may stay on a batch's critical path. Path lengths are of exact symmetric
+differences, for batches drawn at random from a flight. Ours with its default iterations, against
+fast-tsp with the same time (1 ms, or what ours took if longer), both in this run. The best known
+length is the least of those, of ours with 20 times the iterations from three seeds, and of a second
+of fast-tsp; up to 12 views it is the optimum. fast-tsp wants distances below 65536, so it gets
+scaled ones; lengths are measured on the true ones.
+
+    python benchmarks/order/bench_path.py --json path.json
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fast_tsp
+import numpy as np
+from flights import Flight, aerial, data_folder, observed
+from report import parser, samples_ms, table, write_json
+
+from gs_order import order, xor_counts
+from gs_order.search import EXACT_VIEWS, default_iterations
+
+COLUMNS = ("scene", "views", "ours_ms", "ours_%", "peer_ms", "peer_%", "worst_ours_%", "random_%")
+
+
+def length(distance: Any, views: Any) -> float:
+    return float(distance[views[:-1], views[1:]].sum())
+
+
+def peer(distance: Any, seconds: float) -> Any:
+    """fast-tsp's closed tour through a node that is near to all, opened there."""
+    n = len(distance)
+    scaled = np.zeros((n + 1, n + 1), np.int64)
+    scaled[:n, :n] = np.rint(distance * (60_000 / max(1, distance.max())))
+    tour = fast_tsp.find_tour(scaled.tolist(), duration_seconds=seconds)
+    at = tour.index(n)
+    return np.array(tour[at + 1 :] + tour[:at])
+
+
+def measure(flight: Flight, n_views: int, seed: int, n_samples: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    views = rng.choice(len(flight.rows), n_views, replace=False)
+    distance = xor_counts(flight.batch(views)[1], n_views=n_views)
+    times = samples_ms(lambda: order(distance=distance, seed=seed), n_samples)
+    ours = length(distance, order(distance=distance, seed=seed))
+    seconds = max(1.0, min(times)) / 1e3
+    theirs = length(distance, peer(distance, seconds))
+    best = min(ours, theirs)
+    if n_views > EXACT_VIEWS:
+        more = 20 * default_iterations(n_views)
+        for other in range(3):
+            views = order(distance=distance, seed=other, max_iterations=more)
+            best = min(best, length(distance, views))
+        best = min(best, length(distance, peer(distance, 1.0)))
+    shuffled = length(distance, order(n_views=n_views, method="random", seed=seed))
+    return {
+        "samples_ms": times,
+        "best": best,
+        "ours": ours,
+        "peer": theirs,
+        "peer_seconds": seconds,
+        "random": shuffled,
+    }
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--sizes", type=int, nargs="+", default=[4, 8, 12, 16, 32, 64, 128, 512])
+    arguments.add_argument("--batches", type=int, default=4)
+    arguments.add_argument("--samples", type=int, default=10)
+    options = arguments.parse_args()
+    flights = [aerial(1024, 2_000)]
+    if (data_folder() / "caliterra").is_dir():
+        flights.append(observed(data_folder() / "caliterra"))
+    rows, raw = [], []
+    for flight in flights:
+        for n_views in (n for n in options.sizes if n <= len(flight.rows)):
+            found = [measure(flight, n_views, s, options.samples) for s in range(options.batches)]
+            over = {
+                name: [100 * (f[name] / f["best"] - 1) for f in found]
+                for name in ("ours", "peer", "random")
+            }
+            rows.append(
+                {
+                    "scene": flight.name,
+                    "views": n_views,
+                    "ours_ms": min(min(f["samples_ms"]) for f in found),
+                    "ours_%": float(np.mean(over["ours"])),
+                    "peer_ms": 1e3 * float(np.mean([f["peer_seconds"] for f in found])),
+                    "peer_%": float(np.mean(over["peer"])),
+                    "worst_ours_%": max(over["ours"]),
+                    "random_%": float(np.mean(over["random"])),
+                }
+            )
+            raw.append({"scene": flight.name, "views": n_views, "batches": found})
+    print("Length of the path above the best known, mean over batches; time: best of the samples.")
+    print(table(rows, COLUMNS))
+    write_json(options.json, {"rows": rows, "raw": raw})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timing, one table, one JSON file: what the benchmarks of gs-order share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gs_order
+
+
+def samples_ms(
+    call: Callable[[], Any], n: int, wait: Callable[[], Any] = lambda: None
+) -> list[float]:
+    """Milliseconds of n calls, after one that is not counted; ``wait`` ends a device's work."""
+    call()
+    wait()
+    found = []
+    for _ in range(n):
+        started = time.perf_counter()
+        call()
+        wait()
+        found.append(1e3 * (time.perf_counter() - started))
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    """Rows as aligned text; floats with three significant digits after the point."""
+    cells = [list(columns)]
+    for row in rows:
+        values = (row.get(c, "") for c in columns)
+        cells.append([f"{v:.3f}" if isinstance(v, float) else str(v) for v in values])
+    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in cells
+    )
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Options that every benchmark has."""
+    made = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--json", type=Path, help="where to write the raw samples")
+    return made
+
+
+def write_json(path: Path | None, results: Any) -> None:
+    """Results with the machine and versions, if a path was given."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"platform": platform.platform(), "versions": gs_order.build_info()}
+    path.write_text(json.dumps({"machine": facts, "results": results}, indent=1) + "\n")
