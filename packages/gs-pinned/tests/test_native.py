@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The extension module itself: its stub, its version, what it links, and its examples."""
+
+import ast
+import doctest
+import importlib.metadata
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import gs_pinned
+from gs_pinned import _core, layout, table, transfer
+
+SOURCE = Path(gs_pinned.__file__).parent
+
+
+def test_the_stub_names_what_the_module_has() -> None:
+    tree = ast.parse((SOURCE / "_core.pyi").read_text())
+    stub: dict[str, set[str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            members = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+            stub[node.name] = {name for name in members if not name.startswith("__")}
+        elif isinstance(node, ast.FunctionDef):
+            stub[node.name] = set()
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            stub[node.target.id] = set()
+    if _core.build_info()["cuda_toolkit"] is None:
+        del stub["use_stream_operations"]
+    module = {name for name in dir(_core) if not name.startswith("__")} | {"__version__"}
+    assert module == stub.keys()
+    for name, members in stub.items():
+        if members:
+            native = {item for item in dir(getattr(_core, name)) if not item.startswith("_")}
+            assert native == members, name
+
+
+def test_the_compiled_version_is_the_installed_one() -> None:
+    assert gs_pinned.__version__ == importlib.metadata.version("gs-pinned")
+
+
+def test_the_module_links_neither_torch_nor_the_driver() -> None:
+    done = subprocess.run(["ldd", str(_core.__file__)], capture_output=True, text=True, check=True)
+    libraries = {line.split()[0].split(".so")[0] for line in done.stdout.splitlines()}
+    assert not {name for name in libraries if name.startswith(("libtorch", "libc10", "libcu"))}
+
+
+@pytest.mark.parametrize("module", [layout, table, transfer])
+def test_the_examples_of_the_documentation_hold(module: object) -> None:
+    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
+
+
+def test_rows_must_lie_inside_their_memory() -> None:
+    memory = _core.Memory(1 << 16, lock="none")
+    memory.grow(4096, may_be_pageable=False)
+    with pytest.raises(ValueError, match="rows must lie inside the memory of 4096 bytes, got 2 ro"):
+        _core.Rows.of_memory(memory, first_byte=0, rows=2, row_bytes=4096, dtype="uint8")
+    with pytest.raises(ValueError, match="rows need 131072 bytes, but 65536 were reserved"):
+        memory.grow(1 << 17, may_be_pageable=False)
+    with pytest.raises(ValueError, match="lock must be none, cuda or mlock, got glue"):
+        _core.Memory(4096, lock="glue")
+
+
+def test_nothing_is_locked_after_all_this() -> None:
+    memory = _core.Memory(1 << 16, lock="mlock")
+    before = _core.locked_bytes()
+    memory.grow(4096, may_be_pageable=False)
+    assert _core.locked_bytes() == before + 4096
+    del memory
+    assert _core.locked_bytes() == before
