@@ -64,6 +64,21 @@ struct Segment {
   Sleep after;   // until this step, its gradient being zero
 };
 
+/// Tensors of one job at most, and those that share one vector of columns.
+constexpr int kMostSegments = 32;
+constexpr int kMostParts = 4;
+
+/// Columns of the rows that are worked on together. Tensors that lie side by side in one table are
+/// cut into full vectors regardless of where one ends: `parts` tensors from `segment` on share the
+/// item's columns, each from its lane on. With one part there may be any number of columns.
+struct Item {
+  std::int32_t segment;
+  std::int32_t parts;
+  std::int64_t offset;  // first column within `segment`
+  std::int64_t columns;
+  std::int32_t lane[kMostParts];
+};
+
 /// Row ids of either width; null means row i is i.
 struct Ids {
   const std::int32_t* narrow;
@@ -81,7 +96,9 @@ enum class Absent : std::int32_t {
 /// One call's work over positions [first, last) of `rows`.
 struct Job {
   const Segment* segments;
+  const Item* items;
   std::int32_t n_segments;
+  std::int32_t n_items;
   Ids rows;
   bool has_grads;
   bool grads_by_row;        // gradient of row r at r, else at the row's position in `rows`
@@ -97,8 +114,14 @@ struct Job {
 /// Each returns the number of rows whose gradient holds NaN or Inf.
 using RunRows = std::int64_t (*)(const Job& job, std::int64_t first, std::int64_t last);
 
-std::int64_t run_rows_scalar(const Job& job, std::int64_t first, std::int64_t last);
-std::int64_t run_rows_avx2(const Job& job, std::int64_t first, std::int64_t last);
-std::int64_t run_rows_avx512(const Job& job, std::int64_t first, std::int64_t last);
+/// A kernel and how many values it works on at once.
+struct RowKernel {
+  RunRows run;
+  int lanes;
+};
+
+RowKernel scalar_kernel();
+RowKernel avx2_kernel();
+RowKernel avx512_kernel();
 
 }  // namespace gs::adam

@@ -15,14 +15,43 @@ struct Vector {
     static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
   };
   struct Some {
-    __m256i mask;
-    Float load(const float* p) const { return _mm256_maskload_ps(p, mask); }
-    void store(float* p, Float x) const { _mm256_maskstore_ps(p, mask, x); }
+    unsigned n;
+    Float load(const float* p) const {
+      return _mm256_maskload_ps(p, between(0, static_cast<int>(n)));
+    }
+    // In pieces, for a masked store holds up every later load from within its full width.
+    void store(float* p, Float x) const {
+      __m128 low = _mm256_castps256_ps128(x);
+      if ((n & 4u) != 0) {
+        _mm_storeu_ps(p, low);
+        low = _mm256_extractf128_ps(x, 1);
+        p += 4;
+      }
+      if ((n & 2u) != 0) {
+        _mm_storel_pi(reinterpret_cast<__m64*>(p), low);
+        low = _mm_movehl_ps(low, low);
+        p += 2;
+      }
+      if ((n & 1u) != 0) _mm_store_ss(p, low);
+    }
   };
-  static Some first(std::int64_t n) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return {_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane)};
+  /// Lanes [from, to) of a vector at p; nothing else is read or written.
+  static Float load_lanes(const float* p, int from, int to) {
+    return _mm256_maskload_ps(p, between(from, to));
   }
+  static void store_lanes(float* p, int from, int to, Float x) {
+    _mm256_maskstore_ps(p, between(from, to), x);
+  }
+  static __m256i between(int from, int to) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_and_si256(_mm256_cmpgt_epi32(lane, _mm256_set1_epi32(from - 1)),
+                            _mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane));
+  }
+  /// a, but b from a lane on.
+  static Float blend(Float a, Float b, int from) {
+    return _mm256_blendv_ps(a, b, _mm256_castsi256_ps(between(from, 8)));
+  }
+  static Some first(std::int64_t n) { return {static_cast<unsigned>(n)}; }
   static Float set(float x) { return _mm256_set1_ps(x); }
   static Float add(Float a, Float b) { return _mm256_add_ps(a, b); }
   static Float sub(Float a, Float b) { return _mm256_sub_ps(a, b); }
@@ -43,8 +72,6 @@ struct Vector {
 
 }  // namespace
 
-std::int64_t run_rows_avx2(const Job& job, std::int64_t first, std::int64_t last) {
-  return Kernel<Vector>::run_rows(job, first, last);
-}
+RowKernel avx2_kernel() { return {&Kernel<Vector>::run_rows, Vector::kLanes}; }
 
 }  // namespace gs::adam

@@ -15,18 +15,52 @@ struct Vector {
     static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
   };
   struct Some {
-    __mmask16 mask;
-    Float load(const float* p) const { return _mm512_maskz_loadu_ps(mask, p); }
-    void store(float* p, Float x) const { _mm512_mask_storeu_ps(p, mask, x); }
+    unsigned n;
+    Float load(const float* p) const {
+      return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1u), p);
+    }
+    // In pieces, for a masked store holds up every later load from within its full width.
+    void store(float* p, Float x) const {
+      if ((n & 8u) != 0) {
+        _mm256_storeu_ps(p, _mm512_castps512_ps256(x));
+        x = _mm512_shuffle_f32x4(x, x, 0x0e);
+        p += 8;
+      }
+      __m128 low = _mm512_castps512_ps128(x);
+      if ((n & 4u) != 0) {
+        _mm_storeu_ps(p, low);
+        low = _mm512_castps512_ps128(_mm512_shuffle_f32x4(x, x, 0x01));
+        p += 4;
+      }
+      if ((n & 2u) != 0) {
+        _mm_storel_pi(reinterpret_cast<__m64*>(p), low);
+        low = _mm_movehl_ps(low, low);
+        p += 2;
+      }
+      if ((n & 1u) != 0) _mm_store_ss(p, low);
+    }
   };
-  static Some first(std::int64_t n) { return {static_cast<__mmask16>((1u << n) - 1u)}; }
+  /// Lanes [from, to) of a vector at p; nothing else is read or written.
+  static Float load_lanes(const float* p, int from, int to) {
+    return _mm512_maskz_loadu_ps(between(from, to), p);
+  }
+  static void store_lanes(float* p, int from, int to, Float x) {
+    _mm512_mask_storeu_ps(p, between(from, to), x);
+  }
+  static __mmask16 between(int from, int to) {
+    return static_cast<__mmask16>((1u << to) - (1u << from));
+  }
+  /// a, but b from a lane on.
+  static Float blend(Float a, Float b, int from) {
+    return _mm512_mask_blend_ps(between(from, 16), a, b);
+  }
+  static Some first(std::int64_t n) { return {static_cast<unsigned>(n)}; }
   static Float set(float x) { return _mm512_set1_ps(x); }
   static Float add(Float a, Float b) { return _mm512_add_ps(a, b); }
   static Float sub(Float a, Float b) { return _mm512_sub_ps(a, b); }
   static Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
   static Float div(Float a, Float b) { return _mm512_div_ps(a, b); }
-  // The unmasked intrinsic reads an uninitialised register in gcc 12's header.
-  static Float sqrt(Float a) { return _mm512_maskz_sqrt_ps(0xffff, a); }
+  static Float sqrt(Float a) { return _mm512_sqrt_ps(a); }
   static Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
   static unsigned beyond(Float rho, Float trust, Float m) {
     const __mmask16 far = _mm512_cmp_ps_mask(rho, trust, _CMP_GT_OQ);
@@ -39,8 +73,6 @@ struct Vector {
 
 }  // namespace
 
-std::int64_t run_rows_avx512(const Job& job, std::int64_t first, std::int64_t last) {
-  return Kernel<Vector>::run_rows(job, first, last);
-}
+RowKernel avx512_kernel() { return {&Kernel<Vector>::run_rows, Vector::kLanes}; }
 
 }  // namespace gs::adam

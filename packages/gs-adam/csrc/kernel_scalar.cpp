@@ -34,6 +34,23 @@ struct Vector {
       for (std::int64_t i = 0; i < n; ++i) p[i] = lanes[i];
     }
   };
+  static Float load_lanes(const float* p, int from, int to) {
+    float lanes[4] = {};
+    for (int i = from; i < to; ++i) lanes[i] = p[i];
+    return vld1q_f32(lanes);
+  }
+  static void store_lanes(float* p, int from, int to, Float x) {
+    float lanes[4];
+    vst1q_f32(lanes, x);
+    for (int i = from; i < to; ++i) p[i] = lanes[i];
+  }
+  static Float blend(Float a, Float b, int from) {
+    float lanes[4], other[4];
+    vst1q_f32(lanes, a);
+    vst1q_f32(other, b);
+    for (int i = from; i < 4; ++i) lanes[i] = other[i];
+    return vld1q_f32(lanes);
+  }
   static Some first(std::int64_t n) { return {n}; }
   static Float set(float x) { return vdupq_n_f32(x); }
   static Float add(Float a, Float b) { return vaddq_f32(a, b); }
@@ -61,6 +78,9 @@ struct Vector {
     static Float load(const float* p) { return *p; }
     static void store(float* p, Float x) { *p = x; }
   };
+  static Float load_lanes(const float* p, int, int) { return *p; }
+  static void store_lanes(float* p, int, int, Float x) { *p = x; }
+  static Float blend(Float a, Float b, int from) { return from > 0 ? a : b; }
   static All first(std::int64_t) { return {}; }
   static Float set(float x) { return x; }
   static Float add(Float a, Float b) { return a + b; }
@@ -77,8 +97,6 @@ struct Vector {
 
 }  // namespace
 
-std::int64_t run_rows_scalar(const Job& job, std::int64_t first, std::int64_t last) {
-  return Kernel<Vector>::run_rows(job, first, last);
-}
+RowKernel scalar_kernel() { return {&Kernel<Vector>::run_rows, Vector::kLanes}; }
 
 }  // namespace gs::adam

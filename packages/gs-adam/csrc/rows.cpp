@@ -2,6 +2,7 @@
 #include "rows.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "gs/error.hpp"
@@ -30,23 +31,72 @@ std::int64_t first_not_increasing(const T* ids, std::int64_t first, std::int64_t
   return -1;
 }
 
-// Calls of one thread reuse it, so that a step allocates nothing.
-std::vector<Segment>& scratch_segments() {
-  static thread_local std::vector<Segment> segments;
-  return segments;
+bool is_beside(const Segment& left, const Segment& right) {
+  return right.param == left.param + left.width &&
+         right.exp_avg == left.exp_avg + left.width &&
+         right.exp_avg_sq == left.exp_avg_sq + left.width &&
+         right.param_stride == left.param_stride &&
+         right.exp_avg_stride == left.exp_avg_stride &&
+         right.exp_avg_sq_stride == left.exp_avg_sq_stride &&
+         right.step.from_gradient == left.step.from_gradient;
+}
+
+/// Cuts columns into items of `lanes`, across tensors that lie side by side.
+int cut_items(const Segment* segments, int n_segments, int lanes, Item* items) {
+  int n = 0, k = 0;
+  std::int64_t offset = 0;
+  while (k < n_segments) {
+    Item item{k, 1, offset, segments[k].width - offset, {}};
+    const bool is_last = k + 1 == n_segments || !is_beside(segments[k], segments[k + 1]);
+    if (is_last) {
+      ++k;
+      offset = 0;
+    } else if (item.columns >= lanes) {
+      item.columns -= item.columns % lanes;
+      offset += item.columns;
+    } else {
+      offset = item.columns;  // columns taken of the whole item
+      std::int64_t taken = item.columns;
+      while (taken < lanes && item.parts < kMostParts && k + 1 < n_segments &&
+             is_beside(segments[k], segments[k + 1])) {
+        item.lane[item.parts++] = static_cast<std::int32_t>(taken);
+        ++k;
+        offset = std::min<std::int64_t>(lanes - taken, segments[k].width);
+        taken += offset;
+      }
+      item.columns = taken;
+    }
+    if (k < n_segments && offset == segments[k].width) {
+      ++k;
+      offset = 0;
+    }
+    if (item.columns > 0) items[n++] = item;
+  }
+  return n;
+}
+
+// A call's tensors. One thread's calls reuse it, so that a step allocates nothing.
+struct Scratch {
+  std::array<Segment, kMostSegments> segments;
+  std::array<Item, 2 * kMostSegments> items;
+};
+
+Scratch& scratch() {
+  static thread_local Scratch scratch;
+  return scratch;
 }
 
 }  // namespace
 
-RunRows chosen_kernel(Simd level) {
+RowKernel chosen_kernel(Simd level) {
 #if defined(GS_WITH_AVX512)
-  if (level == Simd::kAvx512) return run_rows_avx512;
+  if (level == Simd::kAvx512) return avx512_kernel();
 #endif
 #if defined(GS_WITH_AVX2)
-  if (level == Simd::kAvx2) return run_rows_avx2;
+  if (level == Simd::kAvx2) return avx2_kernel();
 #endif
   (void)level;
-  return run_rows_scalar;
+  return scalar_kernel();
 }
 
 void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool& pool) {
@@ -87,9 +137,9 @@ void Rows::check_turn(std::int32_t step, const Ids& rows, std::int32_t floor,
            " before its update in step ", step - 1);
 }
 
-Job Rows::job(const StepPlan* plan, const Ids& rows, const Gradients& grads,
-              std::vector<Segment>& segments) const {
-  segments.resize(tensors_.size());
+Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
+              const std::vector<Matrix>* out) const {
+  auto& [segments, items] = scratch();
   for (std::size_t k = 0; k < tensors_.size(); ++k) {
     const Tensor& t = tensors_[k];
     Segment& s = segments[k];
@@ -105,22 +155,26 @@ Job Rows::job(const StepPlan* plan, const Ids& rows, const Gradients& grads,
       s.grad = grads.tensors[k].data;
       s.grad_stride = grads.tensors[k].stride;
     }
-    if (plan != nullptr) {
-      s.step = plan->constants(t.group);
-      s.before = plan->before(t.group);
-      s.after = plan->after(t.group);
+    if (out != nullptr) {
+      s.out = (*out)[k].data;
+      s.out_stride = (*out)[k].stride;
     }
+    s.step = plan.constants(t.group);
+    s.before = plan.before(t.group);
+    s.after = plan.after(t.group);
   }
   Job job{};
   job.segments = segments.data();
-  job.n_segments = static_cast<std::int32_t>(segments.size());
+  job.items = items.data();
+  job.n_segments = static_cast<std::int32_t>(tensors_.size());
+  job.n_items = cut_items(segments.data(), job.n_segments, kernel_.lanes, items.data());
   job.rows = rows;
   job.has_grads = !grads.tensors.empty();
   job.grads_by_row = grads.by_row;
   job.sleeps = semantics_ == Semantics::kDeferred;
   job.absent = job.sleeps ? Absent::kSleep : Absent::kStep;
   job.last_step = last_step_;
-  job.step = plan != nullptr ? plan->step() : 0;
+  job.step = plan.step();
   job.skip_non_finite = skip_non_finite_;
   return job;
 }
@@ -131,7 +185,7 @@ std::int64_t Rows::run(const Job& job, ThreadPool& pool) const {
   const std::int64_t grain = std::max<std::int64_t>(kPieceBytes / std::max<std::int64_t>(row_bytes, 1), 1);
   std::atomic<std::int64_t> bad_rows{0};
   pool.parallel_for(0, job.rows.size, grain, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t bad = kernel_(job, first, last);
+    const std::int64_t bad = kernel_.run(job, first, last);
     if (bad != 0) bad_rows.fetch_add(bad);
   });
   return bad_rows.load();
@@ -139,7 +193,7 @@ std::int64_t Rows::run(const Job& job, ThreadPool& pool) const {
 
 std::int64_t Rows::update(const StepPlan& plan, const Ids& rows, const Gradients& grads,
                           ThreadPool& pool) const {
-  Job work = job(&plan, rows, grads, scratch_segments());
+  Job work = job(plan, rows, grads, nullptr);
   // A skipped row stands still where rows without a gradient do.
   if (semantics_ == Semantics::kSparse && work.has_grads) work.absent = Absent::kNothing;
   return run(work, pool);
@@ -147,7 +201,7 @@ std::int64_t Rows::update(const StepPlan& plan, const Ids& rows, const Gradients
 
 void Rows::update_rest(const StepPlan& plan, ThreadPool& pool) const {
   constexpr std::int64_t kBlock = 256;
-  const Job whole = job(&plan, Ids{nullptr, nullptr, n_rows_}, {}, scratch_segments());
+  const Job whole = job(plan, Ids{nullptr, nullptr, n_rows_}, {}, nullptr);
   pool.parallel_for(0, n_rows_, kBlock, [&](std::int64_t first, std::int64_t last) {
     std::int64_t rest[kBlock];
     std::int64_t n = 0;
@@ -156,31 +210,22 @@ void Rows::update_rest(const StepPlan& plan, ThreadPool& pool) const {
     if (n == 0) return;
     Job part = whole;
     part.rows = Ids{nullptr, rest, n};
-    kernel_(part, 0, n);
+    kernel_.run(part, 0, n);
   });
 }
 
 void Rows::flush(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const {
-  run(job(&plan, rows, {}, scratch_segments()), pool);
+  run(job(plan, rows, {}, nullptr), pool);
 }
 
-void Rows::lookahead(const StepPlan* plan, bool steps, const Ids& rows, const Ids& pending,
+void Rows::lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Ids& pending,
                      const Gradients& grads, const std::vector<Matrix>& out,
                      ThreadPool& pool) const {
-  std::vector<Segment>& segments = scratch_segments();
-  Job work = job(plan, rows, grads, segments);
-  for (std::size_t k = 0; k < segments.size(); ++k) {
-    segments[k].out = out[k].data;
-    segments[k].out_stride = out[k].stride;
-  }
+  Job work = job(plan, rows, grads, &out);
   work.pending = pending;
   work.use_pending = true;
   if (semantics_ == Semantics::kSparse || (!steps && semantics_ == Semantics::kDense))
     work.absent = Absent::kNothing;
-  if (plan == nullptr) {
-    work.absent = Absent::kNothing;
-    work.step = INT32_MAX;
-  }
   run(work, pool);
 }
 

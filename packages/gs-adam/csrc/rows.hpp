@@ -38,7 +38,7 @@ struct Gradients {
 };
 
 /// The row kernel of this process, by the instruction set chosen.
-RunRows chosen_kernel(Simd level);
+RowKernel chosen_kernel(Simd level);
 
 /// Throws gs::Error or gs::RangeError unless ids are sorted, unique and in [0, n_rows).
 void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool& pool);
@@ -47,7 +47,7 @@ void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool
 class Rows {
  public:
   Rows(std::int64_t n_rows, std::vector<Tensor> tensors, std::int32_t* last_step,
-       Semantics semantics, RunRows kernel, bool skip_non_finite)
+       Semantics semantics, RowKernel kernel, bool skip_non_finite)
       : n_rows_(n_rows),
         tensors_(std::move(tensors)),
         last_step_(last_step),
@@ -76,19 +76,19 @@ class Rows {
 
   /// What update (rows of `pending`, gradients in its order) and flush (the others) will write,
   /// into `out`; nothing of this object is written. `steps` false: as stored, brought up to date.
-  void lookahead(const StepPlan* plan, bool steps, const Ids& rows, const Ids& pending,
+  void lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Ids& pending,
                  const Gradients& grads, const std::vector<Matrix>& out, ThreadPool& pool) const;
 
  private:
-  Job job(const StepPlan* plan, const Ids& rows, const Gradients& grads,
-          std::vector<Segment>& segments) const;
+  Job job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
+          const std::vector<Matrix>* out) const;
   std::int64_t run(const Job& job, ThreadPool& pool) const;
 
   std::int64_t n_rows_;
   std::vector<Tensor> tensors_;
   std::int32_t* last_step_;
   Semantics semantics_;
-  RunRows kernel_;
+  RowKernel kernel_;
   bool skip_non_finite_;
 };
 

@@ -2,9 +2,9 @@
 // The steps of an optimizer: each step's constants, and what rows miss that sleep through them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "kernel.hpp"
@@ -49,6 +49,11 @@ class Schedule {
   /// Throws gs::Error and changes nothing when an option is out of range.
   std::shared_ptr<const StepPlan> begin(const std::vector<Options>& options, bool all_awake);
 
+  /// Counts rows with a NaN or Inf gradient; shared with the work that still runs.
+  const std::shared_ptr<std::atomic<std::int64_t>>& nonfinite_rows() const {
+    return nonfinite_rows_;
+  }
+
   /// The last step begun. After restore() its constants are not known, only how rows sleep.
   std::shared_ptr<const StepPlan> now();
 
@@ -70,6 +75,8 @@ class Schedule {
   std::int32_t step_ = 0;
   std::vector<std::shared_ptr<Series>> series_;
   std::shared_ptr<const StepPlan> last_;
+  std::shared_ptr<std::atomic<std::int64_t>> nonfinite_rows_ =
+      std::make_shared<std::atomic<std::int64_t>>(0);
 };
 
 }  // namespace gs::adam

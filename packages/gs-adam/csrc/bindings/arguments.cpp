@@ -111,6 +111,8 @@ std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg
                                  const py::list& exp_avg_sq, const std::vector<int>& groups,
                                  std::int64_t* n_rows) {
   GS_CHECK(params.size() > 0, "params must not be empty");
+  GS_CHECK(params.size() <= kMostSegments, "params must be at most ", kMostSegments,
+           " tensors, got ", params.size());
   check_count(exp_avg.size(), "exp_avg", params.size());
   check_count(exp_avg_sq.size(), "exp_avg_sq", params.size());
   check_count(groups.size(), "groups", params.size());

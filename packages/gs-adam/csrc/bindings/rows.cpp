@@ -3,101 +3,105 @@
 
 #include <pybind11/stl.h>
 
-#include <memory>
-#include <utility>
-
-#include "bindings/arguments.hpp"
+#include "bindings/bound_rows.hpp"
 
 namespace gs::adam {
 namespace {
 
 using python::Array;
 
-/// Rows and the threads that update them.
-class BoundRows {
- public:
-  BoundRows(const py::list& params, const py::list& exp_avg, const py::list& exp_avg_sq,
-            const std::vector<int>& groups, const py::object& last_step,
-            const Schedule& schedule, bool skip_non_finite, int n_threads)
-      : pool_(shared_pool(n_threads)), rows_(make(params, exp_avg, exp_avg_sq, groups, last_step,
-                                                  schedule, skip_non_finite)) {}
-
-  std::int64_t n_rows() const { return rows_.n_rows(); }
-  int n_threads() const { return pool_->size(); }
-
-  void check(std::int32_t step, const py::object& rows, const py::object& grads,
-             std::int32_t floor) const {
-    const Ids ids = ids_from(rows, "rows", rows_.n_rows());
-    gradients_from(grads, "grads", rows_.tensors(), ids, rows_.n_rows());
-    const py::gil_scoped_release nogil;
-    check_ids(ids, rows_.n_rows(), "rows", *pool_);
-    rows_.check_turn(step, ids, floor, *pool_);
+std::shared_ptr<const Rows> make_rows(const py::list& params, const py::list& exp_avg,
+                                      const py::list& exp_avg_sq, const std::vector<int>& groups,
+                                      const py::object& last_step, const Schedule& schedule,
+                                      bool skip_non_finite) {
+  std::int64_t n_rows = 0;
+  std::vector<Tensor> tensors = tensors_from(params, exp_avg, exp_avg_sq, groups, &n_rows);
+  for (const Tensor& t : tensors)
+    GS_CHECK(t.group >= 0 && t.group < schedule.n_groups(), "groups must be in [0, ",
+             schedule.n_groups(), "), got ", t.group);
+  std::int32_t* marks = nullptr;
+  if (!last_step.is_none()) {
+    const Array array(last_step, "last_step");
+    array.shape({n_rows}).on(-1).contiguous().writable();
+    marks = array.data<std::int32_t>();
   }
+  GS_CHECK(schedule.semantics() != Semantics::kDeferred || marks != nullptr,
+           "last_step must be given where rows sleep, got None");
+  return std::make_shared<Rows>(n_rows, std::move(tensors), marks, schedule.semantics(),
+                                chosen_kernel(chosen_simd()), skip_non_finite);
+}
 
-  std::int64_t update(const StepPlan& plan, const py::object& rows,
-                      const py::object& grads) const {
-    const Ids ids = ids_from(rows, "rows", rows_.n_rows());
-    const Gradients gradients =
-        gradients_from(grads, "grads", rows_.tensors(), ids, rows_.n_rows());
-    const py::gil_scoped_release nogil;
-    return rows_.update(plan, ids, gradients, *pool_);
-  }
-
-  void update_rest(const StepPlan& plan) const {
-    const py::gil_scoped_release nogil;
-    rows_.update_rest(plan, *pool_);
-  }
-
-  void flush(const StepPlan& plan, const py::object& rows) const {
-    const Ids ids = ids_from(rows, "rows", rows_.n_rows());
-    const py::gil_scoped_release nogil;
-    check_ids(ids, rows_.n_rows(), "rows", *pool_);
-    rows_.flush(plan, ids, *pool_);
-  }
-
-  void lookahead(const StepPlan* plan, bool steps, const py::object& rows,
-                 const py::object& pending, const py::object& grads,
-                 const py::object& out) const {
-    const Ids ids = ids_from(rows, "rows", rows_.n_rows());
-    const Ids pending_ids = pending.is_none() ? Ids{nullptr, nullptr, 0}
-                                              : ids_from(pending, "pending ids", rows_.n_rows());
-    const Gradients gradients = gradients_from(grads, "pending grads", rows_.tensors(),
-                                               pending_ids, pending_ids.size);
-    const std::vector<Matrix> outputs = outputs_from(out, rows_.tensors(), ids.size);
-    const py::gil_scoped_release nogil;
-    check_ids(ids, rows_.n_rows(), "rows", *pool_);
-    check_ids(pending_ids, rows_.n_rows(), "pending ids", *pool_);
-    rows_.lookahead(plan, steps, ids, pending_ids, gradients, outputs, *pool_);
-  }
-
- private:
-  static Rows make(const py::list& params, const py::list& exp_avg, const py::list& exp_avg_sq,
-                   const std::vector<int>& groups, const py::object& last_step,
-                   const Schedule& schedule, bool skip_non_finite) {
-    std::int64_t n_rows = 0;
-    std::vector<Tensor> tensors = tensors_from(params, exp_avg, exp_avg_sq, groups, &n_rows);
-    for (const Tensor& t : tensors)
-      GS_CHECK(t.group >= 0 && t.group < schedule.n_groups(), "groups must be in [0, ",
-               schedule.n_groups(), "), got ", t.group);
-    std::int32_t* marks = nullptr;
-    if (!last_step.is_none()) {
-      const Array array(last_step, "last_step");
-      array.shape({n_rows}).on(-1).contiguous().writable();
-      marks = array.data<std::int32_t>();
-    }
-    GS_CHECK(schedule.semantics() != Semantics::kDeferred || marks != nullptr,
-             "last_step must be given where rows sleep, got None");
-    return Rows(n_rows, std::move(tensors), marks, schedule.semantics(),
-                chosen_kernel(chosen_simd()), skip_non_finite);
-  }
-
-  std::shared_ptr<ThreadPool> pool_;
-  Rows rows_;
-};
+void run(const Call& call) {
+  const py::gil_scoped_release nogil;
+  call.run();
+}
 
 }  // namespace
 
+BoundRows::BoundRows(const py::list& params, const py::list& exp_avg, const py::list& exp_avg_sq,
+                     const std::vector<int>& groups, const py::object& last_step,
+                     const Schedule& schedule, bool skip_non_finite, int n_threads)
+    : pool_(shared_pool(n_threads)),
+      rows_(make_rows(params, exp_avg, exp_avg_sq, groups, last_step, schedule, skip_non_finite)),
+      nonfinite_rows_(schedule.nonfinite_rows()) {}
+
+void BoundRows::check_sorted(const Ids& ids, const char* name) const {
+  const py::gil_scoped_release nogil;
+  check_ids(ids, n_rows(), name, *pool_);
+}
+
+void BoundRows::check(std::int32_t step, const py::object& rows, const py::object& grads,
+                      std::int32_t floor) const {
+  const Ids ids = ids_from(rows, "rows", n_rows());
+  gradients_from(grads, "grads", rows_->tensors(), ids, n_rows());
+  check_sorted(ids, "rows");
+  const py::gil_scoped_release nogil;
+  rows_->check_turn(step, ids, floor, *pool_);
+}
+
+Call BoundRows::update(const std::shared_ptr<StepPlan>& plan, const py::object& rows,
+                       const py::object& grads, std::int32_t floor, bool check) const {
+  const Ids ids = ids_from(rows, "rows", n_rows());
+  Gradients gradients = gradients_from(grads, "grads", rows_->tensors(), ids, n_rows());
+  if (check) check_sorted(ids, "rows");
+  return {ids, [=, gradients = std::move(gradients), tensors = rows_, pool = pool_,
+                count = nonfinite_rows_] {
+            if (check) tensors->check_turn(plan->step(), ids, floor, *pool);
+            const std::int64_t bad = tensors->update(*plan, ids, gradients, *pool);
+            if (bad != 0) count->fetch_add(bad);
+          }};
+}
+
+Call BoundRows::flush(const std::shared_ptr<StepPlan>& plan, const py::object& rows) const {
+  const Ids ids = ids_from(rows, "rows", n_rows());
+  check_sorted(ids, "rows");
+  return {ids, [=, tensors = rows_, pool = pool_] { tensors->flush(*plan, ids, *pool); }};
+}
+
+Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps,
+                          const py::object& rows, const py::object& pending,
+                          const py::object& grads, const py::object& out) const {
+  const Ids ids = ids_from(rows, "rows", n_rows());
+  const Ids pending_ids = pending.is_none() ? Ids{nullptr, nullptr, 0}
+                                            : ids_from(pending, "pending ids", n_rows());
+  Gradients gradients =
+      gradients_from(grads, "pending grads", rows_->tensors(), pending_ids, pending_ids.size);
+  std::vector<Matrix> outputs = outputs_from(out, rows_->tensors(), ids.size);
+  check_sorted(ids, "rows");
+  check_sorted(pending_ids, "pending ids");
+  return {ids, [=, gradients = std::move(gradients), outputs = std::move(outputs), tensors = rows_,
+                pool = pool_] {
+            tensors->lookahead(*plan, steps, ids, pending_ids, gradients, outputs, *pool);
+          }};
+}
+
+void BoundRows::update_rest(const StepPlan& plan) const {
+  const py::gil_scoped_release nogil;
+  rows_->update_rest(plan, *pool_);
+}
+
 void register_rows(py::module_& module) {
+  using Plan = std::shared_ptr<StepPlan>;
   py::class_<BoundRows>(module, "Rows", py::module_local())
       .def(py::init<const py::list&, const py::list&, const py::list&, const std::vector<int>&,
                     const py::object&, const Schedule&, bool, int>(),
@@ -108,11 +112,26 @@ void register_rows(py::module_& module) {
       .def_property_readonly("n_threads", &BoundRows::n_threads)
       .def("check", &BoundRows::check, py::arg("step"), py::arg("rows"), py::arg("grads"),
            py::arg("floor"))
-      .def("update", &BoundRows::update, py::arg("plan"), py::arg("rows"), py::arg("grads"))
+      .def(
+          "update",
+          [](const BoundRows& self, const Plan& plan, const py::object& rows,
+             const py::object& grads) { run(self.update(plan, rows, grads, 0, false)); },
+          py::arg("plan"), py::arg("rows"), py::arg("grads"))
       .def("update_rest", &BoundRows::update_rest, py::arg("plan"))
-      .def("flush", &BoundRows::flush, py::arg("plan"), py::arg("rows"))
-      .def("lookahead", &BoundRows::lookahead, py::arg("plan").none(true), py::arg("steps"),
-           py::arg("rows"), py::arg("pending"), py::arg("grads"), py::arg("out"));
+      .def(
+          "flush",
+          [](const BoundRows& self, const Plan& plan, const py::object& rows) {
+            run(self.flush(plan, rows));
+          },
+          py::arg("plan"), py::arg("rows"))
+      .def(
+          "lookahead",
+          [](const BoundRows& self, const Plan& plan, bool steps, const py::object& rows,
+             const py::object& pending, const py::object& grads, const py::object& out) {
+            run(self.lookahead(plan, steps, rows, pending, grads, out));
+          },
+          py::arg("plan"), py::arg("steps"), py::arg("rows"), py::arg("pending"),
+          py::arg("grads"), py::arg("out"));
 }
 
 }  // namespace gs::adam

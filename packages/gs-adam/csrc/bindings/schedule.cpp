@@ -76,6 +76,8 @@ void register_schedule(py::module_& module) {
            }),
            py::arg("n_groups"), py::arg("semantics"), py::arg("bias_correction"))
       .def_property_readonly("step", &Schedule::step)
+      .def_property_readonly(
+          "nonfinite_rows", [](const Schedule& self) { return self.nonfinite_rows()->load(); })
       .def(
           "begin",
           [](Schedule& self, const std::vector<std::array<double, 5>>& options, bool all_awake) {

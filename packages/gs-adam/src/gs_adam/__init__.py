@@ -7,11 +7,12 @@ from gs_adam._core import CudaError, __version__, build_info
 
 if TYPE_CHECKING:
     from gs_adam.host import HostAdam
+    from gs_adam.worker import Worker
 
-__all__ = ["CudaError", "HostAdam", "__version__", "build_info"]
+__all__ = ["CudaError", "HostAdam", "Worker", "__version__", "build_info"]
 
 # These classes extend torch's, and torch is imported only where it is used.
-_NEEDS_TORCH = {"HostAdam": "gs_adam.host"}
+_NEEDS_TORCH = {"HostAdam": "gs_adam.host", "Worker": "gs_adam.worker"}
 
 
 def __getattr__(name: str) -> Any:

@@ -91,7 +91,7 @@ class HostAdam(torch.optim.Optimizer):
         self._open: dict[int, _core.StepPlan] = {}
         self._done = 0  # dense: every row has had all steps up to this one
         self._all_awake = True  # deferred: no row sleeps
-        self._nonfinite_rows = 0
+        self._workers: list[_core.Worker] = []
         self._is_made = False
         defaults = {
             "lr": lr,
@@ -137,7 +137,7 @@ class HostAdam(torch.optim.Optimizer):
     @property
     def nonfinite_rows(self) -> int:
         """How often a row's gradient held NaN or Inf."""
-        return self._nonfinite_rows
+        return self._schedule.nonfinite_rows
 
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
@@ -206,18 +206,16 @@ class HostAdam(torch.optim.Optimizer):
 
         Cost: thread-safe for disjoint rows; the GIL is released.
         """
-        with self._lock:
-            plan = self._opened(step)
-            native = self._storage.marked()
-            done = self._done
+        plan, native, done = self._work(step)
         ids = as_ids(rows, native.n_rows)
         native.check(step, ids, grads, done)
-        self._count(native.update(plan, ids, grads))
+        native.update(plan, ids, grads)
 
     def end_step(self, step: int) -> None:
         """End a step. Dense: rows that it was not given get the update of a zero gradient.
 
-        Steps end in the order in which they began.
+        Steps end in the order in which they began. Dense waits for the workers' tasks of the step;
+        with the other semantics they may run later.
 
         Raises:
             ValueError: the step is not open, or an earlier one is.
@@ -226,7 +224,10 @@ class HostAdam(torch.optim.Optimizer):
             plan = self._opened(step)
             if step != min(self._open):
                 raise ValueError(f"step must end after step {min(self._open)}, got {step}")
+            workers = list(self._workers)
         if self._semantics == "dense":
+            for worker in workers:
+                worker.wait_step(step)
             self._storage.marked().update_rest(plan)
         with self._lock:
             del self._open[step]
@@ -258,7 +259,7 @@ class HostAdam(torch.optim.Optimizer):
             step = self._begin()
             plan = self._open[step]
         try:
-            self._count(native.update(plan, ids, grads))
+            native.update(plan, ids, grads)
             if ids is not None and self._semantics == "dense":
                 native.update_rest(plan)
         finally:
@@ -280,14 +281,32 @@ class HostAdam(torch.optim.Optimizer):
             raise ValueError(f"step must be an open step (open: {list(self._open)}), got {step}")
         return self._open[step]
 
-    def _count(self, nonfinite: int) -> None:
-        if nonfinite:
-            with self._lock:
-                self._nonfinite_rows += nonfinite
-
     def _need_rest(self, what: str) -> None:
         if self._open:
             raise RuntimeError(f"{what} needs steps {list(self._open)} to end first")
+        if not all(worker.is_idle for worker in self._workers):
+            raise RuntimeError(f"{what} needs the worker to be idle; call its wait() first")
+
+    # ------------------------------------------------------------------ workers
+
+    def _attach(self, worker: _core.Worker) -> None:
+        with self._lock:
+            self._workers.append(worker)
+
+    def _detach(self, worker: _core.Worker) -> None:
+        with self._lock:
+            if worker in self._workers:
+                self._workers.remove(worker)
+
+    def _work(self, step: int | None) -> tuple[_core.StepPlan, _core.Rows, int]:
+        """What a task needs: a step's plan (the last one for None), the rows, and `_done`."""
+        with self._lock:
+            if not self._open:
+                self._storage.follow()
+            plan = self._schedule.now() if step is None else self._opened(step)
+            marks = step is not None or self._semantics == "deferred"
+            native = self._storage.marked() if marks else self._storage.plain
+            return plan, native, self._done
 
     # ------------------------------------------------------------------ sleeping rows
 
@@ -307,13 +326,9 @@ class HostAdam(torch.optim.Optimizer):
         Cost: 24 bytes of memory traffic a value of a row that sleeps. Thread-safe for disjoint
             rows.
         """
-        with self._lock:
-            if rows is None:
-                self._need_rest("flush() of all rows")
-            if not self._open:
-                self._storage.follow()
-            native = self._storage.plain
-            plan = self._schedule.now()
+        if rows is None:
+            self._need_rest("flush() of all rows")
+        plan, native, _ = self._work(None)
         ids = as_ids(rows, native.n_rows)
         if self._semantics == "deferred":
             native.flush(plan, ids)
@@ -347,14 +362,9 @@ class HostAdam(torch.optim.Optimizer):
 
         Cost: 16 bytes of memory traffic a value, 4 more with a gradient; thread-safe.
         """
-        with self._lock:
-            if not self._open:
-                self._storage.follow()
-            if step is None and pending is not None:
-                raise ValueError("step must be given with pending gradients, got None")
-            partial = step is not None and self._semantics == "dense"
-            native = self._storage.marked() if partial else self._storage.plain
-            plan = self._schedule.now() if step is None else self._opened(step)
+        if step is None and pending is not None:
+            raise ValueError("step must be given with pending gradients, got None")
+        plan, native, _ = self._work(step)
         ids = as_ids(rows, native.n_rows)
         count = native.n_rows if ids is None else len(ids)
         if out is None:

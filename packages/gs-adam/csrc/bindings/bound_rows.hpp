@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows as Python sees them: with their threads, and calls split into checking and doing, so that a
+// worker can do later what was checked when it was submitted.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bindings/arguments.hpp"
+#include "rows.hpp"
+#include "schedule.hpp"
+
+namespace gs::adam {
+
+/// A call whose arguments have been checked. It needs no GIL; arrays must outlive it.
+struct Call {
+  Ids rows;
+  std::function<void()> run;
+};
+
+class BoundRows {
+ public:
+  BoundRows(const py::list& params, const py::list& exp_avg, const py::list& exp_avg_sq,
+            const std::vector<int>& groups, const py::object& last_step, const Schedule& schedule,
+            bool skip_non_finite, int n_threads);
+
+  std::int64_t n_rows() const { return rows_->n_rows(); }
+  int n_threads() const { return pool_->size(); }
+
+  /// Throws what update() of these would; `step` need not have begun.
+  void check(std::int32_t step, const py::object& rows, const py::object& grads,
+             std::int32_t floor) const;
+
+  /// The turn of each row is checked when the call runs, against `floor` as update()'s.
+  Call update(const std::shared_ptr<StepPlan>& plan, const py::object& rows,
+              const py::object& grads, std::int32_t floor, bool check) const;
+  Call flush(const std::shared_ptr<StepPlan>& plan, const py::object& rows) const;
+  Call lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,
+                 const py::object& pending, const py::object& grads, const py::object& out) const;
+  void update_rest(const StepPlan& plan) const;
+
+ private:
+  void check_sorted(const Ids& ids, const char* name) const;
+
+  std::shared_ptr<ThreadPool> pool_;
+  std::shared_ptr<const Rows> rows_;
+  std::shared_ptr<std::atomic<std::int64_t>> nonfinite_rows_;
+};
+
+}  // namespace gs::adam

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker.hpp"
+
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bindings/arguments.hpp"
+#include "bindings/bound_rows.hpp"
+
+namespace gs::adam {
+namespace {
+
+std::shared_ptr<void> kept(py::object object) {
+  return std::shared_ptr<void>(new py::object(std::move(object)), [](void* pointer) {
+    const py::gil_scoped_acquire gil;
+    delete static_cast<py::object*>(pointer);
+  });
+}
+
+/// An exception that Python code raised on the worker's thread; Python gets the same object back,
+/// traceback included, as often as it asks.
+struct RaisedInPython : std::exception {
+  explicit RaisedInPython(const py::object& raised) : error(kept(raised)) {}
+  const char* what() const noexcept override { return "raised in Python"; }
+  std::shared_ptr<void> error;
+};
+
+/// None: at once. (address, value): when the uint32 there is at least the value. A callable: when
+/// it returns anything but False.
+std::function<bool()> readiness(const py::object& ready) {
+  if (ready.is_none()) return {};
+  if (PyCallable_Check(ready.ptr()) != 0) {
+    const py::handle callable = ready;  // kept alive with the task
+    return [callable] {
+      const py::gil_scoped_acquire gil;
+      try {
+        return callable().ptr() != Py_False;
+      } catch (py::error_already_set& error) {
+        const py::object raised = error.value();
+        if (error.trace()) PyException_SetTraceback(raised.ptr(), error.trace().ptr());
+        throw RaisedInPython(raised);
+      }
+    };
+  }
+  GS_CHECK_AS(KindError, py::isinstance<py::tuple>(ready) && py::len(ready) == 2,
+              "ready must be None, (address, value) or a callable, got ",
+              py::str(py::type::of(ready).attr("__name__")).cast<std::string>());
+  const auto pair = ready.cast<py::tuple>();
+  const auto address = pair[0].cast<std::uintptr_t>();
+  const auto value = pair[1].cast<std::uint32_t>();
+  GS_CHECK(address != 0 && address % alignof(std::uint32_t) == 0,
+           "ready must hold the address of a uint32, got ", address);
+  return [address, value] {
+    return __atomic_load_n(reinterpret_cast<const std::uint32_t*>(address), __ATOMIC_ACQUIRE) >=
+           value;
+  };
+}
+
+/// Turns what a worker throws into what Python raises.
+template <class Body>
+auto guarded(Body&& body) {
+  try {
+    return body();
+  } catch (const RaisedInPython& failure) {
+    const py::object& error = *static_cast<py::object*>(failure.error.get());
+    PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+    throw py::error_already_set();
+  } catch (const ClosedError& closed) {
+    PyErr_SetString(PyExc_RuntimeError, closed.what());
+    throw py::error_already_set();
+  }
+}
+
+class BoundWorker {
+ public:
+  ~BoundWorker() {
+    const py::gil_scoped_release nogil;
+    worker_.close(false);
+  }
+
+  std::uint64_t submit(const Call& call, std::int64_t step, bool is_update, const py::object& ready,
+                       int priority, py::object keep) {
+    Task task;
+    task.step = step;
+    task.priority = priority;
+    task.is_update = is_update;
+    task.rows = call.rows;
+    task.is_ready = readiness(ready);
+    task.work = call.run;
+    task.keep = kept(py::make_tuple(std::move(keep), ready));
+    worker_.take_finished();
+    return guarded([&] { return worker_.submit(std::move(task)); });
+  }
+
+  void wait(std::uint64_t ticket) {
+    waiting([&] { worker_.wait(ticket); });
+  }
+  void wait_all() {
+    waiting([&] { worker_.wait_all(); });
+  }
+  void wait_step(std::int64_t step) {
+    waiting([&] { worker_.wait_step(step); });
+  }
+  void wait_rows(const py::object& rows, std::int64_t n_rows) {
+    const Ids ids = ids_from(rows, "rows", n_rows);
+    waiting([&] { worker_.wait_rows(ids); });
+  }
+  void close(bool drain) {
+    waiting([&] { worker_.close(drain); });
+  }
+  void check() {
+    guarded([&] { worker_.check(); });
+  }
+  bool is_idle() const { return worker_.is_idle(); }
+  bool is_closed() const { return worker_.is_closed(); }
+
+ private:
+  template <class Body>
+  void waiting(Body&& body) {
+    guarded([&] {
+      const py::gil_scoped_release nogil;
+      body();
+    });
+    worker_.take_finished();
+  }
+
+  Worker worker_;
+};
+
+}  // namespace
+
+void register_worker(py::module_& module) {
+  using Plan = std::shared_ptr<StepPlan>;
+  py::class_<BoundWorker>(module, "Worker", py::module_local())
+      .def(py::init<>())
+      .def(
+          "submit_update",
+          [](BoundWorker& self, const BoundRows& rows, const Plan& plan, const py::object& ids,
+             const py::object& grads, std::int32_t floor, const py::object& ready, int priority) {
+            return self.submit(rows.update(plan, ids, grads, floor, true), plan->step(), true,
+                               ready, priority, py::make_tuple(py::cast(&rows), ids, grads));
+          },
+          py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("grads"), py::arg("floor"),
+          py::arg("ready"), py::arg("priority"))
+      .def(
+          "submit_flush",
+          [](BoundWorker& self, const BoundRows& rows, const Plan& plan, const py::object& ids,
+             const py::object& ready, int priority) {
+            return self.submit(rows.flush(plan, ids), plan->step(), false, ready, priority,
+                               py::make_tuple(py::cast(&rows), ids));
+          },
+          py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("ready"), py::arg("priority"))
+      .def(
+          "submit_lookahead",
+          [](BoundWorker& self, const BoundRows& rows, const Plan& plan, bool steps,
+             const py::object& ids, const py::object& pending, const py::object& grads,
+             const py::object& out, const py::object& ready, int priority) {
+            return self.submit(rows.lookahead(plan, steps, ids, pending, grads, out), plan->step(),
+                               false, ready, priority,
+                               py::make_tuple(py::cast(&rows), ids, pending, grads, out));
+          },
+          py::arg("rows"), py::arg("plan"), py::arg("steps"), py::arg("ids"), py::arg("pending"),
+          py::arg("grads"), py::arg("out"), py::arg("ready"), py::arg("priority"))
+      .def("wait", &BoundWorker::wait, py::arg("ticket"))
+      .def("wait_all", &BoundWorker::wait_all)
+      .def("wait_step", &BoundWorker::wait_step, py::arg("step"))
+      .def("wait_rows", &BoundWorker::wait_rows, py::arg("rows"), py::arg("n_rows"))
+      .def("close", &BoundWorker::close, py::arg("drain"))
+      .def("check", &BoundWorker::check)
+      .def_property_readonly("is_idle", &BoundWorker::is_idle)
+      .def_property_readonly("is_closed", &BoundWorker::is_closed);
+}
+
+}  // namespace gs::adam

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "gs/error.hpp"
+
+namespace gs::adam {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A task that becomes ready soon is met without a sleep; after that the thread looks now and then.
+constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr auto kLook = std::chrono::microseconds(20);
+
+std::int64_t id_at(const Ids& ids, std::int64_t i) {
+  if (ids.narrow != nullptr) return ids.narrow[i];
+  return ids.wide != nullptr ? ids.wide[i] : i;
+}
+
+/// First position from `start` on whose id is not below `row`, by doubling steps.
+std::int64_t gallop(const Ids& ids, std::int64_t start, std::int64_t row) {
+  std::int64_t step = 1, low = start;
+  while (low + step < ids.size && id_at(ids, low + step) < row) {
+    low += step;
+    step *= 2;
+  }
+  std::int64_t high = std::min(low + step, ids.size);
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (id_at(ids, middle) < row)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+}  // namespace
+
+bool overlap(const Ids& a, const Ids& b) {
+  for (std::int64_t i = 0, j = 0; i < a.size && j < b.size;) {
+    const std::int64_t x = id_at(a, i), y = id_at(b, j);
+    if (x == y) return true;
+    if (x < y)
+      i = gallop(a, i, y);
+    else
+      j = gallop(b, j, x);
+  }
+  return false;
+}
+
+struct Worker::State {
+  struct Queued {
+    std::uint64_t ticket;
+    Task task;
+    std::map<std::uint64_t, bool> shares;  // by the other's ticket; only the thread asks
+  };
+  using Pointer = std::shared_ptr<Queued>;
+
+  const pid_t pid = getpid();
+  std::uint64_t first_ticket = 1;
+  mutable std::mutex mutex;
+  std::condition_variable wake, done;
+  std::vector<Pointer> queue;  // the running task included, in the order of preference
+  std::vector<std::shared_ptr<void>> finished;
+  std::uint64_t next_ticket = 1;
+  std::atomic<std::uint64_t> submitted{0};
+  bool closing = false;
+  bool cancelled = false;
+  bool dropped = false;  // tasks that had not run when the worker was cancelled
+  std::exception_ptr failure;
+  std::thread thread;
+
+  static bool is_preferred(const Pointer& a, const Pointer& b) {
+    if (a->task.step != b->task.step) return a->task.step < b->task.step;
+    if (a->task.priority != b->task.priority) return a->task.priority > b->task.priority;
+    return a->ticket < b->ticket;
+  }
+
+  static bool must_wait_for(Queued& task, const Queued& other) {
+    if (other.task.step > task.task.step) return false;
+    if (other.task.step == task.task.step) {
+      if (other.ticket >= task.ticket) return false;
+      if (other.task.is_update && task.task.is_update) return false;
+    }
+    const auto known = task.shares.find(other.ticket);
+    if (known != task.shares.end()) return known->second;
+    const bool shares = overlap(task.task.rows, other.task.rows);
+    task.shares.emplace(other.ticket, shares);
+    return shares;
+  }
+
+  /// The task to run now, or null. Runs without the lock: only this thread removes tasks.
+  static Pointer pick(const std::vector<Pointer>& queued) {
+    for (const Pointer& task : queued) {
+      const bool waits = std::any_of(queued.begin(), queued.end(), [&](const Pointer& other) {
+        return other != task && must_wait_for(*task, *other);
+      });
+      if (!waits && (!task->task.is_ready || task->task.is_ready())) return task;
+    }
+    return nullptr;
+  }
+
+  void remove(const Pointer& task) {
+    finished.push_back(std::move(task->task.keep));
+    queue.erase(std::find(queue.begin(), queue.end(), task));
+  }
+
+  void drop_all() {
+    dropped = dropped || !queue.empty();
+    for (const Pointer& task : queue) finished.push_back(std::move(task->task.keep));
+    queue.clear();
+  }
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex);
+    Clock::time_point looking_since = Clock::now();
+    for (;;) {
+      if (queue.empty()) {
+        // Tasks often come in quick succession.
+        const Clock::time_point idle_since = Clock::now();
+        const std::uint64_t seen = submitted;
+        lock.unlock();
+        while (submitted == seen && Clock::now() - idle_since < kSpin) std::this_thread::yield();
+        lock.lock();
+        wake.wait(lock, [&] { return closing || !queue.empty(); });
+        looking_since = Clock::now();
+      }
+      if (cancelled || queue.empty()) break;
+      const std::vector<Pointer> queued = queue;
+      lock.unlock();
+      Pointer task;
+      std::exception_ptr thrown;
+      try {
+        task = pick(queued);
+        if (task) task->task.work();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      const bool worked = task != nullptr || thrown;
+      if (!worked && Clock::now() - looking_since < kSpin) std::this_thread::yield();
+      lock.lock();
+      if (thrown) {
+        failure = thrown;
+        drop_all();
+        done.notify_all();
+        return;
+      }
+      if (worked) {
+        remove(task);
+        done.notify_all();
+        looking_since = Clock::now();
+      } else if (Clock::now() - looking_since >= kSpin) {
+        const std::size_t known = queue.size();
+        wake.wait_for(lock, kLook, [&] { return cancelled || queue.size() != known; });
+      }
+    }
+    drop_all();
+    done.notify_all();
+  }
+};
+
+Worker::Worker() : state_(std::make_unique<State>()) {}
+
+Worker::~Worker() { close(false); }
+
+Worker::State& Worker::state() const {
+  if (state_->pid != getpid()) {
+    // The parent's thread does not exist here and may have held the lock: leave both alone.
+    const State* parents = state_.release();
+    state_ = std::make_unique<State>();
+    state_->first_ticket = state_->next_ticket = parents->next_ticket;
+    state_->closing = parents->closing;
+  }
+  return *state_;
+}
+
+std::uint64_t Worker::submit(Task task) {
+  State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  if (s.failure) std::rethrow_exception(s.failure);
+  GS_CHECK_AS(adam::ClosedError, !s.closing, "worker must be open, got a task after close()");
+  auto queued = std::make_shared<State::Queued>();
+  queued->ticket = s.next_ticket++;
+  queued->task = std::move(task);
+  s.queue.insert(
+      std::upper_bound(s.queue.begin(), s.queue.end(), queued, &State::is_preferred), queued);
+  ++s.submitted;
+  if (!s.thread.joinable()) s.thread = std::thread([&s] { s.run(); });
+  s.wake.notify_all();
+  return queued->ticket;
+}
+
+template <class Awaited>
+void Worker::wait_while_queued(Awaited is_awaited) {
+  State& s = state();
+  std::unique_lock<std::mutex> lock(s.mutex);
+  s.done.wait(lock, [&] {
+    return s.failure || std::none_of(s.queue.begin(), s.queue.end(),
+                                     [&](const State::Pointer& task) { return is_awaited(*task); });
+  });
+  if (s.failure) std::rethrow_exception(s.failure);
+  GS_CHECK_AS(adam::ClosedError, !s.dropped, "worker must be open, got closed before all tasks had run");
+}
+
+void Worker::wait(std::uint64_t ticket) {
+  const State& s = state();
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    GS_CHECK(ticket > 0 && ticket < s.next_ticket, "ticket must be one that submit returned, got ",
+             ticket);
+    GS_CHECK(ticket >= s.first_ticket, "ticket must be of this process, got ", ticket,
+             " from before fork");
+  }
+  wait_while_queued([ticket](const State::Queued& task) { return task.ticket == ticket; });
+}
+
+void Worker::wait_all() {
+  wait_while_queued([](const State::Queued&) { return true; });
+}
+
+void Worker::wait_step(std::int64_t step) {
+  wait_while_queued([step](const State::Queued& task) { return task.task.step <= step; });
+}
+
+void Worker::wait_rows(const Ids& rows) {
+  std::vector<std::uint64_t> tickets;
+  {
+    State& s = state();
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    for (const State::Pointer& task : s.queue)
+      if (overlap(task->task.rows, rows)) tickets.push_back(task->ticket);
+  }
+  for (const std::uint64_t ticket : tickets) wait(ticket);
+  check();
+}
+
+bool Worker::is_idle() const {
+  const State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  return s.queue.empty();
+}
+
+bool Worker::is_closed() const {
+  const State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  return s.closing;
+}
+
+void Worker::close(bool drain) {
+  State& s = state();
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex);
+    s.closing = true;
+    s.cancelled = s.cancelled || !drain;
+  }
+  s.wake.notify_all();
+  if (s.thread.joinable()) s.thread.join();
+}
+
+std::vector<std::shared_ptr<void>> Worker::take_finished() {
+  State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  return std::move(s.finished);
+}
+
+void Worker::check() const {
+  const State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  if (s.failure) std::rethrow_exception(s.failure);
+}
+
+}  // namespace gs::adam

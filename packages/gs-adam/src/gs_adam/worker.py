@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host optimizer's updates in the background."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from gs_adam import _core
+from gs_adam._tensors import as_ids
+from gs_adam.host import HostAdam
+
+Ready = tuple[int, int] | Callable[[], object] | None
+"""When a task may start. None: at once. (address, value): when the uint32 at that host address is
+at least the value. A callable: when it returns anything but False; it is called on the worker's
+thread, again and again while it returns False, and may block."""
+
+_open_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+class Worker:
+    """A native thread that runs updates of one `HostAdam` without the GIL.
+
+    A row's task of one step runs before any of its tasks of the next; tasks that share no row may
+    overtake each other: the lowest step first, within a step the highest priority, then the order
+    of submission. A flush or lookahead keeps its place among the tasks of its rows that were
+    submitted before it. One task runs at a time, on all of the optimizer's threads.
+
+    An exception in a task or in its ``ready`` drops everything queued, and every later call raises
+    it again, so that nothing waits for what will not come.
+
+    The thread starts with the first task. Leaving the context closes the worker: after all tasks,
+    or at once when an exception passes through. At interpreter exit open workers stop after the
+    running task. In a child process after fork the queue is empty and earlier tickets are refused.
+
+    Args:
+        optimizer: any number of workers may serve it; rows must not be shared between workers.
+    """
+
+    def __init__(self, optimizer: HostAdam) -> None:
+        self._optimizer = optimizer
+        self._native = _core.Worker()
+        optimizer._attach(self._native)
+        _open_workers.add(self)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(drain=error is None)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "idle" if self.is_idle else "busy"
+        return f"Worker({state}, {self._optimizer.n_rows} rows)"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is queued or running."""
+        return self._native.is_idle
+
+    @property
+    def is_closed(self) -> bool:
+        """`close` has been called."""
+        return self._native.is_closed
+
+    def submit(
+        self,
+        rows: Any,
+        grads: Sequence[Any] | None,
+        *,
+        step: int,
+        ready: Ready = None,
+        priority: int = 0,
+    ) -> int:
+        """Queue `HostAdam.update`.
+
+        Args:
+            rows: as for `HostAdam.update`; read again when the task runs, so leave it alone.
+            grads: as there, and as ``rows``; need not hold gradients before ``ready``.
+            step: an open step. It may end before the task has run.
+            ready: when the gradients are there.
+            priority: higher goes first among tasks of one step.
+
+        Returns:
+            A ticket for `wait`.
+
+        Raises:
+            RuntimeError: the worker is closed.
+            TypeError, ValueError, IndexError: as `HostAdam.update`; a row that is not yet due (its
+                turn can be known only then) fails when the task runs.
+
+        Asynchrony: returns before the task has run; arrays are kept alive until then.
+        """
+        plan, native, done = self._optimizer._work(step)
+        ids = as_ids(rows, native.n_rows)
+        return self._native.submit_update(native, plan, ids, grads, done, ready, priority)
+
+    def flush(self, rows: Any, *, ready: Ready = None, priority: int = 0) -> int:
+        """Queue `HostAdam.flush` of some rows to the last step begun.
+
+        Args:
+            rows: as for `HostAdam.flush`, but None means all whatever is open.
+            ready, priority: as for `submit`.
+
+        Returns:
+            A ticket: the rows may be read when it is done.
+
+        Raises:
+            RuntimeError, TypeError, ValueError, IndexError: as `submit`.
+        """
+        plan, native, _ = self._optimizer._work(None)
+        ids = as_ids(rows, native.n_rows)
+        return self._native.submit_flush(native, plan, ids, ready, priority)
+
+    def lookahead(
+        self,
+        rows: Any,
+        *,
+        out: Sequence[Any],
+        step: int | None = None,
+        pending: tuple[Any, Sequence[Any]] | None = None,
+        ready: Ready = None,
+        priority: int = 0,
+    ) -> int:
+        """Queue `HostAdam.lookahead`.
+
+        Args:
+            rows, out, step, pending: as there; left alone until the ticket is done.
+            ready, priority: as for `submit`.
+
+        Returns:
+            A ticket: ``out`` may be read when it is done.
+
+        Raises:
+            RuntimeError, TypeError, ValueError, IndexError: as `submit`.
+        """
+        if step is None and pending is not None:
+            raise ValueError("step must be given with pending gradients, got None")
+        plan, native, _ = self._optimizer._work(step)
+        ids = as_ids(rows, native.n_rows)
+        pending_ids, grads = (None, None) if pending is None else pending
+        return self._native.submit_lookahead(
+            native, plan, step is not None, ids, pending_ids, grads, out, ready, priority
+        )
+
+    def wait(self, ticket: int | None = None, *, rows: Any = None) -> None:
+        """Return when a task is done, or all tasks that touch some rows, or all tasks.
+
+        Args:
+            ticket: what a submission returned.
+            rows: (R,) sorted ids or an (N,) bool mask.
+
+        Raises:
+            ValueError: no such ticket, or both arguments given.
+            RuntimeError: the worker was closed before the tasks had run.
+            Exception: what a task raised, with its traceback.
+        """
+        if ticket is not None and rows is not None:
+            raise ValueError("ticket must be None when rows are given, got both")
+        if ticket is not None:
+            self._native.wait(ticket)
+        elif rows is not None:
+            n_rows = self._optimizer.n_rows
+            self._native.wait_rows(as_ids(rows, n_rows), n_rows)
+        else:
+            self._native.wait_all()
+
+    def close(self, *, drain: bool = True) -> None:
+        """End the thread; may be called again.
+
+        Args:
+            drain: run what is queued first, waiting for its ``ready``; else only the running task.
+
+        Raises:
+            Exception: what a task raised, unless a call has raised it before and ``drain`` is off.
+        """
+        self._native.close(drain)
+        self._optimizer._detach(self._native)
+        _open_workers.discard(self)
+        if drain:
+            self._native.check()
+
+
+@atexit.register
+def _close_all() -> None:
+    for worker in list(_open_workers):
+        worker.close(drain=False)
