@@ -246,12 +246,11 @@ def _plan_numpy(
     else:
         _check_capacity(int(retain), plan_numpy.needed_together(visible, ahead), ahead)
         sets = plan_numpy.sets_within(visible, int(retain), ahead)
-    lists = plan_numpy.extract(sets, np.ascontiguousarray(ids))
+    lists, starts = plan_numpy.extract(sets, np.ascontiguousarray(ids))
     if retain == "previous":
         return lists, None, int(np.diff(lists.offsets["visible"]).max())
     n_slots = _n_slots(lists, ahead)
-    slots = plan_numpy.assign_slots(sets, lists, n_slots, ahead)
-    return lists, slots, n_slots
+    return lists, plan_numpy.assign_slots(sets, lists, starts, n_slots), n_slots
 
 
 def _plan_torch(

@@ -195,8 +195,12 @@ class Lists:
 KINDS = ("visible", "load", "retain", "store", "carry", "returning", "final")
 
 
-def extract(sets: Sets, ids: Bits) -> Lists:
-    """All lists of all microbatches, each sorted."""
+def extract(sets: Sets, ids: Bits) -> tuple[Lists, Bits]:
+    """All lists of all microbatches, each sorted; and where each chunk of words writes.
+
+    Returns:
+        the lists; (chunks, kinds, B) int64, the first place of each chunk in each list.
+    """
     n_views, n_words = sets.visible.shape
     bits = (sets.visible, sets.rule, sets.load, sets.store)
     sizes = _on_chunks(sets.visible, lambda first, last: _count(*bits, first, last))
@@ -224,7 +228,7 @@ def extract(sets: Sets, ids: Bits) -> Lists:
         )
 
     for_each_chunk(run, len(counts))
-    return Lists(offsets, values)
+    return Lists(offsets, values), starts
 
 
 @njit(cache=True, nogil=True)
@@ -289,6 +293,7 @@ def _extract(  # type: ignore[no-untyped-def]
     out_final,
 ):
     one = np.uint64(1)
+    all_rows = ~np.uint64(0)
     load, store, final = np.empty((3, visible.shape[0], last - first), np.uint64)
     _classify(visible, rule, chosen_load, chosen_store, first, last, load, store, final)
     for i in range(visible.shape[0]):
@@ -300,11 +305,15 @@ def _extract(  # type: ignore[no-untyped-def]
             here = visible[i, w]
             if here == np.uint64(0):
                 continue
-            rest = here
-            while rest != np.uint64(0):
-                out_visible[at_visible] = ids[64 * w + np.int64(lowest_bit(rest))]
-                at_visible += 1
-                rest &= rest - one
+            if here == all_rows:
+                out_visible[at_visible : at_visible + 64] = ids[64 * w : 64 * w + 64]
+                at_visible += 64
+            else:
+                rest = here
+                while rest != np.uint64(0):
+                    out_visible[at_visible] = ids[64 * w + np.int64(lowest_bit(rest))]
+                    at_visible += 1
+                    rest &= rest - one
             k = w - first
             loaded, stored, done = load[i, k], store[i, k], final[i, k]
             at_load = _positions(loaded, here, position, out_load, at_load)
@@ -316,49 +325,65 @@ def _extract(  # type: ignore[no-untyped-def]
             position += np.int64(popcount(here))
 
 
-def assign_slots(sets: Sets, lists: Lists, n_slots: int, ahead: int) -> Bits:
+def assign_slots(sets: Sets, lists: Lists, starts: Bits, n_slots: int) -> Bits:
     """Slot of each visible row: loads take the slot that was free longest, first in, first out.
 
-    Slots of rows stored after microbatch p are free again for loads of p + 1 + ahead.
+    The queue of free slots is first all of them, then those that stores give back, in the order of
+    the store lists. Load h (in the order of the load lists) takes entry h, so its slot is h itself
+    or that of the load which store h - n_slots ends; ``n_slots`` is large enough that this store
+    comes in time, however far loads run ahead.
     """
-    offsets, values = lists.offsets, lists.values
-    return _assign_slots(
-        sets.visible,
-        offsets["visible"],
-        offsets["load"],
-        values["load"],
-        offsets["store"],
-        values["store"],
-        n_slots,
-        ahead,
-    )
+    slots = np.empty(lists.offsets["visible"][-1], np.int32)
+    ends = np.empty(lists.offsets["store"][-1], np.int32)  # the load that each store ends
+    load_of = np.empty(64 * sets.visible.shape[1], np.int32)  # the load that each row is there by
+    bits = (sets.visible, sets.rule, sets.load, sets.store)
+
+    def find(first: int, last: int) -> None:
+        _find_loads(*bits, first, last, starts[first // _CHUNK_WORDS], load_of, slots, ends)
+
+    _on_chunks(sets.visible, find)
+    slot_of = _slots_of_loads(ends, int(lists.offsets["load"][-1]), n_slots)
+    step = 16 * CHUNK_ROWS
+
+    def look_up(chunk: int) -> None:
+        part = slots[chunk * step : (chunk + 1) * step]
+        np.take(slot_of, part, out=part)
+
+    for_each_chunk(look_up, -(-len(slots) // step))
+    return slots
 
 
 @njit(cache=True, nogil=True)
-def _assign_slots(visible, offsets, load_offsets, load, store_offsets, store, n_slots, ahead):  # type: ignore[no-untyped-def]
-    n, n_words = visible.shape
-    slots = np.empty(offsets[-1], np.int32)
-    slot_of = np.empty(64 * n_words, np.int32)
-    free = np.arange(n_slots).astype(np.int32)
-    head, tail = 0, 0  # of the queue, which is a ring: both are below n_slots
+def _find_loads(  # type: ignore[no-untyped-def]
+    visible, rule, chosen_load, chosen_store, first, last, starts, load_of, loads, ends
+):
+    """For each visible row the number of the load that brought it; for each store likewise."""
     one = np.uint64(1)
+    n = visible.shape[0]
+    load, store, final = np.empty((3, n, last - first), np.uint64)
+    _classify(visible, rule, chosen_load, chosen_store, first, last, load, store, final)
     for i in range(n):
-        p = i - 1 - ahead
-        if p >= 0:
-            for k in range(store_offsets[p], store_offsets[p + 1]):
-                free[tail] = slots[offsets[p] + store[k]]
-                tail = tail + 1 if tail + 1 < n_slots else 0
-        at = offsets[i]
-        next_load, last_load = load_offsets[i], load_offsets[i + 1]
-        for w in range(n_words):
+        at, at_load, at_store = starts[0, i], starts[1, i], starts[3, i]
+        for w in range(first, last):
             rest = visible[i, w]
+            loaded, stored = load[i, w - first], store[i, w - first]
             while rest != np.uint64(0):
+                bit = rest & (~rest + one)
                 row = 64 * w + np.int64(lowest_bit(rest))
-                if next_load < last_load and load[next_load] == at - offsets[i]:
-                    slot_of[row] = free[head]
-                    head = head + 1 if head + 1 < n_slots else 0
-                    next_load += 1
-                slots[at] = slot_of[row]
+                if loaded & bit:
+                    load_of[row] = at_load
+                    at_load += 1
+                loads[at] = load_of[row]
                 at += 1
-                rest &= rest - one
-    return slots
+                if stored & bit:
+                    ends[at_store] = load_of[row]
+                    at_store += 1
+                rest ^= bit
+
+
+@njit(cache=True, nogil=True)
+def _slots_of_loads(ends, n_loads, n_slots):  # type: ignore[no-untyped-def]
+    slot_of = np.empty(n_loads, np.int32)
+    for h in range(n_loads):
+        slot_of[h] = h if h < n_slots else slot_of[ends[h - n_slots]]
+    return slot_of
