@@ -20,6 +20,7 @@ InFlight::~InFlight() {
 
 void InFlight::record(int device, std::uintptr_t stream) {
   // An event recorded into a graph can't be asked for; who replays the graph keeps the memory.
+  cuda::DeviceGuard guard(device);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   GS_CUDA_TRY(cudaStreamIsCapturing(cuda::as_stream(stream), &capture));
   if (capture != cudaStreamCaptureStatusNone) return;
@@ -34,7 +35,6 @@ void InFlight::record(int device, std::uintptr_t stream) {
     if (same) break;
   }
   cudaGetLastError();  // cudaErrorNotReady is an answer here, not a failure
-  cuda::DeviceGuard guard(device);
   if (found == nullptr) {
     cudaEvent_t event = nullptr;
     GS_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
@@ -45,10 +45,10 @@ void InFlight::record(int device, std::uintptr_t stream) {
   GS_CUDA_TRY(cudaEventRecord(as_event(found->event), cuda::as_stream(stream)));
 }
 
-void InFlight::order_after(std::uintptr_t stream) {
+void InFlight::order_after(int device, std::uintptr_t stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Use& use : uses_)
-    if (use.stream != stream)
+    if (use.device != device || use.stream != stream)
       GS_CUDA_TRY(cudaStreamWaitEvent(cuda::as_stream(stream), as_event(use.event), 0));
 }
 
@@ -77,7 +77,7 @@ bool InFlight::busy() {
 
 InFlight::~InFlight() = default;
 void InFlight::record(int, std::uintptr_t) {}
-void InFlight::order_after(std::uintptr_t) {}
+void InFlight::order_after(int, std::uintptr_t) {}
 void InFlight::wait() noexcept {}
 bool InFlight::busy() { return false; }
 

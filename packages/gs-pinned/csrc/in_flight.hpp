@@ -22,7 +22,7 @@ class InFlight {
   void record(int device, std::uintptr_t stream);
 
   /// Makes later work on `stream` wait for every recorded use.
-  void order_after(std::uintptr_t stream);
+  void order_after(int device, std::uintptr_t stream);
 
   /// Blocks until every recorded use has ended. Quiet about errors of the device: it is called
   /// where nothing can be done about them, and the next CUDA call reports them again.

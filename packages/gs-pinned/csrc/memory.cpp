@@ -101,7 +101,7 @@ std::string Memory::lock_range(std::size_t begin, std::size_t end) {
 void Memory::unlock_all() noexcept {
   std::size_t begin = 0;
   for (std::size_t end : locked_ends_) {
-    unlock_pages(data_ + begin, end - begin, lock_);
+    unlock_pages(data_ + begin, end - begin, lock_, device_);
     locked_bytes -= end - begin;
     begin = end;
   }

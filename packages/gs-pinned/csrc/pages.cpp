@@ -99,47 +99,65 @@ void decommit_pages(void* data, std::size_t bytes) noexcept {
   mprotect(data, bytes, PROT_NONE);
 }
 
+#if defined(GS_WITH_CUDA)
+
+namespace {
+
+// Runs a call with a device current and restores the previous one. Nothing here may throw.
+template <class Call>
+cudaError_t on_device(int device, Call&& call) {
+  int previous = 0;
+  cudaError_t status = cudaGetDevice(&previous);
+  if (status == cudaSuccess) status = cudaSetDevice(device);
+  if (status == cudaSuccess) {
+    status = call();
+    (void)cudaSetDevice(previous);
+  }
+  if (status != cudaSuccess) cudaGetLastError();
+  return status;
+}
+
+const char* register_pages(void* data, std::size_t bytes, int device) {
+  void* seen = nullptr;
+  const cudaError_t status = on_device(device, [&] {
+    const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    const cudaError_t registered = cudaHostRegister(data, bytes, flags);
+    return registered == cudaSuccess ? cudaHostGetDevicePointer(&seen, data, 0) : registered;
+  });
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  // Kernels and hosts must use one address, because rows go on from chunk to chunk.
+  if (seen != data) {
+    unlock_pages(data, bytes, Lock::kCuda, device);
+    return "the device sees host memory at other addresses";
+  }
+  // A child process must not share these pages: copy on write would move the parent's away from
+  // under the device.
+  madvise(data, bytes, MADV_DONTFORK);
+  return nullptr;
+}
+
+}  // namespace
+
+#endif
+
 const char* lock_pages(void* data, std::size_t bytes, Lock lock, int device) noexcept {
   if (lock == Lock::kMlock) return mlock(data, bytes) == 0 ? nullptr : std::strerror(errno);
 #if defined(GS_WITH_CUDA)
-  if (lock == Lock::kCuda) {
-    int previous = 0;
-    cudaError_t status = cudaGetDevice(&previous);
-    if (status == cudaSuccess) status = cudaSetDevice(device);
-    if (status == cudaSuccess) {
-      status = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-      // Kernels and hosts must use one address, because rows go on from chunk to chunk.
-      void* seen = nullptr;
-      if (status == cudaSuccess) status = cudaHostGetDevicePointer(&seen, data, 0);
-      if (status == cudaSuccess && seen != data) {
-        (void)cudaHostUnregister(data);
-        (void)cudaSetDevice(previous);
-        return "the device sees host memory at other addresses";
-      }
-      (void)cudaSetDevice(previous);
-    }
-    if (status == cudaSuccess) {
-      // A child process must not share these pages: copy on write would move the parent's away
-      // from under the device.
-      madvise(data, bytes, MADV_DONTFORK);
-      return nullptr;
-    }
-    cudaGetLastError();
-    return cudaGetErrorString(status);
-  }
+  if (lock == Lock::kCuda) return register_pages(data, bytes, device);
 #endif
   (void)device;
   return lock == Lock::kNone ? nullptr : "built without CUDA";
 }
 
-void unlock_pages(void* data, std::size_t bytes, Lock lock) noexcept {
+void unlock_pages(void* data, std::size_t bytes, Lock lock, int device) noexcept {
   if (lock == Lock::kMlock) munlock(data, bytes);
 #if defined(GS_WITH_CUDA)
   if (lock == Lock::kCuda) {
-    if (cudaHostUnregister(data) != cudaSuccess) cudaGetLastError();
+    (void)on_device(device, [&] { return cudaHostUnregister(data); });
     madvise(data, bytes, MADV_DOFORK);
   }
 #endif
+  (void)device;
 }
 
 }  // namespace gs::pinned

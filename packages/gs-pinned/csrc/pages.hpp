@@ -46,6 +46,6 @@ void decommit_pages(void* data, std::size_t bytes) noexcept;
 const char* lock_pages(void* data, std::size_t bytes, Lock lock, int device) noexcept;
 
 /// Undoes lock_pages; quiet when the CUDA runtime is already unloading.
-void unlock_pages(void* data, std::size_t bytes, Lock lock) noexcept;
+void unlock_pages(void* data, std::size_t bytes, Lock lock, int device) noexcept;
 
 }  // namespace gs::pinned

@@ -64,7 +64,7 @@ void transfer_staged(const Transfer& t, const Launch& launch) {
 
   cuda::DeviceGuard on(launch.device);
   const cudaStream_t stream = cuda::as_stream(launch.stream);
-  staging.memory->in_flight().order_after(launch.stream);
+  staging.memory->in_flight().order_after(launch.device, launch.stream);
   for (std::int64_t first = 0; first < t.n; first += most) {
     const Transfer piece = t.piece(first, std::min(most, t.n - first));
     Transfer on_device = piece;

@@ -82,16 +82,6 @@ struct Rows {
   }
 };
 
-// Where ends the locked chunk that holds each byte, counted from `data`.
-std::vector<std::size_t> cuts_of(const Rows& rows) {
-  std::vector<std::size_t> cuts;
-  if (rows.memory == nullptr) return cuts;
-  const auto begin = static_cast<std::size_t>(rows.data - rows.memory->data());
-  for (const std::size_t end : rows.memory->chunk_ends())
-    if (end > begin) cuts.push_back(end - begin);
-  return cuts;
-}
-
 struct IdArray {
   std::unique_ptr<Array> array;
   Ids ids;
@@ -119,6 +109,16 @@ void check_same_width(const Ids& a, const Ids& b) {
 }
 
 #if defined(GS_WITH_CUDA)
+
+// Where locked chunks end, in bytes from the first row.
+std::vector<std::size_t> cuts_of(const Rows& rows) {
+  std::vector<std::size_t> cuts;
+  if (rows.memory == nullptr) return cuts;
+  const auto begin = static_cast<std::size_t>(rows.data - rows.memory->data());
+  for (const std::size_t end : rows.memory->chunk_ends())
+    if (end > begin) cuts.push_back(end - begin);
+  return cuts;
+}
 
 // Ids of the device, looked at on the host: only in checked mode, which may wait for the stream.
 void check_device_ids(Ids ids, std::int64_t n, std::int64_t rows, const char* name, bool distinct,
