@@ -25,7 +25,7 @@ def main() -> None:
     arguments.add_argument("--views", type=int, nargs="+", default=[16, 64])
     arguments.add_argument("--batches", type=int, default=4)
     arguments.add_argument("--rows", type=int, default=20_000, help="seen by a view of the flight")
-    arguments.add_argument("--render-ms", type=float, default=0.0, help="of a microbatch")
+    arguments.add_argument("--render-ms", type=float, default=0.2, help="of a microbatch")
     arguments.add_argument("--figure", type=Path, help="where to draw the last table")
     options = arguments.parse_args()
     flights = [aerial(400, options.rows)]

@@ -134,22 +134,23 @@ def test_a_time_limit_ends_the_search():
 def cost_by_definition(visible, views, model):
     """Time of an order, from sets: the model's definition once more, without its tricks."""
     sets = [set(np.flatnonzero(visible[:, v])) for v in views]
-    end, ends, finals = 0.0, [], []
+    rows = 0
+    left = 0.0
     for i, here in enumerate(sets):
         before = sets[i - 1] if i else set()
         after = sets[i + 1] if i + 1 < len(sets) else set()
-        rows = len(here - before) + len(here - after)
-        end += max(rows * model.row_bytes / model.link_bytes_per_s, model.render_s)
-        ends.append(end)
-        finals.append(len(here - set().union(*sets[i + 1 :])))
-    return max(ends[i] + sum(finals[i:]) / model.optimizer_rows_per_s for i in range(len(sets)))
+        rows += len(here - before) + len(here - after)
+        left = max(0.0, left - (model.render_s if i else 0.0))
+        left += len(here - set().union(*sets[i + 1 :])) / model.optimizer_rows_per_s
+    return rows * model.row_bytes / model.link_bytes_per_s + left
 
 
 MODELS = [
     CostModel(),
-    CostModel(render_s=1e-5),
+    CostModel(optimizer_rows_per_s=1e7, render_s=0.0),
+    CostModel(optimizer_rows_per_s=1e7, render_s=1e-5),
     CostModel(optimizer_rows_per_s=1e15),
-    CostModel(link_bytes_per_s=1e20, render_s=1.0),
+    CostModel(link_bytes_per_s=1e20),
 ]
 
 
@@ -167,7 +168,7 @@ def test_bytes_and_tail_cost_no_more_than_either_order_that_looks_at_one(model, 
 
 
 def test_bytes_and_tail_beat_both_where_both_matter():
-    model = CostModel(render_s=6e-7)
+    model = CostModel(optimizer_rows_per_s=1e7, render_s=1e-5)
     gains = []
     for seed in range(5):
         visible, _ = flight(seed, 24, 1000)
@@ -185,7 +186,7 @@ def test_extreme_rates_give_the_two_known_orders():
     visible, _ = flight(8, 20, 900)
     mask = reference.pack(visible)
     sizes = visible.sum(axis=0)
-    link_only = CostModel(link_bytes_per_s=1e20, render_s=1.0)
+    link_only = CostModel(link_bytes_per_s=1e20)
     assert sizes[order(mask, objective=link_only)[-1]] == sizes.min()
     from_sizes = order(distance=xor_counts(mask), counts=sizes, objective=link_only)
     assert sizes[from_sizes[-1]] == sizes.min()

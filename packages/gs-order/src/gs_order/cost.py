@@ -19,8 +19,8 @@ class Cost:
 
     Attributes:
         load_bytes, store_bytes: over the link, to and from the device.
-        link_s: from the first load to the end of the last store.
-        tail_s: optimizer work left then.
+        link_s: that the link is busy with them.
+        tail_s: optimizer work left when the last microbatch ends.
         total_s: both.
     """
 
@@ -36,32 +36,29 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostModel:
-    """A link that moves rows and an optimizer that updates them as they finish.
+    """A link that moves rows, and an optimizer that updates them as they finish.
 
-    Microbatch i occupies the link for (loaded + stored rows) * ``row_bytes`` /
-    ``link_bytes_per_s``, or the renderer for ``render_s`` if that is longer. When it is over, the
-    rows that finished with it join the optimizer's queue, which is worked off at
-    ``optimizer_rows_per_s``. With T_i the end of microbatch i and F_j the rows finished by j,
-    everything is done at
+    The cost of a batch is the time of its bytes on the link plus the optimizer work left after the
+    last microbatch. Microbatch i = 1 .. B ends at i * ``render_s``; then the F_i rows that finished
+    with it join the optimizer's queue. So the work left at the end is
 
-        max over i of  T_i + (F_i + ... + F_last) / optimizer_rows_per_s
+        max over i of  (F_i + ... + F_B) / optimizer_rows_per_s - (B - i) * render_s
 
-    and the tail is what of that lies behind T_last. Two extremes are known orders: an infinitely
-    fast optimizer leaves the bytes alone (the shortest path), an infinitely fast link with a
-    renderer that the optimizer keeps up with leaves the rows of the last microbatch alone (most
-    visible first).
+    that is F_B rows where the optimizer keeps up, more where it does not. Two extremes are known
+    orders: an infinitely fast optimizer leaves the bytes alone (the shortest path), an infinitely
+    fast link leaves the work at the end alone (most visible first, where the optimizer keeps up).
 
     Attributes:
         row_bytes: of one row in one direction; 48 float32 appearance values by default.
         link_bytes_per_s: of loads and stores together; a PCIe 5 x16 link by default.
         optimizer_rows_per_s: rows the host updates; sixteen cores by default.
-        render_s: of one microbatch.
+        render_s: of one microbatch, forward and backward; a 1080p view on a large card by default.
     """
 
     row_bytes: int = 192
     link_bytes_per_s: float = 55e9
     optimizer_rows_per_s: float = 75e6
-    render_s: float = 0.0
+    render_s: float = 4e-3
 
     def __post_init__(self) -> None:
         for name in ("row_bytes", "link_bytes_per_s", "optimizer_rows_per_s"):
@@ -95,13 +92,12 @@ class CostModel:
                 "loaded, stored and finished must be (B,) with the same B >= 1, got shapes "
                 f"{load.shape}, {store.shape}, {final.shape}"
             )
-        end = np.cumsum(np.maximum((load + store) * self.link_s_per_row, self.render_s))
-        queued = np.cumsum(final[::-1])[::-1] * self.optimizer_s_per_row
+        queued = np.cumsum(final[::-1]) * self.optimizer_s_per_row
         return Cost(
             load_bytes=int(load.sum()) * self.row_bytes,
             store_bytes=int(store.sum()) * self.row_bytes,
-            link_s=float(end[-1]),
-            tail_s=float(np.max(end + queued) - end[-1]),
+            link_s=float((load + store).sum()) * self.link_s_per_row,
+            tail_s=max(0.0, float(np.max(queued - np.arange(len(final)) * self.render_s))),
         )
 
 
@@ -131,14 +127,14 @@ def sampled_batch(shared: Matrix, words: Matrix, n_rows: int) -> Batch:
 
 
 def batch_cost(batch: Batch, order: Matrix, model: CostModel) -> float:
-    """Seconds until all of a batch is done, when consecutive microbatches retain shared rows."""
-    return float(_done_s(order, *_arguments(batch, model)))
+    """`Cost.total_s` of an order whose consecutive microbatches retain what they share."""
+    return float(_total_s(order, *_arguments(batch, model)))
 
 
 def improve_order(
     batch: Batch, order: Matrix, model: CostModel, *, fixed: int, n_trials: int, seed: int
 ) -> Matrix:
-    """Try random reversals, moves and exchanges; keep what is no worse.
+    """Try random reversals, moves and exchanges; keep what costs less.
 
     Args:
         order: (B,) to start from; the result never costs more.
@@ -161,7 +157,7 @@ def _arguments(batch: Batch, model: CostModel) -> tuple[Any, ...]:
 
 
 @njit(cache=True, nogil=True)
-def _done_s(  # type: ignore[no-untyped-def]
+def _total_s(  # type: ignore[no-untyped-def]
     order, shared, row_offsets, row_views, rows_per_sample, link_s, optimizer_s, render_s
 ):
     n = len(order)
@@ -177,20 +173,17 @@ def _done_s(  # type: ignore[no-untyped-def]
             finished[last] += rows_per_sample
     view = order[n - 1]
     finished[n - 1] = shared[view, view]  # known exactly: all that the last one sees
-    end = 0.0
-    queue_start = 0.0  # latest of T_i - (F_1 + ... + F_{i-1}) / rate; the queue's work follows it
-    before = 0.0
-    for i in range(n):
+    moved = 0.0
+    queued = 0.0
+    tail = 0.0
+    for i in range(n - 1, -1, -1):
         view = order[i]
-        rows = 2.0 * shared[view, view]
+        moved += 2.0 * shared[view, view]
         if i > 0:
-            rows -= shared[view, order[i - 1]]
-        if i < n - 1:
-            rows -= shared[view, order[i + 1]]
-        end += max(rows * link_s, render_s)
-        queue_start = max(queue_start, end - before * optimizer_s)
-        before += finished[i]
-    return max(end, queue_start + before * optimizer_s)
+            moved -= 2.0 * shared[view, order[i - 1]]
+        queued += finished[i]
+        tail = max(tail, queued * optimizer_s - (n - 1 - i) * render_s)
+    return moved * link_s + tail
 
 
 @njit(cache=True, nogil=True)
@@ -208,7 +201,7 @@ def _improve(  # type: ignore[no-untyped-def]
     render_s,
 ):
     best = order.copy()
-    best_s = _done_s(
+    best_s = _total_s(
         best, shared, row_offsets, row_views, rows_per_sample, link_s, optimizer_s, render_s
     )
     n = len(order) - fixed
@@ -230,10 +223,10 @@ def _improve(  # type: ignore[no-untyped-def]
             for k in range(i, j, step):
                 trial[k] = best[k + step]
             trial[j] = best[i]
-        trial_s = _done_s(
+        trial_s = _total_s(
             trial, shared, row_offsets, row_views, rows_per_sample, link_s, optimizer_s, render_s
         )
-        if trial_s <= best_s:
+        if trial_s < best_s:
             best_s = trial_s
             best[:] = trial
     return best

@@ -49,12 +49,13 @@ def order(
     Objectives of ``"tsp"``:
         ``"bytes"``: the sum of distances between consecutive views: rows that move when each
             microbatch keeps what it shares with the next.
-        ``"bytes+tail"``: seconds until the last row is stored and updated, under `CostModel`; a
-            `CostModel` of one's own rates may be given instead of the word. The cheapest of the
-            shortest path, its reverse, the path that also counts its ends, and most visible first,
-            improved further, so it costs no more than any of them. Needs sizes: ``mask``, or
-            ``distance`` and ``counts``. When rows finish is read from at most 1024 evenly spaced
-            rows of ``mask`` (exact up to so many), or left out without one.
+        ``"bytes+tail"``: seconds of those rows on the link, the first load and the last store
+            included, plus seconds of optimizer work left after the last microbatch, by `CostModel`;
+            one of your own rates may be given instead of the word. The cheapest of the shortest
+            path, its reverse, the path that counts its ends too, and most visible first, improved
+            further: it costs no more than any of them. Needs sizes: ``mask``, or ``distance`` and
+            ``counts``. When rows finish is read from at most 1024 evenly spaced rows of ``mask``
+            (exact up to so many); without a mask the optimizer is taken to keep up.
 
     Args:
         mask: (U, W) uint32 numpy or int32 torch on any device, a row per id that some view sees;
