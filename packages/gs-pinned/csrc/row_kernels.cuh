@@ -80,6 +80,25 @@ __device__ inline std::int64_t n_tiles(std::int64_t accesses, int tile) {
   return (accesses + tile - 1) / tile;
 }
 
+// Where this thread's accesses of a tile read and write; null where there is nothing to do.
+template <class Id, class Access, int kUnroll>
+__device__ __forceinline__ void find_accesses(const RowCopy& copy, const Tile& tile, unsigned each,
+                                              Fault* fault, const Access* (&from)[kUnroll],
+                                              Access* (&to)[kUnroll]) {
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const Place place = tile.at(u * kThreads + threadIdx.x, each);
+    from[u] = nullptr;
+    if (place.i >= copy.n) continue;
+    const std::int64_t source = row_behind<Id>(copy.from.ids, place.i, copy.from.rows, fault);
+    const std::int64_t target = row_behind<Id>(copy.to.ids, place.i, copy.to.rows, fault);
+    if (source < 0 || target < 0) continue;
+    from[u] =
+        reinterpret_cast<const Access*>(copy.from.data + source * copy.from.stride) + place.column;
+    to[u] = reinterpret_cast<Access*>(copy.to.data + target * copy.to.stride) + place.column;
+  }
+}
+
 // Rows of `each` accesses, first all of one copy, then all of another.
 template <class Vec, class Id>
 __global__ void __launch_bounds__(kThreads)
@@ -95,20 +114,7 @@ __global__ void __launch_bounds__(kThreads)
     const Tile tile((is_first ? number : number - first_tiles) * kTile, each);
     const Vec* from[kUnroll];
     Vec* to[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const Place place = tile.at(u * kThreads + threadIdx.x, each);
-      from[u] = nullptr;
-      if (place.i < copy.n) {
-        const std::int64_t source = row_behind<Id>(copy.from.ids, place.i, copy.from.rows, fault);
-        const std::int64_t target = row_behind<Id>(copy.to.ids, place.i, copy.to.rows, fault);
-        if (source >= 0 && target >= 0) {
-          from[u] = reinterpret_cast<const Vec*>(copy.from.data + source * copy.from.stride) +
-                    place.column;
-          to[u] = reinterpret_cast<Vec*>(copy.to.data + target * copy.to.stride) + place.column;
-        }
-      }
-    }
+    find_accesses<Id>(copy, tile, each, fault, from, to);
     Vec value[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
@@ -235,20 +241,7 @@ __global__ void __launch_bounds__(kThreads)
     const Tile tile(number * kTile, each);
     const Pack* from[kUnroll];
     Pack* to[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const Place place = tile.at(u * kThreads + threadIdx.x, each);
-      from[u] = nullptr;
-      if (place.i < copy.n) {
-        const std::int64_t source = row_behind<Id>(copy.from.ids, place.i, copy.from.rows, fault);
-        const std::int64_t target = row_behind<Id>(copy.to.ids, place.i, copy.to.rows, fault);
-        if (source >= 0 && target >= 0) {
-          from[u] = reinterpret_cast<const Pack*>(copy.from.data + source * copy.from.stride) +
-                    place.column;
-          to[u] = reinterpret_cast<Pack*>(copy.to.data + target * copy.to.stride) + place.column;
-        }
-      }
-    }
+    find_accesses<Id>(copy, tile, each, fault, from, to);
     Pack term[kUnroll], sum[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)

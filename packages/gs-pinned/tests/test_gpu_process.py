@@ -1,28 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that fork, or end, while a device uses their memory."""
 
-import subprocess
-import sys
-import textwrap
+from collections.abc import Callable
 
 import pytest
 
 pytestmark = pytest.mark.gpu
 
 
-def run_script(script: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+Script = Callable[..., str]
 
 
-def test_the_interpreter_ends_in_the_middle_of_copies() -> None:
+def test_the_interpreter_ends_in_the_middle_of_copies(run_script: Script) -> None:
     run_script(
         """
         import torch
@@ -42,7 +31,7 @@ def test_the_interpreter_ends_in_the_middle_of_copies() -> None:
     )
 
 
-def test_the_interpreter_ends_while_a_stream_waits_for_it() -> None:
+def test_the_interpreter_ends_while_a_stream_waits_for_it(run_script: Script) -> None:
     run_script(
         """
         import torch
@@ -57,7 +46,7 @@ def test_the_interpreter_ends_while_a_stream_waits_for_it() -> None:
     )
 
 
-def test_a_child_process_is_told_that_it_has_no_locked_memory() -> None:
+def test_a_child_process_is_told_that_it_has_no_locked_memory(run_script: Script) -> None:
     out = run_script(
         """
         import os
@@ -96,7 +85,9 @@ def test_a_child_process_is_told_that_it_has_no_locked_memory() -> None:
     assert out == "parent done\n"
 
 
-def test_growing_after_a_fork_leaves_the_rows_where_the_device_sees_them() -> None:
+def test_growing_after_a_fork_leaves_the_rows_where_the_device_sees_them(
+    run_script: Script,
+) -> None:
     run_script(
         """
         import os

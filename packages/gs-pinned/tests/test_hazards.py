@@ -1,31 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens when locking is refused, processes fork, threads meet, or the interpreter ends."""
 
-import subprocess
-import sys
-import textwrap
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
 from gs_pinned import Table, gather
 
-
-def run_script(script: str, **environment: str) -> str:
-    """The output of a script in a process of its own, which must end with status 0."""
-    import os
-
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
+Script = Callable[..., str]
 
 # Stands for cudaHostRegister where there is no device: mlock obeys RLIMIT_MEMLOCK, which root does
 # not, so the script becomes somebody else after its imports.
@@ -44,7 +27,9 @@ warnings.simplefilter("error")
 """
 
 
-def test_a_refused_lock_makes_the_table_pageable_with_one_warning_and_keeps_its_rows() -> None:
+def test_a_refused_lock_makes_the_table_pageable_with_one_warning_and_keeps_its_rows(
+    run_script: Script,
+) -> None:
     run_script(
         LOCK_WITH_MLOCK
         + """
@@ -65,7 +50,9 @@ assert _core.locked_bytes() == 0
     )
 
 
-def test_a_refused_lock_is_an_error_when_locking_was_insisted_on_and_changes_nothing() -> None:
+def test_a_refused_lock_is_an_error_when_locking_was_insisted_on_and_changes_nothing(
+    run_script: Script,
+) -> None:
     run_script(
         LOCK_WITH_MLOCK
         + """
@@ -84,7 +71,7 @@ assert table.stats.locked_bytes == table.stats.committed_bytes
     )
 
 
-def test_a_limit_of_our_own_refuses_like_the_platform() -> None:
+def test_a_limit_of_our_own_refuses_like_the_platform(run_script: Script) -> None:
     run_script(
         LOCK_WITH_MLOCK
         + """
@@ -101,7 +88,7 @@ assert Table(1000, 48).stats.locked_bytes
     )
 
 
-def test_a_hidden_device_is_no_device() -> None:
+def test_a_hidden_device_is_no_device(run_script: Script) -> None:
     run_script(
         """
         import warnings
@@ -119,7 +106,9 @@ def test_a_hidden_device_is_no_device() -> None:
     )
 
 
-def test_a_child_process_has_a_copy_of_pageable_rows_and_threads_of_its_own() -> None:
+def test_a_child_process_has_a_copy_of_pageable_rows_and_threads_of_its_own(
+    run_script: Script,
+) -> None:
     out = run_script(
         """
         import os
@@ -196,7 +185,7 @@ def test_two_threads_use_two_tables() -> None:
     assert all((outs[number] == number).all() for number in range(4))
 
 
-def test_the_interpreter_ends_while_a_thread_waits_and_another_copies() -> None:
+def test_the_interpreter_ends_while_a_thread_waits_and_another_copies(run_script: Script) -> None:
     run_script(
         """
         import threading
