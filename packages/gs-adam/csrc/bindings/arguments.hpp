@@ -39,5 +39,6 @@ std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg
 void register_schedule(py::module_& module);
 void register_rows(py::module_& module);
 void register_worker(py::module_& module);
+void register_device(py::module_& module);
 
 }  // namespace gs::adam

@@ -4,20 +4,36 @@
 from typing import TYPE_CHECKING, Any
 
 from gs_adam._core import CudaError, __version__, build_info
+from gs_adam.plain import Schedule, flush_rows, update_rows
 
 if TYPE_CHECKING:
+    from gs_adam.device import DeviceAdam
     from gs_adam.host import HostAdam
     from gs_adam.worker import Worker
 
-__all__ = ["CudaError", "HostAdam", "Worker", "__version__", "build_info"]
+__all__ = [
+    "CudaError",
+    "DeviceAdam",
+    "HostAdam",
+    "Schedule",
+    "Worker",
+    "__version__",
+    "build_info",
+    "flush_rows",
+    "update_rows",
+]
 
-# These classes extend torch's, and torch is imported only where it is used.
-_NEEDS_TORCH = {"HostAdam": "gs_adam.host", "Worker": "gs_adam.worker"}
+# These extend or serve torch's classes, and torch is imported only where it is used.
+_NEED_TORCH = {
+    "DeviceAdam": "gs_adam.device",
+    "HostAdam": "gs_adam.host",
+    "Worker": "gs_adam.worker",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_TORCH:
+    if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
+    return getattr(importlib.import_module(_NEED_TORCH[name]), name)

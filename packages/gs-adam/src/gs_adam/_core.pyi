@@ -87,3 +87,15 @@ class Worker:
     def is_idle(self) -> bool: ...
     @property
     def is_closed(self) -> bool: ...
+
+def device_step(
+    plan: StepPlan,
+    params: list[Any],
+    exp_avg: list[Any],
+    exp_avg_sq: list[Any],
+    groups: list[int],
+    ids: Any,
+    grads: Any,
+    device: int,
+    stream: int,
+) -> None: ...

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "bindings/arguments.hpp"
+#include "schedule.hpp"
+#if defined(GS_WITH_CUDA)
+#include "device_step.hpp"
+#endif
+
+namespace gs::adam {
+namespace {
+
+#if defined(GS_WITH_CUDA)
+
+using python::Array;
+
+std::string item(const char* name, std::size_t k) {
+  return std::string(name) + "[" + std::to_string(k) + "]";
+}
+
+float* device_data(const py::handle& object, const std::string& name, std::int64_t n_rows,
+                   std::int64_t width, int device) {
+  const Array array(object, name.c_str());
+  array.on(device).contiguous().writable();
+  GS_CHECK(array.ndim() >= 1 && array.size(0) == n_rows && array.inner_size() == width, name,
+           " must have ", n_rows, " rows of ", width, " values, got shape ", array.shape_text());
+  return array.data<float>();
+}
+
+bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+
+Ids device_ids(const py::object& object, int device) {
+  const Array array(object, "ids");
+  array.shape({python::kAny}).on(device).contiguous();
+  if (array.is<std::int32_t>()) return {array.data<std::int32_t>(), nullptr, array.size(0)};
+  GS_CHECK_AS(KindError, array.is<std::int64_t>(), "ids must be int32 or int64, got ",
+              array.dtype_text());
+  return {nullptr, array.data<std::int64_t>(), array.size(0)};
+}
+
+void device_step(const StepPlan& plan, const py::list& params, const py::list& exp_avg,
+                 const py::list& exp_avg_sq, const std::vector<int>& groups,
+                 const py::object& ids, const py::object& grads, int device,
+                 std::uintptr_t stream) {
+  const std::int64_t n_rows = Array(params[0], "params[0]").size(0);
+  DeviceJob job{};
+  job.n_rows = n_rows;
+  job.by_row = ids.is_none();
+  if (!job.by_row) job.ids = device_ids(ids, device);
+  const std::int64_t n_grads = job.by_row ? n_rows : job.ids.size;
+  const bool has_grads = !grads.is_none();
+  const py::list gradients = has_grads ? py::list(grads) : py::list();
+  GS_CHECK(!has_grads || gradients.size() == params.size(),
+           "grads must have one entry a parameter (", params.size(), "), got ", gradients.size());
+  std::vector<DeviceTensor> tensors;
+  for (std::size_t k = 0; k < params.size(); ++k) {
+    const std::int64_t width = Array(params[k], item("params", k).c_str()).inner_size();
+    DeviceTensor t{};
+    t.param = device_data(params[k], item("params", k), n_rows, width, device);
+    t.exp_avg = device_data(exp_avg[k], item("exp_avg", k), n_rows, width, device);
+    t.exp_avg_sq = device_data(exp_avg_sq[k], item("exp_avg_sq", k), n_rows, width, device);
+    t.is_aligned = is_aligned(t.param) && is_aligned(t.exp_avg) && is_aligned(t.exp_avg_sq);
+    t.width = static_cast<std::int32_t>(width);
+    t.step = plan.constants(groups[k]);
+    if (has_grads) {
+      const Array grad(gradients[k], item("grads", k).c_str());
+      grad.on(device).row_contiguous();
+      GS_CHECK(grad.ndim() >= 1 && grad.size(0) == n_grads && grad.inner_size() == width,
+               grad.name(), " must have ", n_grads, " rows of ", width, " values, got shape ",
+               grad.shape_text());
+      t.grad = grad.data<float>();
+      t.grad_stride = grad.row_stride();
+    }
+    if (width > 0) tensors.push_back(t);
+  }
+  const py::gil_scoped_release nogil;
+  for (std::size_t done = 0; done < tensors.size(); done += kMostDeviceTensors) {
+    const std::size_t n = std::min<std::size_t>(kMostDeviceTensors, tensors.size() - done);
+    std::copy_n(tensors.begin() + done, n, job.tensors);
+    job.n_tensors = static_cast<std::int32_t>(n);
+    launch_device_step(job, device, stream);
+  }
+}
+
+#else
+
+void device_step(const StepPlan&, const py::list&, const py::list&, const py::list&,
+                 const std::vector<int>&, const py::object&, const py::object&, int,
+                 std::uintptr_t) {
+  GS_CHECK_AS(CudaError, false,
+              "DeviceAdam on CUDA tensors needs a build with CUDA; install the CUDA toolkit (nvcc) "
+              "and build gs-adam again: pip install --no-cache-dir --force-reinstall gs-adam");
+}
+
+#endif
+
+}  // namespace
+
+void register_device(py::module_& module) {
+  module.def("device_step", &device_step, py::arg("plan"), py::arg("params"), py::arg("exp_avg"),
+             py::arg("exp_avg_sq"), py::arg("groups"), py::arg("ids"), py::arg("grads"),
+             py::arg("device"), py::arg("stream"));
+}
+
+}  // namespace gs::adam

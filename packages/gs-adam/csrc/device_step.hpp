@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dense step on the GPU: all rows in one kernel, gradients compact.
+#pragma once
+
+#include <cstdint>
+
+#include "kernel.hpp"
+
+namespace gs::adam {
+
+/// Tensors of one launch at most; more are given to further launches.
+constexpr int kMostDeviceTensors = 8;
+
+/// [n_rows, width] float32 each, contiguous.
+struct DeviceTensor {
+  float* param;
+  float* exp_avg;
+  float* exp_avg_sq;
+  const float* grad;  // null: zero
+  std::int64_t grad_stride;
+  std::int32_t width;
+  bool is_aligned;  // all three to 16 bytes
+  Step step;
+};
+
+struct DeviceJob {
+  DeviceTensor tensors[kMostDeviceTensors];
+  std::int32_t n_tensors;
+  std::int64_t n_rows;
+  Ids ids;  // sorted and unique, trusted; their gradients lie in the same order
+  bool by_row;  // gradients are [n_rows, width] and there are no ids
+};
+
+/// One kernel on `stream` of `device`; rows without a gradient get the step of a zero one. Reads
+/// and writes 24 bytes a value, and 4 for each value that has a gradient. Returns before it is
+/// done, never synchronises. Throws gs::CudaError when the launch fails.
+void launch_device_step(const DeviceJob& job, int device, std::uintptr_t stream);
+
+}  // namespace gs::adam

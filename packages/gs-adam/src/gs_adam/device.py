@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dense Adam on all rows from gradients of some."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gs_adam import _core
+from gs_adam._options import options_of
+from gs_adam._tensors import MOMENTS, as_ids, check_same_rows
+
+
+class DeviceAdam(torch.optim.Optimizer):
+    """torch.optim.Adam (AdamW with weight decay) for CUDA tensors whose gradients are compact.
+
+    Rows without a gradient get the update of a zero gradient, in the same kernel: no gradient of N
+    rows is ever made. CPU tensors are updated by the host kernel, to the same result within a few
+    ulp. State keys and shapes are torch.optim.Adam's, and state dicts can be exchanged with it.
+
+    Args:
+        params: float32 tensors or groups, contiguous, all on one device and of equal first
+            dimension N; their values are followed where they move.
+        lr, betas, eps, weight_decay: as `HostAdam`'s.
+
+    Raises:
+        TypeError, ValueError: options out of range; tensors of another dtype, device or length.
+
+    Cost: one kernel, 24 bytes of memory traffic a value and 4 for each that has a gradient.
+    Asynchrony: on the current stream; never synchronises.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-15,
+        weight_decay: float = 0.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            # Read by torch.optim.Adam when it loads a state dict of this optimizer.
+            "decoupled_weight_decay": True,
+        }
+        super().__init__(params, defaults)
+        for group in self.param_groups:
+            options_of(group)
+        self._schedule = _core.Schedule(len(self.param_groups), "dense", True)
+        self._marks: torch.Tensor | None = None
+        self._check(self._params())
+
+    def _params(self) -> list[torch.Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
+
+    @staticmethod
+    def _check(params: list[torch.Tensor]) -> None:
+        for k, param in enumerate(params):
+            if param.dtype != torch.float32:
+                raise TypeError(f"params[{k}] must be float32, got {param.dtype}")
+            if param.device != params[0].device or param.device.type not in ("cpu", "cuda"):
+                raise ValueError(
+                    f"params[{k}] must be on one CPU or CUDA device with the others, "
+                    f"got {param.device}"
+                )
+            if param.ndim == 0 or not param.is_contiguous():
+                raise ValueError(
+                    f"params[{k}] must have rows and be contiguous, got shape "
+                    f"{tuple(param.shape)} and strides {param.stride()}"
+                )
+        check_same_rows(params, "params")
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]
+        self, ids: Any = None, grads: Sequence[Any] | None = None
+    ) -> None:
+        """One optimizer step on all rows.
+
+        Args:
+            ids: (U,) int32 or int64 rows that have gradients, sorted and unique, on the tensors'
+                device; an (N,) bool mask (its ids are found first, which synchronises); None means
+                all. On CUDA they are trusted unless ``GS_CHECK_INDEX=1``.
+            grads: one (U, ...) float32 tensor a parameter, rows contiguous; None means ``.grad``,
+                which is (N, ...) and needs ``ids`` to be None.
+
+        Raises:
+            TypeError, ValueError, IndexError: arguments of another dtype, shape, device or order.
+                Nothing is changed.
+            CudaError: the launch failed, or this build has no CUDA.
+        """
+        params = self._params()
+        self._check(params)
+        device = params[0].device
+        gradients = self._gradients(params, ids, grads)
+        ids = as_ids(ids, len(params[0]))
+        states = self._states(params)
+        options = [options_of(group) for group in self.param_groups]
+        groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
+        moments = [[state[key] for state in states] for key in MOMENTS]
+        self._count_from(states)
+        before = self._schedule.step
+        try:
+            if device.type == "cpu":
+                self._host_step(params, moments, groups, options, ids, gradients)
+            else:
+                if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
+                    _check_ids(ids, len(params[0]))
+                plan = self._schedule.begin(options)
+                stream = torch.cuda.current_stream(device).cuda_stream
+                _core.device_step(
+                    plan, params, moments[0], moments[1], groups, ids, gradients, device.index, stream
+                )
+        except Exception:
+            self._schedule.restart(before)
+            raise
+        for state in states:
+            state["step"].fill_(self._schedule.step)
+
+    def _host_step(
+        self,
+        params: list[torch.Tensor],
+        moments: list[list[torch.Tensor]],
+        groups: list[int],
+        options: list[tuple[float, float, float, float, float]],
+        ids: Any,
+        grads: list[Any],
+    ) -> None:
+        if self._marks is None or len(self._marks) != len(params[0]):
+            self._marks = torch.zeros(len(params[0]), dtype=torch.int32)
+        marks = None if ids is None else self._marks
+        exp_avg, exp_avg_sq = moments
+        rows = _core.Rows(
+            params, exp_avg, exp_avg_sq, groups, marks, self._schedule, False, 0
+        )
+        step = self._schedule.step
+        rows.check(step + 1, ids, grads, step)
+        plan = self._schedule.begin(options)
+        rows.update(plan, ids, grads)
+        if ids is not None:
+            rows.update_rest(plan)
+
+    @staticmethod
+    def _gradients(params: list[torch.Tensor], ids: Any, grads: Sequence[Any] | None) -> list[Any]:
+        if grads is not None:
+            return list(grads)
+        if ids is not None:
+            raise ValueError("grads must be given with ids, got None")
+        for k, param in enumerate(params):
+            if param.grad is None:
+                raise ValueError(f"grads must be given, got None and params[{k}].grad is None")
+        return [param.grad for param in params]
+
+    def _states(self, params: list[torch.Tensor]) -> list[dict[str, Any]]:
+        for k, param in enumerate(params):
+            state = self.state[param]
+            if not state:
+                state["step"] = torch.tensor(0.0)
+                for key in MOMENTS:
+                    state[key] = torch.zeros_like(param)
+            for key in MOMENTS:
+                if state[key].shape != param.shape:
+                    raise ValueError(
+                        f"{key} of params[{k}] must have shape {tuple(param.shape)} as its "
+                        f"parameter, got {tuple(state[key].shape)}"
+                    )
+        return [self.state[param] for param in params]
+
+    def _count_from(self, states: list[dict[str, Any]]) -> None:
+        """Follow a loaded state dict: the state's step is the truth."""
+        steps = {int(state["step"]) for state in states}
+        if len(steps) != 1:
+            raise ValueError(f"step must be the same in every state, got {sorted(steps)}")
+        step = steps.pop()
+        if step != self._schedule.step:
+            self._schedule.restart(step)
+            self._marks = None
+
+
+def _check_ids(ids: torch.Tensor, n_rows: int) -> None:
+    if bool((ids[1:] <= ids[:-1]).any()):
+        raise ValueError("ids must be sorted and unique, got others")
+    if len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < n_rows:
+        raise IndexError(f"ids must be in [0, {n_rows}), got {int(ids[0])} to {int(ids[-1])}")
