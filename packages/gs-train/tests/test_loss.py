@@ -67,3 +67,42 @@ def test_photographs_may_be_bytes() -> None:
     crop = Crop(view, view.rect)
     expected = photometric_loss(image, truth.float() / 255, crop, 0.2)
     torch.testing.assert_close(photometric_loss(image, truth, crop, 0.2), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize("size", [(11, 11), (12, 40), (64, 64), (130, 63), (481, 270)])
+def test_the_kernels_equal_the_terms_in_value_and_gradient(
+    size: tuple[int, int], as_bytes: bool
+) -> None:
+    view = _view(*size)
+    image, truth = _images(view)
+    truth = (0.8 * image + 0.2 * truth).clamp(0, 1)
+    if as_bytes:
+        truth = (truth * 255).to(torch.uint8)
+    x_cut, y_cut = size[0] // 2, size[1] // 3
+    for core in (view.rect, Rect(x_cut, 0, size[0], y_cut), Rect(0, y_cut, x_cut + 1, size[1])):
+        crop = Crop(view, core)
+        there = crop.rect
+        expected_leaf = _part(image, there).clone().requires_grad_()
+        expected = photometric_loss(expected_leaf, _part(truth, there), crop, 0.2)
+        (3 * expected).backward()
+        leaf = _part(image, there).float().cuda().requires_grad_()
+        on_device = _part(truth, there).cuda()
+        loss = photometric_loss(leaf, on_device if as_bytes else on_device.float(), crop, 0.2)
+        (3 * loss).backward()
+        # The sums are float32, and the variances differences of means up to 1.
+        assert loss.item() == pytest.approx(expected.item(), rel=2e-5, abs=1e-7)
+        assert leaf.grad is not None
+        assert expected_leaf.grad is not None
+        error = (leaf.grad.cpu().double() - expected_leaf.grad).abs().max()
+        assert error < 1e-4 * expected_leaf.grad.abs().max()
+
+
+@pytest.mark.gpu
+def test_a_loss_that_is_only_looked_at_needs_no_gradient() -> None:
+    view = _view(40, 30)
+    image, truth = (part.float().cuda() for part in _images(view))
+    crop = Crop(view, view.rect)
+    with_grad = photometric_loss(image.clone().requires_grad_(), truth, crop, 0.2)
+    assert photometric_loss(image, truth, crop, 0.2).item() == with_grad.item()

@@ -71,20 +71,3 @@ def test_the_window_is_normalised_and_symmetric() -> None:
 def test_other_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"truth must have the image's shape .*\(20, 20, 3\)"):
         ssim_sum(torch.rand((20, 20, 3)), torch.rand((20, 21, 3)))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("size", [(11, 11), (64, 64), (63, 130), (270, 481)])
-def test_triton_kernels_equal_plain_convolutions(size: tuple[int, int]) -> None:
-    image, truth = _pair(*size, torch.float32, "cuda")
-    ours = image.clone().requires_grad_()
-    theirs = image.double().requires_grad_()
-    total, expected = ssim_sum(ours, truth), _oracle(theirs, truth.double())
-    total.backward()
-    expected.backward()
-    # float32 sums over 121 products of values up to 1 that cancel in the variances.
-    torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-4)
-    assert ours.grad is not None
-    assert theirs.grad is not None
-    error = (ours.grad.double() - theirs.grad).abs().max()
-    assert error < 1e-4 * theirs.grad.abs().max()

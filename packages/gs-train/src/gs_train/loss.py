@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from dataclasses import dataclass
 
 import torch
@@ -49,10 +51,11 @@ class Crop:
             min(self.core.y1 + HALO, self.view.height),
         )
 
-    def core_of(self, image: Tensor) -> Tensor:
-        """The core's pixels of an image of :attr:`rect`."""
-        rect, core = self.rect, self.core
-        return image[core.y0 - rect.y0 : core.y1 - rect.y0, core.x0 - rect.x0 : core.x1 - rect.x0]
+    @property
+    def core_in_rect(self) -> Rect:
+        """The core, in pixels of an image of :attr:`rect`."""
+        x, y = self.rect.x0, self.rect.y0
+        return Rect(self.core.x0 - x, self.core.y0 - y, self.core.x1 - x, self.core.y1 - y)
 
 
 def l1_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
@@ -61,7 +64,9 @@ def l1_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
     Args:
         image, truth: (h, w, 3) float in the crop's :attr:`Crop.rect`.
     """
-    difference = crop.core_of(image) - crop.core_of(truth)
+    core = crop.core_in_rect
+    inside = slice(core.y0, core.y1), slice(core.x0, core.x1)
+    difference = image[inside] - truth[inside]
     return Term(difference.abs().sum(), crop.view.width * crop.view.height * 3)
 
 
@@ -71,10 +76,8 @@ def dssim_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
     Args:
         image, truth: (h, w, 3) float in the crop's :attr:`Crop.rect`.
     """
-    rect = crop.rect
-    windows = max(rect.width - WINDOW + 1, 0) * max(rect.height - WINDOW + 1, 0) * 3
-    whole = max(crop.view.width - WINDOW + 1, 0) * max(crop.view.height - WINDOW + 1, 0) * 3
-    return Term(windows - ssim_sum(image, truth), max(whole, 1))
+    windows, whole = _windows(crop)
+    return Term(windows - ssim_sum(image, truth), whole)
 
 
 def photometric_loss(image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float) -> Tensor:
@@ -87,10 +90,43 @@ def photometric_loss(image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: floa
         crop: the rectangle.
         ssim_lambda: weight of the SSIM term, 0 to 1.
 
+    On CUDA, where Triton is installed, the sum of the two terms is one pair of kernels.
+
     Returns:
         () float. Summed over a view's crops it is the view's loss; divide by the batch size.
     """
+    if _is_fused(image):
+        from gs_train.loss_triton import weighted_l1_and_ssim
+
+        n_pixels, windows, whole = crop.view.width * crop.view.height * 3, *_windows(crop)
+        ssim_weight = ssim_lambda / whole
+        core = crop.core_in_rect
+        sums = weighted_l1_and_ssim(image, truth, core, (1 - ssim_lambda) / n_pixels, -ssim_weight)
+        return sums + ssim_weight * windows
     if truth.dtype == torch.uint8:
         truth = truth.to(image.dtype).div_(255.0)
     loss = (1.0 - ssim_lambda) * l1_term(image, truth, crop).share
     return loss + ssim_lambda * dssim_term(image, truth, crop).share
+
+
+def _is_fused(image: Tensor) -> bool:
+    """Whether the terms can be had from one pair of kernels."""
+    return (
+        image.is_cuda
+        and image.dtype == torch.float32
+        and min(image.shape[:2]) >= WINDOW
+        and _has_triton()
+    )
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _windows(crop: Crop) -> tuple[int, int]:
+    """Values of the SSIM map in the crop's rectangle, and (at least 1) in the whole view."""
+    rect, view = crop.rect, crop.view
+    windows = max(rect.width - WINDOW + 1, 0) * max(rect.height - WINDOW + 1, 0) * 3
+    whole = max(view.width - WINDOW + 1, 0) * max(view.height - WINDOW + 1, 0) * 3
+    return windows, max(whole, 1)

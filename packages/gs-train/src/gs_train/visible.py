@@ -15,9 +15,9 @@ def visible_ids(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
     """Sorted ids of the rows that ``renderer`` would draw in ``view``.
 
     Returns:
-        (R,) int32 on the model's device. Synchronises once.
+        (R,) int64, which torch indexes with, on the model's device. Synchronises once.
     """
-    return gs_cull.cull(
+    visible = gs_cull.cull(
         model.params["means"],
         model.params["scales"],
         model.params["quats"],
@@ -27,7 +27,8 @@ def visible_ids(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
         view.height,
         opacities=model.params["opacities"],
         **renderer.options._asdict(),
-    ).ids
+    )
+    return visible.ids.long()
 
 
 @torch.no_grad()

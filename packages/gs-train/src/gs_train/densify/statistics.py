@@ -81,7 +81,7 @@ class Statistics:
         width, height = splats.view.width, splats.view.height
         x = gradient[:, 0] * (width / 2.0 * batch_size)
         y = gradient[:, 1] * (height / 2.0 * batch_size)
-        norm = torch.linalg.vector_norm(torch.stack((x, y), dim=-1), dim=-1)
+        norm = torch.hypot(x, y)
         # Rows that do not show add zero instead of being left out, because selecting them would
         # make the host wait for their number.
         shows = (splats.radii > 0).all(dim=-1)

@@ -57,19 +57,17 @@ class GsplatRenderer:
             opacities=opacities,
         )
         if self.options.antialiased:
-            opacities = opacities * compensations[0]
+            opacities = opacities * compensations.squeeze(0)
         centre = -view.viewmat[:3, :3].T @ view.viewmat[:3, 3]
         colors = spherical_harmonics(
-            sh_degree,
-            rows["means"] - centre,
-            torch.cat([rows["sh0"], rows["shN"]], 1),
-            masks=(radii[0] > 0).all(-1),
+            sh_degree, rows["means"] - centre, torch.cat([rows["sh0"], rows["shN"]], 1)
         )
+        # squeeze rather than [0]: the gradient of an index is a copy into zeros.
         return Splats(
-            means2d=means2d[0],
-            conics=conics[0],
-            depths=depths[0],
-            radii=radii[0],
+            means2d=means2d.squeeze(0),
+            conics=conics.squeeze(0),
+            depths=depths.squeeze(0),
+            radii=radii.squeeze(0),
             opacities=opacities,
             colors=(colors + 0.5).clamp_min(0.0),
             view=view,
@@ -80,10 +78,11 @@ class GsplatRenderer:
         from gsplat import isect_offset_encode, isect_tiles, rasterize_to_pixels
 
         rect = rect or splats.view.rect
-        # The rectangle becomes an image of its own. An addition (even of zero) gives each call its
-        # own tensor, on which the backward pass leaves that call's absgrad.
-        offset = splats.means2d.new_tensor((-rect.x0, -rect.y0))
-        means2d = splats.means2d[None] + offset
+        # The rectangle becomes an image of its own. Each call has its own tensor here, on which the
+        # backward pass leaves that call's absgrad.
+        means2d = splats.means2d[None]
+        if rect.x0 or rect.y0:
+            means2d = means2d - means2d.new_tensor((rect.x0, rect.y0))
         tiles = -(-rect.width // _TILE), -(-rect.height // _TILE)
         _, isect_ids, flatten_ids = isect_tiles(
             means2d, splats.radii[None], splats.depths[None], _TILE, *tiles
@@ -102,4 +101,4 @@ class GsplatRenderer:
         )
         if self.absgrad:
             splats.shifted.append(means2d)
-        return image[0], alpha[0]
+        return image.squeeze(0), alpha.squeeze(0)
