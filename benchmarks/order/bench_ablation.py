@@ -39,7 +39,7 @@ def main() -> None:
                 sampler = ViewSampler(
                     batch_size=n_views,
                     cameras=flight.centres,
-                    mode=mode,  # type: ignore[arg-type]
+                    mode=mode,
                 )
                 chosen = [sampler.batch(step) for step in range(options.batches)]
                 found = simulate(

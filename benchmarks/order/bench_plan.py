@@ -95,8 +95,8 @@ def copy_ms(like: Any, n_bytes: int, wait: Any) -> float:
         return min(samples_ms(source.copy, 3))
     import torch
 
-    source = torch.ones(n_bytes, dtype=torch.uint8, device=like.device)
-    return min(samples_ms(source.clone, 3, wait))
+    on_device = torch.ones(n_bytes, dtype=torch.uint8, device=like.device)
+    return min(samples_ms(on_device.clone, 3, wait))
 
 
 def mask_bits(mask: Any) -> int:

@@ -129,6 +129,7 @@ def test_a_time_limit_ends_the_search():
     # Without the limit this takes hours; the slack is for a busy machine.
     assert time.perf_counter() - started < 20
     assert is_permutation(views, 300)
+    assert is_permutation(order(distance=distance, max_iterations=0, time_limit_s=1.0), 300)
 
 
 def cost_by_definition(visible, views, model):

@@ -303,6 +303,12 @@ def test_bad_arguments_are_named(kind, changed, message):
         plan(ids, mask, order, **arguments)
 
 
+def test_a_capacity_is_a_whole_number():
+    with pytest.raises(TypeError, match=r"retain must be a word or a whole number .*, got 2\.5"):
+        plan(IDS, MASK, [0, 1], retain=2.5)
+    assert plan(IDS, MASK, [0, 1], retain=np.int64(3)).n_slots == 2
+
+
 @pytest.mark.parametrize(
     ("ids", "mask", "order", "message"),
     [

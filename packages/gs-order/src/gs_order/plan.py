@@ -199,7 +199,7 @@ def plan(
             permutation or empty; an unknown ``retain``; a capacity below the rows that ``ahead`` +
             1 consecutive microbatches see together.
         TypeError: ids that are no integers of 32 or 64 bits, a mask that is not of 32-bit words,
-            or arrays of different kinds or devices.
+            arrays of different kinds or devices, a capacity that is no integer.
 
     Asynchrony: on CUDA one synchronisation, for the counts; the lists are then enqueued on the
         current stream.
@@ -216,6 +216,8 @@ def plan(
     _check_arrays(ids, mask)
     if isinstance(retain, str) and retain not in RETAIN:
         raise ValueError(f"retain must be one of {', '.join(RETAIN)} or rows, got {retain!r}")
+    if not isinstance(retain, str | int | np.integer):
+        raise TypeError(f"retain must be a word or a whole number of rows, got {retain!r}")
     if ahead < 0:
         raise ValueError(f"ahead must be at least 0, got {ahead}")
     lists, slots, n_slots = (_plan_torch if is_torch(ids) else _plan_numpy)(

@@ -79,7 +79,9 @@ def shortest_path(
         kicks = min(_KICKS_BETWEEN_CLOCKS, max_iterations - done)
         improve(d, neighbours, path, best, kicks, done == 0, heat, heat, random_state)
         done += max(1, kicks)
-        heat = 1.0 - max(done / max_iterations, (time.perf_counter() - started) / time_limit_s)
+        heat = 1.0 - max(
+            done / max(1, max_iterations), (time.perf_counter() - started) / time_limit_s
+        )
     return best[1:-1].copy()
 
 
