@@ -14,11 +14,11 @@ struct Bounds {
 
 /// Arrays of bounds, host or device.
 struct BoundsArrays {
-  float* lower;               // (blocks, 3)
-  float* upper;               // (blocks, 3)
-  float* scale;               // (blocks,)
-  const float* slack;         // (blocks, 2) how far means and scales may have moved since the fit
-  std::int32_t* not_finite;   // (blocks,) rows without a finite mean or scale
+  float* lower;              // (blocks, 3)
+  float* upper;              // (blocks, 3)
+  float* scale;              // (blocks,)
+  const float* slack;        // (blocks, 2) how far means and scales may have moved since the fit
+  std::int32_t* not_finite;  // (blocks,) rows without a finite mean or scale
 };
 
 GS_CULL_HD Bounds no_bounds() {
@@ -46,8 +46,7 @@ GS_CULL_HD bool add_row(const Geometry& rows, std::int64_t i, const Options& opt
 
 /// Bounds of block b grown by its slack and by what `options` lets the scales move. (What it lets
 /// the means move is in the planes.)
-GS_CULL_HD Bounds grown_bounds(const BoundsArrays& arrays, std::int64_t b,
-                               const Options& options) {
+GS_CULL_HD Bounds grown_bounds(const BoundsArrays& arrays, std::int64_t b, const Options& options) {
   Bounds bounds;
   const float move = arrays.slack[2 * b];
   for (int c = 0; c < 3; ++c) {

@@ -25,8 +25,8 @@ struct Blocking {
 void morton_order(ThreadPool& pool, const float* means, std::int64_t n, const MortonCube& cube,
                   std::int32_t* order);
 
-/// Bounds of blocks[0..n), written to their places in `out`. stored: (n,) where each block starts in
-/// the arrays, in blocks; unused with Blocking::order.
+/// Bounds of blocks[0..n), written to their places in `out`. stored: (n,) where each block starts
+/// in the arrays, in blocks; unused with Blocking::order.
 void fit_blocks(ThreadPool& pool, const Geometry& geometry, const Blocking& blocking,
                 const std::int32_t* blocks, const std::int32_t* stored, std::int64_t n,
                 const Options& options, const BoundsArrays& out);

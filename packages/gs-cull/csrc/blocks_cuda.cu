@@ -15,8 +15,8 @@ unsigned grid_for(std::int64_t n) { return static_cast<unsigned>((n + kThreads -
 
 __global__ void morton_codes_kernel(const float* __restrict__ means,  // (n, 3)
                                     std::int64_t n, MortonCube cube,
-                                    std::uint64_t* __restrict__ codes,   // (n,)
-                                    std::int32_t* __restrict__ rows) {   // (n,)
+                                    std::uint64_t* __restrict__ codes,  // (n,)
+                                    std::int32_t* __restrict__ rows) {  // (n,)
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
   codes[i] = morton_code(means + 3 * i, cube);
@@ -112,8 +112,8 @@ void fit_blocks(const Geometry& geometry, const Blocking& blocking, const std::i
                 const std::int32_t* stored, std::int64_t n, const Options& options,
                 const BoundsArrays& out, cudaStream_t stream) {
   if (n == 0) return;
-  fit_blocks_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(
-      geometry, blocking, blocks, stored, options, out);
+  fit_blocks_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(geometry, blocking, blocks,
+                                                                       stored, options, out);
   GS_CUDA_TRY(cudaGetLastError());
 }
 

@@ -41,11 +41,11 @@ struct Plane {
 constexpr int kPlanes = 6;
 
 struct Camera {
-  float R[9], t[3];                              // world to camera, row-major
-  float fx, fy, cx, cy;                          // pixels
-  float x0, y0, x1, y1;                          // the rectangle of pixels that counts
+  float R[9], t[3];                                  // world to camera, row-major
+  float fx, fy, cx, cy;                              // pixels
+  float x0, y0, x1, y1;                              // the rectangle of pixels that counts
   float lim_x_neg, lim_x_pos, lim_y_neg, lim_y_pos;  // where x/z and y/z are clamped
-  float stretch;                                 // bound of the operator norm of R; 1 for a rotation
+  float stretch;  // bound of the operator norm of R; 1 for a rotation
   std::int32_t n_planes;
   Plane planes[kPlanes];
 };
@@ -59,10 +59,10 @@ constexpr float kExtent = 3.33f;
 // Rounding. u = 2^-24 is half an ulp of 1. gsplat (with -use_fast_math), its torch reference and
 // this code each evaluate the formulas once; a constant bounds the sum of two such errors, with
 // room to spare.
-constexpr float kRelative = 2e-6f;        // 33 u: a few operations, exp, sqrt, fast division
-constexpr float kPosition = 8e-7f;        // 13 u of |R||p| + |t|: six operations, twice
-constexpr float kPlaneMargin = 1.2e-6f;   // 20 u: the same, folded with the intrinsics
-constexpr float kCovariance = 2e-5f;      // 340 u of |j|^2 s_max^2: see row_test.hpp
+constexpr float kRelative = 2e-6f;       // 33 u: a few operations, exp, sqrt, fast division
+constexpr float kPosition = 8e-7f;       // 13 u of |R||p| + |t|: six operations, twice
+constexpr float kPlaneMargin = 1.2e-6f;  // 20 u: the same, folded with the intrinsics
+constexpr float kCovariance = 2e-5f;     // 340 u of |j|^2 s_max^2: see row_test.hpp
 
 namespace detail {
 
@@ -189,8 +189,8 @@ GS_CULL_HD CameraFault make_camera(const float* viewmat, const float* K, double 
       const double k = std::fabs(f[axis]) * std::sqrt(1 + lim * lim) * grow;
       for (int sign = -1; sign <= 1; sign += 2) {
         const double edge = sign > 0 ? centre[axis] - low[axis] : high[axis] - centre[axis];
-        const double edge_abs = std::fabs(centre[axis]) + std::fabs(low[axis]) +
-                                std::fabs(high[axis]) + border;
+        const double edge_abs =
+            std::fabs(centre[axis]) + std::fabs(low[axis]) + std::fabs(high[axis]) + border;
         double a[3] = {0, 0, 0}, a_abs[3] = {0, 0, 0};
         a[axis] = sign * f[axis];
         a_abs[axis] = std::fabs(f[axis]);

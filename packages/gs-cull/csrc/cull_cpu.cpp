@@ -35,8 +35,8 @@ class TileCuller {
     for (int i = 0; i < n; ++i) {
       const std::uint32_t* words = &mask_[i * words_];
       if (std::all_of(words, words + words_, [](std::uint32_t w) { return w == 0; })) continue;
-      piece->ids.push_back(static_cast<std::int32_t>(
-          run.rows != nullptr ? rows_[i] : run.first_id + offset + i));
+      piece->ids.push_back(
+          static_cast<std::int32_t>(run.rows != nullptr ? rows_[i] : run.first_id + offset + i));
       piece->mask.insert(piece->mask.end(), words, words + words_);
     }
   }
@@ -150,15 +150,15 @@ std::vector<Piece> cull_runs(ThreadPool& pool, const Geometry& geometry,
   }
   if (starts.back() != slices.size()) starts.push_back(slices.size());
   std::vector<Piece> pieces(starts.size() - 1);
-  pool.parallel_for(0, static_cast<std::int64_t>(pieces.size()), 1,
-                    [&](std::int64_t first, std::int64_t last) {
-    const auto culler = std::make_unique<TileCuller>(geometry, cameras, options);
-    for (std::int64_t p = first; p < last; ++p) {
-      pieces[p].counts.assign(cameras.size(), 0);
-      for (std::size_t s = starts[p]; s < starts[p + 1]; ++s)
-        culler->cull(runs[slices[s].run], slices[s].offset, slices[s].n, &pieces[p]);
-    }
-  });
+  pool.parallel_for(
+      0, static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t first, std::int64_t last) {
+        const auto culler = std::make_unique<TileCuller>(geometry, cameras, options);
+        for (std::int64_t p = first; p < last; ++p) {
+          pieces[p].counts.assign(cameras.size(), 0);
+          for (std::size_t s = starts[p]; s < starts[p + 1]; ++s)
+            culler->cull(runs[slices[s].run], slices[s].offset, slices[s].n, &pieces[p]);
+        }
+      });
   return pieces;
 }
 

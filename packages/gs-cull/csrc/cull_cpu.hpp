@@ -15,11 +15,11 @@ namespace gs::cull {
 
 /// Consecutive rows that share what is known about them.
 struct Run {
-  const std::int32_t* rows;     // (n,) which rows; first_row, first_row + 1, ... when null
-  std::int64_t first_row;       // where the run starts in the arrays, without `rows`
-  std::int64_t first_id;        // id of the first row, without `rows`; else ids are `rows`
+  const std::int32_t* rows;  // (n,) which rows; first_row, first_row + 1, ... when null
+  std::int64_t first_row;    // where the run starts in the arrays, without `rows`
+  std::int64_t first_id;     // id of the first row, without `rows`; else ids are `rows`
   std::int32_t n;
-  const std::uint32_t* views;   // bit per view to look at; all when null
+  const std::uint32_t* views;  // bit per view to look at; all when null
 };
 
 /// Some runs' visible rows, in the order of the runs.
@@ -40,8 +40,8 @@ std::vector<Piece> cull_runs(ThreadPool& pool, const Geometry& geometry,
 std::int64_t total_visible(const std::vector<Piece>& pieces);
 
 /// Joins pieces into sorted ids (U,), mask (U, words) and counts (B,); returns the number of rows
-/// that are not finite. `sorted` says that the runs were in order of their ids; else `n_rows` bounds
-/// the ids, and a bitmap of them is built.
+/// that are not finite. `sorted` says that the runs were in order of their ids; else `n_rows`
+/// bounds the ids, and a bitmap of them is built.
 std::int64_t join_pieces(ThreadPool& pool, const std::vector<Piece>& pieces, bool sorted,
                          std::int64_t n_rows, int n_views, std::int32_t* ids, std::uint32_t* mask,
                          std::int32_t* counts);

@@ -25,9 +25,57 @@ __device__ inline std::uint32_t present_views(int n_views, int w) {
   return left >= 32 ? 0xffffffffu : (1u << left) - 1;
 }
 
-__device__ inline bool shows(const Camera& camera, const Row& row, const Options& options) {
+/// Pairs of one of a warp's rows and one of 32 views that the planes let through. They wait until
+/// there is one for every lane: rows far apart would otherwise each keep a warp busy alone.
+struct WarpQueue {
+  std::uint32_t pairs[64];  // lane of the row, view << 5
+  std::uint32_t words[32];  // per row: the views that see it
+};
+
+/// Tests pairs first .. first + n of the queue, n <= 32, one per lane. `stored` is this lane's row.
+__device__ inline void test_pairs(const Geometry& geometry, std::int64_t stored,
+                                  const Camera* cameras, const Options& options, int first, int n,
+                                  WarpQueue* queue) {
+  const int lane = threadIdx.x % 32;
+  const std::uint32_t pair = lane < n ? queue->pairs[first + lane] : 0;
+  const std::int64_t of_row = __shfl_sync(kFullWarp, stored, static_cast<int>(pair % 32));
+  const Camera& camera = cameras[pair / 32];
+  Row row;
   Box box;
-  return box_of(camera, row, options, &box) && meets(camera, box);
+  if (lane < n && load_place(geometry, of_row, options, &row) &&
+      load_shape(geometry, of_row, options, &row) && box_of(camera, row, options, &box) &&
+      meets(camera, box))
+    atomicOr(&queue->words[pair % 32], 1u << (pair / 32));
+  __syncwarp();
+}
+
+/// Which of 32 views see this lane's row, of those in `look`. With `only_whether`, rows that were
+/// seen once are not looked at again. All lanes of the warp must call it.
+__device__ inline std::uint32_t views_of_row(const Geometry& geometry, std::int64_t stored,
+                                             const Row& place, const Camera* cameras,
+                                             std::uint32_t look, bool only_whether,
+                                             const Options& options, WarpQueue* queue) {
+  const int lane = threadIdx.x % 32;
+  queue->words[lane] = 0;
+  __syncwarp();
+  int waiting = 0;
+  for (int v = 0; v < 32; ++v) {
+    const bool wanted = (look >> v & 1) && !(only_whether && queue->words[lane] != 0);
+    const bool passes = wanted && passes_planes(cameras[v], place);
+    const unsigned together = __ballot_sync(kFullWarp, passes);
+    if (together == 0) continue;
+    if (passes)
+      queue->pairs[waiting + __popc(together & ((1u << lane) - 1))] =
+          static_cast<std::uint32_t>(lane | v << 5);
+    waiting += __popc(together);
+    __syncwarp();
+    if (waiting >= 32) {
+      waiting -= 32;
+      test_pairs(geometry, stored, cameras, options, waiting, 32, queue);
+    }
+  }
+  test_pairs(geometry, stored, cameras, options, 0, waiting, queue);
+  return queue->words[lane];
 }
 
 struct Size {
@@ -57,6 +105,7 @@ __global__ void __launch_bounds__(kThreads)
                 std::uint32_t* __restrict__ bits,  // (ceil(n_rows / 32),)
                 Totals* __restrict__ totals) {
   options.model = kModel;
+  __shared__ WarpQueue queues[kThreads / 32];
   const std::int64_t resident = blockIdx.x;
   const std::int64_t block =
       layout.block_in_slot != nullptr ? layout.block_in_slot[resident] : resident;
@@ -76,24 +125,17 @@ __global__ void __launch_bounds__(kThreads)
     std::int64_t stored = resident * layout.block_size + local, id = position;
     if (layout.order != nullptr && exists) stored = id = layout.order[position];
 
-    Row row;
-    const bool finite = exists && load_place(geometry, stored, options, &row);
+    Row place;
+    const bool finite = exists && load_place(geometry, stored, options, &place);
     const unsigned not_finite = __ballot_sync(kFullWarp, exists && !finite);
-    bool looking = finite, shaped = false, seen = false;
-    for (int w = 0; w < n_words && __any_sync(kFullWarp, looking); ++w) {
-      std::uint32_t left = views != nullptr ? views[w] : present_views(n_views, w);
-      for (; left != 0 && __any_sync(kFullWarp, looking); left &= left - 1) {
-        const Camera& camera = cameras[32 * w + __ffs(left) - 1];
-        if (!looking || !passes_planes(camera, row)) continue;
-        if (!shaped) {
-          shaped = true;
-          looking = load_shape(geometry, stored, options, &row);
-        }
-        if (looking && shows(camera, row, options)) {
-          seen = true;
-          looking = false;
-        }
-      }
+    bool seen = false;
+    for (int w = 0; w < n_words; ++w) {
+      const std::uint32_t wanted = views != nullptr ? views[w] : present_views(n_views, w);
+      const std::uint32_t look = finite && !seen ? wanted : 0;
+      if (!__any_sync(kFullWarp, look != 0)) continue;
+      seen = views_of_row(geometry, stored, place, cameras + 32 * w, look, true, options,
+                          &queues[threadIdx.x / 32]) != 0 ||
+             seen;
     }
     const unsigned visible = __ballot_sync(kFullWarp, seen);
     if (layout.order != nullptr) {
@@ -143,9 +185,9 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     write_ids_kernel(const std::uint32_t* __restrict__ bits, std::int64_t n_words,
                      const std::int32_t* __restrict__ chunk_offsets,
-                     std::int32_t* __restrict__ ids,      // (U,)
-                     std::uint32_t* __restrict__ mask,    // (U, 1) when there is one view
-                     std::int32_t* __restrict__ counts,   // (1,) likewise
+                     std::int32_t* __restrict__ ids,     // (U,)
+                     std::uint32_t* __restrict__ mask,   // (U, 1) when there is one view
+                     std::int32_t* __restrict__ counts,  // (1,) likewise
                      std::int32_t n_visible) {
   __shared__ typename BlockScan::TempStorage scratch;
   const std::int64_t first =
@@ -175,6 +217,7 @@ __global__ void __launch_bounds__(kThreads)
                       std::int32_t* __restrict__ counts) {   // (B,)
   options.model = kModel;
   __shared__ std::int32_t sums[32];
+  __shared__ WarpQueue queues[kThreads / 32];
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int n_words = (n_views + 31) / 32, lane = threadIdx.x % 32;
   const bool exists = i < n_visible;
@@ -187,22 +230,18 @@ __global__ void __launch_bounds__(kThreads)
       stored = static_cast<std::int64_t>(layout.slot_of_block[block]) * layout.block_size +
                id % layout.block_size;
   }
-  Row row;
-  const bool usable = exists && load_place(geometry, stored, options, &row) &&
-                      load_shape(geometry, stored, options, &row);
+  Row place;
+  const bool usable = exists && load_place(geometry, stored, options, &place);
   for (int w = 0; w < n_words; ++w) {
     if (threadIdx.x < 32) sums[threadIdx.x] = 0;
     __syncthreads();
-    const std::uint32_t look =
-        !usable ? 0 : views != nullptr ? views[w] : present_views(n_views, w);
-    std::uint32_t word = 0;
+    const std::uint32_t look = !usable            ? 0
+                               : views != nullptr ? views[w]
+                                                  : present_views(n_views, w);
+    const std::uint32_t word = views_of_row(geometry, stored, place, cameras + 32 * w, look, false,
+                                            options, &queues[threadIdx.x / 32]);
     for (int v = 0; v < 32; ++v) {
-      const bool wanted = look >> v & 1;
-      if (!__any_sync(kFullWarp, wanted)) continue;
-      const Camera& camera = cameras[32 * w + v];
-      const bool seen = wanted && passes_planes(camera, row) && shows(camera, row, options);
-      if (seen) word |= 1u << v;
-      const unsigned together = __ballot_sync(kFullWarp, seen);
+      const unsigned together = __ballot_sync(kFullWarp, word >> v & 1);
       if (lane == 0 && together != 0) atomicAdd(&sums[v], __popc(together));
     }
     if (exists) mask[i * n_words + w] = word;
@@ -222,8 +261,8 @@ __global__ void __launch_bounds__(kThreads)
   Row row;
   Box box;
   const bool has_box = load_place(geometry, ids[i], options, &row) &&
-                       load_shape(geometry, ids[i], options, &row) &&
-                       passes_planes(*camera, row) && box_of(*camera, row, options, &box);
+                       load_shape(geometry, ids[i], options, &row) && passes_planes(*camera, row) &&
+                       box_of(*camera, row, options, &box);
   boxes[i] = has_box ? make_float4(box.x0, box.y0, box.x1, box.y1)
                      : make_float4(INFINITY, INFINITY, -INFINITY, -INFINITY);
 }
@@ -276,8 +315,8 @@ void mark_visible(const Geometry& geometry, const Layout& layout, const Camera* 
 }
 
 void write_ids(const std::uint32_t* bits, const std::int32_t* chunk_offsets, std::int64_t n_rows,
-               std::int64_t n_visible, std::int32_t* ids, std::uint32_t* mask,
-               std::int32_t* counts, cudaStream_t stream) {
+               std::int64_t n_visible, std::int32_t* ids, std::uint32_t* mask, std::int32_t* counts,
+               cudaStream_t stream) {
   if (n_visible == 0) return;
   write_ids_kernel<<<static_cast<unsigned>(visible_chunks(n_rows)), kThreads, 0, stream>>>(
       bits, ceil_div(n_rows, 32), chunk_offsets, ids, mask, counts,

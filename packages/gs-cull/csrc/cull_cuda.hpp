@@ -17,26 +17,26 @@ namespace gs::cull {
 
 /// Which rows there are, and which of their blocks need looking at.
 struct Layout {
-  std::int64_t n_rows;               // ids lie in [0, n_rows)
-  std::int32_t block_size;           // multiple of 32
-  std::int64_t n_resident;           // blocks present in the arrays
-  const std::int32_t* order;         // (n_rows,) the row at each position; null: position = row
-  const std::int32_t* block_in_slot; // (n_resident,) -1: empty; null: block k is the k-th
-  const std::int32_t* slot_of_block; // (blocks,) the inverse of it; null with it
-  const std::uint32_t* block_views;  // (blocks, words) views to look at; null: all
+  std::int64_t n_rows;                // ids lie in [0, n_rows)
+  std::int32_t block_size;            // multiple of 32
+  std::int64_t n_resident;            // blocks present in the arrays
+  const std::int32_t* order;          // (n_rows,) the row at each position; null: position = row
+  const std::int32_t* block_in_slot;  // (n_resident,) -1: empty; null: block k is the k-th
+  const std::int32_t* slot_of_block;  // (blocks,) the inverse of it; null with it
+  const std::uint32_t* block_views;   // (blocks, words) views to look at; null: all
 };
 
 /// What the host reads after mark_visible().
 struct Totals {
   std::int32_t n_visible;
   std::int32_t n_not_finite;
-  std::int32_t fault;        // CameraFault
+  std::int32_t fault;  // CameraFault
   std::int32_t fault_view;
 };
 
 /// Camera of every view. viewmats: (B, 4, 4). Ks: (B, 3, 3). sizes: (B, 6) width, height and
-/// rectangle, or null for one size given as the last argument. totals: faults are noted there; zeroed
-/// by the caller.
+/// rectangle, or null for one size given as the last argument. totals: faults are noted there;
+/// zeroed by the caller.
 void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes,
                      const float one_size[6], int n_views, const Options& options, Camera* cameras,
                      Totals* totals, cudaStream_t stream);
@@ -51,10 +51,11 @@ void mark_visible(const Geometry& geometry, const Layout& layout, const Camera* 
 /// Entries of chunk_offsets.
 std::int64_t visible_chunks(std::int64_t n_rows);
 
-/// ids: (U,) sorted. With one view, mask (U, 1) and counts (1,) are filled as well; else both are null.
+/// ids: (U,) sorted. With one view, mask (U, 1) and counts (1,) are filled as well; else both are
+/// null.
 void write_ids(const std::uint32_t* bits, const std::int32_t* chunk_offsets, std::int64_t n_rows,
-               std::int64_t n_visible, std::int32_t* ids, std::uint32_t* mask,
-               std::int32_t* counts, cudaStream_t stream);
+               std::int64_t n_visible, std::int32_t* ids, std::uint32_t* mask, std::int32_t* counts,
+               cudaStream_t stream);
 
 /// mask: (U, words) of the rows ids[0..U). counts: (B,) zeroed.
 void write_mask(const Geometry& geometry, const Layout& layout, const Camera* cameras, int n_views,

@@ -49,8 +49,7 @@ GS_CULL_HD Interval times_positive(Interval x, Interval r) {
 /// f * a + c, for f of any sign, and the rounding of it.
 GS_CULL_HD Interval pixels(Interval a, float f, float c) {
   const float p = f * a.low + c, q = f * a.high + c;
-  const float slack =
-      kRelative * (fabsf(f) * larger(fabsf(a.low), fabsf(a.high)) + fabsf(c));
+  const float slack = kRelative * (fabsf(f) * larger(fabsf(a.low), fabsf(a.high)) + fabsf(c));
   return {smaller(p, q) - slack, larger(p, q) + slack};
 }
 
@@ -75,8 +74,7 @@ GS_CULL_HD JacobianRow pinhole_row(int axis, float f, float lim_neg, float lim_p
   const float slope = sqrtf(1 + clamped * clamped), size = fabsf(f);
   JacobianRow row = {{0, 0, -f * inverse_z * clamped}, size * inverse_z * slope, 0};
   row.j[axis] = f * inverse_z;
-  row.error = size * ((inverses.high - inverses.low) * slope +
-                      inverses.high * (right - left));
+  row.error = size * ((inverses.high - inverses.low) * slope + inverses.high * (right - left));
   return row;
 }
 
@@ -160,7 +158,8 @@ GS_CULL_HD float largest_compensation2(Interval a, Interval c, Interval b, float
   const float det_high = larger(a.high * c.high - b.low * b.low, 0);
   // (det + rounding) / (det + added) is monotone in det, up or down.
   if (!(det_low + added > 0)) return INFINITY;
-  return larger((det_low + rounding) / (det_low + added), (det_high + rounding) / (det_high + added));
+  return larger((det_low + rounding) / (det_low + added),
+                (det_high + rounding) / (det_high + added));
 }
 
 /// sqrt(2 ln(255 opacity)), at most kExtent, as gsplat's box is sized. Where its fast logarithm may
@@ -176,8 +175,7 @@ GS_CULL_HD float extent_of(float opacity) {
 
 /// The mean and what the planes need. Returns whether mean and scales are finite; rows that are
 /// not never show. Cheap next to load_shape().
-GS_CULL_HD bool load_place(const Geometry& rows, std::int64_t i, const Options& options,
-                           Row* row) {
+GS_CULL_HD bool load_place(const Geometry& rows, std::int64_t i, const Options& options, Row* row) {
   float s_max = 0;
   bool finite = true;
   for (int c = 0; c < 3; ++c) {
@@ -194,8 +192,7 @@ GS_CULL_HD bool load_place(const Geometry& rows, std::int64_t i, const Options& 
 
 /// The rest of the row. False when its rotation is undefined (zero or not finite), which gsplat
 /// gives no radius.
-GS_CULL_HD bool load_shape(const Geometry& rows, std::int64_t i, const Options& options,
-                           Row* row) {
+GS_CULL_HD bool load_shape(const Geometry& rows, std::int64_t i, const Options& options, Row* row) {
   float s[3], q[4], norm2 = 0;
   for (int c = 0; c < 3; ++c) {
     const float raw = rows.scales[3 * i + c];
@@ -293,10 +290,10 @@ GS_CULL_HD bool box_of(const Camera& camera, const Row& row, const Options& opti
   // quadratic form and over two computations that is 180 u |j|^2 s_max^2.
   const float noise_u = kCovariance * nu * nu * s2, noise_v = kCovariance * nv * nv * s2;
   // |S R'^T j'| <= |S R^T j| + s_max (|R' - R| |j'| + |j' - j|)
-  const float drift_u = camera.stretch * row.s_max *
-                        (row.spin * (at.ju.norm + at.ju.error) + at.ju.error);
-  const float drift_v = camera.stretch * row.s_max *
-                        (row.spin * (at.jv.norm + at.jv.error) + at.jv.error);
+  const float drift_u =
+      camera.stretch * row.s_max * (row.spin * (at.ju.norm + at.ju.error) + at.ju.error);
+  const float drift_v =
+      camera.stretch * row.s_max * (row.spin * (at.jv.norm + at.jv.error) + at.jv.error);
   const float sigma_u = sqrtf(a + noise_u) + drift_u, sigma_v = sqrtf(c + noise_v) + drift_v;
   const float a_high = sigma_u * sigma_u, c_high = sigma_v * sigma_v;
 
@@ -305,8 +302,8 @@ GS_CULL_HD bool box_of(const Camera& camera, const Row& row, const Options& opti
     float opacity = row.opacity;
     if (options.antialiased) {
       const float b = quadratic(row.cov, wu, wv);
-      const float b_error = kCovariance * nu * nv * s2 + sqrtf(a) * drift_v + sqrtf(c) * drift_u +
-                            drift_u * drift_v;
+      const float b_error =
+          kCovariance * nu * nv * s2 + sqrtf(a) * drift_v + sqrtf(c) * drift_u + drift_u * drift_v;
       const float compensation2 = largest_compensation2(
           {larger(2 * a - a_high, 0), a_high}, {larger(2 * c - c_high, 0), c_high},
           {larger(fabsf(b) - b_error, 0), fabsf(b) + b_error}, options.eps2d);

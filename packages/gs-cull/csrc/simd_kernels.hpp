@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops that are compiled once per instruction set: the first look at a tile of rows, a superset
-// of what load_place() and passes_planes() let through, and the bits that two columns share. This
-// header holds PODs and declarations only.
+// The loops that are compiled once per instruction set: the first look at a tile of rows, a
+// superset of what load_place() and passes_planes() let through, and the bits that two columns
+// share. This header holds PODs and declarations only.
 #pragma once
 
 #include <cstdint>

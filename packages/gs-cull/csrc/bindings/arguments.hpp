@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include "gs/error.hpp"
-#include "gs/python/array.hpp"
 #include "block_test.hpp"
 #include "blocks_cpu.hpp"
+#include "gs/error.hpp"
+#include "gs/python/array.hpp"
 
 namespace gs {
 class ThreadPool;
@@ -93,8 +93,8 @@ class BlockingArguments {
   const std::int32_t *blocks_, *stored_;
 };
 
-/// The camera of every view: viewmats (B, 4, 4), Ks (B, 3, 3), sizes (B, 6) float32 on the CPU. Throws
-/// gs::Error naming the view for a pose that is not finite or singular intrinsics.
+/// The camera of every view: viewmats (B, 4, 4), Ks (B, 3, 3), sizes (B, 6) float32 on the CPU.
+/// Throws gs::Error naming the view for a pose that is not finite or singular intrinsics.
 std::vector<Camera> host_cameras(pybind11::handle viewmats, pybind11::handle Ks,
                                  pybind11::handle sizes, const Options& options);
 

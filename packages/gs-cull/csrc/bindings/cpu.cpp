@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cull_cpu.hpp"
-
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -8,6 +6,7 @@
 
 #include "bindings/arguments.hpp"
 #include "bindings/registers.hpp"
+#include "cull_cpu.hpp"
 #include "gs/thread_pool.hpp"
 #include "pair_counts.hpp"
 
@@ -132,10 +131,8 @@ py::array_t<std::int32_t> morton_order_cpu(py::handle means, const std::array<do
 /// Returns (B, B) rows that both views see.
 py::array_t<std::int64_t> pair_counts_cpu(py::handle mask, int n_views) {
   const Array in(mask, "mask");
-  const std::uint32_t* words = in.shape({kAny, (n_views + 31) / 32})
-                                   .contiguous()
-                                   .on(-1)
-                                   .data<const std::uint32_t>();
+  const std::uint32_t* words =
+      in.shape({kAny, (n_views + 31) / 32}).contiguous().on(-1).data<const std::uint32_t>();
   const std::int64_t n = in.size(0);
   py::array_t<std::int64_t> together({n_views, n_views});
   std::int64_t* const out = together.mutable_data();
@@ -155,9 +152,8 @@ void register_options(py::module_& module) {
       .def(py::init([](float near_plane, float far_plane, float eps2d, float radius_clip,
                        CameraModel model, bool activated, bool antialiased, float move_means,
                        float move_scales, float move_quats, float move_opacities) {
-        return Options{near_plane, far_plane,   eps2d,      radius_clip, model,
-                       activated,  antialiased, move_means, move_scales, move_quats,
-                       move_opacities};
+        return Options{near_plane,  far_plane,  eps2d,       radius_clip, model,         activated,
+                       antialiased, move_means, move_scales, move_quats,  move_opacities};
       }));
 }
 

@@ -3,6 +3,8 @@
 // together. Workspaces are int32.
 #include <pybind11/stl.h>
 
+#include <array>
+
 #include "bindings/arguments.hpp"
 #include "bindings/registers.hpp"
 
@@ -56,7 +58,7 @@ Layout layout_of(const std::optional<BlockArguments>& blocks, std::int64_t n_row
     constexpr std::int32_t kBlock = 256;
     return {n_rows, kBlock, (n_rows + kBlock - 1) / kBlock, nullptr, nullptr, nullptr, nullptr};
   }
-  return {blocks->n_rows(), blocks->block_size(),    blocks->n_resident(),   blocks->order(),
+  return {blocks->n_rows(),        blocks->block_size(),    blocks->n_resident(), blocks->order(),
           blocks->block_in_slot(), blocks->slot_of_block(), blocks->views()};
 }
 
@@ -78,8 +80,9 @@ struct Marks {
   std::uint32_t *ticket, *bits;
 };
 
-void prepare_cuda(py::handle viewmats, py::handle Ks, py::handle sizes, const py::tuple& one_size,
-                  const Options& options, py::handle workspace, std::uintptr_t stream) {
+void prepare_cuda(py::handle viewmats, py::handle Ks, py::handle sizes,
+                  const std::optional<std::array<float, 6>>& one_size, const Options& options,
+                  py::handle workspace, std::uintptr_t stream) {
   const Array poses(viewmats, "viewmats"), intrinsics(Ks, "Ks");
   poses.shape({kAny, 4, 4}).contiguous();
   const auto n_views = static_cast<int>(poses.size(0));
@@ -89,17 +92,15 @@ void prepare_cuda(py::handle viewmats, py::handle Ks, py::handle sizes, const py
   const float* K = intrinsics.shape({n_views, 3, 3}).contiguous().on(device).data<const float>();
   std::optional<Array> extents;
   const float* size = nullptr;
-  float shared_size[6] = {};
-  if (sizes.is_none()) {
-    for (int i = 0; i < 6; ++i) shared_size[i] = one_size[i].cast<float>();
-  } else {
+  const std::array<float, 6> shared_size = one_size.value_or(std::array<float, 6>{});
+  if (!sizes.is_none()) {
     extents.emplace(sizes, "sizes");
     size = extents->shape({n_views, 6}).contiguous().on(device).data<const float>();
   }
   py::gil_scoped_release unlocked;
   const DeviceGuard guard(device);
-  prepare_cameras(pose, K, size, shared_size, n_views, options, views.cameras(), views.totals(),
-                  as_stream(stream));
+  prepare_cameras(pose, K, size, shared_size.data(), n_views, options, views.cameras(),
+                  views.totals(), as_stream(stream));
 }
 
 void mark_cuda(py::handle means, py::handle scales, py::handle quats, py::handle opacities,
@@ -113,18 +114,16 @@ void mark_cuda(py::handle means, py::handle scales, py::handle quats, py::handle
   const Layout layout = layout_of(blocks, rows.n_rows());
   const Array mark_array(marks, "marks"), chunks(chunk_offsets, "chunk_offsets");
   const Marks at(mark_array, layout.n_rows, device);
-  std::int32_t* const offsets = chunks.shape({visible_chunks(layout.n_rows)})
-                                    .contiguous()
-                                    .on(device)
-                                    .data<std::int32_t>();
+  std::int32_t* const offsets =
+      chunks.shape({visible_chunks(layout.n_rows)}).contiguous().on(device).data<std::int32_t>();
   py::gil_scoped_release unlocked;
   const DeviceGuard guard(device);
   mark_visible(rows.view(), layout, views.cameras(), n_views, options, at.bits, offsets, at.ticket,
                views.totals(), as_stream(stream));
 }
 
-void write_ids_cuda(py::handle marks, py::handle chunk_offsets, std::int64_t n_rows,
-                    py::handle ids, py::handle mask, py::handle counts, std::uintptr_t stream) {
+void write_ids_cuda(py::handle marks, py::handle chunk_offsets, std::int64_t n_rows, py::handle ids,
+                    py::handle mask, py::handle counts, std::uintptr_t stream) {
   const Array out(ids, "ids"), mark_array(marks, "marks"), chunks(chunk_offsets, "chunk_offsets");
   std::int32_t* const id = out.shape({kAny}).contiguous().data<std::int32_t>();
   const std::int64_t n = out.size(0);
@@ -161,8 +160,7 @@ void write_mask_cuda(py::handle means, py::handle scales, py::handle quats, py::
   const std::int64_t n = in.size(0);
   auto* const word = reinterpret_cast<std::uint32_t*>(
       words.shape({n, (n_views + 31) / 32}).contiguous().on(device).data<std::int32_t>());
-  std::int32_t* const count =
-      totals.shape({n_views}).contiguous().on(device).data<std::int32_t>();
+  std::int32_t* const count = totals.shape({n_views}).contiguous().on(device).data<std::int32_t>();
   py::gil_scoped_release unlocked;
   const DeviceGuard guard(device);
   write_mask(rows.view(), layout, views.cameras(), n_views, options, id, n, word, count,
@@ -190,10 +188,8 @@ void views_of_blocks_cuda(const py::tuple& bounds, py::handle workspace, int n_v
   const int device = views.device();
   const BoundsArguments arrays(bounds, device);
   const Array out(words, "words");
-  auto* const word = reinterpret_cast<std::uint32_t*>(out.shape({arrays.size(), (n_views + 31) / 32})
-                                                          .contiguous()
-                                                          .on(device)
-                                                          .data<std::int32_t>());
+  auto* const word = reinterpret_cast<std::uint32_t*>(
+      out.shape({arrays.size(), (n_views + 31) / 32}).contiguous().on(device).data<std::int32_t>());
   py::gil_scoped_release unlocked;
   const DeviceGuard guard(device);
   views_of_blocks(arrays.view(), arrays.size(), views.cameras(), n_views, options, word,

@@ -12,6 +12,12 @@ import numpy as np
 Array: TypeAlias = Any
 """A numpy array or a torch tensor."""
 
+Rows: TypeAlias = tuple[Array, Array, Array]
+"""means (R, 3), scales (R, 3), quats (R, 4)."""
+
+Geometry: TypeAlias = tuple[Array, Array, Array, Array | None]
+"""The same and opacities (R,) or None."""
+
 
 def is_torch(array: Any) -> bool:
     """Whether ``array`` is a torch tensor. A tensor can only exist where torch is imported."""

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from gs_cull.arrays import Array, check_kind, is_torch, native, on_host, true_ids, zeros
+from gs_cull.arrays import Array, Rows, check_kind, is_torch, native, on_host, true_ids, zeros
 from gs_cull.block_storage import load_blocks, save_blocks
 from gs_cull.cameras import Cameras, check_cameras
 from gs_cull.options import CameraModelName, Inflate, native_options
 from gs_cull.resident import ResidentBlocks
 from gs_cull.visibility import Visibility
-
-Chunk = tuple[Array, Array, Array]
 
 
 class Blocks:
@@ -106,7 +104,7 @@ class Blocks:
     @classmethod
     def from_chunks(
         cls,
-        chunks: Iterable[Chunk],
+        chunks: Iterable[Rows],
         n_rows: int,
         block_size: int = 4096,
         *,
@@ -332,12 +330,12 @@ class Blocks:
             slack=slack,
         )
 
-    def _fit_all(self, rows: Chunk) -> None:
+    def _fit_all(self, rows: Rows) -> None:
         self.fit(rows, np.arange(len(self), dtype=np.int32))
 
     def fit(
         self,
-        rows: Chunk,
+        rows: Rows,
         which: Array,
         *,
         stored: Array | None = None,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gs_cull import _core
+from gs_cull.arrays import Geometry, Rows
 from gs_cull.cameras import Cameras
 
 _HAS_CUDA = _core.build_info()["cuda_toolkit"] is not None
@@ -36,7 +37,7 @@ def _prepare(cameras: Cameras, options: _core.Options, views: Tensor, stream: in
 
 
 def cull(
-    geometry: tuple[Any, ...],
+    geometry: Geometry,
     cameras: Cameras,
     options: _core.Options,
     blocks: tuple[Any, ...] | None,
@@ -65,9 +66,7 @@ def cull(
     return ids, mask, counts, n_not_finite
 
 
-def boxes(
-    geometry: tuple[Any, ...], cameras: Cameras, options: _core.Options, ids: Tensor
-) -> Tensor:
+def boxes(geometry: Geometry, cameras: Cameras, options: _core.Options, ids: Tensor) -> Tensor:
     """(n, 4) pixels x0, y0, x1, y1 that the rows ``ids`` may reach in the one view."""
     device = ids.device
     stream = _stream(device)
@@ -98,13 +97,13 @@ def views_of_blocks(
 
 
 def fit_blocks(
-    geometry: tuple[Any, ...],
+    rows: Rows,
     blocking: tuple[Any, ...],
     options: _core.Options,
     bounds: tuple[Any, ...],
 ) -> None:
     """Write the bounds of the blocks that ``blocking`` names into ``bounds``."""
-    _core.fit_blocks_cuda(*geometry, blocking, options, bounds, _stream(bounds[0].device))
+    _core.fit_blocks_cuda(*rows, blocking, options, bounds, _stream(bounds[0].device))
 
 
 def morton_order(means: Tensor, cube: tuple[float, ...]) -> Tensor:

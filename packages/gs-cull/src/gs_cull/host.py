@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gs_cull import _core
-from gs_cull.arrays import Array, is_torch
+from gs_cull.arrays import Array, Geometry, Rows, is_torch
 from gs_cull.cameras import Cameras
 
 
@@ -30,7 +30,7 @@ def _words(words: Any) -> np.ndarray:
 
 
 def cull(
-    geometry: tuple[Any, ...],
+    geometry: Geometry,
     cameras: Cameras,
     options: _core.Options,
     blocks: tuple[Any, ...] | None,
@@ -45,7 +45,7 @@ def cull(
     return _like(means, ids), _like(means, mask), _like(means, counts), n_not_finite
 
 
-def boxes(geometry: tuple[Any, ...], cameras: Cameras, options: _core.Options, ids: Array) -> Array:
+def boxes(geometry: Geometry, cameras: Cameras, options: _core.Options, ids: Array) -> Array:
     """(n, 4) pixels x0, y0, x1, y1 that the rows ``ids`` may reach in the one view."""
     out = _core.boxes_cpu(*geometry, cameras.viewmats, cameras.Ks, cameras.sizes, options, ids)
     return _like(ids, out)
@@ -63,13 +63,13 @@ def views_of_blocks(
 
 
 def fit_blocks(
-    geometry: tuple[Any, ...],
+    rows: Rows,
     blocking: tuple[Any, ...],
     options: _core.Options,
     bounds: tuple[Any, ...],
 ) -> None:
     """Write the bounds of the blocks that ``blocking`` names into ``bounds``."""
-    _core.fit_blocks_cpu(*geometry, blocking, options, bounds)
+    _core.fit_blocks_cpu(*rows, blocking, options, bounds)
 
 
 def morton_order(means: Array, cube: tuple[float, ...]) -> Array:

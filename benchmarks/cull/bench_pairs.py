@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long does it take to count what all pairs of views share?
+
+Decides whether exact distances between views can order every batch. The peer unpacks the mask to
+booleans and multiplies matrices, which takes U x B values; the ceiling is reading the mask.
+
+    PYTHONPATH=benchmarks python benchmarks/cull/bench_pairs.py --rows 5_000_000 --views 64
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from timing import parser, peak_bytes, samples_ms, table, typical, write_json
+from torch import Tensor
+
+import gs_cull
+
+
+def unpacked(mask: Tensor, n_views: int) -> Tensor:
+    """(B, B) xor counts by way of U x B values."""
+    shifts = torch.arange(32, device=mask.device, dtype=torch.int32)
+    bits = (mask[:, :, None] >> shifts & 1).flatten(1)[:, :n_views]
+    # Half precision is exact up to 2048 only; float32 sums are exact to 2^24.
+    values = bits.float()
+    both = values.T @ values
+    own = both.diagonal()
+    return own[:, None] + own - 2 * both
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--rows", type=int, default=5_000_000)
+    options.add_argument("--views", type=int, default=64)
+    args = options.parse_args()
+    n, n_views, device = args.rows, args.views, args.device
+    generator = torch.Generator(device).manual_seed(0)
+    words = -(-n_views // 32)
+    mask = torch.zeros((n, words), dtype=torch.int32, device=device)
+    for view in range(n_views):
+        seen = torch.rand(n, generator=generator, device=device) < 0.1
+        bit = (1 << view % 32) - (2**32 if view % 32 == 31 else 0)
+        mask[:, view // 32] |= seen.int() * bit
+    ids = torch.arange(n, dtype=torch.int32, device=device)
+    visibility = gs_cull.Visibility.of_mask(ids, mask, n_views, 0)
+    assert torch.equal(visibility.xor_counts(), unpacked(mask, n_views).long()) or n > 2**24
+    lines: list[dict[str, Any]] = []
+    for name, call in (
+        ("gs-cull", visibility.xor_counts),
+        ("torch, unpacked", lambda: unpacked(mask, n_views)),
+    ):
+        samples = samples_ms(call, args.samples, device)
+        peak = peak_bytes(call, device)
+        ms = typical(samples, device)
+        lines.append(
+            {
+                "name": name,
+                "ms": ms,
+                "GB/s of mask": 4 * words * n / ms / 1e6,
+                "peak MB": None if peak is None else peak / 1e6,
+                "samples_ms": samples,
+            }
+        )
+    print(table(lines, ("name", "ms", "GB/s of mask", "peak MB")))
+    write_json(args.json, {"rows": n, "views": n_views, "lines": lines})
+
+
+if __name__ == "__main__":
+    main()

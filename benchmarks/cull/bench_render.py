@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does culling first save gsplat, forward and backward, in time and in memory?
+
+Decides whether a trainer that fits in GPU memory should cull at all. The peer is gsplat's
+``rasterization`` of all rows. Ours culls, takes the visible rows, renders those and leaves their
+gradients compact. Needs CUDA.
+
+    PYTHONPATH=benchmarks python benchmarks/cull/bench_render.py --n 20_000_000
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gsplat import rasterization
+from timing import parser, peak_bytes, samples_ms, table, typical, write_json
+from torch import Tensor
+
+import gs_cull
+from workloads import city, flight
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--n", type=int, default=20_000_000)
+    options.add_argument("--views", type=int, default=8)
+    options.add_argument("--block-size", type=int, default=4096)
+    args = options.parse_args()
+    scene = city(args.n, device=args.device)
+    scene = scene.reordered(gs_cull.Blocks.build(*scene.rows, args.block_size).order)
+    blocks = gs_cull.Blocks.build(*scene.rows, args.block_size, sort=False)
+    views = flight(scene, args.views)
+    colors = torch.rand((args.n, 3), device=args.device)
+    everything = [*scene.rows, scene.opacities, colors]
+
+    def render(rows: list[Tensor], view: int) -> Tensor:
+        means, scales, quats, opacities, rgb = rows
+        image, *_ = rasterization(
+            means, quats, scales.exp(), opacities.sigmoid(), rgb,
+            views.viewmats[view : view + 1], views.Ks[view : view + 1], views.width, views.height,
+            packed=False,
+        )  # fmt: skip
+        return image
+
+    def whole() -> None:
+        leaves = [a.detach().requires_grad_() for a in everything]
+        for view in range(args.views):
+            torch.autograd.grad(render(leaves, view).sum(), leaves)
+
+    def culled(through: gs_cull.Blocks | None) -> None:
+        for view in range(args.views):
+            ids = gs_cull.visible_ids(
+                *scene.rows, views.viewmats[view], views.Ks[view], views.width, views.height,
+                opacities=scene.opacities, blocks=through,
+            )  # fmt: skip
+            leaves = [a[ids].requires_grad_() for a in everything]
+            torch.autograd.grad(render(leaves, view).sum(), leaves)
+
+    with torch.no_grad():
+        ids = gs_cull.visible_ids(
+            *scene.rows, views.viewmats[0], views.Ks[0], views.width, views.height,
+            opacities=scene.opacities,
+        )  # fmt: skip
+        difference = (render(everything, 0) - render([a[ids] for a in everything], 0)).abs().max()
+    assert difference <= 1e-5, f"images differ by {float(difference)}"
+    lines: list[dict[str, Any]] = []
+    for name, call in (
+        ("gsplat, all rows", whole),
+        ("gsplat after gs-cull", lambda: culled(None)),
+        ("gsplat after gs-cull with blocks", lambda: culled(blocks)),
+    ):
+        samples = samples_ms(call, args.samples, args.device)
+        peak = peak_bytes(call, args.device)
+        lines.append(
+            {
+                "name": name,
+                "ms per view": typical(samples, args.device) / args.views,
+                "peak MB": None if peak is None else peak / 1e6,
+                "samples_ms": samples,
+            }
+        )
+    print(f"n = {args.n:,}, {len(ids):,} visible in the first view, images equal to 1e-5")
+    print(table(lines, ("name", "ms per view", "peak MB")))
+    write_json(args.json, {"n": args.n, "visible": len(ids), "lines": lines})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timing, one table, one JSON file: what the benchmarks of gs-cull share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gs_cull
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Options that every benchmark here has."""
+    made = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    made.add_argument("--samples", type=int, default=10)
+    made.add_argument("--json", type=Path, help="where to write the raw samples")
+    return made
+
+
+def samples_ms(call: Callable[[], Any], n: int, device: str) -> list[float]:
+    """Wall-clock milliseconds of n calls, the device's work included, after two not counted."""
+
+    def wait() -> None:
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    found = []
+    for i in range(n + 2):
+        wait()
+        started = time.perf_counter()
+        call()
+        wait()
+        if i >= 2:
+            found.append(1e3 * (time.perf_counter() - started))
+    return found
+
+
+def typical(samples: Sequence[float], device: str) -> float:
+    """The median; on the CPU, where other programs disturb, the least."""
+    return min(samples) if device == "cpu" else statistics.median(samples)
+
+
+def peak_bytes(call: Callable[[], Any], device: str) -> int | None:
+    """Device memory that a call takes beyond what is allocated, its result included."""
+    if device == "cpu":
+        return None
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = call()
+    torch.cuda.synchronize()
+    del result
+    return torch.cuda.max_memory_allocated() - before
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    """Rows as aligned text."""
+    cells = [list(columns)]
+    for row in rows:
+        values = ("" if row.get(c) is None else row[c] for c in columns)
+        cells.append([f"{v:.4g}" if isinstance(v, float) else str(v) for v in values])
+    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in cells
+    )
+
+
+def write_json(path: Path | None, results: Any) -> None:
+    """Results with the machine and versions, if a path was given."""
+    if path is None:
+        return
+    facts = {
+        "platform": platform.platform(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+        "gs_cull": gs_cull.build_info(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": facts, "results": results}, indent=1) + "\n")
