@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from gs_adam import HostAdam
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gs_adam import HostAdam
 
 RATE = 1e-2
 
@@ -58,8 +59,8 @@ def errors(kind, eps, size, near, *, n_steps=1150, weight_decay=0.0, betas=(0.9,
     return tuple(float((p.double() - double).detach().abs().max()) for p in (ours, single))
 
 
-# Elements whose epsilon is negligible, whose epsilon matters and whose epsilon is all there is, with
-# moments down to denormal ones.
+# Elements whose epsilon is negligible, whose epsilon matters and whose epsilon is all there is,
+# with moments down to denormal ones.
 @pytest.mark.parametrize(
     ("kind", "eps", "size", "near"),
     [
@@ -151,7 +152,7 @@ def run(n_steps, *, threads=None, parts=1, flush_every=0, n_rows=300):
 def test_batching_and_threads_give_the_same_bits():
     _, whole = run(40, threads=1)
     for threads, parts in ((2, 1), (1, 7), (3, 4)):
-        host, params = run(40, threads=threads, parts=parts)
+        _, params = run(40, threads=threads, parts=parts)
         assert all(torch.equal(a, b) for a, b in zip(params, whole, strict=True))
 
 
@@ -276,7 +277,9 @@ def test_tensors_side_by_side_in_a_table_equal_separate_ones(n_rows, widths, see
         hosts[0].step(rows, list(grads.split(widths, dim=1)))
         hosts[1].step(rows, [g.clone() for g in grads.split(widths, dim=1)])
     ahead = [
-        host.lookahead(torch.arange(n_rows), out=list(torch.empty_like(table[:, 3:]).split(widths, 1)))
+        host.lookahead(
+            torch.arange(n_rows), out=list(torch.empty_like(table[:, 3:]).split(widths, 1))
+        )
         for host in hosts
     ]
     for host in hosts:

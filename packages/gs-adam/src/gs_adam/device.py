@@ -102,19 +102,19 @@ class DeviceAdam(torch.optim.Optimizer):
         states = self._states(params)
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
-        moments = [[state[key] for state in states] for key in MOMENTS]
+        exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
         self._count_from(states)
         before = self._schedule.step
         try:
             if device.type == "cpu":
-                self._host_step(params, moments, groups, options, ids, gradients)
+                self._host_step(params, exp_avg, exp_avg_sq, groups, options, ids, gradients)
             else:
                 if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
                     _check_ids(ids, len(params[0]))
                 plan = self._schedule.begin(options)
                 stream = torch.cuda.current_stream(device).cuda_stream
                 _core.device_step(
-                    plan, params, moments[0], moments[1], groups, ids, gradients, device.index, stream
+                    plan, params, exp_avg, exp_avg_sq, groups, ids, gradients, device.index, stream
                 )
         except Exception:
             self._schedule.restart(before)
@@ -125,7 +125,8 @@ class DeviceAdam(torch.optim.Optimizer):
     def _host_step(
         self,
         params: list[torch.Tensor],
-        moments: list[list[torch.Tensor]],
+        exp_avg: list[torch.Tensor],
+        exp_avg_sq: list[torch.Tensor],
         groups: list[int],
         options: list[tuple[float, float, float, float, float]],
         ids: Any,
@@ -134,10 +135,7 @@ class DeviceAdam(torch.optim.Optimizer):
         if self._marks is None or len(self._marks) != len(params[0]):
             self._marks = torch.zeros(len(params[0]), dtype=torch.int32)
         marks = None if ids is None else self._marks
-        exp_avg, exp_avg_sq = moments
-        rows = _core.Rows(
-            params, exp_avg, exp_avg_sq, groups, marks, self._schedule, False, 0
-        )
+        rows = _core.Rows(params, exp_avg, exp_avg_sq, groups, marks, self._schedule, False, 0)
         step = self._schedule.step
         rows.check(step + 1, ids, grads, step)
         plan = self._schedule.begin(options)

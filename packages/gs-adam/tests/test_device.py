@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeviceAdam on CPU tensors: the same rule by the host kernel."""
+
+import copy
+
+import pytest
+import torch
+
+from gs_adam import DeviceAdam
+
+SHAPES = ((3,), (3,), (4,), ())
+
+
+def make(optimizer, **options):
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(70, *s, generator=generator)) for s in SHAPES]
+    groups = [{"params": [p], "lr": 0.01 * (k + 1)} for k, p in enumerate(params)]
+    return params, optimizer(groups, eps=1e-15, **options)
+
+
+def walk(optimizer, params, numbers):
+    for number in numbers:
+        generator = torch.Generator().manual_seed(number)
+        ids = (torch.rand(70, generator=generator) < 0.3).nonzero().flatten().int()
+        compact = [torch.randn(len(ids), *p.shape[1:], generator=generator) for p in params]
+        if isinstance(optimizer, DeviceAdam):
+            optimizer.step(ids, compact)
+            continue
+        for p, g in zip(params, compact, strict=True):
+            p.grad = torch.zeros_like(p).index_copy_(0, ids.long(), g)
+        optimizer.step()
+
+
+def test_compact_gradients_give_torchs_dense_adam():
+    ours, device = make(DeviceAdam, weight_decay=0.01)
+    theirs, torch_adam = make(torch.optim.AdamW, weight_decay=0.01)
+    walk(device, ours, range(60))
+    walk(torch_adam, theirs, range(60))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-6, atol=2e-7)
+
+
+def test_state_dicts_go_round_through_torch():
+    ours, device = make(DeviceAdam)
+    theirs, torch_adam = make(torch.optim.Adam)
+    straight, uninterrupted = make(torch.optim.Adam)
+    walk(uninterrupted, straight, range(30))
+    walk(device, ours, range(10))
+    for a, b in zip(theirs, ours, strict=True):
+        a.data.copy_(b)
+    torch_adam.load_state_dict(copy.deepcopy(device.state_dict()))
+    walk(torch_adam, theirs, range(10, 20))
+    for a, b in zip(ours, theirs, strict=True):
+        a.data.copy_(b)
+    device.load_state_dict(copy.deepcopy(torch_adam.state_dict()))
+    walk(device, ours, range(20, 30))
+    for a, b in zip(ours, straight, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-6, atol=2e-7)
+
+
+def test_own_gradients_are_taken_when_none_are_given():
+    ours, device = make(DeviceAdam)
+    theirs, torch_adam = make(torch.optim.Adam)
+    for p, q in zip(ours, theirs, strict=True):
+        p.grad = q.grad = torch.randn_like(p)
+    device.step()
+    torch_adam.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-6, atol=2e-7)
+
+
+def test_bad_arguments_change_nothing():
+    params, device = make(DeviceAdam)
+    walk(device, params, range(3))
+    before = [p.detach().clone() for p in params]
+    good = [torch.ones(2, *s) for s in SHAPES]
+    with pytest.raises(ValueError, match=r"ids? must be sorted|rows must be sorted"):
+        device.step(torch.tensor([3, 2]), good)
+    with pytest.raises(ValueError, match=r"grads must be given with ids, got None"):
+        device.step(torch.tensor([3]))
+    with pytest.raises(ValueError, match=r"grads\[0\] must have 3 rows"):
+        device.step(torch.tensor([1, 2, 3]), good)
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    assert float(device.state[params[0]]["step"]) == 3
+    walk(device, params, range(3, 4))
+    assert float(device.state[params[0]]["step"]) == 4
+    with pytest.raises(ValueError, match=r"params\[0\] must have rows and be contiguous"):
+        DeviceAdam([torch.zeros(3, 4).T])
+    with pytest.raises(TypeError, match=r"params\[0\] must be float32, got torch.float64"):
+        DeviceAdam([torch.zeros(3, dtype=torch.float64)])
+    with pytest.raises(ValueError, match=r"params\[1\] must be on one CPU or CUDA device"):
+        DeviceAdam([torch.zeros(3), torch.zeros(3, device="meta")])

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What will be written, computed elsewhere before."""
+
+import pytest
+import torch
+
+from gs_adam import HostAdam
+
+
+def rows_between(low, high, chance, generator):
+    ids = torch.arange(low, high)
+    return ids[torch.rand(high - low, generator=generator) < chance].int()
+
+
+@pytest.fixture
+def host():
+    generator = torch.Generator().manual_seed(1)
+    params = [torch.nn.Parameter(torch.randn(200, *s, generator=generator)) for s in ((3,), (2, 3))]
+    host = HostAdam([{"params": [p], "lr": 0.01} for p in params])
+    for _ in range(60):
+        rows = rows_between(0, 200, 0.05, generator)
+        host.step(rows, [torch.randn(len(rows), *p.shape[1:], generator=generator) for p in params])
+    return host
+
+
+def test_it_gives_the_bits_that_update_and_flush_write(host):
+    params = [group["params"][0] for group in host.param_groups]
+    before = [p.detach().clone() for p in params]
+    pending = torch.tensor([3, 4, 50, 51, 199], dtype=torch.int32)
+    grads = [torch.randn(5, *p.shape[1:]) for p in params]
+    asked = torch.tensor([0, 3, 4, 49, 51, 120, 199])
+    step = host.begin_step()
+    out = [torch.full((7, *p.shape[1:]), -1.0) for p in params]
+    assert host.lookahead(asked, step=step, pending=(pending, grads), out=out) is out
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    host.update(pending, grads, step=step)
+    again = host.lookahead(asked, step=step)
+    host.end_step(step)
+    host.flush()
+    for p, a, b in zip(params, out, again, strict=True):
+        assert torch.equal(p[asked], a)
+        assert torch.equal(p[asked], b)
+
+
+def test_without_a_step_it_is_what_flush_writes(host):
+    ahead = host.lookahead(None)
+    state = [host.state[g["params"][0]]["exp_avg"].clone() for g in host.param_groups]
+    assert all(
+        torch.equal(host.state[g["params"][0]]["exp_avg"], s)
+        for g, s in zip(host.param_groups, state, strict=True)
+    )
+    host.flush(torch.arange(100))
+    host.flush(torch.arange(200) >= 100)
+    for group, a in zip(host.param_groups, ahead, strict=True):
+        assert torch.equal(group["params"][0], a)
+
+
+def test_flush_twice_changes_nothing_more(host):
+    host.flush()
+    once = [g["params"][0].detach().clone() for g in host.param_groups]
+    host.flush()
+    assert all(torch.equal(g["params"][0], p) for g, p in zip(host.param_groups, once, strict=True))
+
+
+def test_in_dense_semantics_unseen_rows_get_the_step_of_a_zero_gradient():
+    p = torch.nn.Parameter(torch.randn(30, 4))
+    host = HostAdam([p], lr=0.1, semantics="dense")
+    for _ in range(3):
+        host.step(grads=[torch.randn(30, 4)])
+    step = host.begin_step()
+    pending, grads = torch.tensor([5, 6, 20]), [torch.randn(3, 4)]
+    ahead = host.lookahead(None, step=step, pending=(pending, grads))[0]
+    host.update(pending[1:], [grads[0][1:]], step=step)
+    halfway = host.lookahead(None, step=step, pending=(pending[:1], [grads[0][:1]]))[0]
+    host.update(pending[:1], [grads[0][:1]], step=step)
+    host.end_step(step)
+    assert torch.equal(ahead, p)
+    assert torch.equal(halfway, p)
+
+
+def test_pending_gradients_need_a_step(host):
+    with pytest.raises(ValueError, match=r"step must be given with pending gradients, got None"):
+        host.lookahead(None, pending=(torch.tensor([1]), []))
+    with pytest.raises(ValueError, match=r"step must be an open step \(open: \[\]\), got 3"):
+        host.lookahead(None, step=3)
+
+
+def test_outputs_of_another_shape_are_refused(host):
+    rows = torch.tensor([1, 2])
+    with pytest.raises(ValueError, match=r"out\[1\] must have 6 values a row, got shape \(2, 5\)"):
+        host.lookahead(rows, out=[torch.empty(2, 3), torch.empty(2, 5)])
+    with pytest.raises(ValueError, match=r"out\[0\] must have 2 rows, got shape \(3, 3\)"):
+        host.lookahead(rows, out=[torch.empty(3, 3), torch.empty(2, 2, 3)])
