@@ -62,13 +62,14 @@ void Memory::grow(std::size_t bytes, bool may_be_pageable) {
   GS_CHECK(bytes <= reserved_, "rows need ", bytes, " bytes, but ", reserved_,
            " were reserved; create the table with a larger capacity");
   const std::size_t old = size_;
+  const std::size_t limit = is_locked() ? locked_limit() : 0;
   std::size_t target = round_up(bytes, kPageBytes);
   if (old > 0) target = std::max(target, old + std::max(kHugePageBytes, old / 128));
   target = std::min(round_up(target, kPageBytes), reserved_);
 
   commit_pages(data_ + old, target - old);
   if (is_locked()) {
-    const std::string problem = lock_range(old, target);
+    const std::string problem = lock_range(old, target, limit);
     if (!problem.empty()) {
       if (!may_be_pageable) {
         decommit_pages(data_ + old, target - old);
@@ -83,9 +84,8 @@ void Memory::grow(std::size_t bytes, bool may_be_pageable) {
   size_ = target;
 }
 
-std::string Memory::lock_range(std::size_t begin, std::size_t end) {
+std::string Memory::lock_range(std::size_t begin, std::size_t end, std::size_t limit) {
   const std::size_t bytes = end - begin;
-  const std::size_t limit = locked_limit();
   if (locked_bytes.fetch_add(bytes) + bytes > limit) {
     locked_bytes -= bytes;
     return "GS_PINNED_LIMIT_BYTES=" + std::to_string(limit) + " would be exceeded";

@@ -63,7 +63,7 @@ class Memory {
 
  private:
   void unlock_all() noexcept;
-  std::string lock_range(std::size_t begin, std::size_t end);
+  std::string lock_range(std::size_t begin, std::size_t end, std::size_t limit);
 
   char* data_ = nullptr;
   std::atomic<std::size_t> size_{0};

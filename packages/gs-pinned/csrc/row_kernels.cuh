@@ -31,9 +31,16 @@ struct RowCopy {
   std::int64_t n;
 };
 
+// A Part in 32 bits where a row allows it: which field a byte belongs to is asked for every piece.
+struct Field {
+  char* data;
+  std::int64_t stride;  // bytes
+  unsigned offset, bytes;
+};
+
 struct SplitRows {
   RowSide whole;
-  Part parts[kMaxParts];
+  Field parts[kMaxParts];
   int n_parts;
   std::int64_t parts_rows;
   const void* parts_ids;  // (n,) or null
@@ -126,11 +133,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Where byte `offset` of row `row` lies among the fields; null when it is in none of them.
-__device__ inline char* locate(const SplitRows& split, std::int64_t offset, std::int64_t row) {
+__device__ inline char* locate(const SplitRows& split, unsigned offset, std::int64_t row) {
   for (int k = 0; k < split.n_parts; ++k) {
-    const Part& part = split.parts[k];
-    const std::int64_t inside = offset - part.offset;
-    if (inside >= 0 && inside < part.bytes) return part.data + row * part.stride + inside;
+    const Field& part = split.parts[k];
+    const unsigned inside = offset - part.offset;  // wraps around before the field's start
+    if (inside < part.bytes) return part.data + row * part.stride + inside;
   }
   return nullptr;
 }
@@ -140,6 +147,7 @@ template <class Vec, class Piece, class Id>
 __global__ void __launch_bounds__(kThreads)
     split_rows_kernel(const __grid_constant__ SplitRows split, unsigned each, Fault* fault) {
   constexpr int kUnroll = 4, kPieces = sizeof(Vec) / sizeof(Piece);
+  constexpr unsigned kWide = sizeof(Vec), kNarrow = sizeof(Piece);
   constexpr int kTile = kThreads * kUnroll;
   const std::int64_t tiles = n_tiles(split.n * each, kTile);
   for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
@@ -173,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
       if (from[u] == nullptr) continue;
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
-        char* to = locate(split, std::int64_t{column[u]} * sizeof(Vec) + k * sizeof(Piece), row[u]);
+        char* to = locate(split, column[u] * kWide + k * kNarrow, row[u]);
         if (to != nullptr) *reinterpret_cast<Piece*>(to) = value[u].pieces[k];
       }
     }
@@ -185,6 +193,7 @@ template <class Vec, class Piece, class Id>
 __global__ void __launch_bounds__(kThreads)
     join_rows_kernel(const __grid_constant__ SplitRows split, unsigned each, Fault* fault) {
   constexpr int kUnroll = 4, kPieces = sizeof(Vec) / sizeof(Piece);
+  constexpr unsigned kWide = sizeof(Vec), kNarrow = sizeof(Piece);
   constexpr int kTile = kThreads * kUnroll;
   constexpr unsigned kAll = (1u << kPieces) - 1;
   const std::int64_t tiles = n_tiles(split.n * each, kTile);
@@ -207,8 +216,7 @@ __global__ void __launch_bounds__(kThreads)
       to[u] = reinterpret_cast<Vec*>(split.whole.data + target * split.whole.stride) + place.column;
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
-        const char* from =
-            locate(split, std::int64_t{place.column} * sizeof(Vec) + k * sizeof(Piece), row);
+        const char* from = locate(split, place.column * kWide + k * kNarrow, row);
         if (from == nullptr) continue;
         value[u].pieces[k] = __ldcs(reinterpret_cast<const Piece*>(from));
         present[u] |= 1u << k;

@@ -114,7 +114,8 @@ void split_on_device(const Transfer& t, const Launch& launch) {
   whole.divides(t.row_bytes);
   for (int k = 0; k < t.n_parts; ++k) {
     const Part& part = t.parts[k];
-    split.parts[k] = part;
+    split.parts[k] = Field{part.data, part.stride, static_cast<unsigned>(part.offset),
+                           static_cast<unsigned>(part.bytes)};
     piece.divides(part.data);
     piece.divides(part.stride);
     piece.divides(part.offset);

@@ -43,6 +43,8 @@ struct Part {
 };
 
 constexpr int kMaxParts = 16;
+/// Kernels count the bytes of a row in 32 bits.
+constexpr std::int64_t kMaxRowBytes = std::int64_t{1} << 30;
 
 /// For i in [0, n): field by field, row whole_ids[i] of `whole` and row parts_ids[i] of `parts` are
 /// copied one to the other, or the parts added to the whole. All pointers belong to the caller. The

@@ -57,6 +57,15 @@ def test_gather_names_the_argument_that_does_not_fit(
         gather(table, index, out)
 
 
+def test_a_row_of_more_than_a_gibibyte_is_refused() -> None:
+    wide = np.broadcast_to(np.zeros((1, 1), "u1"), (1, (1 << 30) + 1))
+    with pytest.raises(ValueError, match="table must have contiguous rows"):
+        gather(wide, ids(), np.zeros((0, (1 << 30) + 1), "u1"))
+    table = Table(0, (1 << 30) + 1, "u1", capacity=1)
+    with pytest.raises(ValueError, match="table must have rows of at most 1073741824 bytes, got"):
+        gather(table, ids(), np.zeros((0, (1 << 30) + 1), "u1"))
+
+
 def test_a_read_only_output_is_refused() -> None:
     out = zeros(1, 4)
     out.flags.writeable = False

@@ -189,6 +189,8 @@ Prepared prepare(const Rows& rows, const PartArrays& parts, bool to_parts) {
   const char* const name = to_parts ? "out" : "values";
   GS_CHECK(!parts.empty() && parts.size() <= kMaxParts, name, " must be 1 to ", kMaxParts,
            " arrays, got ", parts.size());
+  GS_CHECK(rows.row_bytes <= kMaxRowBytes, "table must have rows of at most ", kMaxRowBytes,
+           " bytes, got ", rows.row_bytes);
   Prepared prepared;
   Transfer& t = prepared.transfer;
   t.whole = rows.data;

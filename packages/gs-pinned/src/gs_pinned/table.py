@@ -102,7 +102,7 @@ class Table:
             lock="cuda" if locks else "none",
             device=device.current_device() if locks else 0,
         )
-        self._grow(max(int(rows), 1))
+        self._grow(int(rows))
         self._rows = int(rows)
 
     @property
@@ -347,10 +347,10 @@ class Table:
         )
 
     def _grow(self, rows: int) -> None:
-        """Commits memory for ``rows`` rows."""
+        """Commits memory for ``rows`` rows; a page at least, so that views have an address."""
         memory = self._memory
         refused_before = bool(memory.refusal)
-        memory.grow(rows * self._layout.row_bytes, may_be_pageable=self._may_be_pageable)
+        memory.grow(max(rows * self._layout.row_bytes, 1), may_be_pageable=self._may_be_pageable)
         if memory.refusal and not refused_before:
             warnings.warn(
                 f"page-locking {memory.size} bytes was refused ({memory.refusal}); the table is "
