@@ -36,9 +36,11 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _torch_kernels_are_loaded() -> None:
-    """The first launch of a kernel may wait for the whole device, the latched stream included."""
-    assert (torch.full((2, 2), 1.0, device="cuda") == 1).all()
+def _everything_is_loaded() -> None:
+    """The first launch of a kernel, and locking memory, may wait for the latched stream."""
+    out = torch.full((1, 48), 1.0, device="cuda")
+    gather(Table(1, 48, pinned=False), torch.zeros(1, dtype=torch.int64, device="cuda"), out)
+    assert (out == 0).all()
 
 
 @pytest.fixture
@@ -108,10 +110,10 @@ def test_a_scatter_returns_before_it_is_done(latch: Signal, pinned: bool, add: b
 
 def test_storing_returns_before_it_is_done_and_the_slot_tells_when(latch: Signal) -> None:
     values = torch.arange(10.0, device="cuda")[:, None].repeat(1, 48)
-    positions = ids(9, 0)
+    positions, ring = ids(9, 0), Ring(1 << 16)
     torch.cuda.synchronize()
     stream = held(latch)
-    slot = store_compact(values, positions, Ring(1 << 16), stream=stream)
+    slot = store_compact(values, positions, ring, stream=stream)
     assert not slot.is_ready
     with pytest.raises(TimeoutError, match=r"the rows did not land in 0\.0 s"):
         slot.wait(0.0)
