@@ -23,11 +23,12 @@ struct Geometry {
 /// What of a row does not depend on the view.
 struct Row {
   float mean[3];
-  float norm1;    // |x| + |y| + |z|
-  float s_max;    // largest scale within reach
-  float cov[6];   // world covariance of the largest scales within reach: xx xy xz yy yz zz
-  float spin;     // bound of |R' - R| over rotations within reach
-  float opacity;  // largest within reach, if has_opacity
+  float norm1;     // |x| + |y| + |z|
+  float scale[3];  // largest within reach
+  float s_max;     // largest of the three
+  float cov[6];    // world covariance of the largest scales within reach: xx xy xz yy yz zz
+  float spin;      // bound of |R' - R| over rotations within reach
+  float opacity;   // largest within reach, if has_opacity
   bool has_opacity;
 };
 
@@ -183,6 +184,7 @@ GS_CULL_HD bool load_place(const Geometry& rows, std::int64_t i, const Options& 
     float s = rows.scales[3 * i + c];
     s = options.activated ? fabsf(s) + options.move_scales : expf(s + options.move_scales);
     finite = finite && detail::is_finite(row->mean[c]) && detail::is_finite(s);
+    row->scale[c] = s;
     s_max = detail::larger(s_max, s);
   }
   row->norm1 = fabsf(row->mean[0]) + fabsf(row->mean[1]) + fabsf(row->mean[2]);
@@ -190,14 +192,11 @@ GS_CULL_HD bool load_place(const Geometry& rows, std::int64_t i, const Options& 
   return finite;
 }
 
-/// The rest of the row. False when its rotation is undefined (zero or not finite), which gsplat
-/// gives no radius.
+/// The rest of the row, after load_place(). False when its rotation is undefined (zero or not
+/// finite), which gsplat gives no radius.
 GS_CULL_HD bool load_shape(const Geometry& rows, std::int64_t i, const Options& options, Row* row) {
-  float s[3], q[4], norm2 = 0;
-  for (int c = 0; c < 3; ++c) {
-    const float raw = rows.scales[3 * i + c];
-    s[c] = options.activated ? fabsf(raw) + options.move_scales : expf(raw + options.move_scales);
-  }
+  const float* const s = row->scale;
+  float q[4], norm2 = 0;
   for (int c = 0; c < 4; ++c) q[c] = rows.quats[4 * i + c];
   row->has_opacity = rows.opacities != nullptr;
   if (row->has_opacity) {
