@@ -7,7 +7,11 @@ import torch
 
 from gs_order import and_counts, estimate_xor_counts, order, plan, reference, xor_counts
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # torch says once that counting synchronisations is a prototype.
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+]
 
 KINDS = ("load", "retain", "store", "carry", "returning", "final")
 
