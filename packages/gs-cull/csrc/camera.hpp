@@ -33,7 +33,9 @@ struct Options {
 
 /// Rows with dot(n, mean) + d + k * s_max + margin < 0 cannot show, where s_max is the largest
 /// scale and margin a small multiple of n_abs * |mean|_1 + d_abs that covers rounding.
-struct Plane {
+///
+/// Aligned so that a device reads it in two loads.
+struct alignas(16) Plane {
   float n[3], d;
   float k, n_abs, d_abs;
 };

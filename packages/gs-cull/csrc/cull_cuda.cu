@@ -9,6 +9,8 @@ namespace gs::cull {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kBlocksPerMultiprocessor =
+    3;  // of the kernels that test rows; limits registers to 80
 constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int kWordsPerThread = 4;
 constexpr int kWordsPerChunk = kThreads * kWordsPerThread;
@@ -19,11 +21,14 @@ __host__ __device__ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b)
   return (a + b - 1) / b;
 }
 
-/// Views of word w that there are.
-__device__ inline std::uint32_t present_views(int n_views, int w) {
+/// Views in word w of a mask.
+__device__ inline int views_in_word(int n_views, int w) {
   const int left = n_views - 32 * w;
-  return left >= 32 ? 0xffffffffu : (1u << left) - 1;
+  return left < 32 ? left : 32;
 }
+
+/// The bits of the first n views of a word, 0 < n <= 32.
+__device__ inline std::uint32_t first_bits(int n) { return kFullWarp >> (32 - n); }
 
 /// Pairs of one of a warp's rows and one of 32 views that the planes let through. They wait until
 /// there is one for every lane: rows far apart would otherwise each keep a warp busy alone.
@@ -49,17 +54,17 @@ __device__ inline void test_pairs(const Geometry& geometry, std::int64_t stored,
   __syncwarp();
 }
 
-/// Which of 32 views see this lane's row, of those in `look`. With `only_whether`, rows that were
-/// seen once are not looked at again. All lanes of the warp must call it.
+/// Which of n <= 32 views see this lane's row, of those in `look`. With `only_whether`, rows that
+/// were seen once are not looked at again. All lanes of the warp must call it.
 __device__ inline std::uint32_t views_of_row(const Geometry& geometry, std::int64_t stored,
-                                             const Row& place, const Camera* cameras,
+                                             const Row& place, const Camera* cameras, int n,
                                              std::uint32_t look, bool only_whether,
                                              const Options& options, WarpQueue* queue) {
   const int lane = threadIdx.x % 32;
   queue->words[lane] = 0;
   __syncwarp();
   int waiting = 0;
-  for (int v = 0; v < 32; ++v) {
+  for (int v = 0; v < n; ++v) {
     const bool wanted = (look >> v & 1) && !(only_whether && queue->words[lane] != 0);
     const bool passes = wanted && passes_planes(cameras[v], place);
     const unsigned together = __ballot_sync(kFullWarp, passes);
@@ -99,7 +104,7 @@ __global__ void prepare_cameras_kernel(const float* __restrict__ viewmats,  // (
 }
 
 template <CameraModel kModel>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     mark_kernel(Geometry geometry, Layout layout, const Camera* __restrict__ cameras, int n_views,
                 Options options,
                 std::uint32_t* __restrict__ bits,  // (ceil(n_rows / 32),)
@@ -130,10 +135,11 @@ __global__ void __launch_bounds__(kThreads)
     const unsigned not_finite = __ballot_sync(kFullWarp, exists && !finite);
     bool seen = false;
     for (int w = 0; w < n_words; ++w) {
-      const std::uint32_t wanted = views != nullptr ? views[w] : present_views(n_views, w);
+      const int n = views_in_word(n_views, w);
+      const std::uint32_t wanted = views != nullptr ? views[w] : first_bits(n);
       const std::uint32_t look = finite && !seen ? wanted : 0;
       if (!__any_sync(kFullWarp, look != 0)) continue;
-      seen = views_of_row(geometry, stored, place, cameras + 32 * w, look, true, options,
+      seen = views_of_row(geometry, stored, place, cameras + 32 * w, n, look, true, options,
                           &queues[threadIdx.x / 32]) != 0 ||
              seen;
     }
@@ -209,7 +215,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <CameraModel kModel>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     write_mask_kernel(Geometry geometry, Layout layout, const Camera* __restrict__ cameras,
                       int n_views, Options options, std::int64_t n_visible,
                       const std::int32_t* __restrict__ ids,  // (U,)
@@ -235,12 +241,12 @@ __global__ void __launch_bounds__(kThreads)
   for (int w = 0; w < n_words; ++w) {
     if (threadIdx.x < 32) sums[threadIdx.x] = 0;
     __syncthreads();
-    const std::uint32_t look = !usable            ? 0
-                               : views != nullptr ? views[w]
-                                                  : present_views(n_views, w);
-    const std::uint32_t word = views_of_row(geometry, stored, place, cameras + 32 * w, look, false,
-                                            options, &queues[threadIdx.x / 32]);
-    for (int v = 0; v < 32; ++v) {
+    const int n = views_in_word(n_views, w);
+    const std::uint32_t wanted = views != nullptr ? views[w] : first_bits(n);
+    const std::uint32_t word =
+        views_of_row(geometry, stored, place, cameras + 32 * w, n, usable ? wanted : 0, false,
+                     options, &queues[threadIdx.x / 32]);
+    for (int v = 0; v < n; ++v) {
       const unsigned together = __ballot_sync(kFullWarp, word >> v & 1);
       if (lane == 0 && together != 0) atomicAdd(&sums[v], __popc(together));
     }

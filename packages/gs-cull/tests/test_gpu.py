@@ -175,7 +175,7 @@ def test_slots_give_global_ids() -> None:
         *tables, *arguments[3:], opacities=opacities[rows], blocks=blocks.in_slots(slots)
     )
     whole = gs_cull.cull(*arguments, opacities=opacities)
-    present = torch.isin(whole.ids // size, slots.cuda())
+    present = torch.isin((whole.ids // size).long(), slots.cuda())
     assert torch.equal(found.ids, whole.ids[present])
     assert torch.equal(found.mask, whole.mask[present])
 

@@ -331,7 +331,13 @@ class Blocks:
         )
 
     def _fit_all(self, rows: Rows) -> None:
-        self.fit(rows, np.arange(len(self), dtype=np.int32))
+        if is_torch(self.scale):
+            import torch
+
+            everything: Array = torch.arange(len(self), dtype=torch.int32, device=self.scale.device)
+        else:
+            everything = np.arange(len(self), dtype=np.int32)
+        self.fit(rows, everything)
 
     def fit(
         self,
