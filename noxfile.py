@@ -25,6 +25,13 @@ PACKAGES = (*PARTS, "gs-train")
 NATIVE = ("gs-cull", "gs-pinned", "gs-adam")
 NEEDS = {package: () for package in PARTS} | {"gs-train": PARTS}
 CPP_FILES = ("*.hpp", "*.cpp", "*.cu", "*.cuh")
+# Sizes that fit a GPU of 8 GB and a few minutes; the documented figures come from the defaults.
+GPU_BENCHMARKS = (
+    ("adam/bench_device.py", "--rows", "2000000"),
+    ("cull/bench_cull.py", "--n", "5000000"),
+    ("order/bench_plan.py", "--rows", "1000000"),
+    ("pinned/bench_transfer.py", "--rows", "4000000"),
+)
 
 
 @nox.session
@@ -103,13 +110,17 @@ def cuda_compile(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """All tests, with a GPU required; benchmarks write their JSON below build/bench."""
+    """All tests, with a GPU required, and short benchmarks with JSON below build/bench."""
     _install(session, *PACKAGES, extra="test")
     session.install("-c", str(CONSTRAINTS), "gsplat>=1.5.3", "ninja")
     environment = {"GS_REQUIRE_GPU": "1"}
-    for package in PACKAGES:
-        session.run("pytest", f"packages/{package}/tests", *session.posargs, env=environment)
-    session.run("pytest", "tests", *session.posargs, env=environment)
+    for folder in (*(f"packages/{package}/tests" for package in PACKAGES), "tests"):
+        session.run("pytest", folder, *session.posargs, env=environment)
+    out = ROOT / "build" / "bench"
+    out.mkdir(parents=True, exist_ok=True)
+    for script, *options in GPU_BENCHMARKS:
+        result = out / f"{Path(script).parent}-{Path(script).stem}.json"
+        _benchmark(session, f"benchmarks/{script}", *options, "--json", str(result))
 
 
 @nox.session
@@ -125,7 +136,7 @@ def bench(session: nox.Session) -> None:
     """One benchmark: ``nox -s bench -- benchmarks/adam/bench_rows.py --json out.json``."""
     _install(session, *PACKAGES, extra="test")
     session.install("-c", str(CONSTRAINTS), "fast-tsp", "matplotlib")
-    session.run("python", *session.posargs, env={"PYTHONPATH": str(ROOT / "benchmarks")})
+    _benchmark(session, *session.posargs)
 
 
 @nox.session
@@ -134,6 +145,10 @@ def docs(session: nox.Session) -> None:
     session.install("sphinx>=8", "myst-parser>=4", "furo")
     out = Path(session.create_tmp()) / "html"
     session.run("sphinx-build", "-W", "--keep-going", "-n", "docs", str(out))
+
+
+def _benchmark(session: nox.Session, *arguments: str) -> None:
+    session.run("python", *arguments, env={"PYTHONPATH": str(ROOT / "benchmarks")})
 
 
 def _install(session: nox.Session, *packages: str, extra: str | None = None) -> None:
