@@ -36,8 +36,8 @@ __device__ void take_step(const Step& k, float g, float& w, float& m, float& v) 
 }
 
 template <class Id>
-__global__ void __launch_bounds__(kThreads) device_step_kernel(const __grid_constant__ DeviceJob job,
-                                                               const Id* __restrict__ ids) {
+__global__ void __launch_bounds__(kThreads)
+    device_step_kernel(const __grid_constant__ DeviceJob job, const Id* __restrict__ ids) {
   __shared__ std::int64_t start;
   __shared__ int position[kRows];  // of each row's gradient among the block's ids, -1 without
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kRows;

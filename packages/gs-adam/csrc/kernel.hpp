@@ -21,7 +21,8 @@ struct Step {
 
 /// What a row has missed that was last updated at step s and sleeps until step t (docs: "What a
 /// sleeping row misses"). The movement of one value is
-/// exp_avg * total / y * (1 + rho^2 (skew2 - skew3 rho)), y = sqrt(exp_avg_sq) + eps, rho = eps / y.
+/// exp_avg * total / y * (1 + rho^2 (skew2 - skew3 rho)) with y = sqrt(exp_avg_sq) + eps and
+/// rho = eps / y.
 struct CatchUp {
   float total;   // sum of the step sizes, each with its decay
   float eps;     // their mean epsilon

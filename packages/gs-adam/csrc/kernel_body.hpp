@@ -360,7 +360,8 @@ struct Kernel {
             .run(Span{s.param + at, s.exp_avg + at, s.exp_avg_sq + at, g, nullptr, n});
         if (g != nullptr) finite = finite && is_finite(g, n);
       }
-      for (std::int64_t row = begin; !finite && row < end; ++row) bad_rows += !row_is_finite(job, row);
+      for (std::int64_t row = begin; !finite && row < end; ++row)
+        bad_rows += !row_is_finite(job, row);
     }
     return bad_rows;
   }

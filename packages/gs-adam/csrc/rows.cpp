@@ -13,7 +13,7 @@ namespace {
 // A piece of work for one thread: about a second-level cache, so that pieces balance.
 constexpr std::int64_t kPieceBytes = 1 << 18;
 constexpr std::int64_t kBytesPerValue = 28;
-constexpr std::int64_t kCheckGrain = 1 << 16;
+constexpr std::int64_t kCheckGrain = 1 << 13;
 
 std::int64_t id_at(const Ids& ids, std::int64_t i) {
   if (ids.narrow != nullptr) return ids.narrow[i];
@@ -29,6 +29,22 @@ std::int64_t first_not_increasing(const T* ids, std::int64_t first, std::int64_t
   for (std::int64_t i = std::max<std::int64_t>(first, 1); i < last; ++i)
     if (!(ids[i - 1] < ids[i])) return i;
   return -1;
+}
+
+std::int64_t first_not_increasing(const Ids& ids, std::int64_t first, std::int64_t last) {
+  return ids.narrow != nullptr ? first_not_increasing(ids.narrow, first, last)
+                               : first_not_increasing(ids.wide, first, last);
+}
+
+void throw_wrong_ids(const Ids& ids, std::int64_t n_rows, const char* name,
+                     std::int64_t not_increasing) {
+  const std::int64_t at = not_increasing;
+  GS_CHECK(at < 0, name, " must be sorted and unique, got ", id_at(ids, at), " after ",
+           id_at(ids, at - 1), " at position ", at);
+  if (ids.size == 0) return;
+  const std::int64_t low = id_at(ids, 0), high = id_at(ids, ids.size - 1);
+  GS_CHECK_AS(RangeError, low >= 0 && high < n_rows, name, " must be in [0, ", n_rows, "), got ",
+              low < 0 ? low : high);
 }
 
 bool is_beside(const Segment& left, const Segment& right) {
@@ -101,38 +117,37 @@ RowKernel chosen_kernel(Simd level) {
 
 void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool& pool) {
   if (ids.narrow == nullptr && ids.wide == nullptr) return;
-  if (ids.size == 0) return;
   std::atomic<std::int64_t> wrong{-1};
   pool.parallel_for(0, ids.size, kCheckGrain, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t at = ids.narrow != nullptr ? first_not_increasing(ids.narrow, first, last)
-                                                  : first_not_increasing(ids.wide, first, last);
+    const std::int64_t at = first_not_increasing(ids, first, last);
     if (at >= 0) wrong.store(at);
   });
-  const std::int64_t at = wrong.load();
-  GS_CHECK(at < 0, name, " must be sorted and unique, got ", id_at(ids, at), " after ",
-           id_at(ids, at - 1), " at position ", at);
-  GS_CHECK_AS(RangeError, id_at(ids, 0) >= 0 && id_at(ids, ids.size - 1) < n_rows, name,
-              " must be in [0, ", n_rows, "), got ",
-              id_at(ids, 0) < 0 ? id_at(ids, 0) : id_at(ids, ids.size - 1));
+  throw_wrong_ids(ids, n_rows, name, wrong.load());
 }
 
-void Rows::check_turn(std::int32_t step, const Ids& rows, std::int32_t floor,
-                      ThreadPool& pool) const {
-  if (last_step_ == nullptr) return;
+void Rows::check(std::int32_t step, const Ids& rows, std::int32_t floor, ThreadPool& pool) const {
+  if (last_step_ == nullptr) return check_ids(rows, n_rows_, "rows", pool);
   const bool dense = semantics_ == Semantics::kDense;
-  std::atomic<std::int64_t> wrong{-1};
+  const bool has_ids = rows.narrow != nullptr || rows.wide != nullptr;
+  std::atomic<std::int64_t> wrong{-1}, out_of_turn{-1};
   pool.parallel_for(0, rows.size, kCheckGrain, [&](std::int64_t first, std::int64_t last) {
+    if (has_ids) {
+      const std::int64_t at = first_not_increasing(rows, first, last);
+      if (at >= 0) wrong.store(at);
+      if (at >= 0 || id_at(rows, first) < 0 || id_at(rows, last - 1) >= n_rows_) return;
+    }
     for (std::int64_t i = first; i < last; ++i) {
       if (i + 32 < last) __builtin_prefetch(last_step_ + id_at(rows, i + 32));
       const std::int32_t done = std::max(floor, last_step_[id_at(rows, i)]);
-      if (done >= step || (dense && done != step - 1)) wrong.store(id_at(rows, i));
+      if (done >= step || (dense && done != step - 1)) out_of_turn.store(id_at(rows, i));
     }
   });
-  const std::int64_t row = wrong.load();
+  if (has_ids) throw_wrong_ids(rows, n_rows_, "rows", wrong.load());
+  const std::int64_t row = out_of_turn.load();
   if (row < 0) return;
   const std::int32_t done = std::max(floor, last_step_[row]);
-  GS_CHECK(done < step, "rows must be updated once a step, got row ", row,
-           " in step ", step, " after its update in step ", done);
+  GS_CHECK(done < step, "rows must be updated once a step, got row ", row, " in step ", step,
+           " after its update in step ", done);
   GS_CHECK(false, "rows must be updated in the order of steps, got row ", row, " in step ", step,
            " before its update in step ", step - 1);
 }
@@ -182,7 +197,8 @@ Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
 std::int64_t Rows::run(const Job& job, ThreadPool& pool) const {
   std::int64_t row_bytes = 0;
   for (const Tensor& t : tensors_) row_bytes += kBytesPerValue * t.width;
-  const std::int64_t grain = std::max<std::int64_t>(kPieceBytes / std::max<std::int64_t>(row_bytes, 1), 1);
+  const std::int64_t grain =
+      std::max<std::int64_t>(kPieceBytes / std::max<std::int64_t>(row_bytes, 1), 1);
   std::atomic<std::int64_t> bad_rows{0};
   pool.parallel_for(0, job.rows.size, grain, [&](std::int64_t first, std::int64_t last) {
     const std::int64_t bad = kernel_.run(job, first, last);

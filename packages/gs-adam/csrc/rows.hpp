@@ -60,9 +60,10 @@ class Rows {
   /// [n_rows] or null: the step that each row was last updated in.
   const std::int32_t* last_step() const { return last_step_; }
 
-  /// Throws gs::Error when a row cannot be updated in this step: it has been already, or (dense)
-  /// has not been in the step before. Rows count as updated in `floor` at least.
-  void check_turn(std::int32_t step, const Ids& rows, std::int32_t floor, ThreadPool& pool) const;
+  /// Throws what check_ids does, and gs::Error when a row cannot be updated in this step: it has
+  /// been already, or (dense) has not been in the step before. Rows count as updated in `floor` at
+  /// least.
+  void check(std::int32_t step, const Ids& rows, std::int32_t floor, ThreadPool& pool) const;
 
   /// One optimizer step on the rows given. Returns the number of rows with a NaN or Inf gradient.
   std::int64_t update(const StepPlan& plan, const Ids& rows, const Gradients& grads,

@@ -70,7 +70,8 @@ void Schedule::check(const std::vector<Options>& options, bool all_awake) const 
     if (series_.empty() || all_awake) continue;
     GS_CHECK(series_[g]->beta1() == o.beta1 && series_[g]->beta2() == o.beta2,
              "betas must stay (", series_[g]->beta1(), ", ", series_[g]->beta2(),
-             ") while rows sleep, got (", o.beta1, ", ", o.beta2, "); call flush() before the step");
+             ") while rows sleep, got (", o.beta1, ", ", o.beta2,
+             "); call flush() before the step");
   }
 }
 

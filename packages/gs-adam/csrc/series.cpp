@@ -38,12 +38,13 @@ Settled from_moments(const double (&weight)[5], double smallest_eps, double last
   if (weight[0] == 0) return {0.0f, static_cast<float>(last_eps), 0.0f, 0.0f, 2.0f};
   const double mean = weight[1] / weight[0];
   double raw[5] = {1, 1, 0, 0, 0};
-  for (int n = 2; n <= 4; ++n) raw[n] = weight[n] / (weight[0] * std::pow(mean, n));
+  double scale = weight[0] * mean;
+  for (int n = 2; n <= 4; ++n) raw[n] = weight[n] / (scale *= mean);
   const double skew2 = std::max(0.0, raw[2] - 1);
   const double skew3 = raw[3] - 3 * raw[2] + 2;
   const double skew4 = std::max(0.0, raw[4] - 4 * raw[3] + 6 * raw[2] - 3) + kMomentNoise;
   // |error| <= skew4 rho^4 mean / smallest.
-  const double trust = std::pow(kTolerance * smallest_eps / (mean * skew4), 0.25);
+  const double trust = std::sqrt(std::sqrt(kTolerance * smallest_eps / (mean * skew4)));
   return {static_cast<float>(weight[0]), static_cast<float>(mean), static_cast<float>(skew2),
           static_cast<float>(skew3), static_cast<float>(std::isfinite(trust) ? trust : 0.0)};
 }

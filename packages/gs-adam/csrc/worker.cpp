@@ -211,7 +211,8 @@ void Worker::wait_while_queued(Awaited is_awaited) {
                                      [&](const State::Pointer& task) { return is_awaited(*task); });
   });
   if (s.failure) std::rethrow_exception(s.failure);
-  GS_CHECK_AS(adam::ClosedError, !s.dropped, "worker must be open, got closed before all tasks had run");
+  GS_CHECK_AS(adam::ClosedError, !s.dropped,
+              "worker must be open, got closed before all tasks had run");
 }
 
 void Worker::wait(std::uint64_t ticket) {

@@ -82,8 +82,8 @@ Gradients gradients_from(py::handle object, const char* name, const std::vector<
     const Array array = matrix(list[k], item(name, k));
     check_width(array, tensors[k].width);
     const bool by_row = array.size(0) != rows.size;
-    GS_CHECK(!by_row || array.size(0) == n_rows, array.name(), " must have ", rows.size, " rows (or ",
-             n_rows, "), got shape ", array.shape_text());
+    GS_CHECK(!by_row || array.size(0) == n_rows, array.name(), " must have ", rows.size,
+             " rows (or ", n_rows, "), got shape ", array.shape_text());
     GS_CHECK(k == 0 || by_row == grads.by_row, name,
              " must have the same number of rows each, got ", array.size(0), " in ", array.name());
     grads.by_row = by_row;

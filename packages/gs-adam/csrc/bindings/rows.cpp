@@ -54,9 +54,8 @@ void BoundRows::check(std::int32_t step, const py::object& rows, const py::objec
                       std::int32_t floor) const {
   const Ids ids = ids_from(rows, "rows", n_rows());
   gradients_from(grads, "grads", rows_->tensors(), ids, n_rows());
-  check_sorted(ids, "rows");
   const py::gil_scoped_release nogil;
-  rows_->check_turn(step, ids, floor, *pool_);
+  rows_->check(step, ids, floor, *pool_);
 }
 
 Call BoundRows::update(const std::shared_ptr<StepPlan>& plan, const py::object& rows,
@@ -66,7 +65,7 @@ Call BoundRows::update(const std::shared_ptr<StepPlan>& plan, const py::object& 
   if (check) check_sorted(ids, "rows");
   return {ids, [=, gradients = std::move(gradients), tensors = rows_, pool = pool_,
                 count = nonfinite_rows_] {
-            if (check) tensors->check_turn(plan->step(), ids, floor, *pool);
+            if (check) tensors->check(plan->step(), ids, floor, *pool);
             const std::int64_t bad = tensors->update(*plan, ids, gradients, *pool);
             if (bad != 0) count->fetch_add(bad);
           }};
