@@ -23,7 +23,7 @@ CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
 PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam")
 PACKAGES = (*PARTS, "gs-train")
 NATIVE = ("gs-cull", "gs-pinned", "gs-adam")
-NEEDS = {package: () for package in PARTS} | {"gs-train": PARTS}
+NEEDS = dict.fromkeys(PARTS, ()) | {"gs-train": PARTS}
 CPP_FILES = ("*.hpp", "*.cpp", "*.cu", "*.cuh")
 # Sizes that fit a GPU of 8 GB and a few minutes; the documented figures come from the defaults.
 GPU_BENCHMARKS = (
