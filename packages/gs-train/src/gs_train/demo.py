@@ -32,7 +32,7 @@ class DemoConfig:
     """
 
     out: Path = Path("gs-demo")
-    steps: int = 600
+    steps: int = 400
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
     seed: int = 0
     overwrite: bool = False
