@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gs_cull.arrays import Array, Rows, check_kind, is_torch, native, on_host, true_ids, zeros
+from gs_cull.arrays import Array, Rows, check_kind, is_torch, native, true_ids, zeros
 from gs_cull.block_storage import load_blocks, save_blocks
 from gs_cull.cameras import Cameras, check_cameras
+from gs_cull.morton import morton_order
 from gs_cull.options import CameraModelName, Inflate, native_options
 from gs_cull.resident import ResidentBlocks
 from gs_cull.visibility import Visibility
@@ -97,7 +98,7 @@ class Blocks:
         blocks = cls._empty(len(means), block_size, means, activated, (slack_means, slack_scales))
         blocks._fit_all((means, scales, quats))
         if sort and len(means) > 0:
-            blocks.order = native(means).morton_order(means, blocks._cube())
+            blocks.order = morton_order(means, blocks.lower, blocks.upper)
             blocks._fit_all((means, scales, quats))
         return blocks
 
@@ -380,14 +381,6 @@ class Blocks:
         self.slack[index, 0] = self._base_slack[0]
         self.slack[index, 1] = self._base_slack[1]
         self._n_not_finite = None
-
-    def _cube(self) -> tuple[float, float, float, float]:
-        """The bounding cube of the finite means: low corner, cells of 2^-21 of it per unit."""
-        low = on_host(self.lower).min(0).astype(float)
-        extent = float((on_host(self.upper).max(0) - low).max())
-        if not 0 < extent < float("inf"):
-            return (0.0, 0.0, 0.0, 0.0)
-        return (low[0], low[1], low[2], 2.0**21 / extent)
 
     def _checked_ids(self, blocks: Any) -> Array:
         ids: Any
