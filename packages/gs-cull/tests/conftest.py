@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests marked ``gpu`` are skipped without a CUDA device; GS_REQUIRE_GPU=1 lets them run and fail instead."""
+"""Tests marked ``gpu`` are skipped without a CUDA device, unless GS_REQUIRE_GPU=1."""
 
 import os
 

@@ -350,7 +350,7 @@ class Blocks:
     ) -> None:
         """Fit blocks ``which``, the k-th at place ``stored[k]`` of the arrays, counted in blocks.
 
-        For who keeps blocks elsewhere than in one array; :meth:`refit` is for all others.
+        For rows that do not lie in one array; :meth:`refit` is for those that do.
 
         Args:
             rows: means, scales and quats.

@@ -11,8 +11,8 @@ def morton_order(means: Array, lower: Array, upper: Array) -> Array:
 
     Args:
         means: (N, 3) float32.
-        lower, upper: (blocks, 3) boxes that together hold the finite means tightly; lower > upper in
-            a box of none.
+        lower, upper: (blocks, 3) boxes that together hold the finite means tightly; a box of none
+            has lower > upper.
 
     Returns:
         (N,) int32 rows by 63-bit code, equal codes in the order of rows, rows that are not finite
