@@ -27,7 +27,7 @@ struct DeviceJob {
   DeviceTensor tensors[kMostDeviceTensors];
   std::int32_t n_tensors;
   std::int64_t n_rows;
-  Ids ids;  // sorted and unique, trusted; their gradients lie in the same order
+  Ids ids;      // sorted and unique, trusted; their gradients lie in the same order
   bool by_row;  // gradients are [n_rows, width] and there are no ids
 };
 

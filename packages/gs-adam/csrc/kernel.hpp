@@ -24,9 +24,9 @@ struct Step {
 /// exp_avg * total / y * (1 + rho^2 (skew2 - skew3 rho)) with y = sqrt(exp_avg_sq) + eps and
 /// rho = eps / y.
 struct CatchUp {
-  float total;   // sum of the step sizes, each with its decay
-  float eps;     // their mean epsilon
-  float skew2;   // second and third central moments of that epsilon, relative to its mean
+  float total;  // sum of the step sizes, each with its decay
+  float eps;    // their mean epsilon
+  float skew2;  // second and third central moments of that epsilon, relative to its mean
   float skew3;
   float trust;   // largest rho at which the formula is as exact as float32
   float decay1;  // beta1^(t-s)
@@ -102,8 +102,8 @@ struct Job {
   std::int32_t n_items;
   Ids rows;
   bool has_grads;
-  bool grads_by_row;        // gradient of row r at r, else at the row's position in `rows`
-  Ids pending;              // lookahead: sorted rows that have gradients, at their position here
+  bool grads_by_row;  // gradient of row r at r, else at the row's position in `rows`
+  Ids pending;        // lookahead: sorted rows that have gradients, at their position here
   bool use_pending;
   Absent absent;
   bool sleeps;              // rows with a gradient are first brought up to the step before

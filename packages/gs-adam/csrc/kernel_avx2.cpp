@@ -65,8 +65,8 @@ struct Vector {
     return static_cast<unsigned>(_mm256_movemask_ps(_mm256_and_ps(far, moves)));
   }
   static unsigned non_finite(Float g) {
-    return static_cast<unsigned>(_mm256_movemask_ps(
-        _mm256_cmp_ps(_mm256_sub_ps(g, g), _mm256_setzero_ps(), _CMP_NEQ_UQ)));
+    return static_cast<unsigned>(
+        _mm256_movemask_ps(_mm256_cmp_ps(_mm256_sub_ps(g, g), _mm256_setzero_ps(), _CMP_NEQ_UQ)));
   }
 };
 

@@ -112,7 +112,7 @@ struct Kernel {
   };
 
   /// Lanes beyond the formula's trust are summed term by term.
-  static Float replay(const Segment* segments, const Item& item, const Sleep Segment::*sleep,
+  static Float replay(const Segment* segments, const Item& item, const Sleep Segment::* sleep,
                       std::int32_t since, unsigned lanes, const Values& x, Float moved) {
     alignas(64) float m_at[V::kLanes], v_at[V::kLanes], moved_at[V::kLanes];
     V::All::store(m_at, x.m);
@@ -129,7 +129,7 @@ struct Kernel {
   }
 
   static void catch_up(const SleepVector& k, const Segment* segments, const Item& item,
-                       const Sleep Segment::*sleep, std::int32_t since, Values& x) {
+                       const Sleep Segment::* sleep, std::int32_t since, Values& x) {
     const Float inverse = V::div(V::set(1.0f), V::add(V::sqrt(x.v), k.eps));
     const Float rho = V::mul(k.eps, inverse);
     const Float correction =
@@ -150,10 +150,10 @@ struct Kernel {
     SleepVector missed;
     const Segment* segments;
     const Item* item;
-    const Sleep Segment::*sleep;
+    const Sleep Segment::* sleep;
     std::int32_t since;
 
-    Work(const Segment* all, const Item& which, const Missed& row, const Sleep Segment::*until)
+    Work(const Segment* all, const Item& which, const Missed& row, const Sleep Segment::* until)
         : step(all[which.segment].step),
           missed(kSleeps ? *row.of[which.segment] : CatchUp{}),
           segments(all),
@@ -196,7 +196,7 @@ struct Kernel {
   /// A vector of columns that several tensors share.
   template <bool kSleeps, bool kSteps, class Lanes>
   static void run_shared(const Job& job, const Item& item, const Missed& row,
-                         const Sleep Segment::*sleep, const Span& s, std::int64_t grad_row,
+                         const Sleep Segment::* sleep, const Span& s, std::int64_t grad_row,
                          std::int64_t out_row, Lanes lanes) {
     Work<kSleeps, kSteps> work(job.segments, item, row, sleep);
     Float g = V::set(0.0f);
@@ -235,7 +235,7 @@ struct Kernel {
 
   template <bool kSleeps, bool kSteps>
   static void run_item(const Job& job, const Item& item, const Missed& row,
-                       const Sleep Segment::*sleep, std::int64_t id, std::int64_t grad_row,
+                       const Sleep Segment::* sleep, std::int64_t id, std::int64_t grad_row,
                        std::int64_t out_row) {
     const Segment& segment = job.segments[item.segment];
     Span s;
@@ -243,8 +243,8 @@ struct Kernel {
     s.m = segment.exp_avg + id * segment.exp_avg_stride + item.offset;
     s.v = segment.exp_avg_sq + id * segment.exp_avg_sq_stride + item.offset;
     s.grad = grad_row >= 0 ? segment.grad + grad_row * segment.grad_stride + item.offset : nullptr;
-    s.out = segment.out != nullptr ? segment.out + out_row * segment.out_stride + item.offset
-                                   : nullptr;
+    s.out =
+        segment.out != nullptr ? segment.out + out_row * segment.out_stride + item.offset : nullptr;
     s.n = item.columns;
     if (item.parts == 1)
       Work<kSleeps, kSteps>(job.segments, item, row, sleep).run(s);
@@ -255,7 +255,7 @@ struct Kernel {
   }
 
   /// Fills `row` for a sleep that ends at the segments' `sleep`; false when there was none.
-  static bool look_up(const Job& job, const Sleep Segment::*sleep, Missed& row) {
+  static bool look_up(const Job& job, const Sleep Segment::* sleep, Missed& row) {
     const std::int32_t slept = (job.segments[0].*sleep).target - row.since;
     if (slept <= 0) return false;
     for (std::int32_t k = 0; k < job.n_segments; ++k) {
@@ -381,8 +381,7 @@ struct Kernel {
     Missed missed;
     std::int64_t bad_rows = 0;
     std::int64_t next = job.use_pending ? position_of(job.pending, id_at(job.rows, first)) : 0;
-    for (std::int64_t i = first; i < last && i < first + kPrefetchRows; ++i)
-      prefetch(job, i);
+    for (std::int64_t i = first; i < last && i < first + kPrefetchRows; ++i) prefetch(job, i);
     for (std::int64_t i = first; i < last; ++i) {
       if (i + kPrefetchRows < last) prefetch(job, i + kPrefetchRows);
       const std::int64_t row = id_at(job.rows, i);
@@ -395,9 +394,9 @@ struct Kernel {
       // A row that this step has already updated has nothing to come but being read.
       const bool done = missed.since >= job.step;
       const bool steps = !done && (at >= 0 || job.absent == Absent::kStep);
-      const Sleep Segment::*sleep = steps ? &Segment::before : &Segment::after;
-      const bool sleeps = (steps ? job.sleeps : job.absent == Absent::kSleep) &&
-                          look_up(job, sleep, missed);
+      const Sleep Segment::* sleep = steps ? &Segment::before : &Segment::after;
+      const bool sleeps =
+          (steps ? job.sleeps : job.absent == Absent::kSleep) && look_up(job, sleep, missed);
       for (std::int32_t k = 0; k < job.n_items; ++k) {
         if (sleeps && steps)
           run_item<true, true>(job, job.items[k], missed, sleep, row, at, i);

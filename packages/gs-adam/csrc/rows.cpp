@@ -48,11 +48,9 @@ void throw_wrong_ids(const Ids& ids, std::int64_t n_rows, const char* name,
 }
 
 bool is_beside(const Segment& left, const Segment& right) {
-  return right.param == left.param + left.width &&
-         right.exp_avg == left.exp_avg + left.width &&
+  return right.param == left.param + left.width && right.exp_avg == left.exp_avg + left.width &&
          right.exp_avg_sq == left.exp_avg_sq + left.width &&
-         right.param_stride == left.param_stride &&
-         right.exp_avg_stride == left.exp_avg_stride &&
+         right.param_stride == left.param_stride && right.exp_avg_stride == left.exp_avg_stride &&
          right.exp_avg_sq_stride == left.exp_avg_sq_stride &&
          right.step.from_gradient == left.step.from_gradient;
 }

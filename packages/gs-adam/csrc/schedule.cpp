@@ -68,10 +68,9 @@ void Schedule::check(const std::vector<Options>& options, bool all_awake) const 
     GS_CHECK(o.lr * o.weight_decay < 1, "lr * weight_decay must be below 1 where rows sleep, got ",
              o.lr * o.weight_decay);
     if (series_.empty() || all_awake) continue;
-    GS_CHECK(series_[g]->beta1() == o.beta1 && series_[g]->beta2() == o.beta2,
-             "betas must stay (", series_[g]->beta1(), ", ", series_[g]->beta2(),
-             ") while rows sleep, got (", o.beta1, ", ", o.beta2,
-             "); call flush() before the step");
+    GS_CHECK(series_[g]->beta1() == o.beta1 && series_[g]->beta2() == o.beta2, "betas must stay (",
+             series_[g]->beta1(), ", ", series_[g]->beta2(), ") while rows sleep, got (", o.beta1,
+             ", ", o.beta2, "); call flush() before the step");
   }
 }
 

@@ -31,7 +31,7 @@ class StepPlan {
 
   std::int32_t step_ = 0;
   std::vector<Step> constants_;
-  std::vector<Table> before_, after_;             // empty where rows do not sleep
+  std::vector<Table> before_, after_;  // empty where rows do not sleep
   std::vector<std::shared_ptr<Series>> series_;
 };
 

@@ -98,7 +98,7 @@ std::vector<CatchUp> Series::recent(std::int32_t target) {
     smallest = grows * std::min(first.eps, smallest);
     keep *= first.keep;
     settled = from_moments(weight, smallest, first.eps);
-    table[slept] = {settled.total, settled.eps,     settled.skew2,   settled.skew3,
+    table[slept] = {settled.total, settled.eps,    settled.skew2,  settled.skew3,
                     settled.trust, power1_[slept], power2_[slept], static_cast<float>(keep)};
   }
   if (longest == window_) settled_[target - window_] = settled;
@@ -109,7 +109,7 @@ void Series::distant(const void* series, std::int32_t since, std::int32_t target
   const Series& self = *static_cast<const Series*>(series);
   const Settled& settled = self.settled_[since];
   const std::int32_t slept = target - since;
-  *out = {settled.total, settled.eps,          settled.skew2,         settled.skew3,
+  *out = {settled.total, settled.eps,         settled.skew2,       settled.skew3,
           settled.trust, self.power1_[slept], self.power2_[slept], 1.0f};
   if (self.missed_[target].log_keep == self.missed_[since].log_keep) return;
   out->total = static_cast<float>(settled.total * self.kept(since + self.window_, target));

@@ -194,8 +194,8 @@ std::uint64_t Worker::submit(Task task) {
   auto queued = std::make_shared<State::Queued>();
   queued->ticket = s.next_ticket++;
   queued->task = std::move(task);
-  s.queue.insert(
-      std::upper_bound(s.queue.begin(), s.queue.end(), queued, &State::is_preferred), queued);
+  s.queue.insert(std::upper_bound(s.queue.begin(), s.queue.end(), queued, &State::is_preferred),
+                 queued);
   ++s.submitted;
   if (!s.thread.joinable()) s.thread = std::thread([&s] { s.run(); });
   s.wake.notify_all();

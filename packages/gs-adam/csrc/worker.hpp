@@ -21,8 +21,8 @@ struct ClosedError : Error {
 /// A piece of work on some rows.
 struct Task {
   std::int64_t step = 0;
-  int priority = 0;      // higher first among tasks of one step
-  bool is_update = true; // updates of one step are disjoint; others keep the order of submission
+  int priority = 0;       // higher first among tasks of one step
+  bool is_update = true;  // updates of one step are disjoint; others keep the order of submission
   Ids rows{nullptr, nullptr, 0};
   std::function<bool()> is_ready;  // polled; empty: at once
   std::function<void()> work;

@@ -31,8 +31,8 @@ void check_width(const Array& array, std::int64_t width) {
 std::int64_t writable_stride(const Array& array) {
   array.writable();
   GS_CHECK(array.size(0) <= 1 || array.row_stride() >= array.inner_size(), array.name(),
-           " must have rows that do not overlap, got a row stride of ", array.row_stride(),
-           " for ", array.inner_size(), " values");
+           " must have rows that do not overlap, got a row stride of ", array.row_stride(), " for ",
+           array.inner_size(), " values");
   return array.row_stride();
 }
 

@@ -16,7 +16,6 @@ namespace gs::adam {
 
 namespace py = pybind11;
 
-
 /// One pool per number of threads, shared by all optimizers of the module; 0: one per processor.
 std::shared_ptr<ThreadPool> shared_pool(int n_threads);
 

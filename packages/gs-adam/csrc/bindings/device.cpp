@@ -44,9 +44,8 @@ Ids device_ids(const py::object& object, int device) {
 }
 
 void device_step(const StepPlan& plan, const py::list& params, const py::list& exp_avg,
-                 const py::list& exp_avg_sq, const std::vector<int>& groups,
-                 const py::object& ids, const py::object& grads, int device,
-                 std::uintptr_t stream) {
+                 const py::list& exp_avg_sq, const std::vector<int>& groups, const py::object& ids,
+                 const py::object& grads, int device, std::uintptr_t stream) {
   const std::int64_t n_rows = Array(params[0], "params[0]").size(0);
   DeviceJob job{};
   job.n_rows = n_rows;

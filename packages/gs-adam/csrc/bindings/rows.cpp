@@ -77,12 +77,12 @@ Call BoundRows::flush(const std::shared_ptr<StepPlan>& plan, const py::object& r
   return {ids, [=, tensors = rows_, pool = pool_] { tensors->flush(*plan, ids, *pool); }};
 }
 
-Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps,
-                          const py::object& rows, const py::object& pending,
-                          const py::object& grads, const py::object& out) const {
+Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,
+                          const py::object& pending, const py::object& grads,
+                          const py::object& out) const {
   const Ids ids = ids_from(rows, "rows", n_rows());
-  const Ids pending_ids = pending.is_none() ? Ids{nullptr, nullptr, 0}
-                                            : ids_from(pending, "pending ids", n_rows());
+  const Ids pending_ids =
+      pending.is_none() ? Ids{nullptr, nullptr, 0} : ids_from(pending, "pending ids", n_rows());
   Gradients gradients =
       gradients_from(grads, "pending grads", rows_->tensors(), pending_ids, pending_ids.size);
   std::vector<Matrix> outputs = outputs_from(out, rows_->tensors(), ids.size);
@@ -129,8 +129,8 @@ void register_rows(py::module_& module) {
              const py::object& pending, const py::object& grads, const py::object& out) {
             run(self.lookahead(plan, steps, rows, pending, grads, out));
           },
-          py::arg("plan"), py::arg("steps"), py::arg("rows"), py::arg("pending"),
-          py::arg("grads"), py::arg("out"));
+          py::arg("plan"), py::arg("steps"), py::arg("rows"), py::arg("pending"), py::arg("grads"),
+          py::arg("out"));
 }
 
 }  // namespace gs::adam

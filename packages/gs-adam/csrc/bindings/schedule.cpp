@@ -49,9 +49,9 @@ std::shared_ptr<Series> series_from(const py::dict& state, std::int32_t step) {
   const auto settled = state["settled"].cast<py::array_t<float, py::array::c_style>>();
   GS_CHECK(missed.ndim() == 2 && missed.shape(0) == step + 1 && missed.shape(1) == kMissedFields,
            "missed must have shape (", step + 1, ", ", kMissedFields, ")");
-  GS_CHECK(settled.ndim() == 2 && settled.shape(0) == step + 1 &&
-               settled.shape(1) == kSettledFields,
-           "settled must have shape (", step + 1, ", ", kSettledFields, ")");
+  GS_CHECK(
+      settled.ndim() == 2 && settled.shape(0) == step + 1 && settled.shape(1) == kSettledFields,
+      "settled must have shape (", step + 1, ", ", kSettledFields, ")");
   auto series =
       std::make_shared<Series>(state["beta1"].cast<double>(), state["beta2"].cast<double>(),
                                std::max<std::int64_t>(1024, 2 * static_cast<std::int64_t>(step)));
@@ -76,8 +76,8 @@ void register_schedule(py::module_& module) {
            }),
            py::arg("n_groups"), py::arg("semantics"), py::arg("bias_correction"))
       .def_property_readonly("step", &Schedule::step)
-      .def_property_readonly(
-          "nonfinite_rows", [](const Schedule& self) { return self.nonfinite_rows()->load(); })
+      .def_property_readonly("nonfinite_rows",
+                             [](const Schedule& self) { return self.nonfinite_rows()->load(); })
       .def(
           "begin",
           [](Schedule& self, const std::vector<std::array<double, 5>>& options, bool all_awake) {
@@ -92,8 +92,8 @@ void register_schedule(py::module_& module) {
           "restore",
           [](Schedule& self, std::int32_t step, const std::vector<py::dict>& groups) {
             GS_CHECK(step >= 0, "step must be at least 0, got ", step);
-            GS_CHECK(static_cast<int>(groups.size()) == self.n_groups(),
-                     "schedule must have ", self.n_groups(), " groups, got ", groups.size());
+            GS_CHECK(static_cast<int>(groups.size()) == self.n_groups(), "schedule must have ",
+                     self.n_groups(), " groups, got ", groups.size());
             std::vector<std::shared_ptr<Series>> series;
             for (const py::dict& state : groups) series.push_back(series_from(state, step));
             self.restore(step, std::move(series));
