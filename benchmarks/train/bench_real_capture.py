@@ -28,6 +28,7 @@ from torch import Tensor
 from gs_order import ViewSampler
 from gs_train.config import FitConfig
 from gs_train.data import Capture, load_capture, read_image
+from gs_train.densify import AdcConfig
 from gs_train.feed import ImageFeed
 from gs_train.fit import fit
 from gs_train.initialize import rows_from_points
@@ -39,16 +40,19 @@ from gs_train.schedule import LearningRates
 COLUMNS = ("psnr", "ssim", "n_gaussians", "images_per_second", "peak_device_mb")
 
 
-def ours(data: Path, seed: int, steps: int, strategy: str, cap: int | None) -> dict[str, float]:
+def ours(data: Path, seed: int, options: argparse.Namespace) -> dict[str, float]:
     """One run of the command line's ``fit``."""
+    # Absolute gradients are larger; this threshold grows about as many Gaussians.
+    absgrad = AdcConfig(absgrad=True, grow_grad2d=0.0012)
     with tempfile.TemporaryDirectory() as out:
         config = FitConfig(
             data=data,
             out=Path(out) / "run",
-            steps=steps,
+            steps=options.steps,
             seed=seed,
-            strategy=strategy,  # type: ignore[arg-type]
-            cap=cap,
+            strategy=options.strategy,
+            cap=options.cap,
+            adc=absgrad if options.absgrad else AdcConfig(),
             renderer="gsplat",
             checkpoint_every=0,
         )
@@ -153,6 +157,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--strategy", choices=("adc", "mcmc"), default="adc")
     parser.add_argument("--cap", type=int)
+    parser.add_argument("--absgrad", action="store_true")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -161,9 +166,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         capture = load_capture(options.capture, cache_dir=Path(cache))
         for seed in options.seeds:
-            runs["gs-train"].append(
-                ours(options.capture, seed, options.steps, options.strategy, options.cap)
-            )
+            runs["gs-train"].append(ours(options.capture, seed, options))
             if not options.no_peer:
                 runs["gsplat's loop"].append(gsplats_loop(capture, seed, options.steps))
     print(f"{options.strategy}, {options.steps} steps, seeds {options.seeds}: mean (least to most)")
