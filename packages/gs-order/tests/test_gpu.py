@@ -53,6 +53,8 @@ def synchronisations(call):
 def test_a_device_plan_equals_the_host_plan_and_waits_once(
     batch, monkeypatch, retain, ahead, known
 ):
+    # Thirteen microbatches at a time, as with five million rows.
+    monkeypatch.setattr("gs_order.plan_torch._GROUP_ELEMENTS", 13 * len(batch[0]))
     if not known:
         monkeypatch.setattr("gs_order.plan_torch._has_nonzero_static", lambda device_type: False)
     views = np.random.default_rng(1).permutation(40)

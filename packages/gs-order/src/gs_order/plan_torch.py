@@ -81,7 +81,7 @@ class Planner:
         For a capacity the rows given up are chosen here too.
         """
         n = self.n_views
-        visible, shared, final, first = (self._zeros() for _ in range(4))
+        visible, shared = self._zeros(), self._zeros()
         for start, stop in self._groups():
             seen = self.seen_from(start - 1, stop)
             visible[start:stop] = seen[1:].sum(dim=1)
@@ -89,19 +89,15 @@ class Planner:
                 shared[start:stop] = (seen[1:] & seen[:-1]).sum(dim=1)
             for i in range(start, stop):
                 self.last.masked_fill_(seen[i - start + 1], i)
-        for start, stop in reversed(self._groups()):
-            group = torch.arange(start, stop, dtype=torch.int16, device=self.device)[:, None]
-            final[start:stop] = (self.last == group).sum(dim=1)
-            if retain == "last_use":
-                for i in range(stop - 1, start - 1, -1):
-                    self.first.masked_fill_(self.seen_by(i), i)
-                first[start:stop] = (self.first == group).sum(dim=1)
+        final = self._tally(self.last)
         together = visible
         if retain == "previous":
             load = visible - shared
             store = torch.cat([visible[:-1] - shared[1:], visible[-1:]])
         elif retain == "last_use":
-            load, store = first, final
+            for i in reversed(range(n)):
+                self.first.masked_fill_(self.seen_by(i), i)
+            load, store = self._tally(self.first), final
         else:
             together = torch.stack(
                 [self.seen_from(i, min(i + ahead + 1, n)).any(dim=0).sum() for i in range(n)]
@@ -120,6 +116,15 @@ class Planner:
 
     def _zeros(self) -> Tensor:
         return torch.zeros(self.n_views, dtype=torch.int64, device=self.device)
+
+    def _tally(self, times: Tensor, start: int = 0) -> Tensor:
+        """(B,) int64: how many of ``times`` (U,) int16 are each microbatch; 0 before ``start``."""
+        tally = self._zeros()
+        for first in range(start, self.n_views, self.group):
+            stop = min(first + self.group, self.n_views)
+            group = torch.arange(first, stop, dtype=torch.int16, device=self.device)[:, None]
+            tally[first:stop] = (times == group).sum(dim=1)
+        return tally
 
     def _stray_bits(self) -> Tensor:
         """Whether a bit beyond the views is set, as a bool on the device."""
@@ -173,25 +178,15 @@ class Planner:
         """
         idle = waiting & (next_use > horizon)
         excess = beyond + idle.sum()
-        # [j]: rows that wait for j or a later one; none for n.
-        waits = self._waits_for(idle, next_use, horizon)
-        from_end = waits.flip(0).cumsum(0).flip(0)
-        gone = idle & (from_end[next_use.long()] <= excess)
-        # The one j of whose rows some go and some stay: the last with more than the excess.
+        waits = self._tally(torch.where(idle, next_use, -1), horizon + 1)
+        from_end = waits.flip(0).cumsum(0).flip(0)  # [j]: rows that wait for j or a later one
+        # The one j of whose rows some go and some stay: the last with more than the excess. It is
+        # compared with, never indexed by: an index of no dimensions is read back by the host.
         divided = (from_end > excess).sum() - 1
+        gone = idle & (next_use > divided)
         of_it = idle & (next_use == divided)
         from_highest_row = of_it.sum() - of_it.cumsum(0)
-        left = excess - from_end[(divided + 1).clamp(max=self.n_views)]
-        return gone | (of_it & (from_highest_row < left))
-
-    def _waits_for(self, idle: Tensor, next_use: Tensor, horizon: int) -> Tensor:
-        """(n + 1,) int64: how many idle rows wait for each microbatch after ``horizon``."""
-        waits = torch.zeros(self.n_views + 1, dtype=torch.int64, device=self.device)
-        for start in range(horizon + 1, self.n_views, self.group):
-            stop = min(start + self.group, self.n_views)
-            js = torch.arange(start, stop, dtype=torch.int16, device=self.device)[:, None]
-            waits[start:stop] = ((next_use == js) & idle).sum(dim=1)
-        return waits
+        return gone | (of_it & (from_highest_row < excess - gone.sum()))
 
     def lists(self, retain: str | int, counts: Counts) -> Lists:
         """All lists, with nothing asked of the device."""
@@ -278,8 +273,10 @@ def _next_bit(words: Tensor, start: int, n: int) -> Tensor:
         bits = words[word].long() & 0xFFFFFFFF
         if word == start // 32:
             bits = bits >> (start % 32) << (start % 32)
-        lowest = (bits & -bits).double().log2()  # exact: a power of two, or -inf for none
-        found = torch.where(bits != 0, lowest.clamp(min=0).int() + 32 * word, found)
+        # The lowest bit alone is a power of two: float32 holds it, and its exponent is exact, which
+        # a logarithm need not be on every device.
+        position = torch.frexp((bits & -bits).float()).exponent - 1
+        found = torch.where(bits != 0, position + 32 * word, found)
     return found.to(torch.int16)
 
 
