@@ -8,9 +8,11 @@
 #include <thread>
 
 #include "gs/error.hpp"
+#include "held_streams.hpp"
 #include "signal_word.hpp"
 
 #if defined(GS_WITH_CUDA)
+#include "fault.hpp"
 #include "gs/cuda/check.hpp"
 #include "stream_word.hpp"
 #include "transfer_cuda.hpp"
@@ -47,6 +49,7 @@ Signal::~Signal() {
     in_flight_.forget();
     return;
   }
+  forget_held_streams(this);
   if (!in_flight_.busy()) {
     give_word(word_, locked_);
   } else {
@@ -79,8 +82,8 @@ void Signal::poison(const std::string& reason) {
 #if defined(GS_WITH_CUDA)
 
 void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
-  std::lock_guard<std::mutex> guard(mutex_);
-  if (poisoned_) return;
+  std::lock_guard<std::mutex> order(writes_);
+  if (is_poisoned()) return;
   cuda::DeviceGuard on(device);
   cudaEvent_t made = nullptr;
   GS_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync));
@@ -89,6 +92,7 @@ void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
   write_word_on(word_, value, device, stream);
   GS_CUDA_TRY(cudaEventRecord(made, cuda::as_stream(stream)));
   in_flight_.record(device, stream);
+  std::lock_guard<std::mutex> guard(mutex_);
   const std::uint32_t reached = this->value();
   pending_.erase(std::remove_if(pending_.begin(), pending_.end(),
                                 [&](const Pending& p) { return p.value <= reached; }),
@@ -98,8 +102,14 @@ void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
 }
 
 void Signal::wait_on(int device, std::uintptr_t stream, std::uint32_t value) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  // Before the enqueuing, so that the end of the process can't come in between.
+  for (std::uint32_t last = awaited_;
+       value > last && !awaited_.compare_exchange_weak(last, value);) {
+  }
+  note_held_stream(this);
+  // What may wait for the whole device comes before anything on it waits for us.
   load_kernels(device);
+  (void)fault_record(device);
   wait_word_on(word_, value, device, stream);
   in_flight_.record(device, stream);
 }

@@ -2,6 +2,7 @@
 // A number that only grows, set and waited for by streams and by host threads.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -33,7 +34,10 @@ class Signal {
   ~Signal();
 
   std::uint32_t* word() const { return word_; }
-  std::uint32_t value() const { return __atomic_load_n(word_, __ATOMIC_ACQUIRE); }
+  /// kPoison when poisoned, even if a stream has written its word since.
+  std::uint32_t value() const {
+    return is_poisoned() ? kPoison : __atomic_load_n(word_, __ATOMIC_ACQUIRE);
+  }
   bool is_poisoned() const { return __atomic_load_n(&poisoned_, __ATOMIC_ACQUIRE); }
   std::string reason() const;
 
@@ -43,7 +47,12 @@ class Signal {
   /// Every waiter, thread or stream, is released; threads learn the reason.
   void poison(const std::string& reason);
 
-  /// Enqueued on a stream. Throw gs::CudaError, also in a build without CUDA.
+  /// Whether a stream may be waiting for a value not reached yet.
+  bool holds_streams() const { return value() < awaited_; }
+
+  /// Enqueued on a stream. May block while the stream's queue is full, and keep no other thread
+  /// from set() and poison() meanwhile: they may be what empties it. Throw gs::CudaError, also in a
+  /// build without CUDA.
   void set_on(int device, std::uintptr_t stream, std::uint32_t value);
   void wait_on(int device, std::uintptr_t stream, std::uint32_t value);
 
@@ -66,6 +75,8 @@ class Signal {
   const int pid_;
   std::uint32_t* const word_;
   bool poisoned_ = false;
+  std::atomic<std::uint32_t> awaited_{0};  // the largest value that a stream was told to wait for
+  std::mutex writes_;                      // taken before mutex_; keeps set_on calls in order
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::string reason_;

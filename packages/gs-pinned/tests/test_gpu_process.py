@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that fork, or end, while a device uses their memory."""
+"""Processes that fork, or end, while a device uses their memory.
+
+Checked mode would wait for the stream before each transfer: for ever, where the stream waits for
+the script's next line. So it is off.
+"""
 
 from collections.abc import Callable
 
@@ -9,6 +13,31 @@ pytestmark = pytest.mark.gpu
 
 
 Script = Callable[..., str]
+
+# A gather behind a wait that nobody ends, by stream memory operations or by kernels.
+HELD = """
+import os
+import torch
+from gs_pinned import Signal, Table, _core, gather
+_core.use_stream_operations(os.environ["WAY"] == "operations")
+table, signal, stream = Table(1000, 48), Signal(), torch.cuda.Stream()
+ids, out = torch.arange(1000, device="cuda"), torch.empty(1000, 48, device="cuda")
+torch.cuda.synchronize()
+def hold(value=1):
+    signal.wait_on(stream, value)
+    gather(table, ids, out, stream=stream)
+"""
+HOLD = HELD + "hold()\n"
+
+
+@pytest.fixture(autouse=True)
+def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GS_CHECK_INDEX", "0")
+
+
+@pytest.fixture(params=["operations", "kernels"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_the_interpreter_ends_in_the_middle_of_copies(run_script: Script) -> None:
@@ -31,19 +60,92 @@ def test_the_interpreter_ends_in_the_middle_of_copies(run_script: Script) -> Non
     )
 
 
-def test_the_interpreter_ends_while_a_stream_waits_for_it(run_script: Script) -> None:
-    run_script(
-        """
-        import torch
-        from gs_pinned import Signal, Table, gather
-        table, signal, stream = Table(1000, 48), Signal(), torch.cuda.Stream()
-        ids, out = torch.arange(1000, device="cuda"), torch.empty(1000, 48, device="cuda")
-        torch.cuda.synchronize()
-        signal.wait_on(stream, 1)
-        gather(table, ids, out, stream=stream)
-        signal.poison("ending")
-        """
+def test_the_interpreter_ends_after_poison(run_script: Script, way: str) -> None:
+    run_script(HOLD + 'assert not stream.query()\nsignal.poison("ending")\n', WAY=way)
+
+
+def test_the_interpreter_ends_while_a_stream_waits_for_it(run_script: Script, way: str) -> None:
+    run_script(HOLD + "assert not stream.query()\n", WAY=way)
+
+
+def test_handlers_of_the_end_may_wait_for_the_device(run_script: Script, way: str) -> None:
+    out = run_script(
+        HELD
+        + """
+import atexit
+from gs_pinned import PoisonedError
+@atexit.register
+def finish():
+    torch.cuda.synchronize()
+    try:
+        signal.wait(1)
+    except PoisonedError as error:
+        print(error)
+hold()
+""",
+        WAY=way,
     )
+    assert out == "the interpreter is ending\n"
+
+
+def test_what_is_referred_to_from_everywhere_ends_too(run_script: Script, way: str) -> None:
+    run_script(
+        HOLD
+        + """
+import builtins, sys
+builtins.kept = sys.modules["os"].kept = [table, signal, stream, out]
+cycle = [signal, table]
+cycle.append(cycle)
+""",
+        WAY=way,
+    )
+
+
+def test_a_thread_that_goes_on_holding_streams_does_not_stop_the_end(
+    run_script: Script, way: str
+) -> None:
+    run_script(
+        HELD
+        + """
+import threading
+from gs_pinned import PoisonedError
+held = threading.Event()
+def work():
+    global signal
+    while True:
+        try:
+            hold()
+        except PoisonedError:
+            signal = Signal()
+        held.set()
+threading.Thread(target=work, daemon=True).start()
+held.wait()
+""",
+        WAY=way,
+    )
+
+
+def test_exit_in_a_forked_child_leaves_the_parents_streams_alone(
+    run_script: Script, way: str
+) -> None:
+    out = run_script(
+        HOLD
+        + """
+import sys
+child = os.fork()
+if child == 0:
+    import atexit
+    atexit._run_exitfuncs()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert not stream.query() and not signal.is_poisoned
+signal.set(1)
+stream.synchronize()
+print("parent done")
+""",
+        WAY=way,
+    )
+    assert out == "parent done\n"
 
 
 def test_a_child_process_is_told_that_it_has_no_locked_memory(run_script: Script) -> None:

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.gpu
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
     _core.use_stream_operations(request.param == "operations")
     yield
-    torch.cuda.synchronize()
     _core.use_stream_operations(True)
 
 
@@ -81,13 +80,13 @@ def test_a_stream_waits_for_a_thread_that_waits_for_a_stream() -> None:
             ready.wait(step)
             work.set(step)
 
-    server = threading.Thread(target=serve)
+    server = threading.Thread(target=serve, daemon=True)
     server.start()
     for step in range(1, 50):
         ready.set_on(stream, step)
         work.wait_on(stream, step)
         done.set_on(stream, step)
-    done.wait(49, timeout_s=60.0)
+    done.wait(49, timeout_s=20.0)
     server.join()
 
 
@@ -125,7 +124,7 @@ def test_many_threads_wait_for_values_of_one_stream() -> None:
         signal.wait(value)
         reached.append(value)
 
-    threads = [threading.Thread(target=wait, args=(value,)) for value in range(1, 9)]
+    threads = [threading.Thread(target=wait, args=(n,), daemon=True) for n in range(1, 9)]
     for thread in threads:
         thread.start()
     assert not reached
@@ -133,3 +132,54 @@ def test_many_threads_wait_for_values_of_one_stream() -> None:
     for thread in threads:
         thread.join()
     assert sorted(reached) == list(range(1, 9))
+
+
+def test_a_full_queue_of_a_held_stream_keeps_nobody_from_raising_the_signal() -> None:
+    # More than a stream's queue takes: the thread stops in the middle of a call of the signal.
+    n = 20_000
+    signal, stream = Signal(), torch.cuda.Stream()
+    started = threading.Event()
+
+    def fill() -> None:
+        for value in range(1, n + 1):
+            signal.wait_on(stream, value)
+            if value == 64:
+                started.set()
+
+    filler = threading.Thread(target=fill, daemon=True)
+    filler.start()
+    assert started.wait(10.0)
+    filler.join(timeout=1.0)  # time to get stuck; nothing depends on how far it got
+    signal.set(n)
+    filler.join()
+    stream.synchronize()
+    assert signal.value == n
+
+
+def test_a_stream_that_writes_after_the_poison_takes_nothing_back() -> None:
+    latch, signal, stream = Signal(), Signal(), torch.cuda.Stream()
+    latch.wait_on(stream, 1)
+    signal.set_on(stream, 1)
+    signal.poison("the worker died")
+    latch.set(1)
+    stream.synchronize()
+    assert signal.value == 2**31 - 1
+    with pytest.raises(PoisonedError, match="the worker died"):
+        signal.wait(2)
+
+
+def test_releasing_streams_poisons_only_signals_that_hold_one() -> None:
+    held, reached, set_only, stream = Signal(), Signal(), Signal(), torch.cuda.Stream()
+    reached.set(3)
+    reached.wait_on(stream, 3)
+    set_only.set_on(stream, 1)
+    held.wait_on(stream, 1)
+    _core.release_streams("nobody comes", ending=False)
+    stream.synchronize()
+    assert (held.is_poisoned, reached.is_poisoned, set_only.is_poisoned) == (True, False, False)
+    with pytest.raises(PoisonedError, match="nobody comes"):
+        held.wait_on(stream, 2)
+    later = Signal()
+    later.wait_on(stream, 1)
+    assert not stream.query()
+    later.set(1)

@@ -5,8 +5,9 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
-from gs_pinned import Table, gather
+from gs_pinned import Table, _core, device, gather
 
 Script = Callable[..., str]
 
@@ -204,3 +205,59 @@ def test_the_interpreter_ends_while_a_thread_waits_and_another_copies(run_script
         started.wait()
         """
     )
+
+
+@pytest.mark.skipif(
+    device.has_device() or not hasattr(_core, "use_stream_operations"),
+    reason="needs a build with CUDA and a machine without",
+)
+def test_at_the_end_signals_that_hold_streams_are_poisoned_but_not_in_a_child(
+    run_script: Script,
+) -> None:
+    # Without a device the stream refuses, after the signal was noted: what is noted is released.
+    out = run_script(
+        """
+        import atexit, os
+        @atexit.register
+        def look():
+            print([(s.is_poisoned, s.reason) for s in (held, late, idle)], flush=True)
+        from gs_pinned import CudaError, _core
+        held, late, idle = (_core.Signal(locked=False, device=0) for _ in range(3))
+        def hold(signal):
+            try:
+                signal.wait_on(0, 0, 1)
+            except CudaError:
+                return
+            raise AssertionError("no error")
+        hold(held)
+        child = os.fork()
+        if child == 0:
+            _core.release_streams("the child ends", ending=True)
+            os._exit(held.is_poisoned)
+        assert os.waitpid(child, 0)[1] == 0
+        _core.release_streams("this is the end", ending=True)
+        held.set(2)
+        hold(late)
+        """
+    )
+    assert out == "[(True, 'this is the end'), (True, 'this is the end'), (False, '')]\n"
+
+
+@pytest.mark.skipif(
+    device.has_device() or not hasattr(_core, "use_stream_operations"),
+    reason="needs a build with CUDA and a machine without",
+)
+def test_the_end_of_the_interpreter_releases_streams(run_script: Script) -> None:
+    out = run_script(
+        """
+        import atexit
+        atexit.register(lambda: print(held.reason))
+        from gs_pinned import CudaError, _core
+        held = _core.Signal(locked=False, device=0)
+        try:
+            held.wait_on(0, 0, 1)
+        except CudaError:
+            atexit.register(lambda: print(held.is_poisoned))
+        """
+    )
+    assert out == "False\nthe interpreter is ending\n"

@@ -12,6 +12,7 @@
 
 #include "bindings/register.hpp"
 #include "gs/python/release_gil.hpp"
+#include "held_streams.hpp"
 #include "ring.hpp"
 
 #if defined(GS_WITH_CUDA)
@@ -78,6 +79,8 @@ void register_signal(py::module_& module) {
 #if defined(GS_WITH_CUDA)
   module.def("use_stream_operations", &use_stream_operations, py::arg("enabled"));
 #endif
+  module.def("release_streams", &release_streams, py::arg("reason"), py::kw_only(),
+             py::arg("ending"), py::call_guard<python::ReleaseGil>());
   py::class_<Signal>(module, "Signal", py::module_local())
       .def(py::init<bool, int>(), py::kw_only(), py::arg("locked"), py::arg("device"))
       .def_property_readonly(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +26,9 @@ class Signal:
     Other code may wait too: the uint32 at ``address`` is >= the value once it was set. It is
     2**31 - 1 when the signal is poisoned. The word is page-locked where there is a CUDA device and
     valid as long as this object.
+
+    When the interpreter ends, streams that still wait are released in the same way, so that a
+    process ends whatever it has left undone.
 
     Without a device, and with ``stream=None``, everything is between threads.
 
@@ -111,6 +116,7 @@ class Signal:
         self._raise_if_poisoned()
         where = _device_of(stream)
         handle = device.stream_handle(stream, device=where)
+        _release_before_others()
         return core.wait_on(where, handle, _checked(value))
 
     def poison(self, reason: object) -> None:
@@ -151,6 +157,23 @@ class Signal:
                 "a signal must be used in the process that created it, got a child process"
             )
         return self._core
+
+
+def _release_streams() -> None:
+    """The end: nobody raises a signal any more. Does nothing in a child process after fork."""
+    _core.release_streams("the interpreter is ending", ending=True)
+
+
+# Handlers run in reverse order of registration. One from the start, so that a thread which waits
+# for the first time during the end finds it; one more from the first wait on, so that handlers of
+# libraries imported since, which may wait for the device, run after it. Tables and tensors are
+# dropped later still.
+atexit.register(_release_streams)
+
+
+@functools.cache
+def _release_before_others() -> None:
+    atexit.register(_release_streams)
 
 
 def _device_of(stream: Any) -> int:
