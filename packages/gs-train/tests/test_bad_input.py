@@ -142,6 +142,63 @@ def test_overwriting_leaves_what_is_not_the_runs(
     capsys.readouterr()
 
 
+def test_overwriting_needs_a_run_to_overwrite(
+    capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    (out / "export").mkdir(parents=True)
+    (out / "export" / "thesis.txt").write_text("mine")
+    command = ["fit", str(capture), "--out", str(out), "--renderer", "cpu", "--overwrite"]
+    assert main(command) == 2
+    assert "holds export, but no run of gs-train" in capsys.readouterr().err
+    assert (out / "export" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_run_that_cannot_start_leaves_the_old_one(
+    capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["fit", str(capture), "--out", str(out), "--renderer", "cpu", "--steps", "2"]
+    assert main(command) == 0
+    before = sorted(out.rglob("*"))
+    assert main([*command, "--overwrite", "--lr.means", "-1"]) == 2
+    assert "--lr.means must be finite and not negative" in capsys.readouterr().err
+    assert sorted(out.rglob("*")) == before
+
+
+def test_a_photograph_that_breaks_off_leaves_nothing_or_a_checkpoint(
+    capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for image in (capture / "images").iterdir():
+        image.write_bytes(image.read_bytes()[:-300])
+    out = tmp_path / "out"
+    assert main(["fit", str(capture), "--out", str(out), "--renderer", "cpu"]) == 2
+    assert "gs-train: error: " in capsys.readouterr().err.splitlines()[-1]
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_made(
+    capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    command = ["fit", str(capture), "--out", str(tmp_path / "file" / "run"), "--renderer", "cpu"]
+    assert main(command) == 2
+    assert "cannot be written: Not a directory" in capsys.readouterr().err
+
+
+def test_images_smaller_than_the_ssim_window(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gs_train.data import write_demo_capture
+
+    low = write_demo_capture(tmp_path / "low", n_views=3, width=128, height=64)
+    out = tmp_path / "out"
+    command = ["fit", str(low), "--out", str(out), "--renderer", "cpu", "--max-side", "16"]
+    assert main(command) == 2
+    assert "images must be at least 11 pixels" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["cache"]
+
+
 def test_a_checkpoint_of_another_version(
     capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,8 @@ def test_a_configuration_survives_the_file(tmp_path: Path) -> None:
         ("data: a\nout: b\nstepz: 3\n", "holds the unknown option 'stepz'"),
         ("steps: 3\n", "does not fit this version"),
         ("data: a\nout: b\nsteps: 0\n", "--steps must be at least 1, got 0"),
+        ("data: a\nout: b\nlr:\n", "must hold a mapping for lr, got None"),
+        ("data: a\nout: b\nlr: {means: .nan}\n", "--lr.means must be finite and not negative"),
     ],
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:
@@ -49,7 +51,10 @@ def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
         ({"sh_degree": 4}, "--sh-degree must be 0 to 3, got 4"),
         ({"ssim_lambda": 1.5}, "--ssim-lambda must be 0 to 1"),
         ({"max_side": 3}, "--max-side must be at least 16"),
-        ({"cap": 0}, "--cap must be at least 1"),
+        ({"cap": 3}, "--cap must be at least 4"),
+        ({"seed": 2**64}, "--seed must be below 2"),
+        ({"strategy": "magic"}, "--strategy must be adc or mcmc, got magic"),
+        ({"image_cache": "0"}, "--image-cache must be at least one byte"),
         ({"init_opacity": 1.0}, "--init-opacity must be between 0 and 1"),
         ({"scale_reg": -1.0}, "--scale-reg must be not negative"),
         ({"image_cache": "lots"}, "--image-cache must be a size"),

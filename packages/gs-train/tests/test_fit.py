@@ -4,6 +4,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import gs_train.fit as fit
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
+from gs_train.data import write_demo_capture
 from gs_train.ply import load_ply
 from gs_train.run import Run
 
@@ -102,30 +105,82 @@ def test_killed_in_the_middle_and_resumed_it_ends_with_the_same_bits(
     resumed = _fit(tiny_capture, out, "--resume")
     _, errors = resumed.communicate()
     assert resumed.returncode == 0, errors
-    assert "resuming after step" in errors
+    assert "Gaussians after 0 steps" not in errors
     _assert_same(out, finished)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_says_how_to_go_on(
-    tiny_capture: Path, tmp_path: Path, finished: Path, number: int, status: int
+    tiny_capture: Path, tmp_path: Path, number: int, status: int
 ) -> None:
-    out = tmp_path / "run"
-    run = _fit(tiny_capture, out, *OPTIONS)
+    out = tmp_path / "a run"
+    run = _fit(tiny_capture, out, *OPTIONS, "--steps", "100000")
     _wait_for_checkpoint(run, out, 4)
     run.send_signal(number)
     _, errors = run.communicate()
-    last = errors.strip().splitlines()[-1]
-    if run.returncode == 0:
-        pytest.skip("the run ended before the signal arrived")
     assert run.returncode == status, errors
     assert "Traceback" not in errors
-    assert last.endswith(f"go on with: gs-train fit {tiny_capture} --out {out} --resume")
-    if number == signal.SIGINT:  # resuming takes long, and does not know why the run stopped
-        resumed = _fit(tiny_capture, out, "--resume")
-        _, errors = resumed.communicate()
-        assert resumed.returncode == 0, errors
-        _assert_same(out, finished)
+    last = errors.strip().splitlines()[-1]
+    assert last.endswith(f"go on with: gs-train fit {tiny_capture} --out '{out}' --resume")
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    assert f"stopped after step {load_checkpoint(newest).step:,} of 100,000" in last
+
+
+@pytest.mark.parametrize("moment", ["write_ply", "report"])
+def test_a_stop_after_the_last_step_says_how_to_go_on_too(
+    moment: str,
+    tiny_capture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    original = getattr(fit, moment)
+
+    def stopped_meanwhile(*args: object, **options: object) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **options)
+
+    monkeypatch.setattr(fit, moment, stopped_meanwhile)
+    command = ["fit", str(tiny_capture), "--out", str(tmp_path / "run"), "--renderer", "cpu"]
+    assert main([*command, "--steps", "2"]) == 143
+    assert "go on with: gs-train fit" in capsys.readouterr().err.splitlines()[-1]
+    monkeypatch.undo()
+    assert main([*command[:4], "--resume"]) == 0
+    assert (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_the_checkpoints_that_are_kept_are_of_different_steps(finished: Path) -> None:
+    kept = sorted(path.name for path in (finished / "checkpoints").iterdir())
+    assert kept == ["step_000012", "step_000014"]
+
+
+def test_without_held_out_images_there_are_no_scores(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    options = ["--steps", "2", "--test-every", "0", "--sh-degree", "0", "--batch-size", "15"]
+    command = ["fit", str(tiny_capture), "--out", str(out), "--renderer", "cpu", *options]
+    assert main(command) == 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert (metrics["psnr"], metrics["images"]) == ("n/a", [])
+    assert main(["render", str(out), "--path", "test"]) == 2
+    assert "needs held-out views" in capsys.readouterr().err
+    assert main(["export", str(out)]) == 0
+
+
+def test_a_moved_capture_is_found_again(
+    finished: Path, tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, moved = tmp_path / "run", tmp_path / "elsewhere"
+    shutil.copytree(finished, out)
+    shutil.copytree(tiny_capture, moved)
+    config = out / "config.yml"
+    config.write_text(config.read_text().replace(str(tiny_capture), str(tmp_path / "gone")))
+    assert main(["eval", str(out), "--renderer", "cpu"]) == 2
+    assert "got no folder at" in capsys.readouterr().err
+    assert main(["eval", str(out), "--renderer", "cpu", "--data", str(moved)]) == 0
+    assert main(["fit", str(moved), "--out", str(out), "--resume"]) == 0
 
 
 def test_eval_render_and_export_read_the_run(
@@ -181,6 +236,21 @@ def test_resuming_with_other_options_is_refused(
     command = ["fit", str(tiny_capture), "--out", str(finished), "--resume"]
     assert main([*command, "--batch-size", "5"]) == 2
     assert "batch_size was 2, got 5" in capsys.readouterr().err
+    assert main([*command, "--steps", "3"]) == 2
+    assert "--steps must be at least the 14" in capsys.readouterr().err
+
+
+def test_resuming_on_other_photographs_is_refused(
+    tiny_capture: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_demo_capture(tmp_path / "other", n_views=9, width=64, height=48, seed=5)
+    assert main(["fit", str(other), "--out", str(finished), "--resume"]) == 2
+    assert "needs the views and the split" in capsys.readouterr().err
+    names = tmp_path / "names.txt"
+    names.write_text("view_005.jpg\n")
+    command = ["fit", str(tiny_capture), "--out", str(finished), "--resume"]
+    assert main([*command, "--test-list", str(names)]) == 2
+    assert "held-out images differ" in capsys.readouterr().err
 
 
 def test_the_demo_runs_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,9 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Interrupted as stopped:
         print(f"gs-train: {stopped}", file=sys.stderr)
         return stopped.exit_status
-    except KeyboardInterrupt:
-        print("gs-train: stopped", file=sys.stderr)
-        return 130
     return 0
 
 

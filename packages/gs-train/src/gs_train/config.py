@@ -92,6 +92,14 @@ class FitConfig:
     mcmc: McmcConfig = field(default_factory=McmcConfig)
 
     def __post_init__(self) -> None:
+        _require(
+            self.renderer in ("auto", "gsplat", "cpu"),
+            "renderer",
+            "auto, gsplat or cpu",
+            self.renderer,
+        )
+        _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)
+        _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
         for name, least in (
             ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("keep_checkpoints", 1),
             ("test_every", 0), ("sh_every", 0), ("resort_every", 0), ("seed", 0),
@@ -102,7 +110,7 @@ class FitConfig:
         _require(
             self.max_side is None or self.max_side >= 16, "max_side", "at least 16", self.max_side
         )
-        _require(self.cap is None or self.cap >= 1, "cap", "at least 1", self.cap)
+        _require(self.cap is None or self.cap >= 4, "cap", "at least 4", self.cap)
         for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg"):
             value = getattr(self, name)
             _require(value is None or value >= 0, name, "not negative", value)
@@ -114,11 +122,16 @@ class FitConfig:
             _require(self.init_scale > 0, "init_scale", "positive", self.init_scale)
         if self.resume and self.overwrite:
             raise InputError("--resume and --overwrite exclude each other")
-        parse_bytes(self.image_cache, option="--image-cache")
+        n_bytes = parse_bytes(self.image_cache, option="--image-cache")
+        _require(n_bytes >= 1, "image_cache", "at least one byte", self.image_cache)
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """Everything that decides the result: what a resumed run must share with its start."""
+        """What a resumed run must share with its start.
+
+        Together with the capture it decides the result, but for ``steps``: a longer run lets the
+        learning rate decay more slowly from where it goes on.
+        """
         plain = to_plain(self)
         for name in _NOT_RECIPE:
             plain.pop(name)
@@ -132,7 +145,7 @@ class FitConfig:
 
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
-    "image_cache", "lpips_backbone",
+    "image_cache", "lpips_backbone", "test_list",
 )  # fmt: skip
 
 _BY_STRATEGY = {
@@ -157,6 +170,23 @@ def to_plain(config: Any) -> dict[str, Any]:
             value = str(value)
         plain[item.name] = value
     return plain
+
+
+def for_the_record(config: FitConfig) -> FitConfig:
+    """The configuration as it is kept: paths that hold anywhere, nothing about this one call."""
+
+    def absolute(path: Path | None) -> Path | None:
+        return None if path is None else path.absolute()
+
+    return dataclasses.replace(
+        config,
+        data=config.data.absolute(),
+        out=config.out.absolute(),
+        test_list=absolute(config.test_list),
+        lpips_backbone=absolute(config.lpips_backbone),
+        resume=False,
+        overwrite=False,
+    )
 
 
 def save_config(path: Path, config: FitConfig) -> None:
@@ -193,6 +223,8 @@ def _from_plain(kind: type, plain: Mapping[str, Any], path: Path) -> Any:
     for name, value in plain.items():
         choices = typing.get_args(hints[name]) if _is_union(hints[name]) else (hints[name],)
         if any(dataclasses.is_dataclass(choice) for choice in choices):
+            if not isinstance(value, dict):
+                raise InputError(f"{path} must hold a mapping for {name}, got {value!r}")
             value = _from_plain(hints[name], value, path)
         elif Path in choices and value is not None:
             value = Path(value)

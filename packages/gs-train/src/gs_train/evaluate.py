@@ -10,14 +10,16 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from gs_train.config import FitConfig
+from gs_train.gaussians import Gaussians
 from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips, load_lpips
 from gs_train.metrics import write_metrics
+from gs_train.renderers import Renderer
 from gs_train.run import Run, Spent, open_capture, renderer_for
 from gs_train.run_folder import RunFolder
 from gs_train.scene import Scene
 from gs_train.scores import score_views
-from gs_train.trainer import Trainer
 
 _PRESET = "none"
 
@@ -29,12 +31,14 @@ class EvalConfig:
     Attributes:
         dir: output folder of gs-train fit.
         renderer: auto takes gsplat where it can run.
-        lpips_backbone: file with LPIPS's network weights.
+        lpips_backbone: file with LPIPS's network weights; the run's own when not given.
+        data: where the capture is now, if it was moved.
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
     lpips_backbone: Path | None = None
+    data: Path | None = None
 
 
 def evaluate(config: EvalConfig) -> None:
@@ -46,19 +50,32 @@ def evaluate(config: EvalConfig) -> None:
     """
     run = Run.open(config.dir)
     renderer = renderer_for(run.config, config.renderer)
-    lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
+    backbone = config.lpips_backbone or run.config.lpips_backbone
+    lpips = load_lpips(backbone=backbone, device=renderer.device)
     with StopRequest() as stop:
-        capture = open_capture(run.config, run.folder, stop)
-        scene = Scene.load(capture, renderer.device, run.frame)
-        report(run.trainer(renderer), scene, run.folder, run.spent, lpips=lpips, stop=stop)
+        capture = open_capture(run.config, run.folder, stop, data=config.data)
+        report(
+            run.model(renderer.device),
+            Scene.load(capture, renderer.device, run.frame),
+            run.folder,
+            run.spent,
+            config=run.config,
+            step=run.checkpoint.step,
+            renderer=renderer,
+            lpips=lpips,
+            stop=stop,
+        )
 
 
 def report(
-    trainer: Trainer,
+    model: Gaussians,
     scene: Scene,
     folder: RunFolder,
     spent: Spent,
     *,
+    config: FitConfig,
+    step: int,
+    renderer: Renderer,
     lpips: Lpips | None,
     stop: StopRequest,
 ) -> dict[str, Any]:
@@ -68,10 +85,10 @@ def report(
         What metrics.json holds.
     """
     scores = score_views(
-        trainer.model,
+        model,
         scene,
         scene.capture.test,
-        renderer=trainer.renderer,
+        renderer=renderer,
         lpips=lpips,
         stop=stop,
         comparison=folder.comparison,
@@ -79,14 +96,15 @@ def report(
     metrics = write_metrics(
         folder.metrics,
         images=scores,
-        steps=trainer.step,
+        steps=step,
         seconds=spent.seconds,
         images_per_second=spent.images / spent.seconds if spent.seconds else 0.0,
-        n_gaussians=trainer.model.n_rows,
+        n_gaussians=model.n_rows,
         peak_device_bytes=spent.peak_device_bytes,
+        peak_host_bytes=spent.peak_host_bytes,
         preset=_PRESET,
-        renderer=trainer.renderer.name,
-        seed=trainer.config.seed,
+        renderer=renderer.name,
+        seed=config.seed,
         lpips_net=lpips.net if lpips else None,
     )
     print(_summary(metrics, folder), file=sys.stderr)

@@ -29,11 +29,13 @@ class ExportConfig:
         layout: inria: what SIBR and most viewers open (point_cloud/, cameras.json, cfg_args);
             gsplat: what gsplat's viewer and trainer load (ply/, ckpts/).
         to: folder to write to; DIR/export/LAYOUT when not given.
+        data: where the capture is now, if it was moved; inria lists its cameras.
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     layout: Literal["inria", "gsplat"] = "inria"
     to: Path | None = None
+    data: Path | None = None
 
 
 def export(config: ExportConfig) -> None:
@@ -48,11 +50,11 @@ def export(config: ExportConfig) -> None:
     rows = {name: run.checkpoint.tensors[f"model/{name}"] for name in NAMES}
     if config.layout == "inria":
         with StopRequest() as stop:
-            capture = open_capture(run.config, run.folder, stop)
+            capture = open_capture(run.config, run.folder, stop, data=config.data)
         ply = to / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
         dropped = write_ply(ply, rows, transform=run.frame.rows_out)
         _write_text(to / "cameras.json", json.dumps(_cameras(capture)))
-        _write_text(to / "cfg_args", _cfg_args(run))
+        _write_text(to / "cfg_args", _cfg_args(run, capture))
     else:
         dropped = write_ply(
             to / "ply" / f"point_cloud_{step}.ply",
@@ -88,13 +90,13 @@ def _cameras(capture: Capture) -> list[dict[str, object]]:
     return cameras
 
 
-def _cfg_args(run: Run) -> str:
+def _cfg_args(run: Run, capture: Capture) -> str:
     """The arguments that SIBR's viewer looks for, in the form in which it parses them."""
     config = run.config
     return (
-        f"Namespace(sh_degree={config.sh_degree}, source_path={str(config.data.absolute())!r}, "
+        f"Namespace(sh_degree={config.sh_degree}, source_path={str(capture.folder.absolute())!r}, "
         f"model_path={str(run.folder.root.absolute())!r}, images='images', resolution=-1, "
-        f"white_background=False, data_device='cuda', eval={config.test_every > 0})"
+        f"white_background=False, data_device='cuda', eval={bool(capture.test)})"
     )
 
 

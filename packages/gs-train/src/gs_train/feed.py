@@ -63,6 +63,7 @@ class ImageFeed:
         self._order = _announced(iter(sequence), self._cache)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._ended: BaseException | None = None
         if device.type == "cuda":
             self._ready: queue.Queue[_Arrived | BaseException] = queue.Queue(maxsize=_STAGED - 1)
             self._thread = threading.Thread(
@@ -88,8 +89,9 @@ class ImageFeed:
         if self._thread is None:
             index = next(self._order)
             return index, torch.from_numpy(self._cache.get(index))
-        arrived = self._ready.get()
+        arrived = self._ended or self._ready.get()
         if isinstance(arrived, BaseException):
+            self._ended = arrived
             raise arrived
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(arrived.copied)

@@ -48,7 +48,7 @@ class Frame:
         nearest = centres - (centres * forward).sum(1, keepdims=True) * forward
         shift = -np.median(nearest, axis=0)
         distance = float(np.median(np.linalg.norm(centres + shift, axis=1)))
-        if distance <= 0.0:  # a single camera in the origin, say
+        if distance <= 1e-9 * float(np.abs(centres).max() + 1.0):  # all in one place
             distance = 1.0
         trained = (centres + shift) / distance
         extent = float(np.linalg.norm(trained - trained.mean(0), axis=1).max()) * 1.1

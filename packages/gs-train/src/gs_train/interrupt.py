@@ -14,6 +14,7 @@ class Interrupted(Exception):  # noqa: N818 (a request that was followed, no err
 
     def __init__(self, signal_number: int, message: str) -> None:
         super().__init__(message)
+        self.signal_number = signal_number
         self.exit_status = 128 + signal_number
 
 
@@ -38,7 +39,7 @@ class StopRequest:
         self._restore()
 
     def check(self, work: str) -> None:
-        """Raise :class:`Interrupted` when a stop was asked for: work with nothing to save."""
+        """Raise :class:`Interrupted` when a stop was asked for: at points with nothing to save."""
         if self.signal_number is not None:
             raise Interrupted(self.signal_number, f"stopped during {work}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's scalars as CSV and, with pictures, as TensorBoard events."""
+"""A run's scalars as CSV and as TensorBoard events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gs_train.atomic import replacing
+from gs_train.atomic import disk_full_is_input_error, replacing
 
 
 class RunLog:
@@ -53,7 +51,15 @@ class RunLog:
         self._file: io.TextIOWrapper | None = self._append()
 
     def scalars(self, step: int, values: Mapping[str, Any]) -> None:
-        """Log numbers (or one-element tensors, which synchronises their device) at ``step``."""
+        """Log numbers (or one-element tensors, which synchronises their device) at ``step``.
+
+        Raises:
+            InputError: the disk became full.
+        """
+        with disk_full_is_input_error(self._path):
+            self._log(step, values)
+
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
         file = self._opened()
         numbers = {name: float(value) for name, value in values.items()}
         new = [name for name in numbers if name not in self._columns]
@@ -69,13 +75,6 @@ class RunLog:
         if self._events is not None:
             for name, value in numbers.items():
                 self._events.add_scalar(name, value, step)
-            self._events.flush()
-
-    def image(self, step: int, name: str, image: np.ndarray) -> None:
-        """Log an (H, W, 3) uint8 picture; goes to TensorBoard alone."""
-        self._opened()
-        if self._events is not None:
-            self._events.add_image(name, image, step, dataformats="HWC")
             self._events.flush()
 
     def close(self) -> None:

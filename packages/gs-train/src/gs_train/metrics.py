@@ -144,6 +144,7 @@ def write_metrics(
     images_per_second: float,
     n_gaussians: int,
     peak_device_bytes: int,
+    peak_host_bytes: int,
     preset: str,
     renderer: str,
     seed: int,
@@ -159,6 +160,7 @@ def write_metrics(
         images_per_second: images trained on, over ``seconds``.
         n_gaussians: at the end.
         peak_device_bytes: the most device memory at any time; 0 on the CPU.
+        peak_host_bytes: the most memory that training had resident.
         preset, renderer, seed: what was run.
         lpips_net: the network behind lpips.
 
@@ -178,7 +180,7 @@ def write_metrics(
         "images_per_second": images_per_second,
         "n_gaussians": n_gaussians,
         "peak_device_bytes": peak_device_bytes,
-        "peak_host_bytes": peak_host_bytes(),
+        "peak_host_bytes": peak_host_bytes,
         "preset": preset,
         "renderer": renderer,
         "seed": seed,

@@ -34,6 +34,7 @@ class RenderConfig:
         frames: of the interp and ellipse paths.
         fps: of a video.
         renderer: auto takes gsplat where it can run.
+        data: where the capture is now, if it was moved.
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
@@ -42,6 +43,7 @@ class RenderConfig:
     frames: int = 240
     fps: int = 30
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    data: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("frames", "fps"):
@@ -61,7 +63,7 @@ def render(config: RenderConfig) -> None:
     require_video_writer(to)
     renderer = renderer_for(run.config, config.renderer)
     with StopRequest() as stop:
-        capture = open_capture(run.config, run.folder, stop)
+        capture = open_capture(run.config, run.folder, stop, data=config.data)
         train = [capture.views[i] for i in capture.train]
         if config.path == "test":
             if not capture.test:
@@ -71,7 +73,7 @@ def render(config: RenderConfig) -> None:
             cameras = interpolated_path(train, config.frames)
         else:
             cameras = ellipse_path(train, config.frames, points=capture.points)
-        model = run.trainer(renderer).model
+        model = run.model(renderer.device)
 
         def frames() -> Iterator[Tensor]:
             with task_progress("rendering frame", len(cameras)) as progress:

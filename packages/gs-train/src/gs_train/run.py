@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gs_train.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from gs_train.config import FitConfig, load_config
 from gs_train.data import Capture, load_capture
 from gs_train.errors import InputError
 from gs_train.frame import Frame
+from gs_train.gaussians import Gaussians
 from gs_train.interrupt import StopRequest
 from gs_train.progress import task_progress
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
+from gs_train.rows import NAMES
 from gs_train.run_folder import RunFolder
+from gs_train.ssim import WINDOW
 from gs_train.trainer import Trainer
 
 
@@ -28,11 +33,13 @@ class Spent:
         seconds: of training, without loading and evaluation.
         images: trained on.
         peak_device_bytes: the most device memory that tensors held; 0 on the CPU.
+        peak_host_bytes: the most memory that a training process had resident.
     """
 
     seconds: float = 0.0
     images: int = 0
     peak_device_bytes: int = 0
+    peak_host_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,11 @@ class Run:
             Spent(**checkpoint.state["spent"]),
         )
 
+    def model(self, device: torch.device) -> Gaussians:
+        """The model for looking at: without the optimizer's state."""
+        rows = {name: self.checkpoint.tensors[f"model/{name}"] for name in NAMES}
+        return Gaussians(rows, device=device, make_optimizer=torch.optim.SGD)
+
     def trainer(self, renderer: Renderer, config: FitConfig | None = None) -> Trainer:
         """The trainer as it was; ``config`` replaces the saved one (a resumed run's)."""
         return Trainer.restore(
@@ -88,16 +100,30 @@ class Run:
         )
 
 
-def checkpoint_state(frame: Frame, spent: Spent) -> dict[str, Any]:
-    """What a checkpoint keeps beside the tensors; read by :meth:`Run.open`."""
-    return {"frame": dataclasses.asdict(frame), "spent": dataclasses.asdict(spent)}
+def checkpoint_state(frame: Frame, spent: Spent, capture: str) -> dict[str, Any]:
+    """What a checkpoint keeps beside the tensors; read by :meth:`Run.open`.
+
+    Args:
+        capture: digest of the capture that it was trained on.
+    """
+    return {
+        "frame": dataclasses.asdict(frame),
+        "spent": dataclasses.asdict(spent),
+        "capture": capture,
+    }
 
 
-def open_capture(config: FitConfig, folder: RunFolder, stop: StopRequest) -> Capture:
+def open_capture(
+    config: FitConfig, folder: RunFolder, stop: StopRequest, *, data: Path | None = None
+) -> Capture:
     """The run's photographs and poses; images are prepared when they are not in its cache.
 
+    Args:
+        data: where the capture is now, when not where the configuration says.
+
     Raises:
-        InputError: see :func:`gs_train.data.load_capture`.
+        InputError: see :func:`gs_train.data.load_capture`; or an image is smaller than the 11
+            pixels of SSIM's window.
         Interrupted: a stop was asked for while images were prepared.
     """
     with task_progress("preparing image") as progress:
@@ -106,14 +132,21 @@ def open_capture(config: FitConfig, folder: RunFolder, stop: StopRequest) -> Cap
             stop.check("the preparation of images; what is ready is kept")
             progress.update(done, total)
 
-        return load_capture(
-            config.data,
+        capture = load_capture(
+            data or config.data,
             cache_dir=folder.image_cache,
             max_side=config.max_side,
             test_every=config.test_every,
             test_list=config.test_list,
             progress=report,
         )
+    for view in capture.views:
+        if min(view.width, view.height) < WINDOW:
+            raise InputError(
+                f"images must be at least {WINDOW} pixels wide and high, {view.name} is "
+                f"{view.width}x{view.height} here"
+            )
+    return capture
 
 
 def renderer_for(config: FitConfig, name: str | None = None) -> Renderer:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from gs_train.checkpoint import latest_checkpoint
-from gs_train.config import FitConfig, load_config, save_config
+from gs_train.config import FitConfig, for_the_record, load_config, save_config
 from gs_train.errors import InputError
 
 
@@ -74,22 +75,42 @@ class RunFolder:
             if latest_checkpoint(self.checkpoints) is None:
                 raise InputError(f"--resume needs a checkpoint, {self.checkpoints} holds none")
             self._check_recipe(config)
-        elif not config.overwrite and any(path.exists() for path in self._owned):
+            return
+        found = [path for path in self._owned if path.exists()]
+        if found and not self.config.exists():
+            raise InputError(
+                f"--out {self.root} holds {found[0].name}, but no run of gs-train: "
+                "choose another folder"
+            )
+        if found and not config.overwrite:
             raise InputError(
                 f"--out {self.root} holds another run: add --resume to go on with it, "
                 "--overwrite to remove it, or choose another folder"
             )
 
     def prepare(self, config: FitConfig) -> None:
-        """Make the folder, without the old run when overwriting, and save the configuration."""
-        if config.overwrite:
-            for path in self._owned:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-        self.root.mkdir(parents=True, exist_ok=True)
-        save_config(self.config, config)
+        """Make the folder, without the old run when overwriting, and save the configuration.
+
+        Raises:
+            InputError: the folder cannot be made or written to.
+        """
+        try:
+            if config.overwrite:
+                self.discard()
+            self.root.mkdir(parents=True, exist_ok=True)
+            save_config(self.config, for_the_record(config))
+        except OSError as error:
+            raise InputError(f"--out {self.root} cannot be written: {error.strerror}") from None
+
+    def discard(self) -> None:
+        """Remove the run; of the image cache and of others' files, nothing."""
+        for path in self._owned:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty
+            self.root.rmdir()
 
     def _check_recipe(self, config: FitConfig) -> None:
         saved = load_config(self.config).recipe

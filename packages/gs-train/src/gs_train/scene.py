@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +63,16 @@ class Scene:
             order = morton_order(rows["means"])
             rows = {name: values[order] for name, values in rows.items()}
         return rows
+
+
+def capture_digest(capture: Capture) -> str:
+    """Hex digest of what a run was trained on: names, sizes, cameras, poses and the split."""
+    digest = hashlib.sha256()
+    for view in capture.views:
+        digest.update(f"{view.name}\0{view.width}\0{view.height}\0".encode())
+        digest.update(view.K.tobytes() + view.world_to_camera.tobytes())
+    digest.update(repr((capture.train, capture.test)).encode())
+    return digest.hexdigest()
 
 
 def view_in_frame(camera: Posed, frame: Frame) -> View:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gs_train.errors import InputError
+
 
 @dataclass(frozen=True)
 class LearningRates:
@@ -27,6 +29,11 @@ class LearningRates:
     opacities: float = 5e-2
     sh0: float = 2.5e-3
     shN: float = 2.5e-3 / 20  # noqa: N815 (gsplat's name)
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0.0 <= value < math.inf:
+                raise InputError(f"--lr.{name} must be finite and not negative, got {value}")
 
 
 @dataclass(frozen=True)

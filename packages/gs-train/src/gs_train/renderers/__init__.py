@@ -24,10 +24,10 @@ def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -
     Raises:
         InputError: gsplat was asked for and the GPU or the package is missing.
     """
-    missing = _missing_for_gsplat()
+    missing = None if name == "cpu" else _missing_for_gsplat()
     if name == "gsplat" and missing:
         raise InputError(f"--renderer gsplat needs {missing}; --renderer cpu runs without")
-    if name == "gsplat" or (name == "auto" and not missing):
+    if name != "cpu" and not missing:
         from gs_train.renderers.gsplat import GsplatRenderer
 
         return GsplatRenderer(
@@ -43,4 +43,11 @@ def _missing_for_gsplat() -> str | None:
         return "a CUDA device that torch can use (torch.cuda.is_available() is false)"
     if importlib.util.find_spec("gsplat") is None:
         return 'the package gsplat (pip install "gs-train[gpu]")'
+    try:
+        # Builds the kernels when the package came without them.
+        from gsplat.cuda._backend import _C
+    except Exception as error:
+        return f"gsplat's CUDA kernels, which do not load here: {' '.join(str(error).split())}"
+    if _C is None:
+        return "gsplat's CUDA kernels: nvcc to build them, or a gsplat wheel built for this torch"
     return None

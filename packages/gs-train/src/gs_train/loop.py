@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: batches in, steps, log, progress, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from gs_order import ViewSampler
+from gs_train.checkpoint import save_checkpoint
+from gs_train.config import FitConfig
+from gs_train.data import read_image
+from gs_train.errors import InputError
+from gs_train.feed import ImageFeed
+from gs_train.interrupt import StopRequest
+from gs_train.logs import RunLog
+from gs_train.metrics import peak_host_bytes
+from gs_train.progress import Progress
+from gs_train.run import Spent, checkpoint_state
+from gs_train.run_folder import RunFolder
+from gs_train.scene import Scene, capture_digest
+from gs_train.sizes import parse_bytes
+from gs_train.trainer import Trainer
+
+_LOG_EVERY = 20
+
+
+def train(
+    trainer: Trainer, scene: Scene, folder: RunFolder, before: Spent, stop: StopRequest
+) -> Spent:
+    """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
+
+    Returns:
+        What the run has cost, ``before`` included.
+
+    Raises:
+        InputError: a photograph cannot be read, or the disk is full. Steps done are saved; when
+            there are none, nothing of the run is left.
+        Interrupted: after a checkpoint was written.
+    """
+    config, device = trainer.config, trainer.renderer.device
+    if trainer.step >= config.steps:
+        return before
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    first_step = trainer.step
+    saver = _Saver(trainer, scene, folder, before)
+    try:
+        with (
+            RunLog(folder.root, resume_step=first_step if first_step else None) as log,
+            _feed(config, scene, first_step, device) as feed,
+            Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
+        ):
+            saver.start_clock()
+            while trainer.step < config.steps:
+                batch = [feed.next() for _ in range(config.batch_size)]
+                result = trainer.train_step([(scene.views[i], image) for i, image in batch])
+                n_rows = trainer.model.n_rows
+                bar.update(trainer.step, result.loss.item, n_rows, n_images=len(batch))
+                is_last = trainer.step == config.steps
+                if trainer.step % _LOG_EVERY == 0 or is_last:
+                    log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
+                every = config.checkpoint_every
+                if is_last or stop.signal_number or (every and trainer.step % every == 0):
+                    saver.save()
+                if not is_last:
+                    stop.check("training")
+    except InputError:
+        if trainer.step == 0:
+            folder.discard()
+        elif trainer.step > saver.saved_step:
+            saver.save()
+        raise
+    return saver.spent
+
+
+class _Saver:
+    """Writes checkpoints, and knows what the run has cost at each."""
+
+    def __init__(self, trainer: Trainer, scene: Scene, folder: RunFolder, before: Spent) -> None:
+        self._trainer = trainer
+        self._frame = scene.frame
+        self._digest = capture_digest(scene.capture)
+        self._folder = folder
+        self._before = before
+        self._first_step = self.saved_step = trainer.step
+        self._started = time.perf_counter()
+        self.spent = before
+
+    def start_clock(self) -> None:
+        """Leave what has been prepared so far out of the time."""
+        self._started = time.perf_counter()
+
+    def save(self) -> None:
+        trainer, device = self._trainer, self._trainer.renderer.device
+        peak = 0
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            peak = torch.cuda.max_memory_allocated(device)
+        n_steps = trainer.step - self._first_step
+        self.spent = Spent(
+            self._before.seconds + time.perf_counter() - self._started,
+            self._before.images + n_steps * trainer.config.batch_size,
+            max(self._before.peak_device_bytes, peak),
+            max(self._before.peak_host_bytes, peak_host_bytes()),
+        )
+        save_checkpoint(
+            self._folder.checkpoints,
+            step=trainer.step,
+            tensors=trainer.tensors(),
+            state=checkpoint_state(self._frame, self.spent, self._digest),
+            keep=trainer.config.keep_checkpoints,
+        )
+        self.saved_step = trainer.step
+
+
+def _feed(config: FitConfig, scene: Scene, first_step: int, device: torch.device) -> ImageFeed:
+    views = scene.capture.views
+
+    def load(index: int) -> np.ndarray:
+        return read_image(views[index])
+
+    return ImageFeed(
+        _view_sequence(config, scene.capture.train, first_step),
+        load,
+        device=device,
+        cache_bytes=parse_bytes(config.image_cache, option="--image-cache"),
+        largest_bytes=max(view.width * view.height * 3 for view in views),
+    )
+
+
+def _view_sequence(config: FitConfig, train: tuple[int, ...], first_step: int) -> Iterator[int]:
+    """The views of the remaining steps: a function of the seed and the step alone."""
+    sampler = ViewSampler(
+        len(train),
+        config.batch_size,
+        seed=config.seed,
+        first_step=first_step,
+        n_steps=config.steps - first_step,
+    )
+    return (train[i] for batch in sampler for i in batch)
+
+
+def _device_bytes(device: torch.device) -> Callable[[], int] | None:
+    return (lambda: torch.cuda.memory_allocated(device)) if device.type == "cuda" else None
