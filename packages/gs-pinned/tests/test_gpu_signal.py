@@ -14,18 +14,8 @@ from gs_pinned import PoisonedError, Signal, _core
 pytestmark = pytest.mark.gpu
 
 
-# Seen to stall on an H200 with CUDA 13.0; the changelog lists them under known problems.
-STALLS = {
-    ("test_a_full_queue_of_a_held_stream_keeps_nobody_from_raising_the_signal", "operations"),
-    ("test_a_full_queue_of_a_held_stream_keeps_nobody_from_raising_the_signal", "kernels"),
-    ("test_a_stream_waits_for_a_thread_that_waits_for_a_stream", "kernels"),
-}
-
-
 @pytest.fixture(autouse=True, params=["operations", "kernels"])
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    if (request.node.originalname, request.param) in STALLS:
-        pytest.xfail("stalls on the device")
     _core.use_stream_operations(request.param == "operations")
     yield
     _core.use_stream_operations(True)

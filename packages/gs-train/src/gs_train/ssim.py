@@ -31,8 +31,8 @@ def ssim_sum(image: Tensor, truth: Tensor) -> Tensor:
 
     Wang et al. 2004, window 11, sigma 1.5, K1 = 0.01, K2 = 0.03, data range 1, "valid" padding
     (what 3DGS trainers built on gsplat use). Differentiable in ``image`` alone. Separable shifted
-    additions and the analytic gradient: five convolutions and autograd through them cost a hundred
-    times as much on a CPU.
+    additions and the analytic gradient, because torch's convolutions are slow on a CPU and autograd
+    would keep every intermediate map.
 
     Args:
         image: (H, W, C) float, C-contiguous or not.
