@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "blocks_cuda.hpp"
@@ -69,16 +70,23 @@ __global__ void __launch_bounds__(kThreads)
     views_of_blocks_kernel(BoundsArrays bounds, std::int64_t n_blocks,
                            const Camera* __restrict__ cameras,  // (n_views,)
                            int n_views, Options options,
-                           std::uint32_t* __restrict__ words) {  // (n_blocks, n_words)
+                           const std::int32_t* __restrict__ slot_of_block,  // (n_blocks,) or null
+                           std::uint32_t* __restrict__ words,               // (n_blocks, n_words)
+                           std::int32_t* __restrict__ n_not_finite) {
   const int n_words = (n_views + 31) / 32;
+  const int n_columns = n_words > 0 ? n_words : 1;  // without views blocks are still counted
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= n_blocks * n_words) return;
-  const int w = static_cast<int>(i % n_words);
-  const Bounds grown = grown_bounds(bounds, i / n_words, options);
+  if (i >= n_blocks * n_columns) return;
+  const int w = static_cast<int>(i % n_columns);
+  const std::int64_t block = i / n_columns;
+  const Bounds grown = grown_bounds(bounds, block, options);
   std::uint32_t word = 0;
   for (int v = 32 * w; v < n_views && v < 32 * w + 32; ++v)
     if (may_show(cameras[v], grown)) word |= 1u << (v % 32);
-  words[i] = word;
+  if (w < n_words) words[i] = word;
+  const bool present = slot_of_block == nullptr || slot_of_block[block] >= 0;
+  if (w == 0 && present && bounds.not_finite[block] != 0)
+    atomicAdd(n_not_finite, bounds.not_finite[block]);
 }
 
 }  // namespace
@@ -118,12 +126,12 @@ void fit_blocks(const Geometry& geometry, const Blocking& blocking, const std::i
 }
 
 void views_of_blocks(const BoundsArrays& bounds, std::int64_t n_blocks, const Camera* cameras,
-                     int n_views, const Options& options, std::uint32_t* words,
-                     cudaStream_t stream) {
-  const std::int64_t n = n_blocks * ((n_views + 31) / 32);
+                     int n_views, const Options& options, const std::int32_t* slot_of_block,
+                     std::uint32_t* words, std::int32_t* n_not_finite, cudaStream_t stream) {
+  const std::int64_t n = n_blocks * std::max((n_views + 31) / 32, 1);
   if (n == 0) return;
-  views_of_blocks_kernel<<<grid_for(n), kThreads, 0, stream>>>(bounds, n_blocks, cameras, n_views,
-                                                               options, words);
+  views_of_blocks_kernel<<<grid_for(n), kThreads, 0, stream>>>(
+      bounds, n_blocks, cameras, n_views, options, slot_of_block, words, n_not_finite);
   GS_CUDA_TRY(cudaGetLastError());
 }
 

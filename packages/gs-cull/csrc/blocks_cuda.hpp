@@ -29,9 +29,10 @@ void fit_blocks(const Geometry& geometry, const Blocking& blocking, const std::i
                 const std::int32_t* stored, std::int64_t n, const Options& options,
                 const BoundsArrays& out, cudaStream_t stream);
 
-/// As the host's views_of_blocks().
+/// As the host's views_of_blocks(). Adds to *n_not_finite the rows that are not finite of all
+/// blocks, or of those with a slot: slot_of_block is (n_blocks,), -1 without one, or null.
 void views_of_blocks(const BoundsArrays& bounds, std::int64_t n_blocks, const Camera* cameras,
-                     int n_views, const Options& options, std::uint32_t* words,
-                     cudaStream_t stream);
+                     int n_views, const Options& options, const std::int32_t* slot_of_block,
+                     std::uint32_t* words, std::int32_t* n_not_finite, cudaStream_t stream);
 
 }  // namespace gs::cull

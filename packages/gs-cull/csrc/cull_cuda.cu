@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cub/block/block_scan.cuh>
 
 #include "cull_cuda.hpp"
@@ -83,24 +84,27 @@ __device__ inline std::uint32_t views_of_row(const Geometry& geometry, std::int6
   return queue->words[lane];
 }
 
-struct Size {
-  float values[6];
+/// Views of one launch: their sizes travel as kernel parameters, of which there are 4 KiB.
+constexpr int kViewsPerLaunch = 128;
+constexpr int kCamerasPerBlock = 32;
+
+struct Sizes {
+  float values[6 * kViewsPerLaunch];
 };
 
-__global__ void prepare_cameras_kernel(const float* __restrict__ viewmats,  // (B, 4, 4)
-                                       const float* __restrict__ Ks,        // (B, 3, 3)
-                                       const float* __restrict__ sizes,     // (B, 6) or null
-                                       Size one_size, int n_views, Options options,
-                                       Camera* __restrict__ cameras,  // (B,)
+__global__ void prepare_cameras_kernel(const float* __restrict__ viewmats,  // (n, 4, 4)
+                                       const float* __restrict__ Ks,        // (n, 3, 3)
+                                       const Sizes sizes, int first, int n, Options options,
+                                       Camera* __restrict__ cameras,  // (n,)
                                        Totals* __restrict__ totals) {
-  const int view = blockIdx.x * blockDim.x + threadIdx.x;
-  if (view >= n_views) return;
-  const float* size = sizes != nullptr ? sizes + 6 * view : one_size.values;
-  const CameraFault fault = make_camera(viewmats + 16 * view, Ks + 9 * view, size[0], size[1],
-                                        size + 2, options, &cameras[view]);
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const float* size = sizes.values + 6 * i;
+  const CameraFault fault =
+      make_camera(viewmats + 16 * i, Ks + 9 * i, size[0], size[1], size + 2, options, &cameras[i]);
   if (fault != CameraFault::kNone &&
       atomicCAS(&totals->fault, 0, static_cast<std::int32_t>(fault)) == 0)
-    totals->fault_view = view;
+    totals->fault_view = first + i;
 }
 
 template <CameraModel kModel>
@@ -149,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     } else if (threadIdx.x % 32 == 0 && visible != 0) {
       bits[id / 32] = visible;
     }
-    if (not_finite != 0 && threadIdx.x % 32 == 0)
+    if (views == nullptr && not_finite != 0 && threadIdx.x % 32 == 0)
       atomicAdd(&totals->n_not_finite, __popc(not_finite));
   }
 }
@@ -288,17 +292,18 @@ void for_model(CameraModel model, F&& f) {
 
 }  // namespace
 
-void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes,
-                     const float one_size[6], int n_views, const Options& options, Camera* cameras,
-                     Totals* totals, cudaStream_t stream) {
-  if (n_views == 0) return;
-  Size size = {};
-  for (int i = 0; i < 6; ++i) size.values[i] = one_size[i];
-  constexpr int kCamerasPerBlock = 32;
-  prepare_cameras_kernel<<<static_cast<unsigned>(ceil_div(n_views, kCamerasPerBlock)),
-                           kCamerasPerBlock, 0, stream>>>(viewmats, Ks, sizes, size, n_views,
-                                                          options, cameras, totals);
-  GS_CUDA_TRY(cudaGetLastError());
+void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes, int n_views,
+                     const Options& options, Camera* cameras, Totals* totals, cudaStream_t stream) {
+  for (int first = 0; first < n_views; first += kViewsPerLaunch) {
+    const int n = std::min(kViewsPerLaunch, n_views - first);
+    Sizes some = {};
+    std::copy_n(sizes + 6 * static_cast<std::int64_t>(first), 6 * n, some.values);
+    prepare_cameras_kernel<<<static_cast<unsigned>(ceil_div(n, kCamerasPerBlock)), kCamerasPerBlock,
+                             0, stream>>>(viewmats + 16 * static_cast<std::int64_t>(first),
+                                          Ks + 9 * static_cast<std::int64_t>(first), some, first, n,
+                                          options, cameras + first, totals);
+    GS_CUDA_TRY(cudaGetLastError());
+  }
 }
 
 std::int64_t visible_chunks(std::int64_t n_rows) {

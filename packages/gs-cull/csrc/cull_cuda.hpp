@@ -35,13 +35,13 @@ struct Totals {
 };
 
 /// Camera of every view. viewmats: (B, 4, 4). Ks: (B, 3, 3). sizes: (B, 6) width, height and
-/// rectangle, or null for one size given as the last argument. totals: faults are noted there;
-/// zeroed by the caller.
-void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes,
-                     const float one_size[6], int n_views, const Options& options, Camera* cameras,
-                     Totals* totals, cudaStream_t stream);
+/// rectangle, on the host and read before this returns. totals: faults are noted there; zeroed by
+/// the caller.
+void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes, int n_views,
+                     const Options& options, Camera* cameras, Totals* totals, cudaStream_t stream);
 
-/// bits: (ceil(n_rows / 32),) zeroed; the bit of every row that shows in a view is set.
+/// bits: (ceil(n_rows / 32),) zeroed; the bit of every row that shows in a view is set. Rows that
+/// are not finite are counted unless the layout names views, as then not all rows are looked at.
 /// chunk_offsets: (visible_chunks(n_rows),) ids before each chunk of bits. ticket: one zero.
 void mark_visible(const Geometry& geometry, const Layout& layout, const Camera* cameras,
                   int n_views, const Options& options, std::uint32_t* bits,

@@ -19,45 +19,44 @@ GeometryArrays::GeometryArrays(py::handle means, py::handle scales, py::handle q
     : means_(means, "means"), scales_(scales, "scales"), quats_(quats, "quats") {
   const std::int64_t n = means_.shape({kAny, 3}).size(0);
   GS_CHECK(n < INT32_MAX, "means must have fewer than 2^31 - 1 rows, got ", n);
-  view_.means = means_.contiguous().data<const float>();
-  view_.scales = scales_.shape({n, 3}).contiguous().on(device()).data<const float>();
-  view_.quats = quats_.shape({n, 4}).contiguous().on(device()).data<const float>();
+  view_.means = means_.contiguous().on(-1).data<const float>();
+  view_.scales = scales_.shape({n, 3}).contiguous().on(-1).data<const float>();
+  view_.quats = quats_.shape({n, 4}).contiguous().on(-1).data<const float>();
   view_.opacities = nullptr;
   if (opacities.is_none()) return;
   opacities_.emplace(opacities, "opacities");
-  view_.opacities = opacities_->shape({n}).contiguous().on(device()).data<const float>();
+  view_.opacities = opacities_->shape({n}).contiguous().on(-1).data<const float>();
 }
 
-BlockArguments::BlockArguments(const py::tuple& parts, std::int64_t n_views, int device)
+BlockArguments::BlockArguments(const py::tuple& parts, std::int64_t n_views)
     : n_rows_(parts[0].cast<std::int64_t>()), block_size_(parts[1].cast<std::int32_t>()) {
   arrays_.reserve(4);
   n_resident_ = n_blocks();
   if (!parts[2].is_none()) {
     arrays_.emplace_back(parts[2], "order");
-    order_ = arrays_.back().shape({n_rows_}).contiguous().on(device).data<const std::int32_t>();
+    order_ = arrays_.back().shape({n_rows_}).contiguous().on(-1).data<const std::int32_t>();
   }
   if (!parts[3].is_none()) {
     arrays_.emplace_back(parts[3], "block_in_slot");
     const Array& slots = arrays_.back();
-    block_in_slot_ = slots.shape({kAny}).contiguous().on(device).data<const std::int32_t>();
+    block_in_slot_ = slots.shape({kAny}).contiguous().on(-1).data<const std::int32_t>();
     n_resident_ = slots.size(0);
     arrays_.emplace_back(parts[4], "slot_of_block");
     slot_of_block_ =
-        arrays_.back().shape({n_blocks()}).contiguous().on(device).data<const std::int32_t>();
+        arrays_.back().shape({n_blocks()}).contiguous().on(-1).data<const std::int32_t>();
   }
   arrays_.emplace_back(parts[5], "views");
   const Array& views = arrays_.back();
-  views.shape({n_blocks(), (n_views + 31) / 32}).contiguous().on(device);
-  views_ = device < 0 ? views.data<const std::uint32_t>()
-                      : reinterpret_cast<const std::uint32_t*>(views.data<const std::int32_t>());
+  views.shape({n_blocks(), (n_views + 31) / 32}).contiguous().on(-1);
+  views_ = views.data<const std::uint32_t>();
 }
 
-BoundsArguments::BoundsArguments(const py::tuple& parts, int device) {
+BoundsArguments::BoundsArguments(const py::tuple& parts) {
   arrays_.reserve(5);
   const char* names[] = {"lower", "upper", "scale", "slack", "not_finite"};
   for (int i = 0; i < 5; ++i) {
     arrays_.emplace_back(parts[i], names[i]);
-    arrays_[i].contiguous().on(device);
+    arrays_[i].contiguous().on(-1);
   }
   size_ = arrays_[2].shape({kAny}).size(0);
   view_.lower = arrays_[0].shape({size_, 3}).data<float>();
@@ -67,19 +66,19 @@ BoundsArguments::BoundsArguments(const py::tuple& parts, int device) {
   view_.not_finite = arrays_[4].shape({size_}).data<std::int32_t>();
 }
 
-BlockingArguments::BlockingArguments(const py::tuple& parts, int device) {
+BlockingArguments::BlockingArguments(const py::tuple& parts) {
   arrays_.reserve(3);
   view_ = {parts[0].cast<std::int64_t>(), parts[1].cast<std::int32_t>(), nullptr};
   if (!parts[2].is_none()) {
     arrays_.emplace_back(parts[2], "order");
     view_.order =
-        arrays_.back().shape({view_.n_rows}).contiguous().on(device).data<const std::int32_t>();
+        arrays_.back().shape({view_.n_rows}).contiguous().on(-1).data<const std::int32_t>();
   }
   arrays_.emplace_back(parts[3], "blocks");
-  blocks_ = arrays_.back().shape({kAny}).contiguous().on(device).data<const std::int32_t>();
+  blocks_ = arrays_.back().shape({kAny}).contiguous().on(-1).data<const std::int32_t>();
   size_ = arrays_.back().size(0);
   arrays_.emplace_back(parts[4], "stored");
-  stored_ = arrays_.back().shape({size_}).contiguous().on(device).data<const std::int32_t>();
+  stored_ = arrays_.back().shape({size_}).contiguous().on(-1).data<const std::int32_t>();
 }
 
 std::vector<Camera> host_cameras(py::handle viewmats, py::handle Ks, py::handle sizes,

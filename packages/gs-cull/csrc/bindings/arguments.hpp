@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments that several bound functions take.
+// Host arrays that several bound functions take. (For those of a device see addresses.hpp.)
 #pragma once
 
 #include <optional>
@@ -22,13 +22,11 @@ ThreadPool& pool();
 /// Checked arrays of one call's Gaussians; keeps them alive. Destroy with the GIL held.
 class GeometryArrays {
  public:
-  /// means (N, 3), scales (N, 3), quats (N, 4), opacities (N,) or None: float32, contiguous, all on
-  /// the device of the means.
+  /// means (N, 3), scales (N, 3), quats (N, 4), opacities (N,) or None: float32, contiguous.
   GeometryArrays(pybind11::handle means, pybind11::handle scales, pybind11::handle quats,
                  pybind11::handle opacities);
 
   std::int64_t n_rows() const { return means_.size(0); }
-  int device() const { return means_.device(); }
   Geometry view() const { return view_; }
 
  private:
@@ -42,7 +40,7 @@ class GeometryArrays {
 /// alive. Destroy with the GIL held.
 class BlockArguments {
  public:
-  BlockArguments(const pybind11::tuple& parts, std::int64_t n_views, int device);
+  BlockArguments(const pybind11::tuple& parts, std::int64_t n_views);
 
   std::int64_t n_rows() const { return n_rows_; }
   std::int32_t block_size() const { return block_size_; }
@@ -52,7 +50,6 @@ class BlockArguments {
   std::int64_t n_resident() const { return n_resident_; }
   const std::int32_t* block_in_slot() const { return block_in_slot_; }
   const std::int32_t* slot_of_block() const { return slot_of_block_; }
-  /// uint32 on the CPU; torch, on CUDA, calls the same bits int32.
   const std::uint32_t* views() const { return views_; }
 
  private:
@@ -67,7 +64,7 @@ class BlockArguments {
 /// (blocks, 2), not_finite (blocks,).
 class BoundsArguments {
  public:
-  BoundsArguments(const pybind11::tuple& parts, int device);
+  explicit BoundsArguments(const pybind11::tuple& parts);
   std::int64_t size() const { return size_; }
   BoundsArrays view() const { return view_; }
 
@@ -80,7 +77,7 @@ class BoundsArguments {
 /// Which blocks to fit: the tuple (n_rows, block_size, order | None, blocks (n,), stored (n,)).
 class BlockingArguments {
  public:
-  BlockingArguments(const pybind11::tuple& parts, int device);
+  explicit BlockingArguments(const pybind11::tuple& parts);
   std::int64_t size() const { return size_; }
   Blocking view() const { return view_; }
   const std::int32_t* blocks() const { return blocks_; }

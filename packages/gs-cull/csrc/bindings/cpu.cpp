@@ -40,7 +40,6 @@ py::tuple cull_cpu(py::handle means, py::handle scales, py::handle quats, py::ha
                    py::handle viewmats, py::handle Ks, py::handle sizes, const Options& options,
                    const std::optional<py::tuple>& block_parts) {
   const GeometryArrays rows(means, scales, quats, opacities);
-  GS_CHECK(rows.device() == -1, "means must be on the CPU, got a CUDA array");
   const std::vector<Camera> cameras = host_cameras(viewmats, Ks, sizes, options);
   const auto n_views = static_cast<int>(cameras.size());
   std::optional<BlockArguments> blocks;
@@ -48,7 +47,7 @@ py::tuple cull_cpu(py::handle means, py::handle scales, py::handle quats, py::ha
   std::int64_t n_rows = rows.n_rows();
   bool sorted = true;
   if (block_parts) {
-    blocks.emplace(*block_parts, n_views, -1);
+    blocks.emplace(*block_parts, n_views);
     runs = runs_of(*blocks, (n_views + 31) / 32);
     n_rows = blocks->n_rows();
     sorted = blocks->order() == nullptr && blocks->block_in_slot() == nullptr;
@@ -96,7 +95,7 @@ py::array_t<float> boxes_cpu(py::handle means, py::handle scales, py::handle qua
 py::array_t<std::uint32_t> views_of_blocks_cpu(const py::tuple& bounds, py::handle viewmats,
                                                py::handle Ks, py::handle sizes,
                                                const Options& options) {
-  const BoundsArguments arrays(bounds, -1);
+  const BoundsArguments arrays(bounds);
   const std::vector<Camera> cameras = host_cameras(viewmats, Ks, sizes, options);
   const auto n_words = static_cast<std::int64_t>((cameras.size() + 31) / 32);
   py::array_t<std::uint32_t> words({arrays.size(), n_words});
@@ -109,8 +108,8 @@ py::array_t<std::uint32_t> views_of_blocks_cpu(const py::tuple& bounds, py::hand
 void fit_blocks_cpu(py::handle means, py::handle scales, py::handle quats,
                     const py::tuple& blocking, const Options& options, const py::tuple& bounds) {
   const GeometryArrays rows(means, scales, quats, py::none());
-  const BlockingArguments which(blocking, -1);
-  const BoundsArguments arrays(bounds, -1);
+  const BlockingArguments which(blocking);
+  const BoundsArguments arrays(bounds);
   py::gil_scoped_release unlocked;
   fit_blocks(pool(), rows.view(), which.view(), which.blocks(), which.stored(), which.size(),
              options, arrays.view());

@@ -3,7 +3,6 @@
 
 #include "bindings/arguments.hpp"
 #include "bindings/registers.hpp"
-#include "gs/python/array.hpp"
 #include "gs/python/build_info.hpp"
 #include "gs/python/exceptions.hpp"
 
@@ -13,7 +12,4 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::cull::register_options(module);
   gs::cull::register_cpu(module);
   gs::cull::register_cuda(module);
-  module.def("throw_fault", [](int fault, std::int64_t view) {
-    gs::cull::throw_fault(static_cast<gs::cull::CameraFault>(fault), view);
-  });
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The native part. Arrays are anything that speaks DLPack; workspaces and device outputs are int32,
-# masks uint32 in numpy and int32 in torch. Geometry is means, scales, quats, opacities | None.
+# The native part. On the host arrays are anything that speaks DLPack, and masks are uint32; below
+# is what they are on a device. Geometry is means, scales, quats, opacities | None.
 from typing import Any
 
 __version__: str
@@ -29,8 +29,6 @@ class Options:
         move_quats: float,
         move_opacities: float,
     ) -> None: ...
-
-def throw_fault(fault: int, view: int) -> None: ...
 
 # Host threads.
 def cull_cpu(
@@ -69,74 +67,97 @@ def fit_blocks_cpu(
 def morton_order_cpu(means: Any, cube: tuple[float, ...]) -> Any: ...
 def pair_counts_cpu(mask: Any, n_views: int) -> Any: ...
 
-# CUDA; absent from a build without it.
+# CUDA; absent from a build without it. Arrays are addresses, 0 for one that is not there; the last
+# two arguments are the device and the stream.
+N_TOTALS: int
+
+class RowsAt:
+    def __init__(
+        self, n_rows: int, means: int, scales: int, quats: int, opacities: int
+    ) -> None: ...
+
+class ViewsAt:
+    def __init__(self, n_views: int, viewmats: int, Ks: int, sizes: Any) -> None: ...
+
+class BoundsAt:
+    def __init__(
+        self, n_blocks: int, lower: int, upper: int, scale: int, slack: int, not_finite: int
+    ) -> None: ...
+
+class LayoutAt:
+    def __init__(
+        self,
+        n_rows: int,
+        block_size: int,
+        order: int,
+        n_slots: int,
+        block_in_slot: int,
+        slot_of_block: int,
+        bounds: BoundsAt,
+    ) -> None: ...
+
+class CudaCull:
+    def __init__(
+        self,
+        rows: RowsAt,
+        views: ViewsAt,
+        blocks: LayoutAt | None,
+        options: Options,
+        device: int,
+        stream: int,
+    ) -> None: ...
+    @property
+    def n_words(self) -> int: ...
+    def mark(self, workspace: int, totals: int) -> tuple[int, int]: ...
+    def write(self, ids: int, mask: int, counts: int) -> None: ...
+
 def view_words(n_views: int) -> int: ...
-def mark_words(n_rows: int) -> int: ...
-def visible_chunks(n_rows: int) -> int: ...
-def prepare_cuda(
-    viewmats: Any,
-    Ks: Any,
-    sizes: Any,
-    one_size: tuple[float, ...] | None,
-    options: Options,
-    views: Any,
-    stream: int,
-) -> None: ...
-def mark_cuda(
-    means: Any,
-    scales: Any,
-    quats: Any,
-    opacities: Any,
-    views: Any,
-    n_views: int,
-    options: Options,
-    blocks: tuple[Any, ...] | None,
-    marks: Any,
-    chunk_offsets: Any,
-    stream: int,
-) -> None: ...
-def write_ids_cuda(
-    marks: Any, chunk_offsets: Any, n_rows: int, ids: Any, mask: Any, counts: Any, stream: int
-) -> None: ...
-def write_mask_cuda(
-    means: Any,
-    scales: Any,
-    quats: Any,
-    opacities: Any,
-    views: Any,
-    n_views: int,
-    options: Options,
-    blocks: tuple[Any, ...] | None,
-    ids: Any,
-    mask: Any,
-    counts: Any,
-    stream: int,
-) -> None: ...
 def boxes_cuda(
-    means: Any,
-    scales: Any,
-    quats: Any,
-    opacities: Any,
-    views: Any,
+    rows: RowsAt,
+    views: ViewsAt,
     options: Options,
-    ids: Any,
-    boxes: Any,
+    ids: int,
+    n: int,
+    workspace: int,
+    boxes: int,
+    device: int,
     stream: int,
 ) -> None: ...
 def views_of_blocks_cuda(
-    bounds: tuple[Any, ...], views: Any, n_views: int, options: Options, words: Any, stream: int
+    bounds: BoundsAt,
+    views: ViewsAt,
+    options: Options,
+    workspace: int,
+    totals: int,
+    words: int,
+    device: int,
+    stream: int,
 ) -> None: ...
 def fit_blocks_cuda(
-    means: Any,
-    scales: Any,
-    quats: Any,
-    blocking: tuple[Any, ...],
+    rows: RowsAt,
+    end: int,
+    block_size: int,
+    order: int,
+    blocks: int,
+    stored: int,
+    n: int,
     options: Options,
-    bounds: tuple[Any, ...],
+    bounds: BoundsAt,
+    device: int,
     stream: int,
 ) -> None: ...
 def sort_workspace_bytes_cuda(n: int, device: int) -> int: ...
 def morton_order_cuda(
-    means: Any, cube: tuple[float, ...], codes: Any, rows: Any, workspace: Any, stream: int
+    means: int,
+    n: int,
+    cube: tuple[float, ...],
+    codes: int,
+    rows: int,
+    workspace: int,
+    n_bytes: int,
+    device: int,
+    stream: int,
 ) -> int: ...
-def pair_counts_cuda(mask: Any, n_views: int, together: Any, stream: int) -> None: ...
+def pair_counts_cuda(
+    mask: int, n: int, n_views: int, together: int, device: int, stream: int
+) -> None: ...

@@ -34,21 +34,20 @@ def check_kind(**arrays: Any) -> bool:
     Raises:
         TypeError: an argument is neither, or the kinds are mixed.
     """
-    kinds = {}
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray) and not is_torch(array):
+    kinds = [is_torch(array) for array in arrays.values()]
+    if all(kinds):
+        return True
+    for (name, array), kind in zip(arrays.items(), kinds):
+        if not isinstance(array, np.ndarray) and not kind:
             raise TypeError(
                 f"{name} must be a numpy array or a torch tensor, got {type(array).__name__}"
             )
-        kinds[name] = is_torch(array)
-    first = next(iter(kinds))
-    for name, kind in kinds.items():
-        if kind != kinds[first]:
-            expected = "torch tensor" if kinds[first] else "numpy array"
-            raise TypeError(
-                f"{name} must be a {expected} like {first}, got {type(arrays[name]).__name__}"
-            )
-    return kinds[first]
+    first = next(iter(arrays))
+    for (name, array), kind in zip(arrays.items(), kinds):
+        if kind != kinds[0]:
+            expected = "torch tensor" if kinds[0] else "numpy array"
+            raise TypeError(f"{name} must be a {expected} like {first}, got {type(array).__name__}")
+    return False
 
 
 def native(array: Array) -> ModuleType:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from gs_cull.arrays import Array, on_host
+from gs_cull.bounds import Bounds
 
 _VERSION = 1
-_BOUNDS = ("lower", "upper", "scale", "slack", "not_finite")
+_BOUNDS = Bounds._fields
 
 
 def save_blocks(
@@ -27,7 +28,7 @@ def save_blocks(
     n_rows: int,
     block_size: int,
     order: Array | None,
-    bounds: tuple[Array, ...],
+    bounds: Bounds,
     activated: bool,
     slack: tuple[float, float],
 ) -> None:
@@ -75,7 +76,7 @@ def load_blocks(path: Path) -> dict[str, Any]:
         "n_rows": int(parts["n_rows"]),
         "block_size": int(parts["block_size"]),
         "order": parts.get("order"),
-        "bounds": tuple(parts[name] for name in _BOUNDS),
+        "bounds": Bounds(*(parts[name] for name in _BOUNDS)),
         "activated": bool(parts["activated"]),
         "slack": (float(parts["base_slack"][0]), float(parts["base_slack"][1])),
     }

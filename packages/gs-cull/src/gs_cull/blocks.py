@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gs_cull.arrays import Array, Rows, check_kind, is_torch, native, true_ids, zeros
+from gs_cull.arrays import Array, Rows, check_kind, is_torch, native, true_ids
 from gs_cull.block_storage import load_blocks, save_blocks
-from gs_cull.cameras import Cameras, check_cameras
+from gs_cull.bounds import Bounds, Layout, all_blocks, block_ids, empty_bounds, fit_bounds
+from gs_cull.cameras import check_cameras
 from gs_cull.morton import morton_order
 from gs_cull.options import CameraModelName, Inflate, native_options
 from gs_cull.resident import ResidentBlocks
@@ -47,13 +48,14 @@ class Blocks:
         n_rows: int,
         block_size: int,
         order: Array | None,
-        bounds: tuple[Array, Array, Array, Array, Array],
+        bounds: Bounds,
         activated: bool,
         slack: tuple[float, float],
     ) -> None:
         self.n_rows = n_rows
         self.block_size = block_size
         self.order = order
+        self.bounds = bounds
         self.lower, self.upper, self.scale, self.slack, self.not_finite = bounds
         self.activated = activated
         self._base_slack = slack
@@ -165,7 +167,7 @@ class Blocks:
             n_rows=self.n_rows,
             block_size=self.block_size,
             order=self.order,
-            bounds=self._bounds,
+            bounds=self.bounds,
             activated=self.activated,
             slack=self._base_slack,
         )
@@ -177,12 +179,11 @@ class Blocks:
         def move(array: Array) -> Array:
             return torch.as_tensor(array).to(device, copy=True)
 
-        lower, upper, scale, slack, not_finite = map(move, self._bounds)
         return Blocks(
             n_rows=self.n_rows,
             block_size=self.block_size,
             order=None if self.order is None else move(self.order),
-            bounds=(lower, upper, scale, slack, not_finite),
+            bounds=Bounds(*map(move, self.bounds)),
             activated=self.activated,
             slack=self._base_slack,
         )
@@ -210,12 +211,13 @@ class Blocks:
         Args:
             means, scales: most that a component may have moved since the last call, in the units of
                 the arrays.
-            blocks: (n,) ids of the blocks concerned; None for all.
+            blocks: (n,) ids of the blocks concerned; None for all. Checking ids that are on CUDA
+                synchronises.
         """
         for name, value in (("means", means), ("scales", scales)):
             if not (0 <= value < float("inf")):
                 raise ValueError(f"{name} must be finite and at least 0, got {value}")
-        which: Any = slice(None) if blocks is None else self._checked_ids(blocks)
+        which: Any = slice(None) if blocks is None else block_ids(self.bounds, blocks)
         self.slack[which, 0] += means
         self.slack[which, 1] += scales
 
@@ -228,14 +230,15 @@ class Blocks:
             means, scales, quats: all N rows, as in :meth:`build`.
             blocks: (n,) ids of the blocks to look at; None for all.
 
-        Cost: one pass over the means and scales of those blocks. Does not synchronise.
+        Cost: one pass over the means and scales of those blocks. On CUDA it synchronises when it
+            is given ids of blocks, to check them.
         """
         check_kind(blocks=self.scale, means=means, scales=scales, quats=quats)
         self.layout(means)
         if blocks is None:
             self._fit_all((means, scales, quats))
         else:
-            self.fit((means, scales, quats), self._checked_ids(blocks))
+            self.fit((means, scales, quats), block_ids(self.bounds, blocks))
 
     def visible(
         self,
@@ -271,7 +274,7 @@ class Blocks:
             antialiased=False,
             inflate=inflate,
         )
-        words = native(self.scale).views_of_blocks(self._bounds, cameras, options, check=True)
+        words = native(self.scale).views_of_blocks(self.bounds, cameras, options)
         seen = (words != 0).any(1)
         return Visibility.of_mask(true_ids(seen), words[seen], len(cameras), self.n_not_finite)
 
@@ -291,19 +294,14 @@ class Blocks:
         """
         return ResidentBlocks(self, slots)
 
-    def views(self, cameras: Cameras, options: Any) -> Array:
-        """(blocks, ceil(B / 32)) words of the views that may see each block, for :func:`cull`."""
-        return native(self.scale).views_of_blocks(self._bounds, cameras, options)
-
-    def layout(self, means: Array) -> tuple[Any, ...]:
-        """What the native part needs beside :meth:`views`; checks that rows and blocks agree."""
+    def layout(self, means: Array) -> Layout:
+        """What the native part needs of blocks; checks that they are of these rows."""
         if len(means) != self.n_rows:
             raise ValueError(f"blocks must be of {len(means)} rows, got those of {self.n_rows}")
-        return (self.n_rows, self.block_size, self.order, None, None)
+        return self._layout()
 
-    @property
-    def _bounds(self) -> tuple[Array, Array, Array, Array, Array]:
-        return (self.lower, self.upper, self.scale, self.slack, self.not_finite)
+    def _layout(self) -> Layout:
+        return Layout(self.n_rows, self.block_size, self.order, None, None, self.bounds)
 
     @classmethod
     def _empty(
@@ -314,31 +312,17 @@ class Blocks:
         for name, value in zip(("slack_means", "slack_scales"), slack):
             if not (0 <= value < float("inf")):
                 raise ValueError(f"{name} must be finite and at least 0, got {value}")
-        n = -(-n_rows // block_size)
-        bounds = (
-            zeros(like, (n, 3), "float32"),
-            zeros(like, (n, 3), "float32"),
-            zeros(like, (n,), "float32"),
-            zeros(like, (n, 2), "float32"),
-            zeros(like, (n,), "int32"),
-        )
         return cls(
             n_rows=n_rows,
             block_size=block_size,
             order=None,
-            bounds=bounds,
+            bounds=empty_bounds(like, -(-n_rows // block_size)),
             activated=activated,
             slack=slack,
         )
 
     def _fit_all(self, rows: Rows) -> None:
-        if is_torch(self.scale):
-            import torch
-
-            everything: Array = torch.arange(len(self), dtype=torch.int32, device=self.scale.device)
-        else:
-            everything = np.arange(len(self), dtype=np.int32)
-        self.fit(rows, everything)
+        self.fit(rows, all_blocks(self.bounds))
 
     def fit(
         self,
@@ -358,45 +342,13 @@ class Blocks:
             stored: (n,) int32, ``which`` when None.
             end: id after the last row in the arrays, N when None.
         """
-        if is_torch(self.scale):
-            import torch
-
-            which = torch.as_tensor(which, dtype=torch.int32, device=self.scale.device)
-            if stored is not None:
-                stored = torch.as_tensor(stored, dtype=torch.int32, device=self.scale.device)
-        options = native_options(
-            near=1.0,
-            far=2.0,
-            eps2d=0.0,
-            radius_clip=0.0,
-            camera_model="pinhole",
+        fit_bounds(
+            self._layout(),
+            rows,
+            which,
+            which if stored is None else stored,
+            self.n_rows if end is None else end,
             activated=self.activated,
-            antialiased=False,
-            inflate=None,
+            slack=self._base_slack,
         )
-        n_rows = self.n_rows if end is None else end
-        blocking = (n_rows, self.block_size, self.order, which, which if stored is None else stored)
-        native(self.scale).fit_blocks(rows, blocking, options, self._bounds)
-        index = which.long() if is_torch(which) else which
-        self.slack[index, 0] = self._base_slack[0]
-        self.slack[index, 1] = self._base_slack[1]
         self._n_not_finite = None
-
-    def _checked_ids(self, blocks: Any) -> Array:
-        ids: Any
-        if is_torch(self.scale):
-            import torch
-
-            ids = torch.as_tensor(blocks, device=self.scale.device)
-            whole = not ids.is_floating_point() and ids.dtype != torch.bool
-        else:
-            ids = np.asarray(blocks)
-            whole = ids.dtype.kind in "iu"
-        if not whole or ids.ndim != 1:
-            raise TypeError(
-                f"blocks must be (n,) whole numbers, got {ids.dtype} {tuple(ids.shape)}"
-            )
-        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < len(self)):
-            found = f"{int(ids.min())} to {int(ids.max())}"
-            raise IndexError(f"blocks must be from 0 to {len(self) - 1}, got {found}")
-        return ids.int() if is_torch(ids) else ids.astype(np.int32)

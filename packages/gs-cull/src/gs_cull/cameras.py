@@ -19,13 +19,11 @@ class Cameras:
         viewmats: (B, 4, 4) float32, contiguous.
         Ks: (B, 3, 3) float32, contiguous.
         sizes: (B, 6) float32 on the host: width, height, x0, y0, x1, y1 of the pixels that count.
-        one_size: that row, when it is the same for all views.
     """
 
     viewmats: Array
     Ks: Array
     sizes: np.ndarray
-    one_size: tuple[float, ...] | None
 
     def __len__(self) -> int:
         return len(self.viewmats)
@@ -46,23 +44,24 @@ def check_cameras(viewmats: Array, Ks: Array, width: Any, height: Any, rects: An
     n = len(viewmats)
     if len(Ks) != n:
         raise ValueError(f"Ks must have one matrix per view, got {len(Ks)} for {n} views")
+    width, height = _whole_numbers("width", width, n), _whole_numbers("height", height, n)
     sizes = np.empty((n, 6), np.float32)
-    sizes[:, 0] = _whole_numbers("width", width, n)
-    sizes[:, 1] = _whole_numbers("height", height, n)
-    sizes[:, 2:4] = 0
-    sizes[:, 4:] = sizes[:, :2]
-    one_size: tuple[float, ...] | None = None
-    if rects is not None:
-        sizes[:, 2:] = _rectangles(rects, sizes)
-    elif isinstance(width, int) and isinstance(height, int):
-        one_size = (width, height, 0, 0, width, height)
-    return Cameras(_float32("viewmats", viewmats), _float32("Ks", Ks), sizes, one_size)
+    if rects is None and isinstance(width, int) and isinstance(height, int):
+        sizes[:] = (width, height, 0, 0, width, height)
+    else:
+        sizes[:, 0], sizes[:, 1] = width, height
+        sizes[:, 2:4], sizes[:, 4:] = 0, sizes[:, :2]
+        if rects is not None:
+            sizes[:, 2:] = _rectangles(rects, sizes)
+    return Cameras(_float32("viewmats", viewmats), _float32("Ks", Ks), sizes)
 
 
 def _float32(name: str, matrix: Array) -> Array:
     if is_torch(matrix):
         import torch
 
+        if matrix.dtype is torch.float32 and matrix.is_contiguous():
+            return matrix
         if not matrix.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {matrix.dtype}")
         return matrix.detach().to(torch.float32).contiguous()
@@ -71,7 +70,9 @@ def _float32(name: str, matrix: Array) -> Array:
     return np.ascontiguousarray(matrix, np.float32)
 
 
-def _whole_numbers(name: str, values: Any, n: int) -> np.ndarray:
+def _whole_numbers(name: str, values: Any, n: int) -> np.ndarray | int:
+    if type(values) is int and 1 <= values <= 2**24:
+        return values
     array = on_host(values)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be a whole number or (B,) of them, got {array.dtype}")

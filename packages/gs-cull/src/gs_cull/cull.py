@@ -72,9 +72,10 @@ def cull(
             is not finite, intrinsics are singular.
         CudaError: CUDA tensors reached a build without CUDA, or a launch failed.
 
-    Asynchrony: on CUDA everything is enqueued on torch's current stream, with one synchronisation
-        to learn the size of the result. All memory comes from torch: 4 bytes per 32 rows, then the
-        result.
+    Asynchrony: on CUDA everything is enqueued on torch's current stream, and the host waits once,
+        for that stream alone, to learn the size of the result: call it on a stream of its own to
+        cull the next batch while this one renders. All memory comes from torch: 4 bytes per 32
+        rows, then the result.
     Cost: N * (24 bytes + B * 6 planes), or that of the rows in blocks near a frustum and a bit per
         row; quats and opacities are read for rows near a frustum only.
         The GIL is released. Thread-safe.
@@ -100,15 +101,13 @@ def cull(
         inflate=inflate,
     )
     geometry = (means, scales, quats, opacities)
-    parts = None
+    layout = None
     if blocks is not None:
         check_kind(means=means, blocks=blocks.scale)
         if blocks.activated != activated:
             raise ValueError(f"blocks must be built with activated={activated}, got the opposite")
-        parts = (*blocks.layout(means), blocks.views(cameras, options))
-    ids, mask, counts, n_not_finite = native(means).cull(geometry, cameras, options, parts)
-    if blocks is not None:
-        n_not_finite = blocks.n_not_finite
+        layout = blocks.layout(means)
+    ids, mask, counts, n_not_finite = native(means).cull(geometry, cameras, options, layout)
     return Visibility(ids, mask, counts, n_not_finite)
 
 

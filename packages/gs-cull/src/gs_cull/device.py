@@ -1,127 +1,227 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native functions on a CUDA device: torch gives every output and workspace.
 
-Each function mirrors one of :mod:`gs_cull.host`. All work is enqueued on torch's current stream.
+Each function mirrors one of :mod:`gs_cull.host`. All work is enqueued on torch's current stream,
+and where the host has to wait, it waits for that stream alone. The native functions take addresses;
+what they point to is checked here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gs_cull import _core
+from gs_cull.addresses import address
 from gs_cull.arrays import Geometry, Rows
+from gs_cull.bounds import Bounds, Layout
 from gs_cull.cameras import Cameras
 
 _HAS_CUDA = _core.build_info()["cuda_toolkit"] is not None
 
 
-def _stream(device: torch.device) -> int:
+class _Place(NamedTuple):
+    """A device, and the stream that torch works on there now."""
+
+    device: torch.device
+    number: int
+    stream: int
+
+    def empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int32, device=self.device)
+
+
+def _place(tensor: Tensor) -> _Place:
     if not _HAS_CUDA:
         raise _core.CudaError(
             "arrays must be on the CPU, got CUDA tensors: this build of gs-cull has no CUDA. "
             "Reinstall it where nvcc is on the PATH"
         )
-    return torch.cuda.current_stream(device).cuda_stream
+    device = tensor.device
+    stream = torch.cuda.current_stream(device).cuda_stream
+    return _Place(device, tensor.get_device(), stream)
 
 
-def _prepare(cameras: Cameras, options: _core.Options, views: Tensor, stream: int) -> None:
-    sizes = None
-    if cameras.one_size is None:
-        sizes = torch.from_numpy(cameras.sizes).to(views.device)
-    _core.prepare_cuda(
-        cameras.viewmats, cameras.Ks, sizes, cameras.one_size, options, views, stream
+def _totals() -> Tensor:
+    """Room for what the host waits for; page-locked, so that only the stream is waited for."""
+    return torch.empty(_core.N_TOTALS, dtype=torch.int32, pin_memory=True)
+
+
+def _rows(geometry: Geometry, device: torch.device) -> _core.RowsAt:
+    means, scales, quats, opacities = geometry
+    real = torch.float32
+    mean = address("means", means, (-1, 3), real, device)
+    n = len(means)
+    if n >= 2**31 - 1:
+        raise ValueError(f"means must have fewer than 2^31 - 1 rows, got {n}")
+    return _core.RowsAt(
+        n,
+        mean,
+        address("scales", scales, (n, 3), real, device),
+        address("quats", quats, (n, 4), real, device),
+        0 if opacities is None else address("opacities", opacities, (n,), real, device),
+    )
+
+
+def _views(cameras: Cameras, device: torch.device) -> _core.ViewsAt:
+    n, real = len(cameras), torch.float32
+    return _core.ViewsAt(
+        n,
+        address("viewmats", cameras.viewmats, (n, 4, 4), real, device),
+        address("Ks", cameras.Ks, (n, 3, 3), real, device),
+        cameras.sizes,
+    )
+
+
+def _bounds(bounds: Bounds, n: int, device: torch.device) -> _core.BoundsAt:
+    real = torch.float32
+    return _core.BoundsAt(
+        n,
+        address("lower", bounds.lower, (n, 3), real, device),
+        address("upper", bounds.upper, (n, 3), real, device),
+        address("scale", bounds.scale, (n,), real, device),
+        address("slack", bounds.slack, (n, 2), real, device),
+        address("not_finite", bounds.not_finite, (n,), torch.int32, device),
+    )
+
+
+def _order(layout: Layout, device: torch.device) -> int:
+    if layout.order is None:
+        return 0
+    return address("order", layout.order, (layout.n_rows,), torch.int32, device)
+
+
+def _layout(layout: Layout, device: torch.device) -> _core.LayoutAt:
+    slots, inverse = layout.block_in_slot, layout.slot_of_block
+    n_slots = -1 if slots is None else len(slots)
+    n_blocks = -(-layout.n_rows // layout.block_size)
+    return _core.LayoutAt(
+        layout.n_rows,
+        layout.block_size,
+        _order(layout, device),
+        n_slots,
+        0 if slots is None else address("block_in_slot", slots, (-1,), torch.int32, device),
+        0
+        if inverse is None
+        else address("slot_of_block", inverse, (n_blocks,), torch.int32, device),
+        _bounds(layout.bounds, n_blocks, device),
     )
 
 
 def cull(
-    geometry: Geometry,
-    cameras: Cameras,
-    options: _core.Options,
-    blocks: tuple[Any, ...] | None,
+    geometry: Geometry, cameras: Cameras, options: _core.Options, layout: Layout | None
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    """ids, mask, counts and the rows looked at that are not finite. Synchronises once."""
-    device = geometry[0].device
-    stream = _stream(device)
+    """ids, mask, counts and the rows that are not finite. Synchronises once."""
+    at = _place(geometry[0])
+    call = _core.CudaCull(
+        _rows(geometry, at.device),
+        _views(cameras, at.device),
+        None if layout is None else _layout(layout, at.device),
+        options,
+        at.number,
+        at.stream,
+    )
     n_views = len(cameras)
-    n_rows = len(geometry[0]) if blocks is None else blocks[0]
-    view_words = _core.view_words(n_views)
-    zeros = torch.zeros(view_words + _core.mark_words(n_rows), dtype=torch.int32, device=device)
-    views, marks = zeros[:view_words], zeros[view_words:]
-    chunks = torch.empty(_core.visible_chunks(n_rows), dtype=torch.int32, device=device)
-    _prepare(cameras, options, views, stream)
-    _core.mark_cuda(*geometry, views, n_views, options, blocks, marks, chunks, stream)
-    n_visible, n_not_finite, fault, fault_view = views[:4].tolist()
-    _core.throw_fault(fault, fault_view)
-    ids = torch.empty(n_visible, dtype=torch.int32, device=device)
-    mask = torch.empty((n_visible, (n_views + 31) // 32), dtype=torch.int32, device=device)
-    counts = torch.zeros(n_views, dtype=torch.int32, device=device)
-    if n_views == 1:
-        _core.write_ids_cuda(marks, chunks, n_rows, ids, mask, counts, stream)
-    else:
-        _core.write_ids_cuda(marks, chunks, n_rows, ids, None, None, stream)
-        _core.write_mask_cuda(*geometry, views, n_views, options, blocks, ids, mask, counts, stream)
+    workspace = at.empty(call.n_words)
+    totals = _totals()
+    n_visible, n_not_finite = call.mark(workspace.data_ptr(), totals.data_ptr())
+    ids = at.empty(n_visible)
+    mask = at.empty(n_visible, (n_views + 31) // 32)
+    counts = at.empty(n_views)
+    call.write(ids.data_ptr(), mask.data_ptr(), counts.data_ptr())
     return ids, mask, counts, n_not_finite
 
 
 def boxes(geometry: Geometry, cameras: Cameras, options: _core.Options, ids: Tensor) -> Tensor:
     """(n, 4) pixels x0, y0, x1, y1 that the rows ``ids`` may reach in the one view."""
-    device = ids.device
-    stream = _stream(device)
-    views = torch.zeros(_core.view_words(1), dtype=torch.int32, device=device)
-    _prepare(cameras, options, views, stream)
-    out = torch.empty((len(ids), 4), dtype=torch.float32, device=device)
-    _core.boxes_cuda(*geometry, views, options, ids, out, stream)
+    at = _place(geometry[0])
+    n = len(ids)
+    out = torch.empty((n, 4), dtype=torch.float32, device=at.device)
+    workspace = at.empty(_core.view_words(1))
+    _core.boxes_cuda(
+        _rows(geometry, at.device),
+        _views(cameras, at.device),
+        options,
+        address("ids", ids, (n,), torch.int32, at.device),
+        n,
+        workspace.data_ptr(),
+        out.data_ptr(),
+        at.number,
+        at.stream,
+    )
     return out
 
 
-def views_of_blocks(
-    bounds: tuple[Any, ...], cameras: Cameras, options: _core.Options, *, check: bool = False
-) -> Tensor:
-    """(blocks, ceil(B / 32)) int32 words: which views may see each block.
-
-    With ``check`` it synchronises and raises for a faulty camera.
-    """
-    device = bounds[0].device
-    stream = _stream(device)
+def views_of_blocks(bounds: Bounds, cameras: Cameras, options: _core.Options) -> Tensor:
+    """(blocks, ceil(B / 32)) int32 words: which views may see each block. Synchronises once."""
+    at = _place(bounds.scale)
     n_views = len(cameras)
-    views = torch.zeros(_core.view_words(n_views), dtype=torch.int32, device=device)
-    _prepare(cameras, options, views, stream)
-    words = torch.empty((len(bounds[0]), (n_views + 31) // 32), dtype=torch.int32, device=device)
-    _core.views_of_blocks_cuda(bounds, views, n_views, options, words, stream)
-    if check:
-        _core.throw_fault(*views[2:4].tolist())
+    words = at.empty(len(bounds.scale), (n_views + 31) // 32)
+    workspace, totals = at.empty(_core.view_words(n_views)), _totals()
+    _core.views_of_blocks_cuda(
+        _bounds(bounds, len(bounds.scale), at.device),
+        _views(cameras, at.device),
+        options,
+        workspace.data_ptr(),
+        totals.data_ptr(),
+        words.data_ptr(),
+        at.number,
+        at.stream,
+    )
     return words
 
 
 def fit_blocks(
-    rows: Rows,
-    blocking: tuple[Any, ...],
-    options: _core.Options,
-    bounds: tuple[Any, ...],
+    rows: Rows, layout: Layout, which: Tensor, stored: Tensor, end: int, options: _core.Options
 ) -> None:
-    """Write the bounds of the blocks that ``blocking`` names into ``bounds``."""
-    _core.fit_blocks_cuda(*rows, blocking, options, bounds, _stream(bounds[0].device))
+    """Write the bounds of blocks ``which`` of rows at ``stored`` into those of ``layout``."""
+    at = _place(layout.bounds.scale)
+    n, n_blocks = len(which), -(-layout.n_rows // layout.block_size)
+    _core.fit_blocks_cuda(
+        _rows((*rows, None), at.device),
+        end,
+        layout.block_size,
+        _order(layout, at.device),
+        address("blocks", which, (n,), torch.int32, at.device),
+        address("stored", stored, (n,), torch.int32, at.device),
+        n,
+        options,
+        _bounds(layout.bounds, n_blocks, at.device),
+        at.number,
+        at.stream,
+    )
 
 
 def morton_order(means: Tensor, cube: tuple[float, ...]) -> Tensor:
     """(N,) int32 rows along the curve. 24 bytes a row of workspace, returned memory included."""
-    device = means.device
-    stream = _stream(device)
+    at = _place(means)
+    mean = address("means", means, (-1, 3), torch.float32, at.device)
     n = len(means)
-    codes = torch.empty((2, n), dtype=torch.int64, device=device)
-    first = torch.empty((2, n), dtype=torch.int32, device=device)
-    n_bytes = _core.sort_workspace_bytes_cuda(n, device.index or 0)
-    workspace = torch.empty(max(n_bytes, 1), dtype=torch.uint8, device=device)
-    half = _core.morton_order_cuda(means, cube, codes, first, workspace, stream)
+    codes = torch.empty((2, n), dtype=torch.int64, device=at.device)
+    rows = at.empty(2, n)
+    n_bytes = _core.sort_workspace_bytes_cuda(n, at.number)
+    workspace = torch.empty(max(n_bytes, 1), dtype=torch.uint8, device=at.device)
+    half = _core.morton_order_cuda(
+        mean,
+        n,
+        cube,
+        codes.data_ptr(),
+        rows.data_ptr(),
+        workspace.data_ptr(),
+        n_bytes,
+        at.number,
+        at.stream,
+    )
     del codes, workspace
-    return first[half].clone()
+    return rows[half].clone()
 
 
 def pair_counts(mask: Tensor, n_views: int) -> Tensor:
     """(B, B) int64 rows that both views see."""
-    together = torch.zeros((n_views, n_views), dtype=torch.int64, device=mask.device)
-    _core.pair_counts_cuda(mask, n_views, together, _stream(mask.device))
+    at = _place(mask)
+    words = address("mask", mask, (-1, (n_views + 31) // 32), torch.int32, at.device)
+    together = torch.zeros((n_views, n_views), dtype=torch.int64, device=at.device)
+    _core.pair_counts_cuda(words, len(mask), n_views, together.data_ptr(), at.number, at.stream)
     return together

@@ -12,6 +12,7 @@ import numpy as np
 
 from gs_cull import _core
 from gs_cull.arrays import Array, Geometry, Rows, is_torch
+from gs_cull.bounds import Bounds, Layout
 from gs_cull.cameras import Cameras
 
 
@@ -30,17 +31,19 @@ def _words(words: Any) -> np.ndarray:
 
 
 def cull(
-    geometry: Geometry,
-    cameras: Cameras,
-    options: _core.Options,
-    blocks: tuple[Any, ...] | None,
+    geometry: Geometry, cameras: Cameras, options: _core.Options, layout: Layout | None
 ) -> tuple[Array, Array, Array, int]:
-    """ids, mask, counts and the rows looked at that are not finite."""
-    if blocks is not None:
-        blocks = (*blocks[:-1], _words(blocks[-1]))
-    ids, mask, counts, n_not_finite = _core.cull_cpu(
-        *geometry, cameras.viewmats, cameras.Ks, cameras.sizes, options, blocks
-    )
+    """ids, mask, counts and the rows that are not finite."""
+    views = (cameras.viewmats, cameras.Ks, cameras.sizes)
+    blocks = None
+    if layout is not None:
+        blocks = (*layout[:-1], _core.views_of_blocks_cpu(layout.bounds, *views, options))
+    ids, mask, counts, n_not_finite = _core.cull_cpu(*geometry, *views, options, blocks)
+    if layout is not None:
+        not_finite = np.asarray(layout.bounds.not_finite)
+        if layout.slot_of_block is not None:
+            not_finite = not_finite[np.asarray(layout.slot_of_block) >= 0]
+        n_not_finite = int(not_finite.sum())
     means = geometry[0]
     return _like(means, ids), _like(means, mask), _like(means, counts), n_not_finite
 
@@ -51,25 +54,18 @@ def boxes(geometry: Geometry, cameras: Cameras, options: _core.Options, ids: Arr
     return _like(ids, out)
 
 
-def views_of_blocks(
-    bounds: tuple[Any, ...], cameras: Cameras, options: _core.Options, *, check: bool = False
-) -> Array:
-    """(blocks, ceil(B / 32)) words: which views may see each block.
-
-    Faulty cameras always raise here, ``check`` or not.
-    """
+def views_of_blocks(bounds: Bounds, cameras: Cameras, options: _core.Options) -> Array:
+    """(blocks, ceil(B / 32)) words: which views may see each block."""
     words = _core.views_of_blocks_cpu(bounds, cameras.viewmats, cameras.Ks, cameras.sizes, options)
-    return _like(bounds[0], words)
+    return _like(bounds.scale, words)
 
 
 def fit_blocks(
-    rows: Rows,
-    blocking: tuple[Any, ...],
-    options: _core.Options,
-    bounds: tuple[Any, ...],
+    rows: Rows, layout: Layout, which: Array, stored: Array, end: int, options: _core.Options
 ) -> None:
-    """Write the bounds of the blocks that ``blocking`` names into ``bounds``."""
-    _core.fit_blocks_cpu(*rows, blocking, options, bounds)
+    """Write the bounds of blocks ``which`` of rows at ``stored`` into those of ``layout``."""
+    blocking = (end, layout.block_size, layout.order, which, stored)
+    _core.fit_blocks_cpu(*rows, blocking, options, layout.bounds)
 
 
 def morton_order(means: Array, cube: tuple[float, ...]) -> Array:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gs_cull.arrays import Array, is_torch, on_host, true_ids
-from gs_cull.cameras import Cameras
+from gs_cull.arrays import Array, is_torch, on_host
+from gs_cull.bounds import Layout
 
 if TYPE_CHECKING:
     from gs_cull.blocks import Blocks
@@ -38,16 +38,14 @@ class ResidentBlocks:
         if len(np.unique(host[present])) != present.sum():
             raise ValueError("slots must name each block at most once, got a block twice")
         slot_of_block = np.full(len(blocks), -1, np.int32)
-        slot_of_block[host[present]] = np.flatnonzero(present)
+        filled = np.flatnonzero(present).astype(np.int32)
+        slot_of_block[host[present]] = filled
         self.blocks = blocks
-        self.block_in_slot: Array = host.astype(np.int32)
-        self._slot_of_block: Array = slot_of_block
-        if is_torch(blocks.scale):
-            import torch
-
-            device = blocks.scale.device
-            self.block_in_slot = torch.from_numpy(self.block_in_slot).to(device)
-            self._slot_of_block = torch.from_numpy(slot_of_block).to(device)
+        self.block_in_slot: Array
+        self.block_in_slot, self._slot_of_block, self._filled, self._present = (
+            _like(blocks.scale, ids)
+            for ids in (host.astype(np.int32), slot_of_block, filled, host[present].astype("i4"))
+        )
 
     @property
     def activated(self) -> bool:
@@ -68,15 +66,9 @@ class ResidentBlocks:
     def refit(self, means: Array, scales: Array, quats: Array) -> None:
         """Bound the blocks present anew, from arrays of S * block_size rows; resets their slack."""
         self.layout(means)
-        which = true_ids(self.block_in_slot >= 0)
-        present = self.block_in_slot[which]
-        self.blocks.fit((means, scales, quats), present, stored=which)
+        self.blocks.fit((means, scales, quats), self._present, stored=self._filled)
 
-    def views(self, cameras: Cameras, options: Any) -> Array:
-        """As :meth:`Blocks.views`."""
-        return self.blocks.views(cameras, options)
-
-    def layout(self, means: Array) -> tuple[Any, ...]:
+    def layout(self, means: Array) -> Layout:
         """As :meth:`Blocks.layout`."""
         n_rows = len(self.block_in_slot) * self.blocks.block_size
         if len(means) != n_rows:
@@ -85,4 +77,20 @@ class ResidentBlocks:
                 f"{self.blocks.block_size}, got {len(means)}"
             )
         blocks = self.blocks
-        return (blocks.n_rows, blocks.block_size, None, self.block_in_slot, self._slot_of_block)
+        return Layout(
+            blocks.n_rows,
+            blocks.block_size,
+            None,
+            self.block_in_slot,
+            self._slot_of_block,
+            blocks.bounds,
+        )
+
+
+def _like(reference: Array, ids: np.ndarray) -> Array:
+    """Ids of the kind and on the device of the reference."""
+    if not is_torch(reference):
+        return ids
+    import torch
+
+    return torch.from_numpy(ids).to(reference.device)
