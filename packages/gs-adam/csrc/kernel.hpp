@@ -69,6 +69,20 @@ struct Segment {
 constexpr int kMostSegments = 32;
 constexpr int kMostParts = 4;
 
+/// Lanes of the widest vector.
+constexpr int kMostLanes = 16;
+
+/// A Step, each constant for every lane.
+struct alignas(64) StepLanes {
+  float blend[kMostLanes];
+  float beta2[kMostLanes];
+  float weight2[kMostLanes];
+  float inverse_root[kMostLanes];
+  float eps[kMostLanes];
+  float minus_rate[kMostLanes];
+  float keep[kMostLanes];
+};
+
 /// Columns of the rows that are worked on together. Tensors that lie side by side in one table are
 /// cut into full vectors regardless of where one ends: `parts` tensors from `segment` on share the
 /// item's columns, each from its lane on. With one part there may be any number of columns.
@@ -78,7 +92,23 @@ struct Item {
   std::int64_t offset;  // first column within `segment`
   std::int64_t columns;
   std::int32_t lane[kMostParts];
+  bool grads_apart;  // the parts' gradients do not lie side by side
+  bool outs_apart;
+  bool from_gradient;
+  StepLanes step;
 };
+
+/// Memory of the rows that is fetched ahead of its use.
+struct Stream {
+  const char* start;
+  std::int64_t stride;  // bytes from row to row
+  std::int32_t lines;
+  bool by_position;  // of the row in the call, not of the row itself
+  bool is_written;
+};
+
+/// Three tables and a gradient a tensor, and the step that each row was last updated in.
+constexpr int kMostStreams = 4 * kMostSegments + 1;
 
 /// Row ids of either width; null means row i is i.
 struct Ids {
@@ -98,8 +128,10 @@ enum class Absent : std::int32_t {
 struct Job {
   const Segment* segments;
   const Item* items;
+  const Stream* streams;
   std::int32_t n_segments;
   std::int32_t n_items;
+  std::int32_t n_streams;
   Ids rows;
   bool has_grads;
   bool grads_by_row;  // gradient of row r at r, else at the row's position in `rows`

@@ -35,10 +35,7 @@ struct Vector {
       if ((n & 1u) != 0) _mm_store_ss(p, low);
     }
   };
-  /// Lanes [from, to) of a vector at p; nothing else is read or written.
-  static Float load_lanes(const float* p, int from, int to) {
-    return _mm256_maskload_ps(p, between(from, to));
-  }
+  /// Lanes [from, to) of a vector at p; nothing else is written.
   static void store_lanes(float* p, int from, int to, Float x) {
     _mm256_maskstore_ps(p, between(from, to), x);
   }
@@ -47,10 +44,14 @@ struct Vector {
     return _mm256_and_si256(_mm256_cmpgt_epi32(lane, _mm256_set1_epi32(from - 1)),
                             _mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane));
   }
-  /// a, but b from a lane on.
-  static Float blend(Float a, Float b, int from) {
-    return _mm256_blendv_ps(a, b, _mm256_castsi256_ps(between(from, 8)));
+  /// x, but lanes [from, to) of a vector at p; nothing else is read.
+  static Float merge_lanes(Float x, const float* p, int from, int to) {
+    const __m256i lanes = between(from, to);
+    return _mm256_blendv_ps(x, _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
   }
+  /// The lanes from one on.
+  static __m256 from(int lane) { return _mm256_castsi256_ps(between(lane, kLanes)); }
+  static Float blend(Float a, float b, __m256 lanes) { return _mm256_blendv_ps(a, set(b), lanes); }
   static Some first(std::int64_t n) { return {static_cast<unsigned>(n)}; }
   static Float set(float x) { return _mm256_set1_ps(x); }
   static Float add(Float a, Float b) { return _mm256_add_ps(a, b); }
@@ -64,9 +65,11 @@ struct Vector {
     const Float moves = _mm256_cmp_ps(m, _mm256_setzero_ps(), _CMP_NEQ_UQ);
     return static_cast<unsigned>(_mm256_movemask_ps(_mm256_and_ps(far, moves)));
   }
-  static unsigned non_finite(Float g) {
-    return static_cast<unsigned>(
-        _mm256_movemask_ps(_mm256_cmp_ps(_mm256_sub_ps(g, g), _mm256_setzero_ps(), _CMP_NEQ_UQ)));
+  static bool has_nan(Float x) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0;
+  }
+  static void fetch_to_write(const char* at) {
+    asm volatile("prefetchw %0" : : "m"(*at));
   }
 };
 

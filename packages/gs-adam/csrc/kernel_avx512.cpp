@@ -40,19 +40,21 @@ struct Vector {
       if ((n & 1u) != 0) _mm_store_ss(p, low);
     }
   };
-  /// Lanes [from, to) of a vector at p; nothing else is read or written.
-  static Float load_lanes(const float* p, int from, int to) {
-    return _mm512_maskz_loadu_ps(between(from, to), p);
-  }
+  /// Lanes [from, to) of a vector at p; nothing else is written.
   static void store_lanes(float* p, int from, int to, Float x) {
     _mm512_mask_storeu_ps(p, between(from, to), x);
   }
   static __mmask16 between(int from, int to) {
     return static_cast<__mmask16>((1u << to) - (1u << from));
   }
-  /// a, but b from a lane on.
-  static Float blend(Float a, Float b, int from) {
-    return _mm512_mask_blend_ps(between(from, 16), a, b);
+  /// x, but lanes [from, to) of a vector at p; nothing else is read.
+  static Float merge_lanes(Float x, const float* p, int from, int to) {
+    return _mm512_mask_loadu_ps(x, between(from, to), p);
+  }
+  /// The lanes from one on.
+  static __mmask16 from(int lane) { return between(lane, kLanes); }
+  static Float blend(Float a, float b, __mmask16 lanes) {
+    return _mm512_mask_mov_ps(a, lanes, set(b));
   }
   static Some first(std::int64_t n) { return {static_cast<unsigned>(n)}; }
   static Float set(float x) { return _mm512_set1_ps(x); }
@@ -66,8 +68,9 @@ struct Vector {
     const __mmask16 far = _mm512_cmp_ps_mask(rho, trust, _CMP_GT_OQ);
     return _mm512_mask_cmp_ps_mask(far, m, _mm512_setzero_ps(), _CMP_NEQ_UQ);
   }
-  static unsigned non_finite(Float g) {
-    return _mm512_cmp_ps_mask(_mm512_sub_ps(g, g), _mm512_setzero_ps(), _CMP_NEQ_UQ);
+  static bool has_nan(Float x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
+  static void fetch_to_write(const char* at) {
+    asm volatile("prefetchw %0" : : "m"(*at));
   }
 };
 

@@ -34,23 +34,23 @@ struct Vector {
       for (std::int64_t i = 0; i < n; ++i) p[i] = lanes[i];
     }
   };
-  static Float load_lanes(const float* p, int from, int to) {
-    float lanes[4] = {};
-    for (int i = from; i < to; ++i) lanes[i] = p[i];
-    return vld1q_f32(lanes);
-  }
   static void store_lanes(float* p, int from, int to, Float x) {
     float lanes[4];
     vst1q_f32(lanes, x);
     for (int i = from; i < to; ++i) p[i] = lanes[i];
   }
-  static Float blend(Float a, Float b, int from) {
-    float lanes[4], other[4];
-    vst1q_f32(lanes, a);
-    vst1q_f32(other, b);
-    for (int i = from; i < 4; ++i) lanes[i] = other[i];
+  static Float merge_lanes(Float x, const float* p, int from, int to) {
+    float lanes[4];
+    vst1q_f32(lanes, x);
+    for (int i = from; i < to; ++i) lanes[i] = p[i];
     return vld1q_f32(lanes);
   }
+  /// The lanes from one on.
+  static uint32x4_t from(int lane) {
+    const std::int32_t lanes[4] = {0, 1, 2, 3};
+    return vcgeq_s32(vld1q_s32(lanes), vdupq_n_s32(lane));
+  }
+  static Float blend(Float a, float b, uint32x4_t lanes) { return vbslq_f32(lanes, set(b), a); }
   static Some first(std::int64_t n) { return {n}; }
   static Float set(float x) { return vdupq_n_f32(x); }
   static Float add(Float a, Float b) { return vaddq_f32(a, b); }
@@ -66,7 +66,8 @@ struct Vector {
   static unsigned beyond(Float rho, Float trust, Float m) {
     return bits(vbicq_u32(vcgtq_f32(rho, trust), vceqzq_f32(m)));
   }
-  static unsigned non_finite(Float g) { return bits(vmvnq_u32(vceqzq_f32(vsubq_f32(g, g)))); }
+  static bool has_nan(Float x) { return bits(vmvnq_u32(vceqq_f32(x, x))) != 0; }
+  static void fetch_to_write(const char* at) { asm volatile("prfm pstl1keep, %0" : : "Q"(*at)); }
 };
 
 #else
@@ -78,9 +79,10 @@ struct Vector {
     static Float load(const float* p) { return *p; }
     static void store(float* p, Float x) { *p = x; }
   };
-  static Float load_lanes(const float* p, int, int) { return *p; }
   static void store_lanes(float* p, int, int, Float x) { *p = x; }
-  static Float blend(Float a, Float b, int from) { return from > 0 ? a : b; }
+  static Float merge_lanes(Float, const float* p, int, int) { return *p; }
+  static bool from(int lane) { return lane == 0; }
+  static Float blend(Float a, float b, bool takes) { return takes ? b : a; }
   static All first(std::int64_t) { return {}; }
   static Float set(float x) { return x; }
   static Float add(Float a, Float b) { return a + b; }
@@ -90,7 +92,14 @@ struct Vector {
   static Float sqrt(Float a) { return std::sqrt(a); }
   static Float fma(Float a, Float b, Float c) { return a * b + c; }
   static unsigned beyond(Float rho, Float trust, Float m) { return rho > trust && m != 0.0f; }
-  static unsigned non_finite(Float g) { return !(g - g == 0.0f); }
+  static bool has_nan(Float x) { return x != x; }
+  static void fetch_to_write(const char* at) {
+#if defined(__x86_64__)
+    asm volatile("prefetcht0 %0" : : "m"(*at));
+#else
+    (void)at;
+#endif
+  }
 };
 
 #endif

@@ -5,7 +5,9 @@
 #include <array>
 #include <atomic>
 
+#include "crew.hpp"
 #include "gs/error.hpp"
+#include "layout.hpp"
 
 namespace gs::adam {
 namespace {
@@ -13,12 +15,16 @@ namespace {
 // A piece of work for one thread: about a second-level cache, so that pieces balance.
 constexpr std::int64_t kPieceBytes = 1 << 18;
 constexpr std::int64_t kBytesPerValue = 28;
-constexpr std::int64_t kCheckGrain = 1 << 13;
+constexpr std::int64_t kCheckGrain = 1 << 10;
 
 std::int64_t id_at(const Ids& ids, std::int64_t i) {
   if (ids.narrow != nullptr) return ids.narrow[i];
   return ids.wide != nullptr ? ids.wide[i] : i;
 }
+
+bool has_ids(const Ids& ids) { return ids.narrow != nullptr || ids.wide != nullptr; }
+
+constexpr Ids kNoIds{nullptr, nullptr, 0};
 
 template <class T>
 std::int64_t first_not_increasing(const T* ids, std::int64_t first, std::int64_t last) {
@@ -47,52 +53,11 @@ void throw_wrong_ids(const Ids& ids, std::int64_t n_rows, const char* name,
               low < 0 ? low : high);
 }
 
-bool is_beside(const Segment& left, const Segment& right) {
-  return right.param == left.param + left.width && right.exp_avg == left.exp_avg + left.width &&
-         right.exp_avg_sq == left.exp_avg_sq + left.width &&
-         right.param_stride == left.param_stride && right.exp_avg_stride == left.exp_avg_stride &&
-         right.exp_avg_sq_stride == left.exp_avg_sq_stride &&
-         right.step.from_gradient == left.step.from_gradient;
-}
-
-/// Cuts columns into items of `lanes`, across tensors that lie side by side.
-int cut_items(const Segment* segments, int n_segments, int lanes, Item* items) {
-  int n = 0, k = 0;
-  std::int64_t offset = 0;
-  while (k < n_segments) {
-    Item item{k, 1, offset, segments[k].width - offset, {}};
-    const bool is_last = k + 1 == n_segments || !is_beside(segments[k], segments[k + 1]);
-    if (is_last) {
-      ++k;
-      offset = 0;
-    } else if (item.columns >= lanes) {
-      item.columns -= item.columns % lanes;
-      offset += item.columns;
-    } else {
-      offset = item.columns;  // columns taken of the whole item
-      std::int64_t taken = item.columns;
-      while (taken < lanes && item.parts < kMostParts && k + 1 < n_segments &&
-             is_beside(segments[k], segments[k + 1])) {
-        item.lane[item.parts++] = static_cast<std::int32_t>(taken);
-        ++k;
-        offset = std::min<std::int64_t>(lanes - taken, segments[k].width);
-        taken += offset;
-      }
-      item.columns = taken;
-    }
-    if (k < n_segments && offset == segments[k].width) {
-      ++k;
-      offset = 0;
-    }
-    if (item.columns > 0) items[n++] = item;
-  }
-  return n;
-}
-
 // A call's tensors. One thread's calls reuse it, so that a step allocates nothing.
 struct Scratch {
   std::array<Segment, kMostSegments> segments;
   std::array<Item, 2 * kMostSegments> items;
+  std::array<Stream, kMostStreams> streams;
 };
 
 Scratch& scratch() {
@@ -113,46 +78,79 @@ RowKernel chosen_kernel(Simd level) {
   return scalar_kernel();
 }
 
-void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool& pool) {
-  if (ids.narrow == nullptr && ids.wide == nullptr) return;
-  std::atomic<std::int64_t> wrong{-1};
-  pool.parallel_for(0, ids.size, kCheckGrain, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t at = first_not_increasing(ids, first, last);
-    if (at >= 0) wrong.store(at);
-  });
-  throw_wrong_ids(ids, n_rows, name, wrong.load());
+void check_ids(const Ids& ids, std::int64_t n_rows, const char* name) {
+  if (!has_ids(ids)) return;
+  throw_wrong_ids(ids, n_rows, name, first_not_increasing(ids, 0, ids.size));
 }
 
-void Rows::check(std::int32_t step, const Ids& rows, std::int32_t floor, ThreadPool& pool) const {
-  if (last_step_ == nullptr) return check_ids(rows, n_rows_, "rows", pool);
-  const bool dense = semantics_ == Semantics::kDense;
-  const bool has_ids = rows.narrow != nullptr || rows.wide != nullptr;
-  std::atomic<std::int64_t> wrong{-1}, out_of_turn{-1};
-  pool.parallel_for(0, rows.size, kCheckGrain, [&](std::int64_t first, std::int64_t last) {
-    if (has_ids) {
-      const std::int64_t at = first_not_increasing(rows, first, last);
-      if (at >= 0) wrong.store(at);
-      if (at >= 0 || id_at(rows, first) < 0 || id_at(rows, last - 1) >= n_rows_) return;
+/// What is wrong with a call's rows, found by several threads, said by one.
+class Rows::Checks {
+ public:
+  Checks(const Rows& rows, const Ids& ids, const Ids& pending)
+      : rows_(rows), ids_(ids), pending_(pending) {}
+
+  /// Ids in order and in range; positions of `pending` take their share.
+  bool are_ids(std::int64_t first, std::int64_t last) {
+    if (has_ids(pending_)) {
+      const std::int64_t at =
+          first_not_increasing(pending_, pending_.size * first / ids_.size,
+                               pending_.size * last / ids_.size);
+      if (at >= 0) return fail(&wrong_pending_, at);
+      if (!are_ends_in_range(pending_)) return false;
     }
+    if (!has_ids(ids_)) return true;
+    const std::int64_t at = first_not_increasing(ids_, first, last);
+    if (at >= 0) return fail(&wrong_, at);
+    return id_at(ids_, first) >= 0 && id_at(ids_, last - 1) < rows_.n_rows_;
+  }
+
+  /// Rows whose turn this step is.
+  bool are_due(std::int64_t first, std::int64_t last, std::int32_t step, std::int32_t floor) {
+    const bool dense = rows_.semantics_ == Semantics::kDense;
+    const std::int32_t* const last_step = rows_.last_step_;
     for (std::int64_t i = first; i < last; ++i) {
-      if (i + 32 < last) __builtin_prefetch(last_step_ + id_at(rows, i + 32));
-      const std::int32_t done = std::max(floor, last_step_[id_at(rows, i)]);
-      if (done >= step || (dense && done != step - 1)) out_of_turn.store(id_at(rows, i));
+      if (i + kFetchAhead < last) __builtin_prefetch(last_step + id_at(ids_, i + kFetchAhead));
+      const std::int32_t done = std::max(floor, last_step[id_at(ids_, i)]);
+      if (done >= step || (dense && done != step - 1))
+        return fail(&out_of_turn_, id_at(ids_, i));
     }
-  });
-  if (has_ids) throw_wrong_ids(rows, n_rows_, "rows", wrong.load());
-  const std::int64_t row = out_of_turn.load();
-  if (row < 0) return;
-  const std::int32_t done = std::max(floor, last_step_[row]);
-  GS_CHECK(done < step, "rows must be updated once a step, got row ", row, " in step ", step,
-           " after its update in step ", done);
-  GS_CHECK(false, "rows must be updated in the order of steps, got row ", row, " in step ", step,
-           " before its update in step ", step - 1);
-}
+    return true;
+  }
+
+  void throw_found(std::int32_t step, std::int32_t floor) const {
+    if (has_ids(ids_)) throw_wrong_ids(ids_, rows_.n_rows_, "rows", wrong_.load());
+    if (has_ids(pending_))
+      throw_wrong_ids(pending_, rows_.n_rows_, "pending ids", wrong_pending_.load());
+    const std::int64_t row = out_of_turn_.load();
+    if (row < 0) return;
+    const std::int32_t done = std::max(floor, rows_.last_step_[row]);
+    GS_CHECK(done < step, "rows must be updated once a step, got row ", row, " in step ", step,
+             " after its update in step ", done);
+    GS_CHECK(false, "rows must be updated in the order of steps, got row ", row, " in step ", step,
+             " before its update in step ", step - 1);
+  }
+
+ private:
+  bool are_ends_in_range(const Ids& ids) const {
+    return ids.size == 0 || (id_at(ids, 0) >= 0 && id_at(ids, ids.size - 1) < rows_.n_rows_);
+  }
+
+  static constexpr std::int64_t kFetchAhead = 32;
+
+  static bool fail(std::atomic<std::int64_t>* what, std::int64_t where) {
+    what->store(where);
+    return false;
+  }
+
+  const Rows& rows_;
+  const Ids& ids_;
+  const Ids& pending_;
+  std::atomic<std::int64_t> wrong_{-1}, wrong_pending_{-1}, out_of_turn_{-1};
+};
 
 Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
               const std::vector<Matrix>* out) const {
-  auto& [segments, items] = scratch();
+  auto& [segments, items, streams] = scratch();
   for (std::size_t k = 0; k < tensors_.size(); ++k) {
     const Tensor& t = tensors_[k];
     Segment& s = segments[k];
@@ -182,6 +180,7 @@ Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
   job.n_segments = static_cast<std::int32_t>(tensors_.size());
   job.n_items = cut_items(segments.data(), job.n_segments, kernel_.lanes, items.data());
   job.rows = rows;
+  job.streams = streams.data();
   job.has_grads = !grads.tensors.empty();
   job.grads_by_row = grads.by_row;
   job.sleeps = semantics_ == Semantics::kDeferred;
@@ -192,55 +191,76 @@ Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
   return job;
 }
 
-std::int64_t Rows::run(const Job& job, ThreadPool& pool) const {
-  std::int64_t row_bytes = 0;
+template <class Check>
+std::int64_t Rows::run(Job& job, ThreadPool& pool, const Check& check) const {
+  // Of this thread's scratch: what else a call needs to know of its rows.
+  job.n_streams = cut_streams(job, scratch().streams.data());
+  std::int64_t row_bytes = 1;
   for (const Tensor& t : tensors_) row_bytes += kBytesPerValue * t.width;
-  const std::int64_t grain =
-      std::max<std::int64_t>(kPieceBytes / std::max<std::int64_t>(row_bytes, 1), 1);
+  const std::int64_t grain = std::max<std::int64_t>(kPieceBytes / row_bytes, 1);
   std::atomic<std::int64_t> bad_rows{0};
-  pool.parallel_for(0, job.rows.size, grain, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t bad = kernel_.run(job, first, last);
-    if (bad != 0) bad_rows.fetch_add(bad);
-  });
+  check_then_work(pool, job.rows.size, kCheckGrain, grain, check,
+                  [&](std::int64_t first, std::int64_t last) {
+                    const std::int64_t bad = kernel_.run(job, first, last);
+                    if (bad != 0) bad_rows.fetch_add(bad, std::memory_order_relaxed);
+                  });
   return bad_rows.load();
 }
 
 std::int64_t Rows::update(const StepPlan& plan, const Ids& rows, const Gradients& grads,
-                          ThreadPool& pool) const {
+                          std::int32_t floor, ThreadPool& pool) const {
   Job work = job(plan, rows, grads, nullptr);
   // A skipped row stands still where rows without a gradient do.
   if (semantics_ == Semantics::kSparse && work.has_grads) work.absent = Absent::kNothing;
-  return run(work, pool);
+  Checks checks(*this, rows, kNoIds);
+  const std::int64_t bad_rows = run(work, pool, [&](std::int64_t first, std::int64_t last) {
+    return checks.are_ids(first, last) &&
+           (last_step_ == nullptr || checks.are_due(first, last, plan.step(), floor));
+  });
+  checks.throw_found(plan.step(), floor);
+  return bad_rows;
 }
 
 void Rows::update_rest(const StepPlan& plan, ThreadPool& pool) const {
   constexpr std::int64_t kBlock = 256;
-  const Job whole = job(plan, Ids{nullptr, nullptr, n_rows_}, {}, nullptr);
-  pool.parallel_for(0, n_rows_, kBlock, [&](std::int64_t first, std::int64_t last) {
-    std::int64_t rest[kBlock];
-    std::int64_t n = 0;
-    for (std::int64_t row = first; row < last; ++row)
-      if (last_step_[row] < plan.step()) rest[n++] = row;
-    if (n == 0) return;
-    Job part = whole;
-    part.rows = Ids{nullptr, rest, n};
-    kernel_.run(part, 0, n);
-  });
+  Job whole = job(plan, Ids{nullptr, nullptr, n_rows_}, {}, nullptr);
+  whole.n_streams = cut_streams(whole, scratch().streams.data());
+  const auto nothing = [](std::int64_t, std::int64_t) { return true; };
+  check_then_work(pool, n_rows_, n_rows_, kBlock, nothing,
+                  [&](std::int64_t first, std::int64_t last) {
+                    std::int64_t rest[kBlock];
+                    std::int64_t n = 0;
+                    for (std::int64_t row = first; row < last; ++row)
+                      if (last_step_[row] < plan.step()) rest[n++] = row;
+                    if (n == 0) return;
+                    Job part = whole;
+                    part.rows = Ids{nullptr, rest, n};
+                    kernel_.run(part, 0, n);
+                  });
 }
 
 void Rows::flush(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const {
-  run(job(plan, rows, {}, nullptr), pool);
+  Job work = job(plan, rows, {}, nullptr);
+  Checks checks(*this, rows, kNoIds);
+  run(work, pool,
+      [&](std::int64_t first, std::int64_t last) { return checks.are_ids(first, last); });
+  checks.throw_found(0, 0);
 }
 
 void Rows::lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Ids& pending,
                      const Gradients& grads, const std::vector<Matrix>& out,
                      ThreadPool& pool) const {
+  // Where there are no rows nothing else would look at them.
+  if (rows.size == 0) return check_ids(pending, n_rows_, "pending ids");
   Job work = job(plan, rows, grads, &out);
   work.pending = pending;
   work.use_pending = true;
   if (semantics_ == Semantics::kSparse || (!steps && semantics_ == Semantics::kDense))
     work.absent = Absent::kNothing;
-  run(work, pool);
+  Checks checks(*this, rows, pending);
+  run(work, pool,
+      [&](std::int64_t first, std::int64_t last) { return checks.are_ids(first, last); });
+  checks.throw_found(0, 0);
 }
 
 }  // namespace gs::adam

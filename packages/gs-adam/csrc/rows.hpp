@@ -41,7 +41,7 @@ struct Gradients {
 RowKernel chosen_kernel(Simd level);
 
 /// Throws gs::Error or gs::RangeError unless ids are sorted, unique and in [0, n_rows).
-void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool& pool);
+void check_ids(const Ids& ids, std::int64_t n_rows, const char* name);
 
 /// Borrowed tensors of equal row count. Calls may run on several threads for disjoint rows.
 class Rows {
@@ -60,30 +60,31 @@ class Rows {
   /// [n_rows] or null: the step that each row was last updated in.
   const std::int32_t* last_step() const { return last_step_; }
 
-  /// Throws what check_ids does, and gs::Error when a row cannot be updated in this step: it has
-  /// been already, or (dense) has not been in the step before. Rows count as updated in `floor` at
-  /// least.
-  void check(std::int32_t step, const Ids& rows, std::int32_t floor, ThreadPool& pool) const;
-
   /// One optimizer step on the rows given. Returns the number of rows with a NaN or Inf gradient.
+  /// Throws what check_ids does, and gs::Error when a row cannot be updated in this step: it has
+  /// been already, or (dense) has not been in the step before; nothing has changed then. Rows count
+  /// as updated in `floor` at least.
   std::int64_t update(const StepPlan& plan, const Ids& rows, const Gradients& grads,
-                      ThreadPool& pool) const;
+                      std::int32_t floor, ThreadPool& pool) const;
 
   /// Dense: the zero-gradient step on every row that this step has not updated.
   void update_rest(const StepPlan& plan, ThreadPool& pool) const;
 
-  /// Deferred: rows written as they are after the plan's step.
+  /// Deferred: rows written as they are after the plan's step. Throws what check_ids does.
   void flush(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const;
 
   /// What update (rows of `pending`, gradients in its order) and flush (the others) will write,
   /// into `out`; nothing of this object is written. `steps` false: as stored, brought up to date.
+  /// Throws what check_ids does; nothing has been written then.
   void lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Ids& pending,
                  const Gradients& grads, const std::vector<Matrix>& out, ThreadPool& pool) const;
 
  private:
   Job job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
           const std::vector<Matrix>* out) const;
-  std::int64_t run(const Job& job, ThreadPool& pool) const;
+  class Checks;
+  template <class Check>
+  std::int64_t run(Job& job, ThreadPool& pool, const Check& check) const;
 
   std::int64_t n_rows_;
   std::vector<Tensor> tensors_;

@@ -74,22 +74,22 @@ void Schedule::check(const std::vector<Options>& options, bool all_awake) const 
   }
 }
 
-std::vector<StepPlan::Table> Schedule::tables(std::int32_t target) const {
+std::vector<StepPlan::Table> Schedule::tables(
+    const std::vector<std::shared_ptr<Series>>& series, std::int32_t target) {
   std::vector<StepPlan::Table> tables;
-  for (const std::shared_ptr<Series>& series : series_)
-    tables.push_back(std::make_shared<std::vector<CatchUp>>(series->recent(target)));
+  for (const std::shared_ptr<Series>& one : series)
+    tables.push_back(std::make_shared<std::vector<CatchUp>>(one->recent(target)));
   return tables;
 }
 
-std::shared_ptr<const StepPlan> Schedule::begin(const std::vector<Options>& options,
-                                                bool all_awake) {
+std::shared_ptr<const StepPlan> Schedule::propose(const std::vector<Options>& options,
+                                                  bool all_awake) {
   check(options, all_awake);
   auto plan = std::make_shared<StepPlan>();
   plan->step_ = step_ + 1;
   for (const Options& o : options)
     plan->constants_.push_back(constants_of(o, plan->step_, bias_correction_));
   if (semantics_ == Semantics::kDeferred) {
-    // Whatever throws does so before this schedule changes.
     std::vector<std::shared_ptr<Series>> series = series_;
     series.resize(n_groups_);
     for (int g = 0; g < n_groups_; ++g) {
@@ -104,17 +104,23 @@ std::shared_ptr<const StepPlan> Schedule::begin(const std::vector<Options>& opti
       }
     }
     const bool same = last_ && series == series_;
-    series_ = std::move(series);
-    plan->before_ = same ? last_->after_ : tables(step_);
+    plan->before_ = same ? last_->after_ : tables(series, step_);
+    // Nobody reads a step of a series before it is accepted.
     for (int g = 0; g < n_groups_; ++g)
-      series_[g]->set(plan->step_,
-                      missed_of(options[g], plan->step_, series_[g]->missed(step_).log_keep));
-    plan->after_ = tables(plan->step_);
-    plan->series_ = series_;
+      series[g]->set(plan->step_,
+                     missed_of(options[g], plan->step_, series[g]->missed(step_).log_keep));
+    plan->after_ = tables(series, plan->step_);
+    plan->series_ = std::move(series);
   }
-  step_ = plan->step_;
-  last_ = plan;
   return plan;
+}
+
+void Schedule::accept(std::shared_ptr<const StepPlan> plan) {
+  GS_CHECK(plan->step_ == step_ + 1, "step must be the next one (", step_ + 1, "), got ",
+           plan->step_);
+  series_ = plan->series_;
+  step_ = plan->step_;
+  last_ = std::move(plan);
 }
 
 std::shared_ptr<const StepPlan> Schedule::now() {
@@ -122,7 +128,7 @@ std::shared_ptr<const StepPlan> Schedule::now() {
     auto plan = std::make_shared<StepPlan>();
     plan->step_ = step_;
     plan->constants_.resize(n_groups_);
-    plan->after_ = tables(step_);
+    plan->after_ = tables(series_, step_);
     plan->series_ = series_;
     last_ = plan;
   }

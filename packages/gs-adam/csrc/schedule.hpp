@@ -35,7 +35,7 @@ class StepPlan {
   std::vector<std::shared_ptr<Series>> series_;
 };
 
-/// Counts steps and remembers their rates. begin() may run while other threads use earlier plans.
+/// Counts steps and remembers their rates. propose() may run while other threads use earlier plans.
 class Schedule {
  public:
   Schedule(int n_groups, Semantics semantics, bool bias_correction)
@@ -45,9 +45,11 @@ class Schedule {
   Semantics semantics() const { return semantics_; }
   std::int32_t step() const { return step_; }
 
-  /// Starts the next step. Where rows sleep, betas other than the last step's need `all_awake`.
-  /// Throws gs::Error and changes nothing when an option is out of range.
-  std::shared_ptr<const StepPlan> begin(const std::vector<Options>& options, bool all_awake);
+  /// The next step, which has begun once it is accepted; until then another may be proposed. Where
+  /// rows sleep, betas other than the last step's need `all_awake`. Throws gs::Error when an option
+  /// is out of range.
+  std::shared_ptr<const StepPlan> propose(const std::vector<Options>& options, bool all_awake);
+  void accept(std::shared_ptr<const StepPlan> plan);
 
   /// Counts rows with a NaN or Inf gradient; shared with the work that still runs.
   const std::shared_ptr<std::atomic<std::int64_t>>& nonfinite_rows() const {
@@ -67,7 +69,8 @@ class Schedule {
 
  private:
   void check(const std::vector<Options>& options, bool all_awake) const;
-  std::vector<StepPlan::Table> tables(std::int32_t target) const;
+  static std::vector<StepPlan::Table> tables(const std::vector<std::shared_ptr<Series>>& series,
+                                             std::int32_t target);
 
   int n_groups_;
   Semantics semantics_;

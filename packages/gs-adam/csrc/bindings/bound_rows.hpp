@@ -17,10 +17,17 @@
 
 namespace gs::adam {
 
-/// A call whose arguments have been checked. It needs no GIL; arrays must outlive it.
+/// A call whose arguments fit. It needs no GIL and checks its ids before it changes anything; arrays
+/// must outlive it.
 struct Call {
   Ids rows;
+  Ids pending;
+  std::int64_t n_rows;
   std::function<void()> run;
+
+  /// Throws what run() will where ids are wrong now. On the calling thread alone, for the pool may
+  /// be at work.
+  void check() const;
 };
 
 class BoundRows {
@@ -32,21 +39,15 @@ class BoundRows {
   std::int64_t n_rows() const { return rows_->n_rows(); }
   int n_threads() const { return pool_->size(); }
 
-  /// Throws what update() of these would; `step` need not have begun.
-  void check(std::int32_t step, const py::object& rows, const py::object& grads,
-             std::int32_t floor) const;
-
-  /// The turn of each row is checked when the call runs, against `floor` as update()'s.
+  /// The turn of each row is checked when the call runs, against `floor` as Rows::update's.
   Call update(const std::shared_ptr<StepPlan>& plan, const py::object& rows,
-              const py::object& grads, std::int32_t floor, bool check) const;
+              const py::object& grads, std::int32_t floor) const;
   Call flush(const std::shared_ptr<StepPlan>& plan, const py::object& rows) const;
   Call lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,
                  const py::object& pending, const py::object& grads, const py::object& out) const;
   void update_rest(const StepPlan& plan) const;
 
  private:
-  void check_sorted(const Ids& ids, const char* name) const;
-
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<const Rows> rows_;
   std::shared_ptr<std::atomic<std::int64_t>> nonfinite_rows_;

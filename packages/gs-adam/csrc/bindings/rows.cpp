@@ -45,36 +45,22 @@ BoundRows::BoundRows(const py::list& params, const py::list& exp_avg, const py::
       rows_(make_rows(params, exp_avg, exp_avg_sq, groups, last_step, schedule, skip_non_finite)),
       nonfinite_rows_(schedule.nonfinite_rows()) {}
 
-void BoundRows::check_sorted(const Ids& ids, const char* name) const {
-  const py::gil_scoped_release nogil;
-  check_ids(ids, n_rows(), name, *pool_);
-}
-
-void BoundRows::check(std::int32_t step, const py::object& rows, const py::object& grads,
-                      std::int32_t floor) const {
-  const Ids ids = ids_from(rows, "rows", n_rows());
-  gradients_from(grads, "grads", rows_->tensors(), ids, n_rows());
-  const py::gil_scoped_release nogil;
-  rows_->check(step, ids, floor, *pool_);
-}
-
 Call BoundRows::update(const std::shared_ptr<StepPlan>& plan, const py::object& rows,
-                       const py::object& grads, std::int32_t floor, bool check) const {
+                       const py::object& grads, std::int32_t floor) const {
   const Ids ids = ids_from(rows, "rows", n_rows());
   Gradients gradients = gradients_from(grads, "grads", rows_->tensors(), ids, n_rows());
-  if (check) check_sorted(ids, "rows");
-  return {ids, [=, gradients = std::move(gradients), tensors = rows_, pool = pool_,
-                count = nonfinite_rows_] {
-            if (check) tensors->check(plan->step(), ids, floor, *pool);
-            const std::int64_t bad = tensors->update(*plan, ids, gradients, *pool);
+  return {ids, {}, n_rows(),
+          [=, gradients = std::move(gradients), tensors = rows_, pool = pool_,
+           count = nonfinite_rows_] {
+            const std::int64_t bad = tensors->update(*plan, ids, gradients, floor, *pool);
             if (bad != 0) count->fetch_add(bad);
           }};
 }
 
 Call BoundRows::flush(const std::shared_ptr<StepPlan>& plan, const py::object& rows) const {
   const Ids ids = ids_from(rows, "rows", n_rows());
-  check_sorted(ids, "rows");
-  return {ids, [=, tensors = rows_, pool = pool_] { tensors->flush(*plan, ids, *pool); }};
+  return {ids, {}, n_rows(),
+          [=, tensors = rows_, pool = pool_] { tensors->flush(*plan, ids, *pool); }};
 }
 
 Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,
@@ -86,12 +72,17 @@ Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, con
   Gradients gradients =
       gradients_from(grads, "pending grads", rows_->tensors(), pending_ids, pending_ids.size);
   std::vector<Matrix> outputs = outputs_from(out, rows_->tensors(), ids.size);
-  check_sorted(ids, "rows");
-  check_sorted(pending_ids, "pending ids");
-  return {ids, [=, gradients = std::move(gradients), outputs = std::move(outputs), tensors = rows_,
-                pool = pool_] {
+  return {ids, pending_ids, n_rows(),
+          [=, gradients = std::move(gradients), outputs = std::move(outputs), tensors = rows_,
+           pool = pool_] {
             tensors->lookahead(*plan, steps, ids, pending_ids, gradients, outputs, *pool);
           }};
+}
+
+void Call::check() const {
+  const py::gil_scoped_release nogil;
+  check_ids(rows, n_rows, "rows");
+  check_ids(pending, n_rows, "pending ids");
 }
 
 void BoundRows::update_rest(const StepPlan& plan) const {
@@ -109,13 +100,12 @@ void register_rows(py::module_& module) {
            py::arg("threads"))
       .def_property_readonly("n_rows", &BoundRows::n_rows)
       .def_property_readonly("n_threads", &BoundRows::n_threads)
-      .def("check", &BoundRows::check, py::arg("step"), py::arg("rows"), py::arg("grads"),
-           py::arg("floor"))
       .def(
           "update",
           [](const BoundRows& self, const Plan& plan, const py::object& rows,
-             const py::object& grads) { run(self.update(plan, rows, grads, 0, false)); },
-          py::arg("plan"), py::arg("rows"), py::arg("grads"))
+             const py::object& grads,
+             std::int32_t floor) { run(self.update(plan, rows, grads, floor)); },
+          py::arg("plan"), py::arg("rows"), py::arg("grads"), py::arg("floor"))
       .def("update_rest", &BoundRows::update_rest, py::arg("plan"))
       .def(
           "flush",

@@ -79,13 +79,17 @@ void register_schedule(py::module_& module) {
       .def_property_readonly("nonfinite_rows",
                              [](const Schedule& self) { return self.nonfinite_rows()->load(); })
       .def(
-          "begin",
+          "propose",
           [](Schedule& self, const std::vector<std::array<double, 5>>& options, bool all_awake) {
             std::vector<Options> groups;
             for (const auto& o : options) groups.push_back({o[0], o[1], o[2], o[3], o[4]});
-            return std::const_pointer_cast<StepPlan>(self.begin(groups, all_awake));
+            return std::const_pointer_cast<StepPlan>(self.propose(groups, all_awake));
           },
           py::arg("options"), py::arg("all_awake") = false)
+      .def(
+          "accept",
+          [](Schedule& self, const std::shared_ptr<StepPlan>& plan) { self.accept(plan); },
+          py::arg("plan"))
       .def("now", [](Schedule& self) { return std::const_pointer_cast<StepPlan>(self.now()); })
       .def("restart", &Schedule::restart, py::arg("step"))
       .def(

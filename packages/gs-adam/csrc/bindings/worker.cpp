@@ -85,6 +85,7 @@ class BoundWorker {
 
   std::uint64_t submit(const Call& call, std::int64_t step, bool is_update, const py::object& ready,
                        int priority, py::object keep) {
+    call.check();
     Task task;
     task.step = step;
     task.priority = priority;
@@ -142,7 +143,7 @@ void register_worker(py::module_& module) {
           "submit_update",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, const py::object& ids,
              const py::object& grads, std::int32_t floor, const py::object& ready, int priority) {
-            return self.submit(rows.update(plan, ids, grads, floor, true), plan->step(), true,
+            return self.submit(rows.update(plan, ids, grads, floor), plan->step(), true,
                                ready, priority, py::make_tuple(py::cast(&rows), ids, grads));
           },
           py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("grads"), py::arg("floor"),

@@ -104,21 +104,17 @@ class DeviceAdam(torch.optim.Optimizer):
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
         self._count_from(states)
-        before = self._schedule.step
-        try:
-            if device.type == "cpu":
-                self._host_step(params, exp_avg, exp_avg_sq, groups, options, ids, gradients)
-            else:
-                if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
-                    _check_ids(ids, len(params[0]))
-                plan = self._schedule.begin(options)
-                stream = torch.cuda.current_stream(device).cuda_stream
-                _core.device_step(
-                    plan, params, exp_avg, exp_avg_sq, groups, ids, gradients, device.index, stream
-                )
-        except Exception:
-            self._schedule.restart(before)
-            raise
+        if device.type == "cpu":
+            self._host_step(params, exp_avg, exp_avg_sq, groups, options, ids, gradients)
+        else:
+            if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
+                _check_ids(ids, len(params[0]))
+            plan = self._schedule.propose(options)
+            stream = torch.cuda.current_stream(device).cuda_stream
+            _core.device_step(
+                plan, params, exp_avg, exp_avg_sq, groups, ids, gradients, device.index, stream
+            )
+            self._schedule.accept(plan)
         for state in states:
             state["step"].fill_(self._schedule.step)
 
@@ -136,10 +132,9 @@ class DeviceAdam(torch.optim.Optimizer):
             self._marks = torch.zeros(len(params[0]), dtype=torch.int32)
         marks = None if ids is None else self._marks
         rows = _core.Rows(params, exp_avg, exp_avg_sq, groups, marks, self._schedule, False, 0)
-        step = self._schedule.step
-        rows.check(step + 1, ids, grads, step)
-        plan = self._schedule.begin(options)
-        rows.update(plan, ids, grads)
+        plan = self._schedule.propose(options)
+        rows.update(plan, ids, grads, self._schedule.step)
+        self._schedule.accept(plan)
         if ids is not None:
             rows.update_rest(plan)
 

@@ -181,13 +181,17 @@ class HostAdam(torch.optim.Optimizer):
         options = [options_of(group) for group in self.param_groups]
         if not self._open:
             self._storage.follow()
-        plan = self._schedule.begin(options, self._all_awake)
+        plan = self._schedule.propose(options, self._all_awake)
+        self._accept(plan)
+        self._open[plan.step] = plan
+        return plan.step
+
+    def _accept(self, plan: _core.StepPlan) -> None:
+        self._schedule.accept(plan)
         self._all_awake = False
         self._storage.count(plan.step)
-        self._open[plan.step] = plan
         # What torch's learning-rate schedulers ask before they warn.
         self._opt_called = True
-        return plan.step
 
     def update(self, rows: Any, grads: Sequence[Any] | None, *, step: int) -> None:
         """Update some rows in an open step.
@@ -208,8 +212,7 @@ class HostAdam(torch.optim.Optimizer):
         """
         plan, native, done = self._work(step)
         ids = as_ids(rows, native.n_rows)
-        native.check(step, ids, grads, done)
-        native.update(plan, ids, grads)
+        native.update(plan, ids, grads, done)
 
     def end_step(self, step: int) -> None:
         """End a step. Dense: rows that it was not given get the update of a zero gradient.
@@ -253,20 +256,16 @@ class HostAdam(torch.optim.Optimizer):
             self._need_rest("step()")
             self._storage.follow()
             native = self._storage.plain if rows is None else self._storage.marked()
-            # Whatever is wrong with the arguments shows before the step is counted.
             ids = as_ids(rows, native.n_rows)
-            native.check(self._schedule.step + 1, ids, grads, self._done)
-            step = self._begin()
-            plan = self._open[step]
-        try:
-            native.update(plan, ids, grads)
+            options = [options_of(group) for group in self.param_groups]
+            plan = self._schedule.propose(options, self._all_awake)
+            # Whatever is wrong with the arguments shows before the step is counted.
+            native.update(plan, ids, grads, self._done)
+            self._accept(plan)
             if ids is not None and self._semantics == "dense":
                 native.update_rest(plan)
-        finally:
-            with self._lock:
-                del self._open[step]
-                self._done = step
-                self._all_awake = ids is None
+            self._done = plan.step
+            self._all_awake = ids is None
 
     def _own_gradients(self) -> list[torch.Tensor]:
         gradients = []

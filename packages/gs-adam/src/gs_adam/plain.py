@@ -91,7 +91,9 @@ class Schedule:
             self._each("weight_decay", weight_decay),
         ]
         options = [(rate, *pair, e, decay) for rate, pair, e, decay in zip(*columns, strict=True)]
-        return self._native.begin(options, all_awake).step
+        plan = self._native.propose(options, all_awake)
+        self._native.accept(plan)
+        return plan.step
 
     def _each(self, name: str, value: Any) -> list[Any]:
         values = list(value) if isinstance(value, list | tuple) else [value]
@@ -155,8 +157,7 @@ def update_rows(
         params, exp_avg, exp_avg_sq, last_step, schedule, threads=threads, skip=skip_nonfinite
     )
     grads = None if grads is None else _listed(grads)
-    native.check(schedule.step, rows, grads, 0)
-    native.update(schedule._native.now(), rows, grads)
+    native.update(schedule._native.now(), rows, grads, 0)
 
 
 def flush_rows(

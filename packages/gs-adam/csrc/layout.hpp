@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the columns of a call's tensors are cut into vectors, and which memory a row lies in.
+#pragma once
+
+#include "kernel.hpp"
+
+namespace gs::adam {
+
+/// Cuts columns into items of `lanes`, across tensors that lie side by side, and fills in their
+/// constants. `items` has room for 2 * kMostSegments. Returns their number.
+int cut_items(const Segment* segments, int n_segments, int lanes, Item* items);
+
+/// What a row of the job reads and writes, for fetching it ahead; tensors that lie side by side are
+/// one stream. `streams` has room for kMostStreams. Returns their number.
+int cut_streams(const Job& job, Stream* streams);
+
+}  // namespace gs::adam
