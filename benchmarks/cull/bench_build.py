@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long does it take to sort a scene along the Morton curve and bound its blocks?
 
-Decides how often rows may be re-ordered, and whether bounds may be refitted every step. The ceiling
-of a refit is reading means and scales once.
+Decides how often rows may be re-ordered, and whether bounds may be refitted every step. The peer of
+the sort is torch.sort of as many 64-bit keys; the limit of all is memory: 24 bytes a row for a
+refit, 264 for sort and build (reading and writing keys and rows 8 times, and the geometry).
 
     PYTHONPATH=benchmarks python benchmarks/cull/bench_build.py --n 100_000_000
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import parser, peak_bytes, samples_ms, table, typical, write_json
+from timing import copy_rate, parser, peak_bytes, samples_ms, table, typical, write_json
 
 import gs_cull
 
@@ -33,9 +34,13 @@ def main() -> None:
     blocks = gs_cull.Blocks.build(*rows, args.block_size)
     own = gs_cull.Blocks.build(*rows, args.block_size, sort=False)
     some = np.arange(0, len(own), 10)
+    everyone = torch.arange(n, dtype=torch.int32, device=device)
+    assert torch.equal(blocks.order.sort().values, everyone), "the order is no permutation"
+    del everyone
+    rate = copy_rate(device)
     lines: list[dict[str, Any]] = []
 
-    def measure(name: str, call: Callable[[], Any], touched: float | None = None) -> None:
+    def measure(name: str, call: Callable[[], Any], n_bytes: float | None = None) -> None:
         samples = samples_ms(call, args.samples, device)
         peak = peak_bytes(call, device)
         ms = typical(samples, device)
@@ -43,20 +48,24 @@ def main() -> None:
             {
                 "name": name,
                 "ms": ms,
-                "GB/s read": None if touched is None else 24 * touched / ms / 1e6,
+                "share of limit": None if n_bytes is None else n_bytes / rate / ms,
                 "peak bytes per row": None if peak is None else peak / n,
                 "samples_ms": samples,
             }
         )
 
-    measure("sort and build", lambda: gs_cull.Blocks.build(*rows, args.block_size))
-    measure("refit, rows in order", lambda: own.refit(*rows), n)
-    measure("refit, permuted rows", lambda: blocks.refit(*rows), n)
-    measure("refit of a tenth", lambda: own.refit(*rows, blocks=some), n / 10)
+    measure("sort and build", lambda: gs_cull.Blocks.build(*rows, args.block_size), 264 * n)
+    measure("refit, rows in order", lambda: own.refit(*rows), 24 * n)
+    measure("refit, permuted rows", lambda: blocks.refit(*rows), 24 * n)
+    measure("refit of a tenth", lambda: own.refit(*rows, blocks=some), 2.4 * n)
     keys = torch.randint(2**62, (n,), generator=generator, device=device)
     measure("torch.sort of 64-bit keys alone", lambda: torch.sort(keys))
-    print(table(lines, ("name", "ms", "GB/s read", "peak bytes per row")))
-    write_json(args.json, {"n": n, "lines": lines})
+    for line in lines:
+        line["torch.sort / this"] = lines[-1]["ms"] / line["ms"]
+    print(f"n = {n:,}; memory copies at {rate / 1e6:.0f} GB/s")
+    columns = ("name", "ms", "torch.sort / this", "share of limit", "peak bytes per row")
+    print(table(lines, columns))
+    write_json(args.json, {"n": n, "copy GB/s": rate / 1e6, "lines": lines})
 
 
 if __name__ == "__main__":

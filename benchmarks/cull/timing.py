@@ -52,6 +52,13 @@ def typical(samples: Sequence[float], device: str) -> float:
     return min(samples) if device == "cpu" else statistics.median(samples)
 
 
+def copy_rate(device: str) -> float:
+    """Bytes per millisecond that a copy reads and writes: the measured limit of memory."""
+    source = torch.zeros(2**28 if device == "cpu" else 2**31, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * len(source) / min(samples_ms(lambda: target.copy_(source), 5, device))
+
+
 def peak_bytes(call: Callable[[], Any], device: str) -> int | None:
     """Device memory that a call takes beyond what is allocated, its result included."""
     if device == "cpu":
