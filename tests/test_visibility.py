@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Culling and rendering agree: what gs_cull leaves out, the renderer would not have drawn."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -32,6 +34,20 @@ def _view(seed: int) -> View:
     return View("v", viewmat, K, 160, 120)
 
 
+def _seen(rows: dict[str, Tensor], view: View, **options: Any) -> Tensor:
+    return gs_cull.visible_ids(
+        rows["means"],
+        rows["scales"],
+        rows["quats"],
+        view.viewmat,
+        view.K,
+        view.width,
+        view.height,
+        opacities=rows["opacities"],
+        **options,
+    ).long()
+
+
 @pytest.mark.parametrize("antialiased", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_visible_set_is_what_the_renderer_draws(seed: int, antialiased: bool) -> None:
@@ -39,17 +55,7 @@ def test_the_visible_set_is_what_the_renderer_draws(seed: int, antialiased: bool
     options = RenderOptions(antialiased=antialiased)
     radii = CpuRenderer(options).project(rows, view, sh_degree=0).radii
     drawn = (radii > 0).all(-1).nonzero().flatten()
-    ids = gs_cull.cull(
-        rows["means"],
-        rows["scales"],
-        rows["quats"],
-        view.viewmat[None],
-        view.K[None],
-        view.width,
-        view.height,
-        opacities=rows["opacities"],
-        **options._asdict(),
-    ).ids.long()
+    ids = _seen(rows, view, **options._asdict())
     assert len(drawn) > 100
     missed = drawn[~torch.isin(drawn, ids)]
     extra = ids[~torch.isin(ids, drawn)]
@@ -62,16 +68,7 @@ def test_the_visible_set_is_what_the_renderer_draws(seed: int, antialiased: bool
 def test_the_image_of_the_visible_rows_is_the_image_of_all() -> None:
     rows, view = _rows(5000, 11), _view(11)
     renderer = CpuRenderer()
-    ids = gs_cull.cull(
-        rows["means"],
-        rows["scales"],
-        rows["quats"],
-        view.viewmat[None],
-        view.K[None],
-        view.width,
-        view.height,
-        opacities=rows["opacities"],
-    ).ids.long()
+    ids = _seen(rows, view)
     whole, _ = renderer.rasterize(renderer.project(rows, view, sh_degree=0))
     some = {name: value[ids] for name, value in rows.items()}
     part, _ = renderer.rasterize(renderer.project(some, view, sh_degree=0))
