@@ -55,7 +55,6 @@ class Blocks:
         self.n_rows = n_rows
         self.block_size = block_size
         self.order = order
-        self.bounds = bounds
         self.lower, self.upper, self.scale, self.slack, self.not_finite = bounds
         self.activated = activated
         self._base_slack = slack
@@ -190,6 +189,11 @@ class Blocks:
 
     def __len__(self) -> int:
         return len(self.scale)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The arrays of the same names, together."""
+        return Bounds(self.lower, self.upper, self.scale, self.slack, self.not_finite)
 
     def __repr__(self) -> str:
         kind = f"torch, {self.scale.device}" if is_torch(self.scale) else "numpy"
