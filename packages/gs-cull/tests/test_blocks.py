@@ -226,6 +226,7 @@ def test_blocks_in_slots_give_global_ids(seed: int, n: int, n_slots: int) -> Non
     rng = np.random.default_rng(seed)
     size = 32
     scene = random_scene(seed, n, 33)
+    scene.means[::17] = np.nan
     blocks = gs_cull.Blocks.build(*rows_of(scene), block_size=size, sort=False)
     slots = rng.permutation(len(blocks))[:n_slots]
     slots = np.concatenate([slots, np.full(2, -1)])
@@ -248,6 +249,7 @@ def test_blocks_in_slots_give_global_ids(seed: int, n: int, n_slots: int) -> Non
     kept = present[whole.ids]
     assert found.ids.tolist() == whole.ids[kept].tolist()
     assert found.mask.tolist() == whole.mask[kept].tolist()
+    assert found.n_not_finite == present[::17].sum()
     resident.refit(*tables)
     again = gs_cull.cull(*tables, *views, opacities=opacities, blocks=resident)
     same(again, found)

@@ -53,7 +53,9 @@ def test_a_call_waits_for_its_own_stream_only(n_views: int) -> None:
     busy, own = torch.cuda.Stream(), torch.cuda.Stream()
     for name, call in calls.items():
         with torch.cuda.stream(own):
-            expected = call()  # loads kernels and reserves memory, which may wait for the device
+            # Loads kernels and reserves memory for the second call, which may wait for the device.
+            expected, spare = call(), call()
+        del spare
         torch.cuda.synchronize()
         with torch.cuda.stream(busy):
             torch.cuda._sleep(LONG)
@@ -139,4 +141,4 @@ def test_blocks_say_how_many_rows_are_not_finite(n_views: int) -> None:
     found = gs_cull.cull(
         *stored, *arguments[3:], opacities=opacities[:384].contiguous(), blocks=some
     )
-    assert found.n_not_finite == some.n_not_finite == 3
+    assert found.n_not_finite == some.n_not_finite == 4
