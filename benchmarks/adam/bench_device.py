@@ -12,6 +12,7 @@ more where it has a gradient.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +22,21 @@ import numpy as np
 import torch
 
 import gs_adam
-from gs_adam import DeviceAdam
+from gs_adam import DeviceAdam, _core
 
 WIDTHS = (3, 3, 4, 1)
 SHARES = (0.02, 0.1, 1.0)
+# As launch_variant in csrc/device_step.cu.
+VARIANTS = (
+    "1 tile a block, tensor after tensor",
+    "8 tiles, tensor after tensor",
+    "8 tiles, tensor after tensor, 6 blocks",
+    "8 tiles, all loads first",
+    "8 tiles, all loads first, 3 blocks",
+    "8 tiles, all loads first, streaming",
+    "2 tiles, all loads first",
+    "16 tiles, all loads first, 3 blocks",
+)
 
 
 def timed(call: Callable[[], object], samples: int) -> list[float]:
@@ -78,6 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--variants", action="store_true", help="time every form of the kernel")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     check()
@@ -128,7 +141,12 @@ def main() -> None:
             device.step(ids, grads)
 
         n_bytes = 24 * n_rows * width + 4 * n_ids * (width + 1)
+        device_step = _core.device_step
         report(f"gs-adam, {share:.0%} have gradients", timed(step, options.samples), n_bytes, fused)
+        for variant, what in enumerate(VARIANTS if options.variants else ()):
+            _core.device_step = functools.partial(device_step, variant=variant)
+            report(f"  {variant}: {what}", timed(step, options.samples), n_bytes, fused)
+        _core.device_step = device_step
     if options.json:
         facts = {
             "device": name,

@@ -33,7 +33,9 @@ struct DeviceJob {
 
 /// One kernel on `stream` of `device`; rows without a gradient get the step of a zero one. Reads
 /// and writes 24 bytes a value, and 4 for each value that has a gradient. Returns before it is
-/// done, never synchronises. Throws gs::CudaError when the launch fails.
-void launch_device_step(const DeviceJob& job, int device, std::uintptr_t stream);
+/// done, never synchronises. Throws gs::CudaError when the launch fails. Variants differ in speed
+/// alone: bench_device.py times them.
+constexpr int kDeviceVariants = 8;
+void launch_device_step(const DeviceJob& job, int device, std::uintptr_t stream, int variant);
 
 }  // namespace gs::adam

@@ -68,9 +68,7 @@ struct Vector {
   static bool has_nan(Float x) {
     return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0;
   }
-  static void fetch_to_write(const char* at) {
-    asm volatile("prefetchw %0" : : "m"(*at));
-  }
+  static void fetch_to_write(const char* at) { asm volatile("prefetchw %0" : : "m"(*at)); }
 };
 
 }  // namespace

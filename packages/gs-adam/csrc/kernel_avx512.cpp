@@ -69,9 +69,7 @@ struct Vector {
     return _mm512_mask_cmp_ps_mask(far, m, _mm512_setzero_ps(), _CMP_NEQ_UQ);
   }
   static bool has_nan(Float x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
-  static void fetch_to_write(const char* at) {
-    asm volatile("prefetchw %0" : : "m"(*at));
-  }
+  static void fetch_to_write(const char* at) { asm volatile("prefetchw %0" : : "m"(*at)); }
 };
 
 }  // namespace

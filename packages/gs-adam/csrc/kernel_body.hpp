@@ -204,7 +204,8 @@ struct Kernel : Items<V> {
       else if (writes_elsewhere)
         run_items<false, false>(job, missed, work, bad);
       bad_rows += V::has_nan(bad);
-      if (job.last_step != nullptr && !writes_elsewhere && !done) job.last_step[work.row] = job.step;
+      if (job.last_step != nullptr && !writes_elsewhere && !done)
+        job.last_step[work.row] = job.step;
     }
     return bad_rows;
   }

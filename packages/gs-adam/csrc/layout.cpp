@@ -47,14 +47,13 @@ void complete(const Segment* segments, Item* item) {
       item->grads_apart |=
           right.grad != left.grad + left.width || right.grad_stride != left.grad_stride;
     if (left.out != nullptr)
-      item->outs_apart |=
-          right.out != left.out + left.width || right.out_stride != left.out_stride;
+      item->outs_apart |= right.out != left.out + left.width || right.out_stride != left.out_stride;
   }
 }
 
 /// Adds `columns` floats of every row, to the stream before where they continue it.
-int add_stream(Stream* streams, int n, const float* start, std::int64_t stride,
-               std::int64_t* bytes, std::int64_t columns, bool by_position, bool is_written) {
+int add_stream(Stream* streams, int n, const float* start, std::int64_t stride, std::int64_t* bytes,
+               std::int64_t columns, bool by_position, bool is_written) {
   const auto* at = reinterpret_cast<const char*>(start);
   const auto row_bytes = static_cast<std::int64_t>(stride * sizeof(float));
   const auto column_bytes = static_cast<std::int64_t>(columns * sizeof(float));
@@ -144,8 +143,8 @@ int cut_streams(const Job& job, Stream* streams) {
   for (int k = 0; k < n; ++k) streams[k].lines = lines_of(streams[k], bytes[k]);
   if (job.last_step != nullptr) {
     constexpr auto kStepBytes = static_cast<std::int64_t>(sizeof(std::int32_t));
-    streams[n++] = Stream{reinterpret_cast<const char*>(job.last_step), kStepBytes, 1, false,
-                          is_written};
+    streams[n++] =
+        Stream{reinterpret_cast<const char*>(job.last_step), kStepBytes, 1, false, is_written};
   }
   return n;
 }

@@ -92,9 +92,8 @@ class Rows::Checks {
   /// Ids in order and in range; positions of `pending` take their share.
   bool are_ids(std::int64_t first, std::int64_t last) {
     if (has_ids(pending_)) {
-      const std::int64_t at =
-          first_not_increasing(pending_, pending_.size * first / ids_.size,
-                               pending_.size * last / ids_.size);
+      const std::int64_t at = first_not_increasing(pending_, pending_.size * first / ids_.size,
+                                                   pending_.size * last / ids_.size);
       if (at >= 0) return fail(&wrong_pending_, at);
       if (!are_ends_in_range(pending_)) return false;
     }
@@ -111,8 +110,7 @@ class Rows::Checks {
     for (std::int64_t i = first; i < last; ++i) {
       if (i + kFetchAhead < last) __builtin_prefetch(last_step + id_at(ids_, i + kFetchAhead));
       const std::int32_t done = std::max(floor, last_step[id_at(ids_, i)]);
-      if (done >= step || (dense && done != step - 1))
-        return fail(&out_of_turn_, id_at(ids_, i));
+      if (done >= step || (dense && done != step - 1)) return fail(&out_of_turn_, id_at(ids_, i));
     }
     return true;
   }

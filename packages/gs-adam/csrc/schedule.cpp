@@ -74,8 +74,8 @@ void Schedule::check(const std::vector<Options>& options, bool all_awake) const 
   }
 }
 
-std::vector<StepPlan::Table> Schedule::tables(
-    const std::vector<std::shared_ptr<Series>>& series, std::int32_t target) {
+std::vector<StepPlan::Table> Schedule::tables(const std::vector<std::shared_ptr<Series>>& series,
+                                              std::int32_t target) {
   std::vector<StepPlan::Table> tables;
   for (const std::shared_ptr<Series>& one : series)
     tables.push_back(std::make_shared<std::vector<CatchUp>>(one->recent(target)));

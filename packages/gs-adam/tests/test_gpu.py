@@ -1,40 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeviceAdam's kernel, and HostAdam on page-locked memory behind CUDA events."""
 
+import functools
+
 import pytest
 import torch
 
-from gs_adam import DeviceAdam, HostAdam, Worker
+from gs_adam import DeviceAdam, HostAdam, Worker, _core
 
 pytestmark = pytest.mark.gpu
 
 SHAPES = ((3,), (3,), (4,), (), (1, 3), (15, 3))
 
 
-def make(n_rows, optimizer, **options):
+# Narrow enough that a thread holds all tensors' values of its rows at once.
+GEOMETRY = ((3,), (3,), (4,), ())
+
+
+def make(n_rows, optimizer, shapes=SHAPES, **options):
     generator = torch.Generator().manual_seed(0)
     params = [
-        torch.nn.Parameter(torch.randn(n_rows, *s, generator=generator).cuda()) for s in SHAPES
+        torch.nn.Parameter(torch.randn(n_rows, *s, generator=generator).cuda()) for s in shapes
     ]
     groups = [{"params": [p], "lr": 0.01 * (k + 1)} for k, p in enumerate(params)]
     return params, optimizer(groups, eps=1e-15, **options)
 
 
-def gradients(n_rows, number, seen=0.1):
+def gradients(n_rows, number, seen=0.1, shapes=SHAPES):
     generator = torch.Generator().manual_seed(number)
     ids = (torch.rand(n_rows, generator=generator) < seen).nonzero().flatten()
-    grads = [torch.randn(len(ids), *s, generator=generator) for s in SHAPES]
+    grads = [torch.randn(len(ids), *s, generator=generator) for s in shapes]
     return ids.cuda(), [g.cuda() for g in grads]
 
 
-# Fewer rows than a block has, whole blocks, and a part of a block more.
-@pytest.mark.parametrize("n_rows", [0, 1, 255, 256, 257, 10_000, 100_003])
+# Fewer rows than a tile has, whole tiles and blocks, and a part of one more.
+@pytest.mark.parametrize("n_rows", [0, 1, 255, 256, 257, 2048, 10_000, 100_003])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_compact_gradients_give_torchs_fused_adam(n_rows, dtype):
-    ours, device = make(n_rows, DeviceAdam)
-    theirs, fused = make(n_rows, torch.optim.Adam, fused=True)
+@pytest.mark.parametrize("shapes", [SHAPES, GEOMETRY], ids=["wide", "geometry"])
+def test_compact_gradients_give_torchs_fused_adam(n_rows, dtype, shapes):
+    ours, device = make(n_rows, DeviceAdam, shapes)
+    theirs, fused = make(n_rows, torch.optim.Adam, shapes, fused=True)
     for number in range(20):
-        ids, grads = gradients(n_rows, number, seen=(0.0, 0.02, 0.3, 1.0)[number % 4])
+        seen = (0.0, 0.02, 0.3, 1.0)[number % 4]
+        ids, grads = gradients(n_rows, number, seen, shapes)
         device.step(ids.to(dtype), grads)
         for p, g in zip(theirs, grads, strict=True):
             p.grad = torch.zeros_like(p).index_copy_(0, ids, g)
@@ -42,6 +50,22 @@ def test_compact_gradients_give_torchs_fused_adam(n_rows, dtype):
     for a, b in zip(ours, theirs, strict=True):
         # A few roundings of steps of up to 0.06.
         torch.testing.assert_close(a, b, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", range(8))
+def test_every_form_of_the_kernel_gives_the_same_bits(variant, monkeypatch):
+    n_rows = 10_000
+    ours, device = make(n_rows, DeviceAdam, GEOMETRY)
+    other, second = make(n_rows, DeviceAdam, GEOMETRY)
+    form = functools.partial(_core.device_step, variant=variant)
+    for number in range(4):
+        ids, grads = gradients(n_rows, number, (0.02, 1.0)[number % 2], GEOMETRY)
+        device.step(ids, grads)
+        with monkeypatch.context() as patch:
+            patch.setattr(_core, "device_step", form)
+            second.step(ids, grads)
+    for a, b in zip(ours, other, strict=True):
+        assert torch.equal(a, b)
 
 
 def test_gradients_may_be_columns_of_one_matrix_and_tensors_unaligned():

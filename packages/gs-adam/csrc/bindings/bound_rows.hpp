@@ -17,8 +17,8 @@
 
 namespace gs::adam {
 
-/// A call whose arguments fit. It needs no GIL and checks its ids before it changes anything; arrays
-/// must outlive it.
+/// A call whose arguments fit. It needs no GIL and checks its ids before it changes anything;
+/// arrays must outlive it.
 struct Call {
   Ids rows;
   Ids pending;

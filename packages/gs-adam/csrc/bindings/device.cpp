@@ -45,7 +45,7 @@ Ids device_ids(const py::object& object, int device) {
 
 void device_step(const StepPlan& plan, const py::list& params, const py::list& exp_avg,
                  const py::list& exp_avg_sq, const std::vector<int>& groups, const py::object& ids,
-                 const py::object& grads, int device, std::uintptr_t stream) {
+                 const py::object& grads, int device, std::uintptr_t stream, int variant) {
   const std::int64_t n_rows = Array(params[0], "params[0]").size(0);
   DeviceJob job{};
   job.n_rows = n_rows;
@@ -82,15 +82,15 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
     const std::size_t n = std::min<std::size_t>(kMostDeviceTensors, tensors.size() - done);
     std::copy_n(tensors.begin() + done, n, job.tensors);
     job.n_tensors = static_cast<std::int32_t>(n);
-    launch_device_step(job, device, stream);
+    launch_device_step(job, device, stream, variant);
   }
 }
 
 #else
 
 void device_step(const StepPlan&, const py::list&, const py::list&, const py::list&,
-                 const std::vector<int>&, const py::object&, const py::object&, int,
-                 std::uintptr_t) {
+                 const std::vector<int>&, const py::object&, const py::object&, int, std::uintptr_t,
+                 int) {
   GS_CHECK_AS(CudaError, false,
               "DeviceAdam on CUDA tensors needs a build with CUDA; install the CUDA toolkit (nvcc) "
               "and build gs-adam again: pip install --no-cache-dir --force-reinstall gs-adam");
@@ -103,7 +103,7 @@ void device_step(const StepPlan&, const py::list&, const py::list&, const py::li
 void register_device(py::module_& module) {
   module.def("device_step", &device_step, py::arg("plan"), py::arg("params"), py::arg("exp_avg"),
              py::arg("exp_avg_sq"), py::arg("groups"), py::arg("ids"), py::arg("grads"),
-             py::arg("device"), py::arg("stream"));
+             py::arg("device"), py::arg("stream"), py::arg("variant") = 3);
 }
 
 }  // namespace gs::adam

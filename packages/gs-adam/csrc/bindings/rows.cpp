@@ -49,7 +49,9 @@ Call BoundRows::update(const std::shared_ptr<StepPlan>& plan, const py::object& 
                        const py::object& grads, std::int32_t floor) const {
   const Ids ids = ids_from(rows, "rows", n_rows());
   Gradients gradients = gradients_from(grads, "grads", rows_->tensors(), ids, n_rows());
-  return {ids, {}, n_rows(),
+  return {ids,
+          {},
+          n_rows(),
           [=, gradients = std::move(gradients), tensors = rows_, pool = pool_,
            count = nonfinite_rows_] {
             const std::int64_t bad = tensors->update(*plan, ids, gradients, floor, *pool);
@@ -59,8 +61,8 @@ Call BoundRows::update(const std::shared_ptr<StepPlan>& plan, const py::object& 
 
 Call BoundRows::flush(const std::shared_ptr<StepPlan>& plan, const py::object& rows) const {
   const Ids ids = ids_from(rows, "rows", n_rows());
-  return {ids, {}, n_rows(),
-          [=, tensors = rows_, pool = pool_] { tensors->flush(*plan, ids, *pool); }};
+  return {
+      ids, {}, n_rows(), [=, tensors = rows_, pool = pool_] { tensors->flush(*plan, ids, *pool); }};
 }
 
 Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,

@@ -143,8 +143,8 @@ void register_worker(py::module_& module) {
           "submit_update",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, const py::object& ids,
              const py::object& grads, std::int32_t floor, const py::object& ready, int priority) {
-            return self.submit(rows.update(plan, ids, grads, floor), plan->step(), true,
-                               ready, priority, py::make_tuple(py::cast(&rows), ids, grads));
+            return self.submit(rows.update(plan, ids, grads, floor), plan->step(), true, ready,
+                               priority, py::make_tuple(py::cast(&rows), ids, grads));
           },
           py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("grads"), py::arg("floor"),
           py::arg("ready"), py::arg("priority"))

@@ -98,4 +98,5 @@ def device_step(
     grads: Any,
     device: int,
     stream: int,
+    variant: int = 3,
 ) -> None: ...
