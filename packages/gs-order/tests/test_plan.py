@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gs_order import plan, reference
-from gs_order.bits import CHUNK_ROWS
+from gs_order import plan, plan_device, plan_torch, reference
+from gs_order.plan_bits import CHUNK_WORDS
 from gs_order.plan_torch import Planner, set_places
 
 KINDS = ("visible", "load", "retain", "store", "carry", "returning", "final")
@@ -49,9 +49,13 @@ def made(seed, n_rows, n_views, mode, ahead, share, kind):
     retain = capacity_of(visible, order, ahead, share) if mode == "capacity" else mode
     mask = reference.pack(visible)
     arrays = (ids, mask)
-    if kind == "torch":
+    if kind != "numpy":
         arrays = (torch.from_numpy(ids), torch.from_numpy(mask.view(np.int32)))
-    return ids, visible, order, retain, plan(*arrays, order, retain=retain, ahead=ahead)
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "torch operations":
+            patch.setattr(plan_device, "maker_for", lambda ids: plan_torch.make_lists)
+        made_plan = plan(*arrays, order, retain=retain, ahead=ahead)
+    return ids, visible, order, retain, made_plan
 
 
 def lists_of(step):
@@ -59,7 +63,7 @@ def lists_of(step):
 
 
 @settings(max_examples=150, deadline=None)
-@given(**BATCHES, kind=st.sampled_from(["numpy", "torch"]))
+@given(**BATCHES, kind=st.sampled_from(["numpy", "torch", "torch operations"]))
 def test_plans_equal_their_definition(seed, n_rows, n_views, mode, ahead, share, kind):
     ids, visible, order, retain, made_plan = made(seed, n_rows, n_views, mode, ahead, share, kind)
     wanted = reference.plan(ids, visible, order, retain, ahead)
@@ -73,7 +77,7 @@ def test_plans_equal_their_definition(seed, n_rows, n_views, mode, ahead, share,
 
 
 @settings(max_examples=150, deadline=None)
-@given(**BATCHES, kind=st.sampled_from(["numpy", "torch"]))
+@given(**BATCHES, kind=st.sampled_from(["numpy", "torch", "torch operations"]))
 def test_a_replay_on_device_buffers_accumulates_every_gradient_exactly(
     seed, n_rows, n_views, mode, ahead, share, kind
 ):
@@ -152,7 +156,7 @@ def replay(made_plan, ids, ahead, two_buffers):
     seed=st.integers(0, 10**6),
     n_views=st.integers(1, 300),
     retain=st.sampled_from(["previous", "last_use"]),
-    kind=st.sampled_from(["numpy", "torch"]),
+    kind=st.sampled_from(["numpy", "torch", "torch operations"]),
 )
 def test_any_number_of_views_up_to_three_hundred_is_planned(seed, n_views, retain, kind):
     ids, visible, order, _, made_plan = made(seed, 70, n_views, retain, 0, 0, kind)
@@ -164,9 +168,11 @@ def test_any_number_of_views_up_to_three_hundred_is_planned(seed, n_views, retai
 @given(**{**BATCHES, "mode": st.just("capacity")})
 def test_numpy_and_torch_give_the_same_arrays(seed, n_rows, n_views, mode, ahead, share):
     *_, one = made(seed, n_rows, n_views, mode, ahead, share, "numpy")
-    *_, two = made(seed, n_rows, n_views, mode, ahead, share, "torch")
+    *_, two = made(seed, n_rows, n_views, mode, ahead, share, "torch operations")
     assert one.n_slots == two.n_slots
-    assert (one.slots.values == two.slots.values.numpy()).all()
+    for kind, slots in one.slots.items():
+        assert slots.values.dtype == np.int32
+        assert (slots.values == two.slots[kind].values.numpy()).all()
     for kind, positions in one.positions.items():
         assert positions.values.dtype == np.int32
         assert (positions.values == two.positions[kind].values.numpy()).all()
@@ -212,7 +218,7 @@ def test_last_use_crosses_once_each_way_and_a_capacity_of_everything_is_the_same
 def test_plans_do_not_depend_on_chunks_or_threads(monkeypatch, retain, n_threads):
     monkeypatch.setenv("GS_NUM_THREADS", n_threads)
     rng = np.random.default_rng(0)
-    n_rows = 2 * CHUNK_ROWS + 99
+    n_rows = 2 * 64 * CHUNK_WORDS + 99
     first = np.arange(n_rows)[:, None] // 20_000
     visible = (np.arange(9) - first) ** 2 < 5
     visible[rng.random(n_rows) < 0.01] = True
@@ -229,6 +235,59 @@ def test_plans_do_not_depend_on_chunks_or_threads(monkeypatch, retain, n_threads
         for i in range(9):
             here, before = visible[:, i], visible[:, i - 1] if i else np.zeros(n_rows, bool)
             assert (numpy_plan[i].load == ids[here & ~before]).all()
+
+
+@pytest.mark.parametrize("count_bytes", [1 << 25, 1])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.2])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_rows_are_given_up_across_chunks_as_if_there_were_none(
+    monkeypatch, count_bytes, share, ahead
+):
+    monkeypatch.setattr("gs_order.plan_belady._COUNT_BYTES", count_bytes)
+    rng = np.random.default_rng(1)
+    n_rows = 3 * 64 * CHUNK_WORDS - 77
+    visible = rng.random((n_rows, 11)) < rng.choice([0.05, 0.3], 11)
+    ids, mask = np.arange(n_rows, dtype=np.int32), reference.pack(visible)
+    order = rng.permutation(11)
+    retain = capacity_of(visible, order, ahead, share)
+    one = plan(ids, mask, order, retain=retain, ahead=ahead)
+    assert one.counts["returning"].sum() > 0
+    assert one.n_slots <= retain
+    arrays = torch.from_numpy(ids), torch.from_numpy(mask.view(np.int32))
+    lists, slots = plan_torch.make_lists(*arrays, order, retain, ahead)
+    for kind, positions in one.positions.items():
+        assert (positions.values == lists.positions[kind].numpy()).all()
+        assert (positions.offsets == lists.offsets[kind]).all()
+    for kind, found in one.slots.items():
+        assert (found.values == slots.of[kind].numpy()).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(**{**BATCHES, "mode": st.just("last_use")})
+def test_slots_are_as_many_as_rows_are_ever_there_at_once(
+    seed, n_rows, n_views, mode, ahead, share
+):
+    _, visible, order, _, made_plan = made(seed, n_rows, n_views, mode, ahead, share, "numpy")
+    sees = visible[visible.any(axis=1)][:, order]
+    first, last = sees.argmax(axis=1), n_views - 1 - sees[:, ::-1].argmax(axis=1)
+    live = [((first - ahead <= i) & (i <= last)).sum() for i in range(n_views)]
+    assert made_plan.n_slots == max(live)
+    assert (made_plan.slots["visible"].values < max(live)).all()
+
+
+def test_lists_of_a_batch_are_slices_of_one_array_each():
+    for retain in ("previous", "last_use", 120):
+        *_, made_plan = made(5, 200, 12, retain, 0, 0, "torch")
+        step = made_plan[3]
+        for kind in ("load", "store", "returning", "final"):
+            assert getattr(step, kind).data_ptr() == made_plan.ids[kind][3].data_ptr()
+            slots = step.slots[step.positions(kind)]
+            assert step.slots_of(kind).tolist() == slots.tolist()
+            again = made_plan[3].slots_of(kind)
+            assert len(again) == 0 or again.data_ptr() == step.slots_of(kind).data_ptr()
+    *_, made_plan = made(5, 200, 12, "last_use", 0, 0, "torch")
+    host = made_plan.to_host()
+    assert host.store.values is host.final.values
 
 
 class LikeADevice(TorchDispatchMode):
@@ -272,6 +331,7 @@ def test_a_plan_on_a_device_needs_no_luck_no_waits_and_no_group_of_a_certain_siz
     wanted = plan(ids, mask, order, retain=retain, ahead=ahead)
     arrays = torch.from_numpy(ids), torch.from_numpy(mask.view(np.int32))
     with pytest.MonkeyPatch.context() as patch, LikeADevice() as device:
+        patch.setattr(plan_device, "maker_for", lambda ids: plan_torch.make_lists)
         patch.setattr("gs_order.plan_torch._GROUP_ELEMENTS", group * n_rows)
         patch.setattr("gs_order.plan_torch._has_nonzero_static", lambda device_type: known)
         assert Planner(*arrays, order).group == (min(group, n_views) if n_rows else 1)
@@ -282,8 +342,8 @@ def test_a_plan_on_a_device_needs_no_luck_no_waits_and_no_group_of_a_certain_siz
     for kind, positions in wanted.positions.items():
         assert (found.positions[kind].offsets == positions.offsets).all()
         assert (found.positions[kind].values.numpy() == positions.values).all()
-    if wanted.slots is not None:
-        assert (found.slots.values.numpy() == wanted.slots.values).all()
+    for kind, slots in (wanted.slots or {}).items():
+        assert (found.slots[kind].values.numpy() == slots.values).all()
 
 
 def test_what_a_device_would_have_to_answer_is_noticed():

@@ -68,6 +68,13 @@ def for_each_chunk(task: Callable[[int], Any], n_chunks: int) -> list[Any]:
         return list(pool.map(task, range(n_chunks)))
 
 
+def for_each_range(task: Callable[[int, int], Any], n: int) -> list[Any]:
+    """``task(first, last)`` over parts of 0 .. n, a few for each thread; their results in order."""
+    n_parts = min(n, 4 * n_threads())
+    borders = [n * k // n_parts for k in range(n_parts + 1)] if n_parts else [0]
+    return for_each_chunk(lambda k: task(borders[k], borders[k + 1]), n_parts)
+
+
 def n_chunks_of(n_rows: int) -> int:
     """Chunks of ``CHUNK_ROWS`` that hold ``n_rows`` rows."""
     return -(-n_rows // CHUNK_ROWS)
@@ -90,34 +97,56 @@ def _transpose_64(block):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _transpose_chunk(mask, view_at, first, last, columns):  # type: ignore[no-untyped-def]
-    """Columns of rows ``first <= row < last`` (first a multiple of 64); the OR of their rows.
+def transpose_chunk(mask, view_at, columns):  # type: ignore[no-untyped-def]
+    """Columns of some rows, from their first on; returns the OR of the rows, (W,) uint32.
 
-    ``view_at[b]`` is where view b goes, or -1 for a bit that no view owns.
+    Args:
+        mask: (n, W) uint32.
+        view_at: (32 * W,) int64, the row of ``columns`` of each view, or -1 for a bit that no view
+            owns.
+        columns: (B, at least ceil(n / 64)) uint64; words beyond the rows are left alone.
     """
-    n_words = mask.shape[1]
+    n, n_words = mask.shape
     block = np.empty(64, np.uint64)
     seen = np.zeros(n_words, np.uint32)
-    for start in range(first, last, 64):
-        n_rows = min(64, last - start)
+    for start in range(0, n, 64):
+        n_rows = min(64, n - start)
+        at = start // 64
         for word in range(0, n_words, 2):
             two = word + 1 < n_words
+            either, both = np.uint64(0), ~np.uint64(0)
             for r in range(n_rows):
-                low = mask[start + r, word]
-                seen[word] |= low
-                block[r] = np.uint64(low)
+                row = np.uint64(mask[start + r, word])
                 if two:
-                    high = mask[start + r, word + 1]
-                    seen[word + 1] |= high
-                    block[r] |= np.uint64(high) << np.uint64(32)
+                    row |= np.uint64(mask[start + r, word + 1]) << np.uint64(32)
+                block[r] = row
+                either |= row
+                both &= row
             for r in range(n_rows, 64):
                 block[r] = np.uint64(0)
+                both = np.uint64(0)
+            seen[word] |= np.uint32(either & np.uint64(0xFFFFFFFF))
+            if two:
+                seen[word + 1] |= np.uint32(either >> np.uint64(32))
+            n_bits = 64 if two else 32
+            if either == both:  # 64 rows alike: common where rows lie along a curve
+                for b in range(n_bits):
+                    if view_at[word * 32 + b] >= 0:
+                        bit = (either >> np.uint64(b)) & np.uint64(1)
+                        columns[view_at[word * 32 + b], at] = np.uint64(0) - bit
+                continue
             _transpose_64(block)
-            for b in range(64 if two else 32):
-                bit = word * 32 + b
-                if bit < view_at.shape[0] and view_at[bit] >= 0:
-                    columns[view_at[bit], start // 64] = block[b]
+            for b in range(n_bits):
+                if view_at[word * 32 + b] >= 0:
+                    columns[view_at[word * 32 + b], at] = block[b]
     return seen
+
+
+def places_of(order: np.ndarray[Any, Any], n_words: int) -> np.ndarray[Any, Any]:
+    """(32 * n_words,) int64: where in ``order`` each view is, -1 for those it lacks."""
+    view_at = np.full(32 * n_words, -1, np.int64)
+    view_at[order] = np.arange(len(order))
+    return view_at
 
 
 def transpose(
@@ -134,13 +163,13 @@ def transpose(
         seen: (W,) uint32, the OR of all rows: which bits occur at all.
     """
     n_rows, n_words = mask.shape
-    view_at = np.full(32 * n_words, -1, np.int64)
-    view_at[order] = np.arange(len(order))
+    view_at = places_of(order, n_words)
     columns = np.zeros((len(order), -(-n_rows // 64)), np.uint64)
 
     def run(chunk: int) -> Any:
         first = chunk * CHUNK_ROWS
-        return _transpose_chunk(mask, view_at, first, min(first + CHUNK_ROWS, n_rows), columns)
+        words = columns[:, first // 64 : (first + CHUNK_ROWS) // 64]
+        return transpose_chunk(mask[first : first + CHUNK_ROWS], view_at, words)
 
     seen = for_each_chunk(run, n_chunks_of(n_rows))
     return columns, np.bitwise_or.reduce(np.array(seen, np.uint32).reshape(-1, n_words), axis=0)

@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gs_order.arrays import is_torch
 from gs_order.ragged import Ragged
 
@@ -39,42 +37,24 @@ class HostPlan:
         return self._event is None or bool(self._event.query())
 
 
-def host_plan(visible: Ragged, positions: dict[str, Ragged]) -> HostPlan:
-    """Look up the ids of the four lists and, from CUDA, start one copy of them."""
-    if not is_torch(visible.values):
-        lists = {
-            kind: Ragged(_ids_numpy(visible, positions[kind]), positions[kind].offsets)
-            for kind in _KINDS
-        }
-        return HostPlan(**lists)
+def host_plan(ids: dict[str, Ragged]) -> HostPlan:
+    """The four lists and, from CUDA, the start of their copies; what is shared is copied once."""
+    if not is_torch(ids["load"].values):
+        return HostPlan(**{kind: ids[kind] for kind in _KINDS})
     import torch
 
-    ids = torch.cat([_ids_torch(visible, positions[kind]) for kind in _KINDS])
+    copies: dict[int, Any] = {}
     event = None
-    if ids.is_cuda:
-        pinned = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
-        pinned.copy_(ids, non_blocking=True)
+    for kind in _KINDS:
+        values = ids[kind].values
+        if id(values) in copies:
+            continue
+        if values.is_cuda:
+            pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            values = pinned.copy_(values, non_blocking=True)
+        copies[id(ids[kind].values)] = values.numpy()
+    if ids["load"].values.is_cuda:
         event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(ids.device))
-        ids = pinned
-    flat = ids.numpy()
-    ends = np.cumsum([positions[kind].offsets[-1] for kind in _KINDS])
-    parts = np.split(flat, ends[:-1])
-    return HostPlan(
-        **{kind: Ragged(part, positions[kind].offsets) for kind, part in zip(_KINDS, parts)},
-        _event=event,
-    )
-
-
-def _ids_numpy(visible: Ragged, positions: Ragged) -> np.ndarray[Any, Any]:
-    return visible.values[positions.values + np.repeat(visible.offsets[:-1], positions.counts)]
-
-
-def _ids_torch(visible: Ragged, positions: Ragged) -> Any:
-    import torch
-
-    device = visible.values.device
-    first = torch.as_tensor(visible.offsets[:-1]).to(device, non_blocking=True)
-    number = torch.as_tensor(positions.counts).to(device, non_blocking=True)
-    base = torch.repeat_interleave(first, number, output_size=len(positions.values))
-    return visible.values[positions.values + base]
+        event.record(torch.cuda.current_stream(ids["load"].values.device))
+    lists = {kind: Ragged(copies[id(ids[kind].values)], ids[kind].offsets) for kind in _KINDS}
+    return HostPlan(**lists, _event=event)

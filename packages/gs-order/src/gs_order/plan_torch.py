@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of torch tensors, on their device: torch operations, and one synchronisation.
+"""Plans of tensors on a device, by torch operations alone; `plan_triton` does the same sooner.
 
 All sizes are counted first, brought to the host together, and the lists are then extracted with
 sizes known, so that nothing waits for the device again. The work runs over groups of microbatches
@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gs_order.plan_numpy import KINDS, Lists
+from gs_order.plan_checks import check_capacity, check_rising, check_views
+from gs_order.plan_lists import KINDS, MOVED, Lists, numbers_of
+from gs_order.plan_slots import Slots, most_live
+from gs_order.plan_torch_belady import Kept, give_up
 from gs_order.ragged import Ragged, offsets_of
 
 Tensor = torch.Tensor
@@ -41,6 +44,22 @@ class Counts:
     bits_belong: bool
 
 
+def make_lists(
+    ids: Tensor, mask: Tensor, views: np.ndarray[Any, Any], retain: str | int, ahead: int
+) -> tuple[Lists, Slots | None]:
+    """Lists and slots of a batch; arguments as for `plan`, checked for kind and shape."""
+    planner = Planner(ids, mask, views)
+    counts = planner.count(retain, ahead)
+    check_rising(counts.ids_rise)
+    check_views(counts.bits_belong, len(views))
+    if not isinstance(retain, str):
+        check_capacity(retain, counts.together, ahead)
+    lists = planner.lists(retain, counts)
+    if retain == "previous":
+        return lists, None
+    return lists, planner.slots(lists, most_live(lists.offsets, ahead), ahead)
+
+
 class Planner:
     """One batch on its way from bits to lists.
 
@@ -58,6 +77,8 @@ class Planner:
         bits = (np.uint32(1) << (order % 32).astype(np.uint32)).view(np.int32)
         self.bit_of = [int(b) for b in bits]
         self.group = max(1, min(self.n_views, _GROUP_ELEMENTS // max(1, self.n_rows)))
+        self.kept: Kept | None = None
+        self.places: dict[str, Tensor] = {}
         self.first = torch.full((self.n_rows,), -1, dtype=torch.int16, device=self.device)
         self.last = torch.full((self.n_rows,), -1, dtype=torch.int16, device=self.device)
 
@@ -89,7 +110,7 @@ class Planner:
                 shared[start:stop] = (seen[1:] & seen[:-1]).sum(dim=1)
             for i in range(start, stop):
                 self.last.masked_fill_(seen[i - start + 1], i)
-        final = self._tally(self.last)
+        final = self.tally(self.last)
         together = visible
         if retain == "previous":
             load = visible - shared
@@ -97,12 +118,13 @@ class Planner:
         elif retain == "last_use":
             for i in reversed(range(n)):
                 self.first.masked_fill_(self.seen_by(i), i)
-            load, store = self._tally(self.first), final
+            load, store = self.tally(self.first), final
         else:
             together = torch.stack(
                 [self.seen_from(i, min(i + ahead + 1, n)).any(dim=0).sum() for i in range(n)]
             )
-            load, store = self._give_up(int(retain), ahead, visible, together)
+            self.kept = give_up(self, int(retain), ahead, visible, together)
+            load, store = self.kept.load, self.kept.store
         stray = self._stray_bits()
         unsorted = (self.ids[1:] <= self.ids[:-1]).any() if self.n_rows > 1 else stray.new_zeros(())
         flags = torch.stack([unsorted.long(), stray.long()])
@@ -117,7 +139,7 @@ class Planner:
     def _zeros(self) -> Tensor:
         return torch.zeros(self.n_views, dtype=torch.int64, device=self.device)
 
-    def _tally(self, times: Tensor, start: int = 0) -> Tensor:
+    def tally(self, times: Tensor, start: int = 0) -> Tensor:
         """(B,) int64: how many of ``times`` (U,) int16 are each microbatch; 0 before ``start``."""
         tally = self._zeros()
         for first in range(start, self.n_views, self.group):
@@ -136,69 +158,9 @@ class Planner:
             stray = stray | (self.words[word] & int(bits)).any()
         return stray
 
-    def _give_up(
-        self, capacity: int, ahead: int, visible: Tensor, together: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Belady's rule (see `plan_numpy`), without asking the device how many rows that takes.
-
-        Sets ``self.kept_into`` and ``self.kept_from``, (W, U) int32: bit i says that microbatch i
-        finds the row waiting, and that it lets the row wait.
-        """
-        n, n_words = self.n_views, -(-self.n_views // 32)
-        shape = (n_words, self.n_rows)
-        uses = torch.zeros(shape, dtype=torch.int32, device=self.device)
-        for i in range(n):
-            uses[i // 32].bitwise_or_(self.seen_by(i).int() << (i % 32))
-        self.kept_into, self.kept_from = torch.zeros_like(uses), torch.zeros_like(uses)
-        waiting = torch.zeros(self.n_rows, dtype=torch.bool, device=self.device)
-        next_use = torch.full((self.n_rows,), n, dtype=torch.int16, device=self.device)
-        last_use = torch.zeros(self.n_rows, dtype=torch.int32, device=self.device)
-        load = visible.clone()
-        for t in range(n):
-            waiting &= ~self._latest(waiting, next_use, together[t] - capacity, t + ahead)
-            here = self.seen_by(t)
-            kept = here & waiting
-            load[t] -= kept.sum()
-            self.kept_into[t // 32].bitwise_or_(kept.int() << (t % 32))
-            for word in range(t // 32 + 1):
-                of_word = kept & (last_use // 32 == word)
-                self.kept_from[word].bitwise_or_(of_word.int() << (last_use % 32))
-            last_use.masked_fill_(here, t)
-            after = _next_bit(uses, t + 1, n)
-            next_use = torch.where(here, after, next_use)
-            waiting = torch.where(here, after < n, waiting)
-        carried = torch.stack([((self.kept_from[i // 32] >> (i % 32)) & 1).sum() for i in range(n)])
-        return load, visible - carried
-
-    def _latest(self, waiting: Tensor, next_use: Tensor, beyond: Tensor, horizon: int) -> Tensor:
-        """Of the rows waiting for microbatches after ``horizon``, those to give up.
-
-        That is ``beyond`` + their number of them, if positive: the ones needed last, by highest row
-        among equals.
-        """
-        idle = waiting & (next_use > horizon)
-        excess = beyond + idle.sum()
-        waits = self._tally(torch.where(idle, next_use, -1), horizon + 1)
-        from_end = waits.flip(0).cumsum(0).flip(0)  # [j]: rows that wait for j or a later one
-        # The one j of whose rows some go and some stay: the last with more than the excess. It is
-        # compared with, never indexed by: an index of no dimensions is read back by the host.
-        divided = (from_end > excess).sum() - 1
-        gone = idle & (next_use > divided)
-        of_it = idle & (next_use == divided)
-        from_highest_row = of_it.sum() - of_it.cumsum(0)
-        return gone | (of_it & (from_highest_row < excess - gone.sum()))
-
     def lists(self, retain: str | int, counts: Counts) -> Lists:
         """All lists, with nothing asked of the device."""
-        numbers = {
-            "visible": counts.visible,
-            "load": counts.load,
-            "retain": counts.visible - counts.load,
-            "store": counts.store,
-            "carry": counts.visible - counts.store,
-            "returning": counts.store - counts.final,
-            "final": counts.final,
-        }
+        numbers = numbers_of(counts.visible, counts.load, counts.store, counts.final)
         offsets = {kind: offsets_of(numbers[kind]) for kind in KINDS}
         rows, loaded, stored, done = self._pairs(retain, offsets["visible"])
         flags = {
@@ -209,15 +171,20 @@ class Planner:
             "returning": stored & ~done,
             "final": done,
         }
-        values = {"visible": self.ids[rows]}
+        ids, positions = {"visible": self.ids[rows]}, {}
         first = torch.as_tensor(offsets["visible"][:-1]).to(self.device, non_blocking=True)
         for kind, flag in flags.items():
             size = int(offsets[kind][-1])
             number = torch.as_tensor(numbers[kind]).to(self.device, non_blocking=True)
             base = torch.repeat_interleave(first, number, output_size=size)
-            values[kind] = (set_places(flag, size) - base).to(torch.int32)
+            places = set_places(flag, size)
+            positions[kind] = (places - base).to(torch.int32)
+            if kind in MOVED:
+                ids[kind], self.places[kind] = ids["visible"][places], places
+        if retain == "last_use":
+            ids["store"], positions["store"] = ids["final"], positions["final"]
         self.rows = rows
-        return Lists(offsets, values)
+        return Lists(offsets, ids, positions)
 
     def _pairs(self, retain: str | int, offsets: np.ndarray[Any, Any]) -> tuple[Tensor, ...]:
         """Rows of all microbatches, one after the other, and who is loaded, stored, done there."""
@@ -237,16 +204,16 @@ class Planner:
             elif retain == "last_use":
                 loaded, stored = self.first[row] == i, done
             else:
-                loaded = ~_bit_at(self.kept_into, row, i)
-                stored = ~_bit_at(self.kept_from, row, i)
+                loaded = ~_bit_at(self.kept.into, row, i)
+                stored = ~_bit_at(self.kept.until, row, i)
             parts.append((row.to(torch.int32), loaded, stored, done))
         return tuple(torch.cat(columns) for columns in zip(*parts))
 
-    def slots(self, lists: Lists, n_slots: int, ahead: int) -> Tensor:
-        """Slots of visible rows, as `plan_numpy.assign_slots`: the same queue, by slices."""
+    def slots(self, lists: Lists, n_slots: int, ahead: int) -> Slots:
+        """Slots of all rows, as `plan_slots.assign_slots`: the same queue, by slices."""
         rows = Ragged(self.rows, lists.offsets["visible"])
-        load = Ragged(lists.values["load"], lists.offsets["load"])
-        store = Ragged(lists.values["store"], lists.offsets["store"])
+        load = Ragged(lists.positions["load"], lists.offsets["load"])
+        store = Ragged(lists.positions["store"], lists.offsets["store"])
         # The queue without wrapping: first all slots, then those that stores give back.
         queue = torch.empty(n_slots + len(store.values), dtype=torch.int32, device=self.device)
         queue[:n_slots] = torch.arange(n_slots, dtype=torch.int32, device=self.device)
@@ -263,21 +230,9 @@ class Planner:
             slot_of[arriving] = queue[head : head + len(arriving)]
             head += len(arriving)
             slots[lists.offsets["visible"][i] : lists.offsets["visible"][i + 1]] = slot_of[rows[i]]
-        return slots
-
-
-def _next_bit(words: Tensor, start: int, n: int) -> Tensor:
-    """(U,) int16: the lowest bit at or after ``start`` in words (W, U) int32; n without any."""
-    found = torch.full_like(words[0], n)
-    for word in range(len(words) - 1, start // 32 - 1, -1):
-        bits = words[word].long() & 0xFFFFFFFF
-        if word == start // 32:
-            bits = bits >> (start % 32) << (start % 32)
-        # The lowest bit alone is a power of two: float32 holds it, and its exponent is exact, which
-        # a logarithm need not be on every device.
-        position = torch.frexp((bits & -bits).float()).exponent - 1
-        found = torch.where(bits != 0, position + 32 * word, found)
-    return found.to(torch.int16)
+        return Slots(
+            n_slots, {"visible": slots, **{kind: slots[self.places[kind]] for kind in MOVED}}
+        )
 
 
 def _bit_at(words: Tensor, row: Tensor, i: Tensor) -> Tensor:
