@@ -124,6 +124,20 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def sanitize(session: nox.Session) -> None:
+    """compute-sanitizer over the tests of every kernel; needs a GPU and the CUDA toolkit."""
+    _install(session, *PACKAGES, extra="test")
+    folders = [f"packages/{package}/tests" for package in NATIVE]
+    loss = "packages/gs-train/tests/test_loss.py"
+    for tool in ("memcheck", "racecheck"):
+        checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
+        for tests_of in (*folders, loss):
+            marked = ["-m", "gpu and not asynchrony", tests_of, *session.posargs]
+            command = [*checker, "python", "-m", "pytest", *marked]
+            session.run(*command, env={"GS_REQUIRE_GPU": "1"}, external=True)
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """The main job on a made-up capture: ``nox -s demo -- --steps 100``."""
     _install(session, *PACKAGES)

@@ -2,6 +2,9 @@
 #include "in_flight.hpp"
 
 #if defined(GS_WITH_CUDA)
+#include <chrono>
+
+#include "doze.hpp"
 #include "gs/cuda/check.hpp"
 #endif
 
@@ -10,7 +13,11 @@ namespace gs::pinned {
 #if defined(GS_WITH_CUDA)
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
 cudaEvent_t as_event(void* event) { return static_cast<cudaEvent_t>(event); }
+
 }  // namespace
 
 InFlight::~InFlight() {
@@ -37,7 +44,9 @@ void InFlight::record(int device, std::uintptr_t stream) {
   cudaGetLastError();  // cudaErrorNotReady is an answer here, not a failure
   if (found == nullptr) {
     cudaEvent_t event = nullptr;
-    GS_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+    // Not a blocking event: of those the driver takes only about fifty on a stream that is held,
+    // and then stops the thread that records.
+    GS_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     uses_.push_back(Use{device, stream, event});
     found = &uses_.back();
   }
@@ -60,8 +69,25 @@ void InFlight::wait() noexcept {
     std::lock_guard<std::mutex> lock(mutex_);
     uses = uses_;
   }
+  constexpr double kNoLimit = 1.0;
+  const Clock::time_point start = Clock::now();
   for (const Use& use : uses)
-    if (cudaEventSynchronize(as_event(use.event)) != cudaSuccess) cudaGetLastError();
+    while (cudaEventQuery(as_event(use.event)) == cudaErrorNotReady)
+      doze(std::chrono::duration<double>(Clock::now() - start).count(), kNoLimit);
+  cudaGetLastError();
+}
+
+void InFlight::raise_errors() {
+  // Whoever records may be stuck in a full queue, which only the caller's thread may end up freeing.
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  for (const Use& use : uses_) {
+    const cudaError_t status = cudaEventQuery(as_event(use.event));
+    if (status == cudaErrorNotReady)
+      cudaGetLastError();
+    else
+      GS_CUDA_TRY(status);
+  }
 }
 
 bool InFlight::busy() {
@@ -79,6 +105,7 @@ InFlight::~InFlight() = default;
 void InFlight::record(int, std::uintptr_t) {}
 void InFlight::order_after(int, std::uintptr_t) {}
 void InFlight::wait() noexcept {}
+void InFlight::raise_errors() {}
 bool InFlight::busy() { return false; }
 
 #endif

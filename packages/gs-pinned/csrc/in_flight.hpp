@@ -31,6 +31,10 @@ class InFlight {
   /// Whether some recorded use has not ended.
   bool busy();
 
+  /// Throws gs::CudaError when a recorded use has failed. Does not look while another thread
+  /// records.
+  void raise_errors();
+
   /// Forgets every use without asking CUDA about it: for a child process after fork.
   void forget() noexcept;
 

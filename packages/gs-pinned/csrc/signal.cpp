@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
+#include "doze.hpp"
 #include "gs/error.hpp"
 #include "held_streams.hpp"
 #include "signal_word.hpp"
 
 #if defined(GS_WITH_CUDA)
 #include "fault.hpp"
-#include "gs/cuda/check.hpp"
 #include "stream_word.hpp"
 #include "transfer_cuda.hpp"
 #endif
@@ -25,14 +24,16 @@ using Clock = std::chrono::steady_clock;
 
 // How long a wait may go without looking up.
 constexpr double kLookUp = 0.1;
-// Sleep between looks at a stream's progress when there is a time limit: the blocking wait of the
-// CUDA runtime knows none.
-constexpr std::chrono::microseconds kDoze{50};
 
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+void raise_to(std::atomic<std::uint32_t>* most, std::uint32_t value) {
+  for (std::uint32_t last = *most; value > last && !most->compare_exchange_weak(last, value);) {
+  }
 }
 
 double seconds_since(Clock::time_point start) {
@@ -84,28 +85,16 @@ void Signal::poison(const std::string& reason) {
 void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
   std::lock_guard<std::mutex> order(writes_);
   if (is_poisoned()) return;
-  cuda::DeviceGuard on(device);
-  cudaEvent_t made = nullptr;
-  GS_CUDA_TRY(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync));
-  std::shared_ptr<void> event(
-      made, [](void* last) { (void)cudaEventDestroy(static_cast<cudaEvent_t>(last)); });
   write_word_on(word_, value, device, stream);
-  GS_CUDA_TRY(cudaEventRecord(made, cuda::as_stream(stream)));
   in_flight_.record(device, stream);
   std::lock_guard<std::mutex> guard(mutex_);
-  const std::uint32_t reached = this->value();
-  pending_.erase(std::remove_if(pending_.begin(), pending_.end(),
-                                [&](const Pending& p) { return p.value <= reached; }),
-                 pending_.end());
-  pending_.push_back(Pending{value, std::move(event)});
+  raise_to(&promised_, value);
   changed_.notify_all();
 }
 
 void Signal::wait_on(int device, std::uintptr_t stream, std::uint32_t value) {
   // Before the enqueuing, so that the end of the process can't come in between.
-  for (std::uint32_t last = awaited_;
-       value > last && !awaited_.compare_exchange_weak(last, value);) {
-  }
+  raise_to(&awaited_, value);
   note_held_stream(this);
   // What may wait for the whole device comes before anything on it waits for us.
   load_kernels(device);
@@ -126,47 +115,32 @@ void Signal::wait_on(int, std::uintptr_t, std::uint32_t) {
 
 #endif
 
-std::shared_ptr<void> Signal::event_of(std::uint32_t value) {
-  for (const Pending& p : pending_)
-    if (p.value >= value) return p.event;
-  return nullptr;
-}
-
-Signal::Outcome Signal::wait(std::uint32_t value, double timeout_s, double spin_s) {
+Signal::Outcome Signal::wait(std::uint32_t value, double timeout_s, double spin_s,
+                             double waited_s) {
   const Clock::time_point start = Clock::now();
   const bool limited = timeout_s >= 0;
-  const auto outcome = [&] { return is_poisoned() ? Outcome::kPoisoned : Outcome::kReached; };
   while (spin_s > 0 && this->value() < value) {
     for (int i = 0; i < 64 && this->value() < value; ++i) pause();
     const double spent = seconds_since(start);
     if (limited && spent >= timeout_s) break;
     if (spent >= spin_s) break;
   }
-  std::unique_lock<std::mutex> guard(mutex_);
+  const double until = limited ? std::min(kLookUp, timeout_s) : kLookUp;
   for (;;) {
-    if (this->value() >= value) return outcome();
+    if (this->value() >= value) return is_poisoned() ? Outcome::kPoisoned : Outcome::kReached;
     const double spent = seconds_since(start);
     if (limited && spent >= timeout_s) return Outcome::kTimedOut;
-    if (spent >= kLookUp) return Outcome::kAgain;
-    const double left = std::min(kLookUp, limited ? timeout_s : kLookUp) - spent;
-    const std::shared_ptr<void> event = event_of(value);
-    if (event == nullptr) {
-      changed_.wait_for(guard, std::chrono::duration<double>(left));
-      continue;
-    }
-    guard.unlock();
-#if defined(GS_WITH_CUDA)
-    if (limited) {
-      const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event.get()));
-      if (status != cudaErrorNotReady) GS_CUDA_TRY(status);
-      cudaGetLastError();
-      std::this_thread::sleep_for(kDoze);
+    if (spent >= kLookUp) break;
+    if (promised_ >= value) {
+      doze(waited_s + spent, until - spent);
     } else {
-      GS_CUDA_TRY(cudaEventSynchronize(static_cast<cudaEvent_t>(event.get())));
+      std::unique_lock<std::mutex> guard(mutex_);
+      changed_.wait_for(guard, std::chrono::duration<double>(until - spent),
+                        [&] { return this->value() >= value || promised_ >= value; });
     }
-#endif
-    guard.lock();
   }
+  in_flight_.raise_errors();
+  return Outcome::kAgain;
 }
 
 }  // namespace gs::pinned

@@ -5,10 +5,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "in_flight.hpp"
 
@@ -58,29 +56,27 @@ class Signal {
 
   /// Blocks the calling thread until value() >= `value`, spinning for `spin_s` first. A negative
   /// timeout waits for good. Returns kAgain now and then, so that the caller can look at other
-  /// things, such as the keyboard, before it calls again.
-  Outcome wait(std::uint32_t value, double timeout_s, double spin_s);
+  /// things, such as the keyboard, before it calls again; `waited_s` is what earlier calls took.
+  /// Throws gs::CudaError when a stream that was to set the value has failed.
+  ///
+  /// Asks CUDA for nothing before that: a thread that is stuck in a full queue must keep nobody
+  /// from seeing a word change.
+  Outcome wait(std::uint32_t value, double timeout_s, double spin_s, double waited_s = 0);
 
   /// In this process, not in a child of the one that created it.
   bool is_usable() const;
 
  private:
-  struct Pending {
-    std::uint32_t value;
-    std::shared_ptr<void> event;  // cudaEvent_t, recorded after the write
-  };
-  std::shared_ptr<void> event_of(std::uint32_t value);
-
   const bool locked_;
   const int pid_;
   std::uint32_t* const word_;
   bool poisoned_ = false;
-  std::atomic<std::uint32_t> awaited_{0};  // the largest value that a stream was told to wait for
-  std::mutex writes_;                      // taken before mutex_; keeps set_on calls in order
+  std::atomic<std::uint32_t> awaited_{0};   // the largest value that a stream was told to wait for
+  std::atomic<std::uint32_t> promised_{0};  // the largest value that a stream was told to set
+  std::mutex writes_;                       // taken before mutex_; keeps set_on calls in order
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::string reason_;
-  std::vector<Pending> pending_;
   InFlight in_flight_;
 };
 

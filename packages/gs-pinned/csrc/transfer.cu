@@ -15,7 +15,7 @@
 namespace gs::pinned {
 namespace {
 
-// The widest access, 16 bytes at most, that divides every address and size given.
+// The widest access that divides every address and size given.
 class Width {
  public:
   void divides(const void* address) { bits_ |= reinterpret_cast<std::uintptr_t>(address); }
@@ -23,7 +23,7 @@ class Width {
   int bytes() const { return static_cast<int>(bits_ & (~bits_ + 1)); }
 
  private:
-  std::uint64_t bits_ = 16;
+  std::uint64_t bits_ = kWidestAccess;
 };
 
 unsigned n_blocks(std::int64_t accesses, int unroll, const Launch& launch) {

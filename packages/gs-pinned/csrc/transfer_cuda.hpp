@@ -11,6 +11,8 @@
 
 namespace gs::pinned {
 
+constexpr std::int64_t kWidestAccess = 16;  // bytes that a thread reads or writes at once
+
 /// Where a launch goes. Nothing here is owned.
 struct Launch {
   int device = 0;

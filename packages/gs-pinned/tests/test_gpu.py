@@ -71,6 +71,7 @@ def test_a_table_is_page_locked_and_torch_knows() -> None:
     assert table.stats.locked_bytes == table.stats.committed_bytes
 
 
+@pytest.mark.asynchrony
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_gather_returns_before_it_is_done(latch: Signal, pinned: bool) -> None:
     table = numbered(100, pinned=pinned)
@@ -232,6 +233,7 @@ def test_tensors_freed_while_in_use_are_not_given_to_others(latch: Signal) -> No
     assert (table.numpy()[:, 0] == 2 * np.arange(1000)).all()
 
 
+@pytest.mark.asynchrony
 def test_two_tables_on_two_streams_do_not_wait_for_each_other(latch: Signal) -> None:
     first, second = numbered(100), numbered(100)
     out, other_out = torch.empty(1, 48, device="cuda"), torch.empty(1, 48, device="cuda")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.asynchrony]
 
 
 Script = Callable[..., str]

@@ -11,7 +11,7 @@ import torch
 
 from gs_pinned import PoisonedError, Signal, _core
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.asynchrony]
 
 
 @pytest.fixture(autouse=True, params=["operations", "kernels"])
@@ -154,6 +154,17 @@ def test_a_full_queue_of_a_held_stream_keeps_nobody_from_raising_the_signal() ->
     filler.join()
     stream.synchronize()
     assert signal.value == n
+
+
+def test_hundreds_of_signals_fit_behind_a_held_stream() -> None:
+    # This thread alone can release the stream: it must not have to wait for the queue.
+    latch, signal, stream = Signal(), Signal(), torch.cuda.Stream()
+    latch.wait_on(stream, 1)
+    for value in range(1, 200):
+        signal.set_on(stream, value)
+        latch.wait_on(stream, 1)
+    latch.set(1)
+    signal.wait(199)
 
 
 def test_a_stream_that_writes_after_the_poison_takes_nothing_back() -> None:

@@ -27,30 +27,28 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Repeats a blocking call until it has an answer, without the GIL, letting Python handle Ctrl-C in
-// between. `call(left)` gets the seconds left, negative for no limit.
+// between. `call(left, waited)` gets the seconds left, negative for no limit, and those gone.
 template <class Outcome, class Call>
 Outcome until_answered(double timeout_s, Call&& call) {
   const Clock::time_point start = Clock::now();
-  double left = timeout_s;
+  double left = timeout_s, waited = 0;
   for (;;) {
     Outcome outcome;
     {
       python::ReleaseGil release;
-      outcome = call(left);
+      outcome = call(left, waited);
     }
     if (outcome != Outcome::kAgain) return outcome;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (timeout_s >= 0)
-      left = std::max(0.0, timeout_s - std::chrono::duration<double>(Clock::now() - start).count());
+    waited = std::chrono::duration<double>(Clock::now() - start).count();
+    if (timeout_s >= 0) left = std::max(0.0, timeout_s - waited);
   }
 }
 
 bool wait_for(Signal& signal, std::uint32_t value, double timeout_s, double spin_s) {
   using Outcome = Signal::Outcome;
-  const Outcome outcome = until_answered<Outcome>(timeout_s, [&](double left) {
-    const Outcome result = signal.wait(value, left, spin_s);
-    spin_s = 0;
-    return result;
+  const Outcome outcome = until_answered<Outcome>(timeout_s, [&](double left, double waited) {
+    return signal.wait(value, left, waited > 0 ? 0 : spin_s, waited);
   });
   return outcome != Outcome::kTimedOut;
 }
@@ -60,7 +58,7 @@ std::optional<RingSlot> take(Ring& ring, std::size_t bytes, double timeout_s) {
   RingSlot slot;
   using Outcome = Ring::Outcome;
   const Outcome outcome = until_answered<Outcome>(
-      timeout_s, [&](double left) { return ring.take(bytes, left, &slot); });
+      timeout_s, [&](double left, double) { return ring.take(bytes, left, &slot); });
   if (outcome == Outcome::kTimedOut) {
     PyErr_SetString(
         PyExc_TimeoutError,

@@ -101,6 +101,7 @@ struct Options {
   std::uintptr_t stream;
   int max_blocks;
   bool checked;
+  bool copy_engine;  // for dense copies
 };
 
 void check_same_width(const Ids& a, const Ids& b) {
@@ -155,7 +156,7 @@ void run_on_device(const Transfer& t, const Rows& rows, int device, const Option
       return;
     }
   }
-  if (is_dense_copy(t))
+  if (is_dense_copy(t) && (options.copy_engine || t.row_bytes % kWidestAccess != 0))
     copy_dense(t, cuts_of(rows), launch);
   else
     transfer_on_device(t, launch);
@@ -339,13 +340,13 @@ void register_transfer(py::module_& module) {
       "move_rows",
       [](const Rows& rows, const py::object& ids, const PartArrays& parts,
          const py::object& parts_ids, std::int64_t n, bool to_parts, bool add,
-         std::uintptr_t stream, int max_blocks, bool checked) {
+         std::uintptr_t stream, int max_blocks, bool checked, bool copy_engine) {
         move_rows(rows, ids, parts, parts_ids, n, to_parts, add,
-                  Options{stream, max_blocks, checked});
+                  Options{stream, max_blocks, checked, copy_engine});
       },
       py::arg("rows"), py::arg("ids"), py::arg("parts"), py::arg("parts_ids"), py::kw_only(),
       py::arg("n"), py::arg("to_parts"), py::arg("add"), py::arg("stream"), py::arg("max_blocks"),
-      py::arg("checked"));
+      py::arg("checked"), py::arg("copy_engine"));
   module.def(
       "gather_retained",
       [](const Rows& rows, const py::object& load_ids, const py::object& load_slots,
@@ -353,7 +354,7 @@ void register_transfer(py::module_& module) {
          const py::object& out_slots, std::int64_t n_retain, const py::object& out,
          std::uintptr_t stream, int max_blocks, bool checked) {
         gather_retained(rows, load_ids, load_slots, n_load, source, source_slots, out_slots,
-                        n_retain, out, Options{stream, max_blocks, checked});
+                        n_retain, out, Options{stream, max_blocks, checked, true});
       },
       py::arg("rows"), py::arg("load_ids"), py::arg("load_slots"), py::arg("n_load"),
       py::arg("source"), py::arg("source_slots"), py::arg("out_slots"), py::arg("n_retain"),

@@ -65,6 +65,7 @@ def move_rows(
     stream: int,
     max_blocks: int,
     checked: bool,
+    copy_engine: bool,
 ) -> None: ...
 def gather_retained(
     rows: Rows,

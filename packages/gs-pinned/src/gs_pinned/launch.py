@@ -62,6 +62,7 @@ def move(
     add: bool = False,
     stream: Any = None,
     max_blocks: int = 16,
+    copy_engine: bool = True,
 ) -> tuple[int, int]:
     """Runs or enqueues a transfer between whole rows and parts of them.
 
@@ -73,6 +74,7 @@ def move(
         positions: rows of the arrays, None for 0, 1, ...
         add: add instead of copying.
         stream, max_blocks: as the public functions take them.
+        copy_engine: whether dense copies may go by one.
 
     Returns:
         (device index or -1, stream handle) that it went to.
@@ -89,6 +91,7 @@ def move(
         stream=handle,
         max_blocks=blocks(max_blocks),
         checked=is_checked(),
+        copy_engine=copy_engine,
     )
     keep_until_passed((selection.ids, positions, *(array for array, _ in parts)), where, handle)
     return where, handle

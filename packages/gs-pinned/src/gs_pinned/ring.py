@@ -229,7 +229,7 @@ def store_compact(
     ring: Ring,
     *,
     stream: Any = None,
-    max_blocks: int = 16,
+    max_blocks: int = 2,
     timeout_s: float | None = None,
 ) -> RingSlot:
     """Send rows to the host: densely, in order, into the next slot of a ring.
@@ -240,10 +240,11 @@ def store_compact(
         values: (M, ...) float32, float16, uint8, int32 or int64; or several such arrays, in a
             mapping or a sequence, whose rows are joined in that order: the gradients of ``sh0`` and
             ``shN`` become rows of 48. Of a mapping the names are the slot's fields.
-        positions: (R,) int32 or int64 where the values are, in any order; or None for all rows,
-            which a copy engine moves when there is one array.
+        positions: (R,) int32 or int64 where the values are, in any order; or None for all rows.
         ring: R rows must fit into it.
-        stream, max_blocks: as for :func:`gather`.
+        stream: as for :func:`gather`.
+        max_blocks: of 384 threads each. Writes wait for no answer, so two blocks fill the link;
+            more only hold up what a ``gather`` reads meanwhile, and a copy engine most of all.
         timeout_s: how long to wait for room; None for good.
 
     Returns:
@@ -256,7 +257,8 @@ def store_compact(
 
     Asynchrony: blocks without the GIL while there is no room, then as :func:`gather`. ``values``
         must not change until the stream has passed.
-    Cost: R rows over the link, at the speed of a copy engine.
+    Cost: R rows over the link. Rows whose size is no multiple of 16 bytes go by a copy engine when
+        they are all rows of one array.
     """
     layout = layout_of(values, "values")
     sequence = values
@@ -285,6 +287,7 @@ def store_compact(
             positions=positions,
             stream=stream,
             max_blocks=max_blocks,
+            copy_engine=False,
         )
         if where < 0:
             taken.signal.set(taken.value)
