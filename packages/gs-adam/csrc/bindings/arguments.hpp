@@ -39,5 +39,6 @@ void register_schedule(py::module_& module);
 void register_rows(py::module_& module);
 void register_worker(py::module_& module);
 void register_device(py::module_& module);
+void register_memory(py::module_& module);
 
 }  // namespace gs::adam

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gs_adam import _core
+from gs_adam import _core, _memory
 from gs_adam._tensors import MOMENTS, check_param, check_same_rows, check_state, place
 
 
@@ -51,7 +51,7 @@ class Storage:
         # (N,) int32: the step in which each row was last updated; only where rows sleep.
         self.last_step: torch.Tensor | None = None
         if sleeps:
-            self.last_step = torch.zeros(len(params()[0][0]), dtype=torch.int32)
+            self.last_step = _memory.zeros((len(params()[0][0]),), torch.int32)
 
     # ------------------------------------------------------------------ binding
 
@@ -67,7 +67,7 @@ class Storage:
             return self.plain
         if self._marked is None:
             if self._marks is None or len(self._marks) != self.plain.n_rows:
-                self._marks = torch.zeros(self.plain.n_rows, dtype=torch.int32)
+                self._marks = _memory.zeros((self.plain.n_rows,), torch.int32)
             self._marked = self._native(self._marks)
         return self._marked
 
@@ -101,10 +101,12 @@ class Storage:
                 f"params must have {len(self.last_step)} rows as the optimizer's state, got "
                 f"{len(params[0])}; call append_rows, keep_rows or rebind when rows change"
             )
-        for param in params:
-            if not state.get(param):
-                state[param] = {"step": torch.tensor(float(self._schedule.step))}
-                state[param] |= {key: torch.zeros(param.shape) for key in MOMENTS}
+        missing = [param for param in params if not state.get(param)]
+        for param in missing:
+            state[param] = {"step": torch.tensor(float(self._schedule.step))}
+        for key in MOMENTS:
+            for param, moment in zip(missing, _memory.zeros_like_rows(missing), strict=True):
+                state[param][key] = moment
         self._known, self._groups = params, groups
         self._marked = None
         self._plain = self._native(self.last_step)
@@ -208,15 +210,15 @@ class Storage:
         params, _ = self._params()
         state = self._state()
         self._move_state(params, state)
-        edited = {
-            param: {key: edit(state[param][key]) for key in MOMENTS}
-            for param in params
-            if state.get(param)
-        }
+        known = [param for param in params if state.get(param)]
+        edited = [
+            _memory.edit_tables([state[param][key] for param in known], edit) for key in MOMENTS
+        ]
         if self.last_step is not None:
             self.last_step = edit(self.last_step)
-        for param, moments in edited.items():
-            state[param].update(moments)
+        for key, moments in zip(MOMENTS, edited, strict=True):
+            for param, moment in zip(known, moments, strict=True):
+                state[param][key] = moment
         self._known = params
         self._places = []
 

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every part of a host optimizer rests on: its groups, storage, open steps and workers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from gs_adam import _core
+from gs_adam._options import options_of
+from gs_adam._storage import Storage, check_params
+
+SEMANTICS = ("dense", "deferred", "sparse")
+
+
+class HostBase(torch.optim.Optimizer):
+    """Options, facts and workers; see `HostAdam`."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-15,
+        weight_decay: float = 0.0,
+        *,
+        semantics: str = "deferred",
+        bias_correction: str = "global",
+        threads: int | None = None,
+        state: dict[str, Any] | None = None,
+        skip_nonfinite: bool = False,
+    ) -> None:
+        if semantics not in SEMANTICS:
+            raise ValueError(f"semantics must be one of {', '.join(SEMANTICS)}, got {semantics!r}")
+        if bias_correction not in ("global", "off"):
+            raise ValueError(f"bias_correction must be global or off, got {bias_correction!r}")
+        if bias_correction == "off" and semantics != "sparse":
+            raise ValueError(f"bias_correction must be global with {semantics}, got 'off'")
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        self._semantics = semantics
+        self._lock = threading.RLock()
+        self._open: dict[int, _core.StepPlan] = {}
+        self._done = 0  # dense: every row has had all steps up to this one
+        self._all_awake = True  # deferred: no row sleeps
+        self._workers: list[_core.Worker] = []
+        self._is_made = False
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            # Read by torch.optim.Adam when it loads a state dict of this optimizer.
+            "decoupled_weight_decay": True,
+        }
+        super().__init__(params, defaults)
+        self._is_made = True
+        self._schedule = _core.Schedule(
+            len(self.param_groups), semantics, bias_correction == "global"
+        )
+        self._storage = Storage(
+            self._params_and_groups,
+            lambda: self.state,
+            self._schedule,
+            sleeps=semantics == "deferred",
+            skip_nonfinite=skip_nonfinite,
+            threads=threads or 0,
+        )
+        if state is not None:
+            self._storage.adopt(state)
+
+    @property
+    def semantics(self) -> str:
+        """``"dense"``, ``"deferred"`` or ``"sparse"``."""
+        return self._semantics
+
+    @property
+    def n_rows(self) -> int:
+        """N."""
+        return len(self._params()[0])
+
+    @property
+    def step_count(self) -> int:
+        """Steps begun so far."""
+        return self._schedule.step
+
+    @property
+    def nonfinite_rows(self) -> int:
+        """How often a row's gradient held NaN or Inf."""
+        return self._schedule.nonfinite_rows
+
+    def _params(self) -> list[torch.Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
+
+    def _params_and_groups(self) -> tuple[list[torch.Tensor], list[int]]:
+        groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
+        return self._params(), groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; only the constructor may.
+
+        Raises:
+            RuntimeError: called later.
+            TypeError, ValueError: its tensors or options are not as the class asks.
+        """
+        if self._is_made:
+            raise RuntimeError("groups must be given at construction, got another one afterwards")
+        super().add_param_group(param_group)
+        options_of(self.param_groups[-1])
+        params = self._params()
+        check_params(params, len(params) - len(self.param_groups[-1]["params"]))
+
+    def _attach(self, worker: _core.Worker) -> None:
+        with self._lock:
+            self._workers.append(worker)
+
+    def _detach(self, worker: _core.Worker) -> None:
+        with self._lock:
+            if worker in self._workers:
+                self._workers.remove(worker)
+
+    def _work(self, step: int | None) -> tuple[_core.StepPlan, _core.Rows, int]:
+        """What a task needs: a step's plan (the last one for None), the rows, and `_done`."""
+        with self._lock:
+            if not self._open:
+                self._storage.follow()
+            plan = self._schedule.now() if step is None else self._opened(step)
+            marks = step is not None or self._semantics == "deferred"
+            native = self._storage.marked() if marks else self._storage.plain
+            return plan, native, self._done
+
+    def _opened(self, step: int) -> _core.StepPlan:
+        if step not in self._open:
+            raise ValueError(f"step must be an open step (open: {list(self._open)}), got {step}")
+        return self._open[step]
+
+    def _need_rest(self, what: str) -> None:
+        if self._open:
+            raise RuntimeError(f"{what} needs steps {list(self._open)} to end first")
+        if not all(worker.is_idle for worker in self._workers):
+            raise RuntimeError(f"{what} needs the worker to be idle; call its wait() first")

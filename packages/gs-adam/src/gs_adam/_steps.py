@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of a host optimizer, whole and in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gs_adam import _core
+from gs_adam._host_base import HostBase
+from gs_adam._options import options_of
+from gs_adam._tensors import as_ids
+
+
+class Steps(HostBase):
+    """`begin_step`, `update`, `end_step`, `step`, and for rows that sleep `flush`, `lookahead`."""
+
+    def begin_step(self) -> int:
+        """Begin the next step with the rates that the groups hold now.
+
+        Several steps may be open: rows of one can be updated while the next has begun.
+
+        Returns:
+            The step's number, from 1 on.
+
+        Raises:
+            ValueError: a rate or beta is out of range or may not change while rows sleep; tensors
+                or state changed shape without a row operation. Nothing is changed.
+        """
+        with self._lock:
+            return self._begin()
+
+    def _begin(self) -> int:
+        options = [options_of(group) for group in self.param_groups]
+        if not self._open:
+            self._storage.follow()
+        plan = self._schedule.propose(options, self._all_awake)
+        self._accept(plan)
+        self._open[plan.step] = plan
+        return plan.step
+
+    def _accept(self, plan: _core.StepPlan) -> None:
+        self._schedule.accept(plan)
+        self._all_awake = False
+        self._storage.count(plan.step)
+        # What torch's learning-rate schedulers ask before they warn.
+        self._opt_called = True
+
+    def update(self, rows: Any, grads: Sequence[Any] | None, *, step: int) -> None:
+        """Update some rows in an open step.
+
+        Args:
+            rows: (R,) int32 or int64 on the CPU, sorted and unique, or an (N,) bool mask; None
+                means all.
+            grads: one float32 CPU tensor a parameter, (R, ...) in the order of ``rows`` or
+                (N, ...); None means zero gradients (deferred: brought up to date).
+            step: what `begin_step` returned.
+
+        Raises:
+            TypeError, ValueError, IndexError: ids not sorted, repeated or out of range; gradients
+                of another shape; a row updated twice in the step or before its turn; a step not
+                open. Nothing is changed.
+
+        Cost: thread-safe for disjoint rows; the GIL is released.
+        """
+        plan, native, done = self._work(step)
+        ids = as_ids(rows, native.n_rows)
+        native.update(plan, ids, grads, done)
+
+    def end_step(self, step: int) -> None:
+        """End a step. Dense: rows that it was not given get the update of a zero gradient.
+
+        Steps end in the order in which they began. Dense waits for the workers' tasks of the step;
+        with the other semantics they may run later.
+
+        Raises:
+            ValueError: the step is not open, or an earlier one is.
+        """
+        with self._lock:
+            plan = self._opened(step)
+            if step != min(self._open):
+                raise ValueError(f"step must end after step {min(self._open)}, got {step}")
+            workers = list(self._workers)
+        if self._semantics == "dense":
+            for worker in workers:
+                worker.wait_step(step)
+            self._storage.marked().update_rest(plan)
+        with self._lock:
+            del self._open[step]
+            self._done = step
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]
+        self, rows: Any = None, grads: Sequence[Any] | None = None
+    ) -> None:
+        """One whole step: `begin_step`, `update`, `end_step`.
+
+        Args:
+            rows: as for `update`.
+            grads: as for `update`, but None means each parameter's ``.grad``.
+
+        Raises:
+            RuntimeError: another step is open.
+            TypeError, ValueError, IndexError: as `update`; the step is then not counted.
+        """
+        if grads is None:
+            grads = self._own_gradients()
+        with self._lock:
+            self._need_rest("step()")
+            self._storage.follow()
+            native = self._storage.plain if rows is None else self._storage.marked()
+            ids = as_ids(rows, native.n_rows)
+            options = [options_of(group) for group in self.param_groups]
+            plan = self._schedule.propose(options, self._all_awake)
+            # Whatever is wrong with the arguments shows before the step is counted.
+            native.update(plan, ids, grads, self._done)
+            self._accept(plan)
+            if ids is not None and self._semantics == "dense":
+                native.update_rest(plan)
+            self._done = plan.step
+            self._all_awake = ids is None
+
+    def _own_gradients(self) -> list[torch.Tensor]:
+        gradients = []
+        for k, param in enumerate(self._params()):
+            if param.grad is None:
+                raise ValueError(f"grads must be given, got None and params[{k}].grad is None")
+            gradients.append(param.grad)
+        return gradients
+
+    def flush(self, rows: Any = None) -> None:
+        """Bring rows up to date with the last step begun.
+
+        Where a step is open, a row that it has not updated counts as updated with a zero gradient.
+        Dense and sparse rows are always up to date between steps.
+
+        Args:
+            rows: as for `update`; None means all, which needs open steps to end first.
+
+        Raises:
+            RuntimeError: all rows while a step is open.
+            TypeError, ValueError, IndexError: as `update`.
+
+        Cost: 24 bytes of memory traffic a value of a row that sleeps. Thread-safe for disjoint
+            rows.
+        """
+        if rows is None:
+            self._need_rest("flush() of all rows")
+        plan, native, _ = self._work(None)
+        ids = as_ids(rows, native.n_rows)
+        if self._semantics == "deferred":
+            native.flush(plan, ids)
+            if rows is None:
+                self._all_awake = True
+
+    def lookahead(
+        self,
+        rows: Any,
+        *,
+        step: int | None = None,
+        pending: tuple[Any, Sequence[Any]] | None = None,
+        out: Sequence[Any] | None = None,
+    ) -> Sequence[Any]:
+        """Compute the values that `update` and `flush` will write, elsewhere.
+
+        Args:
+            rows: as for `update`.
+            step: an open step; rows of ``pending`` are as it will leave them, and so are the
+                others (dense, deferred: after a zero gradient). None: as `flush` would leave them.
+            pending: (ids, grads) of the step, ids sorted and unique, grads one (len(ids), ...)
+                tensor a parameter. Ids outside ``rows`` are passed over.
+            out: one writable float32 CPU tensor (R, ...) a parameter, with contiguous rows;
+                allocated when None.
+
+        Returns:
+            ``out``: bit for bit what will be written. Parameters and state are untouched.
+
+        Raises:
+            TypeError, ValueError, IndexError: as `update`; pending without an open step.
+
+        Cost: 16 bytes of memory traffic a value, 4 more with a gradient; thread-safe.
+        """
+        if step is None and pending is not None:
+            raise ValueError("step must be given with pending gradients, got None")
+        plan, native, _ = self._work(step)
+        ids = as_ids(rows, native.n_rows)
+        count = native.n_rows if ids is None else len(ids)
+        if out is None:
+            out = [torch.empty(count, *param.shape[1:]) for param in self._params()]
+        pending_ids, grads = (None, None) if pending is None else pending
+        native.lookahead(plan, step is not None, ids, pending_ids, grads, out)
+        return out

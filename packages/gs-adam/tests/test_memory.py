@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State that is laid out as the parameters are."""
+
+import pytest
+import torch
+
+from gs_adam import HostAdam
+
+SHAPES = ((3,), (15, 3), ())
+
+
+def views(n_rows):
+    """A table whose columns are three parameters."""
+    table = torch.randn(n_rows, 49, generator=torch.Generator().manual_seed(0))
+    return [table[:, :3], table[:, 3:48].unflatten(1, (15, 3)), table[:, 48]]
+
+
+def address(tensor):
+    return tensor.data_ptr()
+
+
+def are_beside(moments):
+    first, second, third = moments
+    return (
+        address(second) == address(first) + 12
+        and address(third) == address(first) + 192
+        and {m.stride(0) for m in moments} == {49}
+    )
+
+
+def moments(host, key):
+    return [host.state[p][key] for group in host.param_groups for p in group["params"]]
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred"])
+def test_moments_of_columns_are_columns_and_stay_so(semantics):
+    params = views(200)
+    host = HostAdam(params, semantics=semantics)
+    grads = [torch.ones(200, *s) for s in SHAPES]
+    host.step(None, grads)
+    host.flush()
+    for edit in (
+        lambda: host.append_rows(20),
+        lambda: host.keep_rows(torch.arange(0, 220, 2)),
+        lambda: host.permute_rows(torch.arange(110).flip(0)),
+    ):
+        edit()
+        assert are_beside(moments(host, "exp_avg"))
+        assert are_beside(moments(host, "exp_avg_sq"))
+    assert [tuple(m.shape) for m in moments(host, "exp_avg")] == [(110, *s) for s in SHAPES]
+    # The last ten rows were appended, so after turning they come first.
+    assert not moments(host, "exp_avg")[1][:10].any()
+    assert moments(host, "exp_avg")[1][10:].all()
+
+
+def test_columns_and_tensors_apart_give_the_same_bits():
+    together, apart = views(300), [v.clone() for v in views(300)]
+    one, other = HostAdam(together, lr=0.1), HostAdam(apart, lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        rows = (torch.rand(300, generator=generator) < 0.3).nonzero().flatten()
+        grads = [torch.randn(len(rows), *s, generator=generator) for s in SHAPES]
+        one.step(rows, grads)
+        other.step(rows, grads)
+    for a, b in zip(together, apart, strict=True):
+        assert torch.equal(a, b)
+    for key in ("exp_avg", "exp_avg_sq"):
+        for a, b in zip(moments(one, key), moments(other, key), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1])
+def test_tables_of_no_row_or_one_work(n_rows):
+    params = views(n_rows)
+    host = HostAdam(params)
+    host.step(None, [torch.ones(n_rows, *s) for s in SHAPES])
+    assert [tuple(m.shape) for m in moments(host, "exp_avg")] == [(n_rows, *s) for s in SHAPES]
