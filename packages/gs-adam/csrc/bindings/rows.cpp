@@ -25,7 +25,8 @@ std::shared_ptr<const Rows> make_rows(const py::list& params, const py::list& ex
     array.shape({n_rows}).on(-1).contiguous().writable();
     marks = array.data<std::int32_t>();
   }
-  GS_CHECK(schedule.semantics() != Semantics::kDeferred || marks != nullptr,
+  // An array without elements may have no address.
+  GS_CHECK(schedule.semantics() != Semantics::kDeferred || !last_step.is_none(),
            "last_step must be given where rows sleep, got None");
   return std::make_shared<Rows>(n_rows, std::move(tensors), marks, schedule.semantics(),
                                 chosen_kernel(chosen_simd()), skip_non_finite);
