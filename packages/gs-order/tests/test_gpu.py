@@ -5,15 +5,22 @@ import numpy as np
 import pytest
 import torch
 
-from gs_order import and_counts, estimate_xor_counts, order, plan, reference, xor_counts
+from gs_order import (
+    and_counts,
+    estimate_xor_counts,
+    order,
+    plan,
+    plan_device,
+    plan_torch,
+    reference,
+    xor_counts,
+)
 
 pytestmark = [
     pytest.mark.gpu,
     # torch says once that counting synchronisations is a prototype.
     pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
 ]
-
-KINDS = ("load", "retain", "store", "carry", "returning", "final")
 
 
 @pytest.fixture(scope="module")
@@ -47,33 +54,61 @@ def synchronisations(call):
     return result, len(waits)
 
 
+def use(monkeypatch, implementation, n_rows):
+    """Make plans by the kernels, or by torch operations as an older torch has them."""
+    assert plan_device.has_triton(), "torch brings triton for CUDA"
+    if implementation != "kernels":
+        monkeypatch.setattr(plan_device, "maker_for", lambda ids: plan_torch.make_lists)
+        # Thirteen microbatches at a time, as with five million rows.
+        monkeypatch.setattr(plan_torch, "_GROUP_ELEMENTS", 13 * n_rows)
+    if implementation == "old operations":
+        monkeypatch.setattr(plan_torch, "_has_nonzero_static", lambda device_type: False)
+
+
+def assert_equal(found, wanted):
+    assert found.n_slots == wanted.n_slots
+    assert (found.slots is None) == (wanted.slots is None)
+    for name in ("ids", "positions", "slots"):
+        for kind, one in (getattr(wanted, name) or {}).items():
+            two = getattr(found, name)[kind]
+            assert two.values.is_cuda
+            assert (one.offsets == two.offsets).all()
+            assert str(one.values.dtype) == str(two.values.dtype).removeprefix("torch.")
+            assert (one.values == two.values.cpu().numpy()).all(), (name, kind)
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("retain", ["previous", "last_use", 100_000])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("retain", ["previous", "last_use", 100_000, 300_000])
+@pytest.mark.parametrize("implementation", ["kernels", "operations", "old operations"])
 def test_a_device_plan_equals_the_host_plan_and_waits_once(
-    batch, monkeypatch, retain, ahead, known
+    batch, monkeypatch, retain, ahead, implementation
 ):
-    # Thirteen microbatches at a time, as with five million rows.
-    monkeypatch.setattr("gs_order.plan_torch._GROUP_ELEMENTS", 13 * len(batch[0]))
-    if not known:
-        monkeypatch.setattr("gs_order.plan_torch._has_nonzero_static", lambda device_type: False)
+    use(monkeypatch, implementation, len(batch[0]))
     views = np.random.default_rng(1).permutation(40)
     wanted = plan(*batch, views, retain=retain, ahead=ahead)
     arrays = on_device(*batch)
-    plan(*arrays, views, retain=retain, ahead=ahead)  # finds out what this torch has
+    plan(*arrays, views, retain=retain, ahead=ahead)  # compiles, finds out what this torch has
     found, waits = synchronisations(lambda: plan(*arrays, views, retain=retain, ahead=ahead))
     assert waits <= 1
-    assert found.visible.values.is_cuda
-    assert (found.visible.values.cpu().numpy() == wanted.visible.values).all()
-    assert found.n_slots == wanted.n_slots
-    for kind in KINDS:
-        one, two = wanted.positions[kind], found.positions[kind]
-        assert (one.offsets == two.offsets).all()
-        assert (one.values == two.values.cpu().numpy()).all()
-    if wanted.slots is not None:
-        assert (wanted.slots.values == found.slots.values.cpu().numpy()).all()
-    (_, waits) = synchronisations(lambda: [found[i].load for i in range(40)])
+    assert_equal(found, wanted)
+    (_, waits) = synchronisations(
+        lambda: [(found[i].load, found[i].final, found[i].slots) for i in range(40)]
+    )
     assert waits == 0
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 63, 511, 512, 513, 5000])
+@pytest.mark.parametrize("n_views", [1, 2, 31, 32, 33, 64, 65, 130])
+def test_kernels_agree_with_the_host_for_any_size(n_rows, n_views):
+    rng = np.random.default_rng(n_rows + n_views)
+    visible = rng.random((n_rows, n_views)) < rng.choice([0.0, 0.02, 0.3], n_views)
+    visible[: n_rows // 2, : n_views // 2] = False
+    ids = np.sort(rng.choice(10 * n_rows + 1, n_rows, replace=False))
+    mask, views = reference.pack(visible), rng.permutation(n_views)
+    most = int(visible.sum(axis=0).max(initial=0))
+    for retain in ("previous", "last_use", most + n_rows // 50):
+        wanted = plan(ids, mask, views, retain=retain)
+        assert_equal(plan(*on_device(ids, mask), views, retain=retain), wanted)
 
 
 def test_ids_travel_to_the_host_while_the_caller_goes_on(batch):

@@ -276,8 +276,8 @@ def test_slots_are_as_many_as_rows_are_ever_there_at_once(
 
 
 def test_lists_of_a_batch_are_slices_of_one_array_each():
-    for retain in ("previous", "last_use", 120):
-        *_, made_plan = made(5, 200, 12, retain, 0, 0, "torch")
+    for mode in ("previous", "last_use", "capacity"):
+        *_, made_plan = made(5, 200, 12, mode, 0, 0, "torch")
         step = made_plan[3]
         for kind in ("load", "store", "returning", "final"):
             assert getattr(step, kind).data_ptr() == made_plan.ids[kind][3].data_ptr()

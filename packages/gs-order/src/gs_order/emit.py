@@ -120,9 +120,9 @@ def put_values(bits, values, start, out, at, end):  # type: ignore[no-untyped-de
             first = w
             while w < len(bits) and bits[w] == _ALL:
                 w += 1
-            n = 64 * (w - first)
-            copy(out, at, values, start + 64 * first, n)
-            at += n
+            run = 64 * (w - first)
+            copy(out, at, values, start + 64 * first, run)
+            at += run
             continue
         row = start + 64 * w
         while word != np.uint64(0):

@@ -77,18 +77,8 @@ def extract(sets: Sets, ids: Bits) -> tuple[Lists, Bits, Bits]:
     first = offsets["visible"][:-1]
 
     def run(start: int, stop: int) -> None:
-        _extract(
-            *sets.words,
-            start,
-            stop,
-            places,
-            first,
-            ids,
-            *values.values(),
-            *positions.values(),
-            load_of,
-            ends,
-        )
+        lists = (*values.values(), *positions.values())
+        _extract(*sets.words, start, stop, places, first, ids, *lists, load_of, ends)  # type: ignore[call-arg]
 
     for_each_range(run, len(sets.visible))
     return Lists(offsets, values, positions), ends, places

@@ -120,9 +120,7 @@ class Planner:
                 self.first.masked_fill_(self.seen_by(i), i)
             load, store = self.tally(self.first), final
         else:
-            together = torch.stack(
-                [self.seen_from(i, min(i + ahead + 1, n)).any(dim=0).sum() for i in range(n)]
-            )
+            together = self.needed_together(ahead)
             self.kept = give_up(self, int(retain), ahead, visible, together)
             load, store = self.kept.load, self.kept.store
         stray = self._stray_bits()
@@ -131,6 +129,12 @@ class Planner:
         host = torch.cat([visible, load, store, final, together, flags]).cpu().numpy()
         visible_, load_, store_, final_, together_ = host[: 5 * n].reshape(5, n)
         return Counts(visible_, load_, store_, final_, together_, not host[-2], not host[-1])
+
+    def needed_together(self, ahead: int) -> Tensor:
+        """(B,) int64: the rows that microbatches i .. i + ahead see together."""
+        n = self.n_views
+        sizes = [self.seen_from(i, min(i + ahead + 1, n)).any(dim=0).sum() for i in range(n)]
+        return torch.stack(sizes)
 
     def _groups(self) -> list[tuple[int, int]]:
         starts = range(0, self.n_views, self.group)
@@ -204,6 +208,7 @@ class Planner:
             elif retain == "last_use":
                 loaded, stored = self.first[row] == i, done
             else:
+                assert self.kept is not None
                 loaded = ~_bit_at(self.kept.into, row, i)
                 stored = ~_bit_at(self.kept.until, row, i)
             parts.append((row.to(torch.int32), loaded, stored, done))
