@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where numbers live and in which order they move: the named combinations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gs_train.errors import InputError
+
+Placement = Literal["device", "mirror", "split"]
+Semantics = Literal["dense", "deferred", "sparse"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One way to run the engine; what is computed is the same in all of them.
+
+    Attributes:
+        name: on the command line.
+        placement: ``device``: everything is on the device. ``mirror``: parameters and gradients
+            are on the device, a master copy and the moments in host memory. ``split``: geometry is
+            on the device, appearance and its moments in host memory.
+        semantics: of the host optimizer, both with the result of dense Adam: ``dense`` updates all
+            rows every step, ``deferred`` catches up rows when they are next needed.
+        order: of a batch's views: ``given``, or along a short path (``tsp``).
+        retain: rows that stay on the device within a batch: those that the ``previous`` view shares
+            with the next, or all up to their ``last_use``.
+        early_cull: find the next batch's rows while this one renders.
+        overlapped: host updates run while the device renders.
+        split_share: rows of one view, as a share of the scene, above which the view is split into
+            crops; None: only where memory forces it.
+        single_view: a batch is one view.
+    """
+
+    name: str
+    placement: Placement
+    semantics: Literal["dense", "deferred"]
+    order: Literal["given", "tsp"]
+    retain: Literal["previous", "last_use"]
+    early_cull: bool
+    overlapped: bool
+    split_share: float | None = None
+    single_view: bool = False
+
+    def host_semantics(self, wanted: str) -> Semantics:
+        """Semantics of the host optimizer when the run wants ``dense`` or ``sparse`` results."""
+        return "sparse" if wanted == "sparse" else self.semantics
+
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "none",
+            placement="device",
+            semantics="dense",
+            order="given",
+            retain="previous",
+            early_cull=False,
+            overlapped=False,
+        ),
+        Preset(
+            "naive",
+            placement="mirror",
+            semantics="dense",
+            order="given",
+            retain="previous",
+            early_cull=False,
+            overlapped=False,
+        ),
+        Preset(
+            "clm",
+            placement="split",
+            semantics="dense",
+            order="tsp",
+            retain="previous",
+            early_cull=True,
+            overlapped=True,
+        ),
+        Preset(
+            "gs-scale",
+            placement="split",
+            semantics="deferred",
+            order="given",
+            retain="previous",
+            early_cull=True,
+            overlapped=True,
+            split_share=0.3,
+            single_view=True,
+        ),
+        Preset(
+            "best",
+            placement="split",
+            semantics="deferred",
+            order="tsp",
+            retain="last_use",
+            early_cull=True,
+            overlapped=True,
+        ),
+    )
+}
+"""The presets by name, from the simplest to the one that ``auto`` falls back to."""
+
+
+def preset_named(name: str) -> Preset:
+    """The preset of that name.
+
+    Raises:
+        InputError: there is none; ``auto`` is a choice among them, not one of them.
+    """
+    if name not in PRESETS:
+        raise InputError(f"--offload must be auto, {', '.join(PRESETS)}, got {name}")
+    return PRESETS[name]
