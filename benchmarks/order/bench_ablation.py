@@ -1,58 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
 """What do order and retention save, in bytes and in optimizer work left at the end?
 
-Decides the engine's presets. Every order with every way to retain, on a synthetic flight and on a
-real capture's observations, for batches drawn at random and for local ones (runs of neighbours
-from `ViewSampler`). No time is measured: bytes are exact, seconds are those of `CostModel`.
+Decides the engine's presets. Every order with every way to retain, on the synthetic city and on a
+real capture's points, for batches drawn at random and for local ones (runs of neighbours from
+`ViewSampler`). The capacity is a share of the most rows that staying to the last use keeps, or the
+rows of the widest view where that is more. No time is measured: bytes are exact, seconds are those
+of `CostModel`.
 
-    python benchmarks/order/bench_ablation.py --json ablation.json --figure ablation.png
+    PYTHONPATH=benchmarks python benchmarks/order/bench_ablation.py --json ablation.json
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from flights import aerial, data_folder, observed
 from report import parser, write_json
+from scenes import Scene, caliterra, city_scene
 
-from gs_order import CostModel, ViewSampler, simulate
+from gs_order import CostModel, Simulation, ViewSampler, simulate
 
 ORDERS = ("random", "camera", "count", "tsp", "tsp+tail")
+
+
+def simulated(scene: Scene, n_views: int, mode: str, options: Any) -> Simulation:
+    """All orders and retentions on the first batches of a sampler."""
+    sampler = ViewSampler(batch_size=n_views, cameras=scene.centres, mode=mode)
+    chosen = [sampler.batch(step) for step in range(options.batches)]
+    batches = [scene.batch(views) for views in chosen]
+    arguments: dict[str, Any] = {
+        "cameras": [scene.centres[views] for views in chosen],
+        "model": CostModel(render_s=options.render_ms / 1e3),
+        "n_views": n_views,
+    }
+    first = simulate(batches, ORDERS, retain=["none", "last_use"], **arguments).outcomes
+    widest = max(o.peak_rows for o in first if o.retain == "none")
+    peak = max(o.peak_rows for o in first if o.retain == "last_use")
+    capacity = max(widest, int(options.capacity * peak))
+    retain = ("none", "previous", capacity, "last_use")
+    return simulate(batches, ORDERS, retain=retain, **arguments)
 
 
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--views", type=int, nargs="+", default=[16, 64])
     arguments.add_argument("--batches", type=int, default=4)
-    arguments.add_argument("--rows", type=int, default=20_000, help="seen by a view of the flight")
+    arguments.add_argument("--n", type=int, default=2_000_000, help="Gaussians of the city")
+    arguments.add_argument("--share", type=float, default=0.02, help="of the city in one view")
+    arguments.add_argument("--city-views", type=int, default=400)
+    arguments.add_argument("--capacity", type=float, default=0.5, help="share of the peak")
     arguments.add_argument("--render-ms", type=float, default=0.2, help="of a microbatch")
     arguments.add_argument("--figure", type=Path, help="where to draw the last table")
     options = arguments.parse_args()
-    flights = [aerial(400, options.rows)]
-    if (data_folder() / "caliterra").is_dir():
-        flights.append(observed(data_folder() / "caliterra"))
-    model = CostModel(render_s=options.render_ms / 1e3)
     results = []
-    for flight in flights:
-        for n_views in options.views:
+    for scene in (city_scene(options.n, options.city_views, options.share), caliterra()):
+        for n_views in options.views if scene is not None else ():
             for mode in ("shuffle", "local"):
-                sampler = ViewSampler(
-                    batch_size=n_views,
-                    cameras=flight.centres,
-                    mode=mode,
-                )
-                chosen = [sampler.batch(step) for step in range(options.batches)]
-                found = simulate(
-                    [flight.batch(views) for views in chosen],
-                    ORDERS,
-                    cameras=[flight.centres[views] for views in chosen],
-                    model=model,
-                    n_views=n_views,
-                )
-                print(f"\n{flight.name}, {n_views} views, {mode}: {found.union_rows:.0f} rows seen")
+                found = simulated(scene, n_views, mode, options)
+                print(f"\n{scene.name}, {n_views} views, {mode}: {found.union_rows:.0f} rows seen")
                 print(found.table())
                 results.append(
-                    {"scene": flight.name, "views": n_views, "mode": mode, **found.to_json()}
+                    {"scene": scene.name, "views": n_views, "mode": mode, **found.to_json()}
                 )
     if options.figure is not None:
         found.figure().savefig(options.figure)

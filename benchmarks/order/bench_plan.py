@@ -3,9 +3,11 @@
 
 Decides whether a batch can be planned while the one before it renders. The ceiling is the memory
 that must be touched: masks read, lists written; its share is reported against a copy of as many
-bytes. Runs numpy on the CPU, and torch on CUDA where there is one; both plans are compared first.
+bytes. Rows are the synthetic city's in Morton order, about as many as asked for. Runs numpy on the
+CPU, and torch on CUDA where there is one, there by kernels and by torch operations; all plans are
+compared first. Device times end with a synchronisation.
 
-    python benchmarks/order/bench_plan.py --json plan.json
+    PYTHONPATH=benchmarks python benchmarks/order/bench_plan.py --json plan.json
 """
 
 from __future__ import annotations
@@ -14,10 +16,14 @@ import time
 from typing import Any
 
 import numpy as np
-from flights import aerial
+import torch
 from report import parser, samples_ms, table, write_json
+from scenes import city_scene
 
-from gs_order import and_counts, order, plan
+from gs_order import and_counts, order, plan, plan_device, plan_torch
+
+ROWS_PER_UNION = 4.28
+"""Gaussians of a city of which 64 views, 2 % each, see one together."""
 
 COLUMNS = ("device", "call", "min_ms", "median_ms", "copy_ms", "list_MB")
 
@@ -28,24 +34,22 @@ def main() -> None:
     arguments.add_argument("--views", type=int, default=64)
     arguments.add_argument("--samples", type=int, default=10)
     options = arguments.parse_args()
-    probe = aerial(options.views, 2_000)
-    share = len(probe.batch(np.arange(options.views))[0]) / 2_000
-    flight = aerial(options.views, int(options.rows / share))
-    ids, mask = flight.batch(np.random.default_rng(0).permutation(options.views))
+    scene = city_scene(int(ROWS_PER_UNION * options.rows), options.views, 0.02)
+    ids, mask = scene.batch(np.random.default_rng(0).permutation(options.views))
     views = order(mask, n_views=options.views)
     peak = plan(ids, mask, views, retain="last_use").n_slots
     kinds: dict[str, Any] = {"previous": "previous", "last_use": "last_use"}
-    kinds["0.9 of its peak"] = int(0.9 * peak)
+    kinds["capacity, its peak"] = peak
+    kinds["capacity, 0.7 of its peak"] = int(0.7 * peak)
     rows, raw = [], []
-    for device, arrays, wait in places(ids, mask):
+    for device, arrays, wait, maker in places(ids, mask):
         for name, retain in kinds.items():
             calls = lambda: plan(*arrays, views, retain=retain)  # noqa: E731, B023
+            if maker is not None:
+                plan_device.maker_for = maker
             made = calls()
             check(made, plan(ids, mask, views, retain=retain))
-            lists = [made.visible, *made.positions.values()]
-            if made.slots is not None:
-                lists.append(made.slots)
-            n_bytes = sum(int(a.values.nbytes) for a in lists)
+            n_bytes = sum(int(values.nbytes) for values in arrays_of(made))
             times = samples_ms(calls, options.samples, wait)
             copy = copy_ms(arrays[0], n_bytes, wait)
             rows.append(row(device, f"plan, {name}", times, copy, n_bytes))
@@ -58,23 +62,30 @@ def main() -> None:
     write_json(options.json, {"rows": rows, "raw": raw})
 
 
-def places(ids: Any, mask: Any) -> list[tuple[str, tuple[Any, Any], Any]]:
-    found: list[tuple[str, tuple[Any, Any], Any]] = [("cpu", (ids, mask), lambda: None)]
-    try:
-        import torch
-    except ImportError:
-        return found
+def places(ids: Any, mask: Any) -> list[tuple[str, tuple[Any, Any], Any, Any]]:
+    """Devices: name, arrays, how to wait, and what chooses the implementation."""
+    found: list[tuple[str, tuple[Any, Any], Any, Any]] = [("cpu", (ids, mask), lambda: None, None)]
     if torch.cuda.is_available():
         on_device = (torch.from_numpy(ids).cuda(), torch.from_numpy(mask.view(np.int32)).cuda())
-        found.append((torch.cuda.get_device_name(), on_device, torch.cuda.synchronize))
+        name, wait = torch.cuda.get_device_name(), torch.cuda.synchronize
+        found.append((f"{name}, kernels", on_device, wait, plan_device.maker_for))
+        found.append((f"{name}, torch", on_device, wait, lambda ids: plan_torch.make_lists))
     return found
 
 
+def arrays_of(made: Any) -> list[Any]:
+    """All arrays of a plan, those that are shared once."""
+    lists = [*made.ids.values(), *made.positions.values(), *(made.slots or {}).values()]
+    return list({id(one.values): one.values for one in lists}.values())
+
+
 def check(made: Any, wanted: Any) -> None:
-    for kind, positions in wanted.positions.items():
-        found = made.positions[kind].values
-        found = found if isinstance(found, np.ndarray) else found.cpu().numpy()
-        assert (found == positions.values).all(), kind
+    assert made.n_slots == wanted.n_slots
+    for name in ("ids", "positions", "slots"):
+        for kind, one in (getattr(wanted, name) or {}).items():
+            found = getattr(made, name)[kind].values
+            found = found if isinstance(found, np.ndarray) else found.cpu().numpy()
+            assert (found == one.values).all(), (name, kind)
 
 
 def row(device: str, call: str, times: list[float], copy: float, n_bytes: int) -> dict[str, Any]:
@@ -93,8 +104,6 @@ def copy_ms(like: Any, n_bytes: int, wait: Any) -> float:
     if isinstance(like, np.ndarray):
         source = np.ones(n_bytes, np.uint8)
         return min(samples_ms(source.copy, 3))
-    import torch
-
     on_device = torch.ones(n_bytes, dtype=torch.uint8, device=like.device)
     return min(samples_ms(on_device.clone, 3, wait))
 
