@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gs_train.config import FitConfig, load_config, save_config
+from gs_train.config import FitConfig, for_the_record, load_config, save_config
 from gs_train.densify import AdcConfig
 from gs_train.errors import InputError
 
@@ -15,6 +15,10 @@ def test_a_configuration_survives_the_file(tmp_path: Path) -> None:
         steps=70,
         cap=9,
         test_list=Path("names.txt"),
+        offload="best",
+        device_memory="24GiB",
+        semantics="sparse",
+        trace=Path("trace.json"),
         adc=AdcConfig(grow_grad2d=0.0008, absgrad=True),
     )
     save_config(tmp_path / "config.yml", config)
@@ -59,6 +63,15 @@ def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
         ({"scale_reg": -1.0}, "--scale-reg must be not negative"),
         ({"image_cache": "lots"}, "--image-cache must be a size"),
         ({"resume": True, "overwrite": True}, "--resume and --overwrite exclude each other"),
+        ({"offload": "disk"}, "--offload must be auto, none, naive, clm, gs-scale or best, got d"),
+        ({"offload": "gs-scale", "batch_size": 2}, "gs-scale needs --batch-size 1, got 2"),
+        ({"device_memory": "plenty"}, "--device-memory must be a size such as 4GiB"),
+        ({"device_memory": "0GiB"}, "--device-memory must be at least one byte, got 0GiB"),
+        ({"host_memory": "-1"}, "--host-memory must be a size"),
+        ({"semantics": "lazy"}, "--semantics must be dense or sparse, got lazy"),
+        ({"regularise": "none"}, "--regularise must be all or visible, got none"),
+        ({"mem_limit": 0.0}, "--mem-limit must be above 0 and at most 1, got 0.0"),
+        ({"mem_limit": float("nan")}, "--mem-limit must be above 0 and at most 1, got nan"),
     ],
 )
 def test_options_out_of_range_are_named(options: dict[str, object], message: str) -> None:
@@ -81,4 +94,19 @@ def test_some_defaults_follow_the_strategy() -> None:
 def test_the_recipe_is_what_decides_the_result() -> None:
     recipe = FitConfig(data=Path("a"), out=Path("b")).recipe
     assert {"batch_size", "seed", "lr", "adc", "max_side"} <= set(recipe)
-    assert not {"out", "steps", "resume", "image_cache"} & set(recipe)
+    assert {"offload", "semantics", "regularise", "mem_limit"} <= set(recipe)
+    free = {"out", "steps", "resume", "image_cache", "device_memory", "host_memory", "trace"}
+    assert not free & set(recipe)
+
+
+def test_sizes_are_read_in_bytes() -> None:
+    config = FitConfig(data=Path("a"), out=Path("b"), device_memory="24GiB", host_memory="500MB")
+    assert config.bytes_of("device_memory") == 24 * 2**30
+    assert config.bytes_of("host_memory") == 500_000_000
+    assert FitConfig(data=Path("a"), out=Path("b")).bytes_of("device_memory") is None
+
+
+def test_a_trace_belongs_to_one_call() -> None:
+    config = FitConfig(data=Path("a"), out=Path("b"), offload="clm", trace=Path("t.json"))
+    kept = for_the_record(config)
+    assert (kept.trace, kept.offload) == (None, "clm")

@@ -16,6 +16,7 @@ import yaml
 
 from gs_train.atomic import replacing
 from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.engine.presets import PRESETS
 from gs_train.errors import InputError
 from gs_train.schedule import LearningRates
 from gs_train.sizes import parse_bytes
@@ -45,6 +46,16 @@ class FitConfig:
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
         test_list: file with the names of the held-out images instead, one a line.
         image_cache: memory for decoded photographs.
+        offload: where the scene is kept while it trains; auto takes the fastest that fits, none
+            keeps all on the device, the others use host memory.
+        device_memory: cap on device memory (all that is free).
+        host_memory: cap on host memory (all that is available, less a tenth).
+        semantics: dense is Adam on all rows in every step; sparse lets the rows that a batch does
+            not see stand still.
+        regularise: opacity and scale regularisers act on all rows, or on the visible ones of a
+            batch.
+        mem_limit: gs-scale splits a view that sees more than this share of the scene.
+        trace: write what ran when to this file, for chrome://tracing or ui.perfetto.dev.
         antialiased: compensate opacities for the screen-space blur (Mip-Splatting).
         ssim_lambda: weight of 1 - SSIM against L1.
         scale_with_batch: learning rates, momentum and eps follow the batch size.
@@ -78,6 +89,13 @@ class FitConfig:
     test_every: int = 8
     test_list: Path | None = None
     image_cache: str = "4GiB"
+    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
+    device_memory: str | None = None
+    host_memory: str | None = None
+    semantics: Literal["dense", "sparse"] = "dense"
+    regularise: Literal["all", "visible"] = "all"
+    mem_limit: float = 0.3
+    trace: Path | None = None
     antialiased: bool = False
     ssim_lambda: float = 0.2
     scale_with_batch: bool = True
@@ -122,8 +140,38 @@ class FitConfig:
             _require(self.init_scale > 0, "init_scale", "positive", self.init_scale)
         if self.resume and self.overwrite:
             raise InputError("--resume and --overwrite exclude each other")
-        n_bytes = parse_bytes(self.image_cache, option="--image-cache")
-        _require(n_bytes >= 1, "image_cache", "at least one byte", self.image_cache)
+        for name in ("image_cache", "device_memory", "host_memory"):
+            n_bytes = self.bytes_of(name)
+            _require(
+                n_bytes is None or n_bytes >= 1, name, "at least one byte", getattr(self, name)
+            )
+        self._check_offload()
+
+    def _check_offload(self) -> None:
+        presets = ("auto", *PRESETS)
+        _require(self.offload in presets, "offload", _one_of(presets), self.offload)
+        for name, choices in (
+            ("semantics", ("dense", "sparse")),
+            ("regularise", ("all", "visible")),
+        ):
+            value = getattr(self, name)
+            _require(value in choices, name, _one_of(choices), value)
+        _require(0.0 < self.mem_limit <= 1.0, "mem_limit", "above 0 and at most 1", self.mem_limit)
+        single = self.offload != "auto" and PRESETS[self.offload].single_view
+        if single and self.batch_size != 1:
+            raise InputError(
+                f"--offload {self.offload} needs --batch-size 1, got {self.batch_size}; "
+                "--offload best takes any"
+            )
+
+    def bytes_of(self, name: Literal["image_cache", "device_memory", "host_memory"]) -> int | None:
+        """A size option in bytes; None where it was not given.
+
+        Raises:
+            InputError: it is no size.
+        """
+        text = getattr(self, name)
+        return None if text is None else parse_bytes(text, option=f"--{name.replace('_', '-')}")
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -145,13 +193,17 @@ class FitConfig:
 
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
-    "image_cache", "lpips_backbone", "test_list",
+    "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
 )  # fmt: skip
 
 _BY_STRATEGY = {
     "adc": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
     "mcmc": {"init_opacity": 0.5, "init_scale": 0.1, "opacity_reg": 0.01, "scale_reg": 0.01},
 }
+
+
+def _one_of(choices: tuple[str, ...]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 def _require(condition: bool, name: str, rule: str, value: object) -> None:
@@ -186,6 +238,7 @@ def for_the_record(config: FitConfig) -> FitConfig:
         lpips_backbone=absolute(config.lpips_backbone),
         resume=False,
         overwrite=False,
+        trace=None,
     )
 
 
