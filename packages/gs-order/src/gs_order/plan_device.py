@@ -25,9 +25,9 @@ def maker_for(ids: torch.Tensor) -> Maker:
     if ids.device.type == "cpu":
         return _on_cpu
     if ids.is_cuda and has_triton():
-        from gs_order import plan_triton
+        from gs_order.plan_triton import make_lists
 
-        return plan_triton.make_lists
+        return make_lists
     return plan_torch.make_lists
 
 
