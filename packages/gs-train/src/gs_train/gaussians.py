@@ -10,19 +10,32 @@ import torch
 from torch import Tensor
 
 from gs_train.renderers.protocol import Rows
-from gs_train.rows import NAMES, SH_DEGREES, check_ids, check_range, check_rows, check_sorted
+from gs_train.rows import (
+    NAMES,
+    SH_DEGREES,
+    check_appended,
+    check_ids,
+    check_overwriting,
+    check_permutation,
+    check_range,
+    check_rows,
+    check_sorted,
+    ids_to_keep,
+)
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 """Builds an optimizer from groups ``{"params": [parameter], "name": name}``."""
 
 
 class Gaussians:
-    """N Gaussians: six parameters, their gradient buffers, and one optimizer over them.
+    """N Gaussians: their parameters, gradient buffers, and one optimizer over them.
+
+    All six attributes, or those of ``names`` where the others are kept elsewhere.
 
     A `gs_train.densify.RowOperations`. The optimizer may be any whose per-parameter state is
     ``step`` and tensors whose first dimension is the row, as torch.optim.Adam's are; its state
-    tensors follow the rows, ``step`` is left alone. Parameters stay the same objects while
-    their number of rows changes.
+    tensors follow the rows on whatever device they are, ``step`` is left alone. Parameters stay
+    the same objects while their number of rows changes.
 
     Gradients are collected by hand (`leaves`, `add_gradients`): autograd through full-size
     indexing would write N rows for every view. Changing the number or order of rows drops the
@@ -43,31 +56,37 @@ class Gaussians:
         *,
         device: torch.device | str,
         make_optimizer: MakeOptimizer,
+        names: tuple[str, ...] = NAMES,
     ) -> None:
         """Copy rows to a device.
 
         Args:
-            rows: the six attributes, float32, on any device.
+            rows: the attributes ``names``, float32, on any device.
             device: where the model lives.
-            make_optimizer: called once with a list of six groups; learning rates are its affair.
+            make_optimizer: called once with a list of one group a name; learning rates are its
+                affair.
+            names: what is held, some of the six names in their order.
 
         Raises:
             TypeError: an attribute is not float32.
             ValueError: names or shapes are others, or the optimizer's groups are.
         """
-        check_rows(rows)
+        if not names or names != tuple(name for name in NAMES if name in names):
+            raise ValueError(f"names must be some of {', '.join(NAMES)} in this order, got {names}")
+        check_rows(rows, names)
+        self._names = names
         self._device = torch.device(device)
         self.params: dict[str, torch.nn.Parameter] = {
             name: torch.nn.Parameter(rows[name].detach().to(self._device, copy=True).contiguous())
-            for name in NAMES
+            for name in names
         }
         self.optimizer = make_optimizer(
             [{"params": [p], "name": n} for n, p in self.params.items()]
         )
         owned = [(g.get("name"), *g["params"]) for g in self.optimizer.param_groups]
-        if [name for name, *_ in owned] != list(NAMES) or any(len(group) != 2 for group in owned):
+        if [name for name, *_ in owned] != list(names) or any(len(group) != 2 for group in owned):
             raise ValueError(
-                f"make_optimizer must keep one group for each of {', '.join(NAMES)}, "
+                f"make_optimizer must keep one group for each of {', '.join(names)}, "
                 f"got {[name for name, *_ in owned]}"
             )
 
@@ -75,7 +94,9 @@ class Gaussians:
         return self.n_rows
 
     def __repr__(self) -> str:
-        return f"Gaussians({self.n_rows} rows, sh_degree={self.sh_degree}, device={self._device})"
+        has_sh = "shN" in self._names
+        what = f"sh_degree={self.sh_degree}" if has_sh else ", ".join(self._names)
+        return f"Gaussians({self.n_rows} rows, {what}, device={self._device})"
 
     @property
     def device(self) -> torch.device:
@@ -85,12 +106,16 @@ class Gaussians:
     @property
     def n_rows(self) -> int:
         """N."""
-        return len(self.params["means"])
+        return len(self.params[self._names[0]])
 
     @property
     def sh_degree(self) -> int:
-        """The highest degree of spherical harmonics that ``shN`` has room for."""
-        return SH_DEGREES[self.params["shN"].shape[1]]
+        """The highest degree of spherical harmonics that ``shN`` has room for.
+
+        Raises:
+            KeyError: ``shN`` is kept elsewhere.
+        """
+        return SH_DEGREES[self._param("shN").shape[1]]
 
     def read(self, name: str, ids: Tensor | None = None) -> Tensor:
         """Values of one attribute.
@@ -122,7 +147,7 @@ class Gaussians:
                 the backward pass then writes to this object's gradient buffers directly.
 
         Returns:
-            The six attributes of the R rows, each requiring a gradient. Give them to
+            The attributes of the R rows, each requiring a gradient. Give them to
             `add_gradients` after the backward pass.
         """
         if ids is None:
@@ -150,7 +175,7 @@ class Gaussians:
             check_sorted(ids, self.n_rows, self._device, wait=False)
             # torch's CPU index_add_ is five times slower with int32.
             ids = ids.long()
-        for name in NAMES:
+        for name in self._names:
             total, part = self._gradient(name), leaves[name].grad
             if part is None:
                 continue
@@ -175,18 +200,14 @@ class Gaussians:
         """Add rows at the end, with zero moments.
 
         Args:
-            rows: the six attributes of R rows, float32, on any device, K as here.
+            rows: the attributes of R rows, float32, on any device, K as here.
 
         Raises:
             TypeError, ValueError: as the constructor; nothing is changed.
 
         Cost: copies the model, one tensor at a time: the peak is one tensor more.
         """
-        check_rows(rows)
-        if rows["shN"].shape[1] != self.params["shN"].shape[1]:
-            raise ValueError(
-                f"shN must be (R, {self.params['shN'].shape[1]}, 3), got {tuple(rows['shN'].shape)}"
-            )
+        check_appended(rows, self._names, self._k)
 
         def extended(name: str, key: str | None, old: Tensor) -> Tensor:
             new = old.new_empty((len(old) + len(rows[name]), *old.shape[1:]))
@@ -209,12 +230,8 @@ class Gaussians:
 
         Cost: as `append`. Synchronises.
         """
-        if ids.dtype == torch.bool:
-            if ids.shape != (self.n_rows,):
-                raise ValueError(f"ids must be a mask of ({self.n_rows},), got {tuple(ids.shape)}")
-            ids = ids.to(self._device).nonzero().flatten()
-        check_sorted(ids, self.n_rows, self._device, wait=True)
-        self._replace(lambda name, key, old: old.index_select(0, ids))
+        kept = ids_to_keep(ids, self.n_rows, self._device)
+        self._replace(lambda name, key, old: old.index_select(0, kept.to(old.device)))
 
     @torch.no_grad()
     def permute(self, order: Tensor) -> None:
@@ -228,13 +245,8 @@ class Gaussians:
 
         Cost: as `append`. Synchronises.
         """
-        check_ids(order, self._device, name="order")
-        n = self.n_rows
-        if len(order) != n:
-            raise ValueError(f"order must be a permutation of {n} rows, got {len(order)} ids")
-        if not torch.equal(order.long().sort().values, torch.arange(n, device=self._device)):
-            raise ValueError(f"order must be a permutation of {n} rows, got repeated or other ids")
-        self._replace(lambda name, key, old: old.index_select(0, order))
+        check_permutation(order, self.n_rows, self._device)
+        self._replace(lambda name, key, old: old.index_select(0, order.to(old.device)))
 
     @torch.no_grad()
     def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
@@ -242,20 +254,16 @@ class Gaussians:
 
         Args:
             ids: (R,) sorted and unique rows; None means all N.
-            rows: any of the six attributes, R rows each.
+            rows: any of the attributes, R rows each.
 
         Raises:
             TypeError, ValueError, IndexError: other names, types or shapes, ids not sorted and
                 unique or out of range; nothing is changed.
         """
-        check_rows(rows, tuple(rows))
         if ids is not None:
             check_sorted(ids, self.n_rows, self._device, wait=True)
         n_expected = self.n_rows if ids is None else len(ids)
-        for name, values in rows.items():
-            expected = (n_expected, *self.params[name].shape[1:])
-            if tuple(values.shape) != expected:
-                raise ValueError(f"{name} must be {expected}, got {tuple(values.shape)}")
+        check_overwriting(rows, self._names, n_rows=n_expected, k=self._k)
         for name, values in rows.items():
             if ids is None:
                 self.params[name].copy_(values)
@@ -270,17 +278,17 @@ class Gaussians:
 
         Args:
             ids: (R,) sorted and unique rows; None means all.
-            names: attributes; None means all six.
+            names: attributes; None means all.
         """
         if ids is not None:
             check_sorted(ids, self.n_rows, self._device, wait=True)
-        for name in NAMES if names is None else tuple(names):
+        for name in self._names if names is None else tuple(names):
             state = self._state(name)
             for key in _row_aligned(state):
                 if ids is None:
                     state[key].zero_()
                 else:
-                    state[key].index_fill_(0, ids.long(), 0.0)
+                    state[key].index_fill_(0, ids.long().to(state[key].device), 0.0)
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and the optimizer's state under flat names, not copied.
@@ -289,7 +297,7 @@ class Gaussians:
         keeps for it; before the first step there are only attributes.
         """
         flat: dict[str, Tensor] = {}
-        for name in NAMES:
+        for name in self._names:
             flat[name] = self.params[name].detach()
             for key, value in self._state(name).items():
                 flat[f"{name}.{key}"] = torch.as_tensor(value)
@@ -302,33 +310,37 @@ class Gaussians:
         *,
         device: torch.device | str,
         make_optimizer: MakeOptimizer,
+        names: tuple[str, ...] = NAMES,
     ) -> Gaussians:
         """The model whose `tensors` these were, copied to a device.
+
+        State goes to the optimizer's own ``state_device`` where it has one.
 
         Raises:
             TypeError: a tensor is not float32.
             ValueError: a name is unknown or missing, or shapes disagree.
         """
         rows = {name: value for name, value in tensors.items() if "." not in name}
-        check_rows(rows)
-        states: dict[str, dict[str, Tensor]] = {name: {} for name in NAMES}
+        check_rows(rows, names)
+        states: dict[str, dict[str, Tensor]] = {name: {} for name in names}
         for flat_name, value in tensors.items():
             name, _, key = flat_name.partition(".")
             if not key:
                 continue
             if name not in states:
-                raise ValueError(f"tensors must belong to {', '.join(NAMES)}, got {flat_name}")
+                raise ValueError(f"tensors must belong to {', '.join(names)}, got {flat_name}")
             if value.ndim and value.shape != rows[name].shape:
                 raise ValueError(
                     f"{flat_name} must be {tuple(rows[name].shape)}, got {tuple(value.shape)}"
                 )
             states[name][key] = value
-        model = cls(rows, device=device, make_optimizer=make_optimizer)
+        model = cls(rows, device=device, make_optimizer=make_optimizer, names=names)
+        state_device = getattr(model.optimizer, "state_device", model.device)
         # The optimizer's own way in: it knows which device ``step`` belongs on.
         state_dict = model.optimizer.state_dict()
         state_dict["state"] = {
             group["params"][0]: {
-                key: value.to(model.device, copy=True) if value.ndim else value.clone()
+                key: value.to(state_device if value.ndim else "cpu", copy=True)
                 for key, value in states[group["name"]].items()
             }
             for group in state_dict["param_groups"]
@@ -337,9 +349,13 @@ class Gaussians:
         model.optimizer.load_state_dict(state_dict)
         return model
 
+    @property
+    def _k(self) -> int:
+        return self.params["shN"].shape[1] if "shN" in self._names else 0
+
     def _param(self, name: str) -> torch.nn.Parameter:
         if name not in self.params:
-            raise KeyError(f"name must be one of {', '.join(NAMES)}, got {name}")
+            raise KeyError(f"name must be one of {', '.join(self._names)}, got {name}")
         return self.params[name]
 
     def _state(self, name: str) -> dict[str, Any]:
@@ -362,6 +378,8 @@ class Gaussians:
             for key in _row_aligned(state):
                 state[key] = transform(name, key, state[key])
             param.data = transform(name, None, param.data)
+            # torch does not count this as a change, and the address may be an old one again.
+            torch.autograd.graph.increment_version(param)
 
 
 def _row_aligned(state: Mapping[str, Any]) -> list[str]:

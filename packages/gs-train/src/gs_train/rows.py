@@ -25,7 +25,8 @@ def check_rows(rows: Rows, names: tuple[str, ...] = NAMES) -> None:
         ValueError: names or shapes are others.
     """
     if set(rows) != set(names) or not set(names) <= set(NAMES):
-        raise ValueError(f"rows must have the keys {', '.join(NAMES)}, got {', '.join(rows)}")
+        expected = names if set(names) <= set(NAMES) else NAMES
+        raise ValueError(f"rows must have the keys {', '.join(expected)}, got {', '.join(rows)}")
     for name, values in rows.items():
         if values.dtype != torch.float32:
             raise TypeError(f"{name} must be float32, got {values.dtype}")
@@ -40,6 +41,32 @@ def check_rows(rows: Rows, names: tuple[str, ...] = NAMES) -> None:
     lengths = {name: len(values) for name, values in rows.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"rows must have equal lengths, got {lengths}")
+
+
+def check_appended(rows: Rows, names: tuple[str, ...], k: int) -> None:
+    """Check rows that shall follow others whose ``shN`` is (N, k, 3).
+
+    Raises:
+        TypeError, ValueError: as `check_rows`, or another K.
+    """
+    check_rows(rows, names)
+    if "shN" in names and rows["shN"].shape[1] != k:
+        raise ValueError(f"shN must be (R, {k}, 3), got {tuple(rows['shN'].shape)}")
+
+
+def check_overwriting(rows: Rows, names: tuple[str, ...], *, n_rows: int, k: int) -> None:
+    """Check values of any of the attributes ``names`` for ``n_rows`` rows.
+
+    Raises:
+        TypeError, ValueError: other names, types or shapes.
+    """
+    check_rows(rows, tuple(rows))
+    if not set(rows) <= set(names):
+        raise ValueError(f"rows must have keys among {', '.join(names)}, got {', '.join(rows)}")
+    for name, values in rows.items():
+        expected = (n_rows, k, 3) if name == "shN" else (n_rows, *_TRAILING[name])
+        if tuple(values.shape) != expected:
+            raise ValueError(f"{name} must be {expected}, got {tuple(values.shape)}")
 
 
 def check_ids(ids: Tensor, device: torch.device, *, name: str = "ids") -> None:
@@ -77,3 +104,27 @@ def check_sorted(ids: Tensor, n_rows: int, device: torch.device, *, wait: bool) 
             f"ids must be sorted and unique, got {int(ids[at])} after {int(ids[at - 1])}"
         )
     check_range(int(ids[0]), int(ids[-1]), n_rows)
+
+
+def ids_to_keep(ids: Tensor, n_rows: int, device: torch.device) -> Tensor:
+    """Sorted ids of the rows to keep, from such ids or an (N,) bool mask. Synchronises.
+
+    Raises:
+        TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique or out
+            of range.
+    """
+    if ids.dtype == torch.bool:
+        if ids.shape != (n_rows,):
+            raise ValueError(f"ids must be a mask of ({n_rows},), got {tuple(ids.shape)}")
+        return ids.to(device).nonzero().flatten()
+    check_sorted(ids, n_rows, device, wait=True)
+    return ids
+
+
+def check_permutation(order: Tensor, n_rows: int, device: torch.device) -> None:
+    """Check that ``order`` is (N,) int32 or int64 and holds each row once. Synchronises."""
+    check_ids(order, device, name="order")
+    if len(order) != n_rows:
+        raise ValueError(f"order must be a permutation of {n_rows} rows, got {len(order)} ids")
+    if not torch.equal(order.long().sort().values, torch.arange(n_rows, device=order.device)):
+        raise ValueError(f"order must be a permutation of {n_rows} rows, got repeated or other ids")

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host optimizer's state under the flat names of a checkpoint, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gs_adam
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+LAST_STEP = "appearance.last_step"
+SCHEDULE = "appearance.schedule."
+
+_OWN = "gs_adam"  # where HostAdam.state_dict() keeps what torch.optim.Adam has not
+
+
+def flat_state(adam: gs_adam.HostAdam) -> dict[str, Tensor]:
+    """Step, moments and, where rows sleep, their last steps and the schedule; not copied.
+
+    Names are ``<group name>.step``, ``.exp_avg``, ``.exp_avg_sq``, `LAST_STEP` and
+    ``appearance.schedule.<group name>.<key>``. Empty before the first step.
+    """
+    if adam.step_count == 0:
+        return {}
+    state_dict = adam.state_dict()
+    flat: dict[str, Tensor] = {}
+    for index, group in enumerate(state_dict["param_groups"]):
+        state = state_dict["state"][index]
+        flat[f"{group['name']}.step"] = state["step"]
+        for key in MOMENTS:
+            flat[f"{group['name']}.{key}"] = state[key]
+    own = state_dict.get(_OWN)
+    if own is not None:
+        flat[LAST_STEP] = own["last_step"]
+        for group, packed in zip(state_dict["param_groups"], own["schedule"], strict=True):
+            for key, value in packed.items():
+                name = f"{SCHEDULE}{group['name']}.{key}"
+                is_number = isinstance(value, float)
+                flat[name] = torch.tensor(value, dtype=torch.float64) if is_number else value
+    return flat
+
+
+def split_state(
+    tensors: Mapping[str, Tensor], names: tuple[str, ...]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Attributes and optimizer state of flat tensors.
+
+    Raises:
+        ValueError: a name belongs to neither.
+    """
+    rows = {name: value for name, value in tensors.items() if "." not in name}
+    states = {name: value for name, value in tensors.items() if "." in name}
+    known = {f"{name}.{key}" for name in names for key in ("step", *MOMENTS)} | {LAST_STEP}
+    for name in states:
+        if name not in known and not name.startswith(SCHEDULE):
+            raise ValueError(f"tensors must belong to {', '.join(names)}, got {name}")
+    return rows, states
+
+
+def load_state(adam: gs_adam.HostAdam, states: Mapping[str, Tensor]) -> None:
+    """Continue a fresh optimizer from what `flat_state` returned; copied.
+
+    States without `LAST_STEP`, of dense or sparse rows, are taken as up to date.
+
+    Raises:
+        ValueError: something is missing, shapes disagree, or rows sleep and may not.
+    """
+    state_dict = adam.state_dict()
+    saved: dict[int, dict[str, Tensor]] = {}
+    for index, group in enumerate(adam.param_groups):
+        name, shape = group["name"], group["params"][0].shape
+        keys = [key for key in ("step", *MOMENTS) if f"{name}.{key}" in states]
+        for key in keys:
+            value = states[f"{name}.{key}"]
+            expected = () if key == "step" else tuple(shape)
+            if tuple(value.shape) != expected:
+                raise ValueError(f"{name}.{key} must be {expected}, got {tuple(value.shape)}")
+            if key != "step" and value.dtype != torch.float32:
+                raise TypeError(f"{name}.{key} must be float32, got {value.dtype}")
+        if keys and len(keys) != 1 + len(MOMENTS):
+            raise ValueError(f"tensors must hold step and moments of {name}, got {keys}")
+        if keys:
+            saved[index] = {key: states[f"{name}.{key}"] for key in keys}
+            saved[index]["step"] = saved[index]["step"].to("cpu", copy=True)
+    state_dict["state"] = saved
+    state_dict.pop(_OWN, None)
+    if LAST_STEP in states:
+        schedule = [_schedule_of(states, group["name"]) for group in adam.param_groups]
+        state_dict[_OWN] = {"last_step": states[LAST_STEP].cpu(), "schedule": schedule}
+    if saved:
+        adam.load_state_dict(state_dict)
+
+
+def _schedule_of(states: Mapping[str, Tensor], group: str) -> dict[str, Any]:
+    prefix = f"{SCHEDULE}{group}."
+    packed: dict[str, Any] = {
+        name.removeprefix(prefix): value.item() if value.ndim == 0 else value
+        for name, value in states.items()
+        if name.startswith(prefix)
+    }
+    if not packed:
+        raise ValueError(f"tensors must hold {prefix}* where they hold {LAST_STEP}, got none")
+    return packed

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model whose geometry is on the device and whose appearance is in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gs_adam
+from gs_train.engine.host_rows import APPEARANCE, HostRows, Semantics
+from gs_train.gaussians import Gaussians
+from gs_train.renderers.protocol import Rows
+from gs_train.rows import (
+    NAMES,
+    SH_DEGREES,
+    check_appended,
+    check_overwriting,
+    check_rows,
+    check_sorted,
+    ids_to_keep,
+)
+
+GEOMETRY = ("means", "scales", "quats", "opacities")
+"""The attributes that live on the device: what culling needs."""
+
+
+class OffloadedGaussians:
+    """N Gaussians in two tiers, each with its optimizer.
+
+    A `gs_train.densify.RowOperations`: to whoever edits rows it is one model. Arguments are checked
+    as a whole before either tier changes.
+
+    Attributes:
+        geometry: means, scales, quats and opacities on `device`, updated by `gs_adam.DeviceAdam`
+            from gradients of some rows.
+        host: sh0 and shN in host memory, updated by `gs_adam.HostAdam`.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        device: torch.device | str,
+        semantics: Semantics,
+        capacity: int | None = None,
+    ) -> None:
+        """Copy rows to their tiers.
+
+        Args:
+            rows: the six attributes, float32, on any device.
+            device: where the geometry is and where ids and values are exchanged.
+            semantics: of the host's optimizer; the geometry's is dense.
+            capacity: the most rows ever; None for as many as the machine's memory holds.
+
+        Raises:
+            TypeError, ValueError: rows of other names, types or shapes.
+            MemoryError: the host's memory is not there.
+        """
+        check_rows(rows)
+        self.host = HostRows(
+            {name: rows[name] for name in APPEARANCE},
+            semantics=semantics,
+            device=device,
+            capacity=capacity,
+        )
+        self.geometry = Gaussians(
+            {name: rows[name] for name in GEOMETRY},
+            device=device,
+            make_optimizer=_device_adam,
+            names=GEOMETRY,
+        )
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __repr__(self) -> str:
+        return (
+            f"OffloadedGaussians({self.n_rows} rows, sh_degree={self.sh_degree}, "
+            f"device={self.device}, {self.host.adam.semantics})"
+        )
+
+    @property
+    def params(self) -> dict[str, torch.nn.Parameter]:
+        """The geometry's parameters by name; culling reads them."""
+        return self.geometry.params
+
+    @property
+    def device(self) -> torch.device:
+        """Where the geometry is and where ids and values are exchanged."""
+        return self.geometry.device
+
+    @property
+    def n_rows(self) -> int:
+        """N."""
+        return self.geometry.n_rows
+
+    @property
+    def sh_degree(self) -> int:
+        """The highest degree of spherical harmonics that ``shN`` has room for."""
+        return SH_DEGREES[self.host.k]
+
+    def read(self, name: str, ids: Tensor | None = None) -> Tensor:
+        """Values of one attribute on `device`, as `Gaussians.read` and `HostRows.read`.
+
+        Raises:
+            KeyError, TypeError, ValueError, IndexError: no such attribute; ids of another type
+                or shape, or out of range.
+
+        Cost: with None an attribute of all rows is on the device: for sh0 and shN that is what
+            this class exists to avoid.
+        """
+        _check_names((name,))
+        return self.host.read(name, ids) if name in APPEARANCE else self.geometry.read(name, ids)
+
+    def snapshot(
+        self, ids: slice | Tensor, *, device: torch.device | str | None = None
+    ) -> dict[str, Tensor]:
+        """Caught-up copies of the six attributes of some rows; nothing is changed.
+
+        Args:
+            ids: a slice of step 1, or (R,) sorted and unique ids on `device`.
+            device: where the copies shall be; `device` of the model when None.
+        """
+        target = self.device if device is None else torch.device(device)
+        if isinstance(ids, slice):
+            geometry = {n: p.detach()[ids].to(target, copy=True) for n, p in self.params.items()}
+            host = self.host.snapshot(ids)
+        else:
+            check_sorted(ids, self.n_rows, self.device, wait=True)
+            geometry = {n: self.geometry.read(n, ids).to(target) for n in GEOMETRY}
+            host = self.host.snapshot(ids.cpu())
+        return {**geometry, **{name: values.to(target) for name, values in host.items()}}
+
+    def append(self, rows: Rows) -> None:
+        """Add rows at the end, with zero moments.
+
+        Args:
+            rows: the six attributes of R rows, float32, on any device, K as here.
+
+        Raises:
+            TypeError, ValueError: as the constructor, or beyond the capacity.
+            MemoryError: the host's memory is not there. Nothing is changed in either case.
+        """
+        check_appended(rows, NAMES, self.host.k)
+        # The host first: where its memory is not enough, nothing has changed yet.
+        self.host.append({name: rows[name] for name in APPEARANCE})
+        self.geometry.append({name: rows[name] for name in GEOMETRY})
+
+    def keep(self, ids: Tensor) -> None:
+        """Drop all rows but ``ids`` (sorted, unique; or an (N,) bool mask), order unchanged.
+
+        Raises:
+            TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique
+                or out of range; nothing is changed.
+        """
+        kept = ids_to_keep(ids, self.n_rows, self.device)
+        self.host.keep(kept)
+        self.geometry.keep(kept)
+
+    def permute(self, order: Tensor) -> None:
+        """Make row ``order[i]`` row i, with its moments.
+
+        Raises:
+            TypeError, ValueError: ``order`` is no permutation; nothing is changed.
+        """
+        self.host.permute(order)
+        self.geometry.permute(order)
+
+    def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
+        """Write values of some attributes to rows ``ids`` (sorted, unique), or to all.
+
+        Raises:
+            TypeError, ValueError, IndexError: other names, types or shapes, ids not sorted and
+                unique or out of range; nothing is changed.
+        """
+        if ids is not None:
+            check_sorted(ids, self.n_rows, self.device, wait=True)
+        n_expected = self.n_rows if ids is None else len(ids)
+        check_overwriting(rows, NAMES, n_rows=n_expected, k=self.host.k)
+        for part, names in ((self.host, APPEARANCE), (self.geometry, GEOMETRY)):
+            chosen = {name: values for name, values in rows.items() if name in names}
+            if chosen:
+                part.overwrite(ids, chosen)
+
+    def zero_moments(
+        self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
+    ) -> None:
+        """Forget the optimizers' moments of some rows and attributes; all of them when None.
+
+        Raises:
+            KeyError, TypeError, ValueError, IndexError: no such attribute; ids as for
+                `overwrite`. Nothing is changed.
+        """
+        wanted = NAMES if names is None else tuple(names)
+        _check_names(wanted)
+        if ids is not None:
+            check_sorted(ids, self.n_rows, self.device, wait=True)
+        for part, its_names in ((self.host, APPEARANCE), (self.geometry, GEOMETRY)):
+            chosen = [name for name in wanted if name in its_names]
+            if chosen:
+                part.zero_moments(ids, names=chosen)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Rows and optimizers' state under flat names, not copied, sleeping rows as they are.
+
+        As `Gaussians.tensors`; deferred semantics adds what `HostRows.tensors` says.
+        """
+        return {**self.geometry.tensors(), **self.host.tensors()}
+
+    @classmethod
+    def from_tensors(
+        cls,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: torch.device | str,
+        semantics: Semantics,
+        capacity: int | None = None,
+    ) -> OffloadedGaussians:
+        """The model whose `tensors` these were, bit for bit; or those of a `Gaussians`.
+
+        Args:
+            tensors: by flat name, on any device; copied.
+            device, semantics, capacity: as the constructor's.
+
+        Raises:
+            TypeError: a tensor is not float32.
+            ValueError: a name is unknown or missing, shapes disagree, or rows sleep and semantics
+                is not deferred.
+        """
+        check_rows({name: value for name, value in tensors.items() if "." not in name})
+        parts: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
+        for name, value in tensors.items():
+            parts[name.partition(".")[0] in GEOMETRY][name] = value
+        model = cls.__new__(cls)
+        model.host = HostRows.from_tensors(
+            parts[False], semantics=semantics, device=device, capacity=capacity
+        )
+        model.geometry = Gaussians.from_tensors(
+            parts[True], device=device, make_optimizer=_device_adam, names=GEOMETRY
+        )
+        return model
+
+    def close(self) -> None:
+        """End the worker after the running task and give the host's memory back."""
+        self.host.close()
+
+
+def _device_adam(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    return gs_adam.DeviceAdam(groups, eps=1e-15)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in NAMES:
+            raise KeyError(f"name must be one of {', '.join(NAMES)}, got {name}")
