@@ -33,18 +33,27 @@ __device__ std::int64_t lower_bound(const Id* __restrict__ ids, std::int64_t n, 
   return low;
 }
 
-__device__ void take_step(const Step& k, float g, float& w, float& m, float& v) {
+/// The gradient of the tensor's penalty at w.
+__device__ float penalty_gradient(const DeviceTensor& t, float w) {
+  if (t.penalty == Penalty::kExp) return t.penalty_weight * expf(w);
+  const float s = 1.0f / (1.0f + expf(-w));
+  return t.penalty_weight * (s * (1.0f - s));
+}
+
+__device__ void take_step(const DeviceTensor& t, float g, float& w, float& m, float& v) {
+  const Step& k = t.step;
+  if (t.penalty != Penalty::kNone) g += penalty_gradient(t, w);
   m = fmaf(k.blend, g - m, k.from_gradient ? g : m);
   v = fmaf(k.beta2, v, k.weight2 * g * g);
   const float denominator = fmaf(sqrtf(v), k.inverse_root, k.eps);
   w = fmaf(-k.rate, m / denominator, w * k.keep);
 }
 
-__device__ void take_step(const Step& k, const float4& g, float4& w, float4& m, float4& v) {
-  take_step(k, g.x, w.x, m.x, v.x);
-  take_step(k, g.y, w.y, m.y, v.y);
-  take_step(k, g.z, w.z, m.z, v.z);
-  take_step(k, g.w, w.w, m.w, v.w);
+__device__ void take_step(const DeviceTensor& t, const float4& g, float4& w, float4& m, float4& v) {
+  take_step(t, g.x, w.x, m.x, v.x);
+  take_step(t, g.y, w.y, m.y, v.y);
+  take_step(t, g.z, w.z, m.z, v.z);
+  take_step(t, g.w, w.w, m.w, v.w);
 }
 
 template <bool kStream>
@@ -114,7 +123,7 @@ __device__ void update_tensor(const DeviceTensor& t, const Found<kByRow>& found,
   float4* const v4 = reinterpret_cast<float4*>(t.exp_avg_sq + base);
   for (int q = threadIdx.x; q < n_quads; q += kThreads) {
     float4 w = load<kStream>(w4 + q), m = load<kStream>(m4 + q), v = load<kStream>(v4 + q);
-    take_step(t.step, gradient<kWidth>(t, found, q), w, m, v);
+    take_step(t, gradient<kWidth>(t, found, q), w, m, v);
     store<kStream>(w4 + q, w);
     store<kStream>(m4 + q, m);
     store<kStream>(v4 + q, v);
@@ -124,7 +133,7 @@ __device__ void update_tensor(const DeviceTensor& t, const Found<kByRow>& found,
     const int row = i / t.width;
     const std::int64_t at = t.grad != nullptr ? found(row) : -1;
     const float g = at >= 0 ? t.grad[at * t.grad_stride + (i - row * t.width)] : 0.0f;
-    take_step(t.step, g, w, m, v);
+    take_step(t, g, w, m, v);
     t.param[base + i] = w;
     t.exp_avg[base + i] = m;
     t.exp_avg_sq[base + i] = v;
@@ -180,7 +189,7 @@ struct Held {
       if (tensor[j] == job.n_tensors) continue;
       const DeviceTensor& t = job.tensors[tensor[j]];
       const std::int64_t base = first_row * t.width;
-      take_step(t.step, any_gradient(t, found, quad[j]), w[j], m[j], v[j]);
+      take_step(t, any_gradient(t, found, quad[j]), w[j], m[j], v[j]);
       store<kStream>(reinterpret_cast<float4*>(t.param + base) + quad[j], w[j]);
       store<kStream>(reinterpret_cast<float4*>(t.exp_avg + base) + quad[j], m[j]);
       store<kStream>(reinterpret_cast<float4*>(t.exp_avg_sq + base) + quad[j], v[j]);

@@ -11,6 +11,9 @@ namespace gs::adam {
 /// Tensors of one launch at most; more are given to further launches.
 constexpr int kMostDeviceTensors = 8;
 
+/// A loss on every value of a tensor, beside the gradients: `weight` times its activation.
+enum class Penalty : std::int32_t { kNone, kExp, kSigmoid };
+
 /// [n_rows, width] float32 each, contiguous.
 struct DeviceTensor {
   float* param;
@@ -20,6 +23,8 @@ struct DeviceTensor {
   std::int64_t grad_stride;
   std::int32_t width;
   bool is_aligned;  // all three to 16 bytes
+  Penalty penalty;
+  float penalty_weight;
   Step step;
 };
 

@@ -98,17 +98,25 @@ struct Item {
   StepLanes step;
 };
 
-/// Memory of the rows that is fetched ahead of its use.
-struct Stream {
-  const char* start;
+/// A cache line of every row, fetched ahead of its use.
+struct Line {
+  const char* start;    // of row 0
   std::int64_t stride;  // bytes from row to row
-  std::int32_t lines;
-  bool by_position;  // of the row in the call, not of the row itself
-  bool is_written;
 };
 
-/// Three tables and a gradient a tensor, and the step that each row was last updated in.
-constexpr int kMostStreams = 4 * kMostSegments + 1;
+/// Of wider rows the processor itself fetches the rest.
+constexpr int kMostLines = 64;
+
+/// What is fetched of a row: lines that will be written and others, and of the row at a position of
+/// the call (its gradient) lines by that position.
+struct Ahead {
+  Line written[kMostLines];
+  Line read[kMostLines];
+  Line by_position[kMostLines];
+  std::int32_t n_written;
+  std::int32_t n_read;
+  std::int32_t n_by_position;
+};
 
 /// Row ids of either width; null means row i is i.
 struct Ids {
@@ -128,10 +136,9 @@ enum class Absent : std::int32_t {
 struct Job {
   const Segment* segments;
   const Item* items;
-  const Stream* streams;
+  const Ahead* ahead;
   std::int32_t n_segments;
   std::int32_t n_items;
-  std::int32_t n_streams;
   Ids rows;
   bool has_grads;
   bool grads_by_row;  // gradient of row r at r, else at the row's position in `rows`

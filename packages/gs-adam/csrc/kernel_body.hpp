@@ -8,6 +8,7 @@ namespace gs::adam {
 namespace {
 
 constexpr std::int64_t kPrefetchRows = 8;
+constexpr std::int64_t kNear = 2;
 
 inline std::int64_t id_at(const Ids& ids, std::int64_t i) {
   if (ids.narrow != nullptr) return ids.narrow[i];
@@ -99,17 +100,19 @@ struct Kernel : Items<V> {
   /// Everything of a row to come. Gradients lie in order, but so far apart in time that the
   /// processor does not see it.
   static void prefetch(const Job& job, std::int64_t i) {
-    constexpr std::int64_t kLineBytes = 64;
+    const Ahead& ahead = *job.ahead;
     const std::int64_t row = id_at(job.rows, i);
-    const Stream* const end = job.streams + job.n_streams;
-    for (const Stream* s = job.streams; s != end; ++s) {
-      const char* at = s->start + (s->by_position ? i : row) * s->stride;
-      const char* const last = at + s->lines * kLineBytes;
-      if (s->is_written)
-        for (; at != last; at += kLineBytes) V::fetch_to_write(at);
-      else
-        for (; at != last; at += kLineBytes) fetch(at);
-    }
+    for (std::int32_t k = 0; k < ahead.n_written; ++k)
+      V::fetch_to_write(ahead.written[k].start + row * ahead.written[k].stride);
+    for (std::int32_t k = 0; k < ahead.n_read; ++k)
+      fetch(ahead.read[k].start + row * ahead.read[k].stride);
+    for (std::int32_t k = 0; k < ahead.n_by_position; ++k)
+      fetch(ahead.by_position[k].start + i * ahead.by_position[k].stride);
+  }
+
+  /// Rows so near to each other that the processor fetches them better by itself.
+  static bool are_near(const Job& job, std::int64_t first, std::int64_t last) {
+    return id_at(job.rows, last - 1) - id_at(job.rows, first) < kNear * (last - first);
   }
 
   /// Rows without ids in tensors without gaps, all doing the same: one span per tensor.
@@ -177,9 +180,11 @@ struct Kernel : Items<V> {
     RowWork work;
     std::int64_t bad_rows = 0;
     std::int64_t next = job.use_pending ? position_of(job.pending, id_at(job.rows, first)) : 0;
-    for (std::int64_t i = first; i < last && i < first + kPrefetchRows; ++i) prefetch(job, i);
+    // Position from which on nothing is fetched ahead.
+    const std::int64_t unfetched = are_near(job, first, last) ? first : last;
+    for (std::int64_t i = first; i < unfetched && i < first + kPrefetchRows; ++i) prefetch(job, i);
     for (std::int64_t i = first; i < last; ++i) {
-      if (i + kPrefetchRows < last) prefetch(job, i + kPrefetchRows);
+      if (i + kPrefetchRows < unfetched) prefetch(job, i + kPrefetchRows);
       Float bad = V::set(0.0f);
       work.row = id_at(job.rows, i);
       work.grad_row = gradient_at(job, i, work.row, next);

@@ -7,9 +7,8 @@
 namespace gs::adam {
 namespace {
 
-// Of wider rows the processor itself fetches the rest.
-constexpr std::int64_t kMostLines = 16;
 constexpr std::int64_t kLineBytes = 64;
+constexpr auto kValueBytes = static_cast<std::int64_t>(sizeof(float));
 
 bool is_beside(const Segment& left, const Segment& right) {
   return right.param == left.param + left.width && right.exp_avg == left.exp_avg + left.width &&
@@ -51,33 +50,41 @@ void complete(const Segment* segments, Item* item) {
   }
 }
 
-/// Adds `columns` floats of every row, to the stream before where they continue it.
-int add_stream(Stream* streams, int n, const float* start, std::int64_t stride, std::int64_t* bytes,
-               std::int64_t columns, bool by_position, bool is_written) {
-  const auto* at = reinterpret_cast<const char*>(start);
-  const auto row_bytes = static_cast<std::int64_t>(stride * sizeof(float));
-  const auto column_bytes = static_cast<std::int64_t>(columns * sizeof(float));
-  if (n > 0 && streams[n - 1].start + bytes[n - 1] == at && streams[n - 1].stride == row_bytes &&
-      streams[n - 1].by_position == by_position) {
-    bytes[n - 1] += column_bytes;
-    return n;
-  }
-  bytes[n] = column_bytes;
-  streams[n] = Stream{at, row_bytes, 0, by_position, is_written};
-  return n + 1;
+/// Columns of every row that lie side by side.
+struct Stream {
+  const char* start;
+  std::int64_t stride;
+  std::int64_t bytes;
+};
+
+/// Lines that any row of a stream may touch. Of rows that come one after the other those that begin
+/// in it are enough, for the next row's cover its end.
+std::int64_t lines_of(const Stream& stream, bool in_order) {
+  const auto before =
+      static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(stream.start) % kLineBytes);
+  const auto whole = [](std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes; };
+  if (stream.stride % kLineBytes == 0) return whole(before + stream.bytes);
+  return whole(stream.bytes) + (in_order || stream.bytes <= kValueBytes ? 0 : 1);
 }
 
-/// Lines that any row of a stream may touch; of rows that come one after the other those that begin
-/// in it, for the next row fetches the last one.
-std::int32_t lines_of(const Stream& stream, std::int64_t bytes) {
-  const auto start = reinterpret_cast<std::uintptr_t>(stream.start);
-  const auto before = static_cast<std::int64_t>(start % kLineBytes);
-  std::int64_t lines = (bytes + kLineBytes - 1) / kLineBytes;
-  if (stream.stride % kLineBytes == 0)
-    lines = (before + bytes + kLineBytes - 1) / kLineBytes;
-  else if (!stream.by_position && bytes > static_cast<std::int64_t>(sizeof(float)))
-    ++lines;
-  return static_cast<std::int32_t>(std::min(lines, kMostLines));
+/// The lines of one tensor of every segment.
+template <class Start, class Stride>
+void add_lines(const Job& job, Start start, Stride stride, bool in_order, Line* lines,
+               std::int32_t* n) {
+  for (std::int32_t k = 0; k < job.n_segments;) {
+    const auto at = [&](std::int32_t segment) {
+      return reinterpret_cast<const char*>(start(job.segments[segment]));
+    };
+    Stream stream{at(k), stride(job.segments[k]) * kValueBytes, 0};
+    do {
+      stream.bytes += job.segments[k].width * kValueBytes;
+      ++k;
+    } while (k < job.n_segments && at(k) == stream.start + stream.bytes &&
+             stride(job.segments[k]) * kValueBytes == stream.stride);
+    const std::int64_t lines_here = lines_of(stream, in_order);
+    for (std::int64_t line = 0; line < lines_here && *n < kMostLines; ++line)
+      lines[(*n)++] = Line{stream.start + line * kLineBytes, stream.stride};
+  }
 }
 
 }  // namespace
@@ -121,32 +128,27 @@ int cut_items(const Segment* segments, int n_segments, int lanes, Item* items) {
   return n;
 }
 
-int cut_streams(const Job& job, Stream* streams) {
-  std::int64_t bytes[kMostStreams];
-  int n = 0;
+void list_lines(const Job& job, Ahead* ahead) {
+  ahead->n_written = ahead->n_read = ahead->n_by_position = 0;
   const bool is_written = job.segments[0].out == nullptr;
-  const auto add_table = [&](float* Segment::* tensor, std::int64_t Segment::* stride) {
-    for (std::int32_t k = 0; k < job.n_segments; ++k) {
-      const Segment& s = job.segments[k];
-      n = add_stream(streams, n, s.*tensor, s.*stride, bytes, s.width, false, is_written);
-    }
+  Line* const lines = is_written ? ahead->written : ahead->read;
+  std::int32_t* const n = is_written ? &ahead->n_written : &ahead->n_read;
+  if (job.last_step != nullptr)
+    lines[(*n)++] = Line{reinterpret_cast<const char*>(job.last_step), sizeof(std::int32_t)};
+  const auto add_rows = [&](float* Segment::* tensor, std::int64_t Segment::* stride) {
+    add_lines(
+        job, [=](const Segment& s) { return s.*tensor; },
+        [=](const Segment& s) { return s.*stride; }, false, lines, n);
   };
-  add_table(&Segment::param, &Segment::param_stride);
-  add_table(&Segment::exp_avg, &Segment::exp_avg_stride);
-  add_table(&Segment::exp_avg_sq, &Segment::exp_avg_sq_stride);
-  if (job.has_grads && !job.use_pending) {
-    for (std::int32_t k = 0; k < job.n_segments; ++k) {
-      const Segment& s = job.segments[k];
-      n = add_stream(streams, n, s.grad, s.grad_stride, bytes, s.width, !job.grads_by_row, false);
-    }
-  }
-  for (int k = 0; k < n; ++k) streams[k].lines = lines_of(streams[k], bytes[k]);
-  if (job.last_step != nullptr) {
-    constexpr auto kStepBytes = static_cast<std::int64_t>(sizeof(std::int32_t));
-    streams[n++] =
-        Stream{reinterpret_cast<const char*>(job.last_step), kStepBytes, 1, false, is_written};
-  }
-  return n;
+  add_rows(&Segment::param, &Segment::param_stride);
+  add_rows(&Segment::exp_avg, &Segment::exp_avg_stride);
+  add_rows(&Segment::exp_avg_sq, &Segment::exp_avg_sq_stride);
+  if (!job.has_grads || job.use_pending) return;
+  const bool in_order = !job.grads_by_row;
+  add_lines(
+      job, [](const Segment& s) { return s.grad; }, [](const Segment& s) { return s.grad_stride; },
+      in_order, in_order ? ahead->by_position : ahead->read,
+      in_order ? &ahead->n_by_position : &ahead->n_read);
 }
 
 }  // namespace gs::adam

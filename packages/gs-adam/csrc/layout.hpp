@@ -10,8 +10,7 @@ namespace gs::adam {
 /// constants. `items` has room for 2 * kMostSegments. Returns their number.
 int cut_items(const Segment* segments, int n_segments, int lanes, Item* items);
 
-/// What a row of the job reads and writes, for fetching it ahead; tensors that lie side by side are
-/// one stream. `streams` has room for kMostStreams. Returns their number.
-int cut_streams(const Job& job, Stream* streams);
+/// The memory of a job's rows; tensors that lie side by side share lines.
+void list_lines(const Job& job, Ahead* ahead);
 
 }  // namespace gs::adam

@@ -57,7 +57,7 @@ void throw_wrong_ids(const Ids& ids, std::int64_t n_rows, const char* name,
 struct Scratch {
   std::array<Segment, kMostSegments> segments;
   std::array<Item, 2 * kMostSegments> items;
-  std::array<Stream, kMostStreams> streams;
+  Ahead ahead;
 };
 
 Scratch& scratch() {
@@ -148,7 +148,7 @@ class Rows::Checks {
 
 Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
               const std::vector<Matrix>* out) const {
-  auto& [segments, items, streams] = scratch();
+  auto& [segments, items, ahead] = scratch();
   for (std::size_t k = 0; k < tensors_.size(); ++k) {
     const Tensor& t = tensors_[k];
     Segment& s = segments[k];
@@ -178,7 +178,7 @@ Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
   job.n_segments = static_cast<std::int32_t>(tensors_.size());
   job.n_items = cut_items(segments.data(), job.n_segments, kernel_.lanes, items.data());
   job.rows = rows;
-  job.streams = streams.data();
+  job.ahead = &ahead;
   job.has_grads = !grads.tensors.empty();
   job.grads_by_row = grads.by_row;
   job.sleeps = semantics_ == Semantics::kDeferred;
@@ -192,7 +192,7 @@ Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
 template <class Check>
 std::int64_t Rows::run(Job& job, ThreadPool& pool, const Check& check) const {
   // Of this thread's scratch: what else a call needs to know of its rows.
-  job.n_streams = cut_streams(job, scratch().streams.data());
+  list_lines(job, &scratch().ahead);
   std::int64_t row_bytes = 1;
   for (const Tensor& t : tensors_) row_bytes += kBytesPerValue * t.width;
   const std::int64_t grain = std::max<std::int64_t>(kPieceBytes / row_bytes, 1);
@@ -222,7 +222,7 @@ std::int64_t Rows::update(const StepPlan& plan, const Ids& rows, const Gradients
 void Rows::update_rest(const StepPlan& plan, ThreadPool& pool) const {
   constexpr std::int64_t kBlock = 256;
   Job whole = job(plan, Ids{nullptr, nullptr, n_rows_}, {}, nullptr);
-  whole.n_streams = cut_streams(whole, scratch().streams.data());
+  list_lines(whole, &scratch().ahead);
   const auto nothing = [](std::int64_t, std::int64_t) { return true; };
   check_then_work(pool, n_rows_, n_rows_, kBlock, nothing,
                   [&](std::int64_t first, std::int64_t last) {

@@ -69,6 +69,38 @@ def test_own_gradients_are_taken_when_none_are_given():
         torch.testing.assert_close(a, b, rtol=2e-6, atol=2e-7)
 
 
+PENALTIES = [("exp", 0.3), None, ("sigmoid", 0.2), ("sigmoid", 0.5)]
+
+
+def test_penalties_are_losses_on_all_rows():
+    ours, device = make(DeviceAdam)
+    theirs, torch_adam = make(torch.optim.Adam)
+    losses = {"exp": torch.exp, "sigmoid": torch.sigmoid}
+    for number in range(20):
+        generator = torch.Generator().manual_seed(number)
+        ids = (torch.rand(70, generator=generator) < 0.3).nonzero().flatten().int()
+        compact = [torch.randn(len(ids), *p.shape[1:], generator=generator) for p in ours]
+        device.step(ids, compact, penalties=PENALTIES)
+        for p, g, penalty in zip(theirs, compact, PENALTIES, strict=True):
+            p.grad = torch.zeros_like(p).index_copy_(0, ids.long(), g)
+            if penalty is not None:
+                (penalty[1] * losses[penalty[0]](p).sum()).backward()
+        torch_adam.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=5e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "penalties", [[None], [("tanh", 1.0), None, None, None], [("exp", float("nan"))] + [None] * 3]
+)
+def test_bad_penalties_are_refused(penalties):
+    params, device = make(DeviceAdam)
+    before = [p.detach().clone() for p in params]
+    with pytest.raises(ValueError, match="penalties must be"):
+        device.step(None, [torch.ones_like(p) for p in params], penalties=penalties)
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+
+
 def test_bad_arguments_change_nothing():
     params, device = make(DeviceAdam)
     walk(device, params, range(3))

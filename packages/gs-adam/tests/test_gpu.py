@@ -68,6 +68,23 @@ def test_every_form_of_the_kernel_gives_the_same_bits(variant, monkeypatch):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("variant", range(8))
+def test_penalties_are_those_of_the_host(variant, monkeypatch):
+    form = functools.partial(_core.device_step, variant=variant)
+    monkeypatch.setattr(_core, "device_step", form)
+    penalties = [("exp", 0.3), None, ("sigmoid", 0.2), ("sigmoid", 0.5)]
+    ours, device = make(5000, DeviceAdam, GEOMETRY)
+    theirs = [torch.nn.Parameter(p.detach().cpu()) for p in ours]
+    groups = [{"params": [p], "lr": 0.01 * (k + 1)} for k, p in enumerate(theirs)]
+    host = DeviceAdam(groups, eps=1e-15)
+    for number in range(10):
+        ids, grads = gradients(5000, number, 0.2, GEOMETRY)
+        device.step(ids, grads, penalties=penalties)
+        host.step(ids.cpu(), [g.cpu() for g in grads], penalties=penalties)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=5e-6, atol=1e-6)
+
+
 def test_gradients_may_be_columns_of_one_matrix_and_tensors_unaligned():
     n_rows = 1000
     ours, device = make(n_rows, DeviceAdam)

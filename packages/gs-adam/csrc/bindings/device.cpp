@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/arguments.hpp"
@@ -34,6 +35,12 @@ float* device_data(const py::handle& object, const std::string& name, std::int64
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
+Penalty penalty_named(const std::string& name) {
+  GS_CHECK(name == "exp" || name == "sigmoid", "penalties must be named exp or sigmoid, got ",
+           name);
+  return name == "exp" ? Penalty::kExp : Penalty::kSigmoid;
+}
+
 Ids device_ids(const py::object& object, int device) {
   const Array array(object, "ids");
   array.shape({python::kAny}).on(device).contiguous();
@@ -45,7 +52,9 @@ Ids device_ids(const py::object& object, int device) {
 
 void device_step(const StepPlan& plan, const py::list& params, const py::list& exp_avg,
                  const py::list& exp_avg_sq, const std::vector<int>& groups, const py::object& ids,
-                 const py::object& grads, int device, std::uintptr_t stream, int variant) {
+                 const py::object& grads,
+                 const std::vector<std::pair<std::string, float>>& penalties, int device,
+                 std::uintptr_t stream, int variant) {
   const std::int64_t n_rows = Array(params[0], "params[0]").size(0);
   DeviceJob job{};
   job.n_rows = n_rows;
@@ -66,6 +75,10 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
     t.is_aligned = is_aligned(t.param) && is_aligned(t.exp_avg) && is_aligned(t.exp_avg_sq);
     t.width = static_cast<std::int32_t>(width);
     t.step = plan.constants(groups[k]);
+    if (penalties[k].second != 0.0f) {
+      t.penalty = penalty_named(penalties[k].first);
+      t.penalty_weight = penalties[k].second;
+    }
     if (has_grads) {
       const Array grad(gradients[k], item("grads", k).c_str());
       grad.on(device).row_contiguous();
@@ -89,8 +102,8 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
 #else
 
 void device_step(const StepPlan&, const py::list&, const py::list&, const py::list&,
-                 const std::vector<int>&, const py::object&, const py::object&, int, std::uintptr_t,
-                 int) {
+                 const std::vector<int>&, const py::object&, const py::object&,
+                 const std::vector<std::pair<std::string, float>>&, int, std::uintptr_t, int) {
   GS_CHECK_AS(CudaError, false,
               "DeviceAdam on CUDA tensors needs a build with CUDA; install the CUDA toolkit (nvcc) "
               "and build gs-adam again: pip install --no-cache-dir --force-reinstall gs-adam");
@@ -103,7 +116,7 @@ void device_step(const StepPlan&, const py::list&, const py::list&, const py::li
 void register_device(py::module_& module) {
   module.def("device_step", &device_step, py::arg("plan"), py::arg("params"), py::arg("exp_avg"),
              py::arg("exp_avg_sq"), py::arg("groups"), py::arg("ids"), py::arg("grads"),
-             py::arg("device"), py::arg("stream"), py::arg("variant") = 3);
+             py::arg("penalties"), py::arg("device"), py::arg("stream"), py::arg("variant") = 3);
 }
 
 }  // namespace gs::adam

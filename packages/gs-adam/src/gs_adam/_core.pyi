@@ -96,6 +96,7 @@ def device_step(
     groups: list[int],
     ids: Any,
     grads: Any,
+    penalties: list[tuple[str, float]],
     device: int,
     stream: int,
     variant: int = 3,

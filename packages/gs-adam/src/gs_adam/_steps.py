@@ -11,7 +11,7 @@ import torch
 from gs_adam import _core
 from gs_adam._host_base import HostBase
 from gs_adam._options import options_of
-from gs_adam._tensors import as_ids
+from gs_adam._tensors import all_native, as_ids, as_native
 
 
 class Steps(HostBase):
@@ -67,7 +67,7 @@ class Steps(HostBase):
         """
         plan, native, done = self._work(step)
         ids = as_ids(rows, native.n_rows)
-        native.update(plan, ids, grads, done)
+        native.update(plan, ids, all_native(grads), done)
 
     def end_step(self, step: int) -> None:
         """End a step. Dense: rows that it was not given get the update of a zero gradient.
@@ -115,7 +115,7 @@ class Steps(HostBase):
             options = [options_of(group) for group in self.param_groups]
             plan = self._schedule.propose(options, self._all_awake)
             # Whatever is wrong with the arguments shows before the step is counted.
-            native.update(plan, ids, grads, self._done)
+            native.update(plan, ids, all_native(grads), self._done)
             self._accept(plan)
             if ids is not None and self._semantics == "dense":
                 native.update_rest(plan)
@@ -190,5 +190,7 @@ class Steps(HostBase):
         if out is None:
             out = [torch.empty(count, *param.shape[1:]) for param in self._params()]
         pending_ids, grads = (None, None) if pending is None else pending
-        native.lookahead(plan, step is not None, ids, pending_ids, grads, out)
+        native.lookahead(
+            plan, step is not None, ids, as_native(pending_ids), all_native(grads), all_native(out)
+        )
         return out

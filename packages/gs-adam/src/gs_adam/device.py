@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ import torch
 from gs_adam import _core
 from gs_adam._options import options_of
 from gs_adam._tensors import MOMENTS, as_ids, check_same_rows
+
+Penalty = tuple[str, float]
+"""``"exp"`` or ``"sigmoid"``, and the weight of the sum of that function of all values."""
 
 
 class DeviceAdam(torch.optim.Optimizer):
@@ -78,7 +82,11 @@ class DeviceAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(  # type: ignore[override]
-        self, ids: Any = None, grads: Sequence[Any] | None = None
+        self,
+        ids: Any = None,
+        grads: Sequence[Any] | None = None,
+        *,
+        penalties: Sequence[Penalty | None] | None = None,
     ) -> None:
         """One optimizer step on all rows.
 
@@ -88,6 +96,9 @@ class DeviceAdam(torch.optim.Optimizer):
                 all. On CUDA they are trusted unless ``GS_CHECK_INDEX=1``.
             grads: one (U, ...) float32 tensor a parameter, rows contiguous; None means ``.grad``,
                 which is (N, ...) and needs ``ids`` to be None.
+            penalties: losses on every value of every row, whether it has a gradient or not, in the
+                same pass: for each parameter None, or (``"exp"`` or ``"sigmoid"``, weight) for
+                weight times the sum of that function of its values.
 
         Raises:
             TypeError, ValueError, IndexError: arguments of another dtype, shape, device or order.
@@ -99,12 +110,15 @@ class DeviceAdam(torch.optim.Optimizer):
         device = params[0].device
         gradients = self._gradients(params, ids, grads)
         ids = as_ids(ids, len(params[0]))
+        losses = _checked(penalties, params)
         states = self._states(params)
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
         self._count_from(states)
         if device.type == "cpu":
+            if any(weight for _, weight in losses):
+                ids, gradients = None, _with_penalties(params, ids, gradients, losses)
             self._host_step(params, exp_avg, exp_avg_sq, groups, options, ids, gradients)
         else:
             if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
@@ -112,8 +126,9 @@ class DeviceAdam(torch.optim.Optimizer):
             plan = self._schedule.propose(options)
             stream = torch.cuda.current_stream(device).cuda_stream
             _core.device_step(
-                plan, params, exp_avg, exp_avg_sq, groups, ids, gradients, device.index, stream
-            )
+                plan, params, exp_avg, exp_avg_sq, groups, ids, gradients, losses,
+                device.index, stream,
+            )  # fmt: skip
             self._schedule.accept(plan)
         for state in states:
             state["step"].fill_(self._schedule.step)
@@ -173,6 +188,45 @@ class DeviceAdam(torch.optim.Optimizer):
         if step != self._schedule.step:
             self._schedule.restart(step)
             self._marks = None
+
+
+def _checked(
+    penalties: Sequence[Penalty | None] | None, params: list[torch.Tensor]
+) -> list[Penalty]:
+    if penalties is None:
+        return [_NO_PENALTY] * len(params)
+    if len(penalties) != len(params):
+        raise ValueError(f"penalties must be {len(params)}, one a parameter, got {len(penalties)}")
+    for penalty in penalties:
+        if penalty is not None and (penalty[0] not in _DERIVATIVES or not isfinite(penalty[1])):
+            raise ValueError(
+                f"penalties must be (one of {', '.join(_DERIVATIVES)}; a finite weight), "
+                f"got {penalty}"
+            )
+    return [_NO_PENALTY if penalty is None else penalty for penalty in penalties]
+
+
+_NO_PENALTY: Penalty = ("exp", 0.0)
+_DERIVATIVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "exp": torch.exp,
+    "sigmoid": lambda x: torch.sigmoid(x) * (1 - torch.sigmoid(x)),
+}
+
+
+def _with_penalties(
+    params: list[torch.Tensor], ids: Any, grads: Sequence[Any], penalties: list[Penalty]
+) -> list[torch.Tensor]:
+    """Gradients of all rows, penalties included: what the device kernel adds as it goes."""
+    full = []
+    for param, grad, (name, weight) in zip(params, grads, penalties):
+        grad = torch.as_tensor(grad)
+        total = torch.zeros_like(param) if ids is not None else grad.clone()
+        if ids is not None:
+            total.index_copy_(0, torch.as_tensor(ids).long(), grad)
+        if weight:
+            total += weight * _DERIVATIVES[name](param)
+        full.append(total)
+    return full
 
 
 def _check_ids(ids: torch.Tensor, n_rows: int) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from gs_adam import _core
-from gs_adam._tensors import as_ids
+from gs_adam._tensors import all_native, as_ids, as_native
 from gs_adam.host import HostAdam
 
 Ready = tuple[int, int] | Callable[[], object] | None
@@ -101,7 +101,9 @@ class Worker:
         """
         plan, native, done = self._optimizer._work(step)
         ids = as_ids(rows, native.n_rows)
-        return self._native.submit_update(native, plan, ids, grads, done, ready, priority)
+        return self._native.submit_update(
+            native, plan, ids, all_native(grads), done, ready, priority
+        )
 
     def flush(self, rows: Any, *, ready: Ready = None, priority: int = 0) -> int:
         """Queue `HostAdam.flush` of some rows to the last step begun.
@@ -148,7 +150,15 @@ class Worker:
         ids = as_ids(rows, native.n_rows)
         pending_ids, grads = (None, None) if pending is None else pending
         return self._native.submit_lookahead(
-            native, plan, step is not None, ids, pending_ids, grads, out, ready, priority
+            native,
+            plan,
+            step is not None,
+            ids,
+            as_native(pending_ids),
+            all_native(grads),
+            all_native(out),
+            ready,
+            priority,
         )
 
     def wait(self, ticket: int | None = None, *, rows: Any = None) -> None:
