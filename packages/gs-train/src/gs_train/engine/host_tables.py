@@ -125,7 +125,7 @@ class HostTables:
         if ids is not None:
             gs_pinned.scatter({n: v.contiguous() for n, v in sources.items()}, ids, table)
         else:
-            for part in _blocks(self.n_rows, table.layout.row_bytes):
+            for part in row_blocks(self.n_rows, table.layout.row_bytes):
                 # A block at a time, because sources may be strided and are packed first.
                 packed = {name: values[part].contiguous() for name, values in sources.items()}
                 gs_pinned.scatter(packed, part, table)
@@ -158,13 +158,14 @@ def _append_filled(table: gs_pinned.Table, count: int, value: int) -> None:
     """Add rows of one value. Memory that rows have left is not zero, so it has to be written."""
     dtype = torch.int32 if table.dtype.name == "int32" else torch.float32
     filled: Tensor | None = None
-    for part in _blocks(count, table.layout.row_bytes):
+    for part in row_blocks(count, table.layout.row_bytes):
         if filled is None:
             filled = torch.full((part.stop, table.width), value, dtype=dtype)
         table.append(filled[: part.stop - part.start])
 
 
-def _blocks(n_rows: int, row_bytes: int) -> Iterator[slice]:
+def row_blocks(n_rows: int, row_bytes: int) -> Iterator[slice]:
+    """Runs of rows of 64 MiB at most: what is staged or packed at once."""
     size = max(1, _BLOCK_BYTES // row_bytes)
     for start in range(0, n_rows, size):
         yield slice(start, min(n_rows, start + size))
