@@ -37,7 +37,10 @@ class OffloadedGaussians:
         geometry: means, scales, quats and opacities on `device`, updated by `gs_adam.DeviceAdam`
             from gradients of some rows.
         host: sh0 and shN in host memory, updated by `gs_adam.HostAdam`.
+        edits: grows with every row operation: what was derived from the rows before is stale.
     """
+
+    edits = 0
 
     def __init__(
         self,
@@ -145,6 +148,7 @@ class OffloadedGaussians:
             MemoryError: the host's memory is not there. Nothing is changed in either case.
         """
         check_appended(rows, NAMES, self.host.k)
+        self.edits += 1
         # The host first: where its memory is not enough, nothing has changed yet.
         self.host.append({name: rows[name] for name in APPEARANCE})
         self.geometry.append({name: rows[name] for name in GEOMETRY})
@@ -157,6 +161,7 @@ class OffloadedGaussians:
                 or out of range; nothing is changed.
         """
         kept = ids_to_keep(ids, self.n_rows, self.device)
+        self.edits += 1
         self.host.keep(kept)
         self.geometry.keep(kept)
 
@@ -166,6 +171,7 @@ class OffloadedGaussians:
         Raises:
             TypeError, ValueError: ``order`` is no permutation; nothing is changed.
         """
+        self.edits += 1
         self.host.permute(order)
         self.geometry.permute(order)
 
@@ -180,6 +186,7 @@ class OffloadedGaussians:
             check_sorted(ids, self.n_rows, self.device, wait=True)
         n_expected = self.n_rows if ids is None else len(ids)
         check_overwriting(rows, NAMES, n_rows=n_expected, k=self.host.k)
+        self.edits += 1
         for part, names in ((self.host, APPEARANCE), (self.geometry, GEOMETRY)):
             chosen = {name: values for name, values in rows.items() if name in names}
             if chosen:
