@@ -18,11 +18,13 @@ from gs_train.evaluate import EvalConfig, evaluate
 from gs_train.export import ExportConfig, export
 from gs_train.fit import fit
 from gs_train.interrupt import Interrupted
+from gs_train.plan import PlanConfig, plan
 from gs_train.render import RenderConfig, render
 from gs_train.run_folder import RunFolder
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),
+    "plan": (PlanConfig, plan),
     "eval": (EvalConfig, evaluate),
     "render": (RenderConfig, render),
     "export": (ExportConfig, export),

@@ -164,8 +164,8 @@ class FitConfig:
                 "--offload best takes any"
             )
 
-    def bytes_of(self, name: Literal["image_cache", "device_memory", "host_memory"]) -> int | None:
-        """A size option in bytes; None where it was not given.
+    def bytes_of(self, name: str) -> int | None:
+        """``image_cache``, ``device_memory`` or ``host_memory`` in bytes; None: not given.
 
         Raises:
             InputError: it is no size.

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory a run may take, from its options and from what is free."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gs_train.config import FitConfig
+from gs_train.engine.budget import Need
+
+_KEPT_FREE = 0.1
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Bytes that a run may take.
+
+    Attributes:
+        device: of the renderer's device.
+        host: page-locked and pageable together.
+        shared: the device is the host: both together must fit into ``host`` as well.
+    """
+
+    device: int
+    host: int
+    shared: bool = False
+
+    def hold(self, need: Need) -> bool:
+        """Whether all of it fits."""
+        on_host = need.host_bytes + (need.device_bytes if self.shared else 0)
+        return need.device_bytes <= self.device and on_host <= self.host
+
+
+def caps_of(
+    config: FitConfig, device: torch.device, *, held_device: int = 0, held_host: int = 0
+) -> Caps:
+    """The caps that the options give; by default all free device memory, and all available host
+    memory less a tenth.
+
+    Args:
+        device: where rendering happens.
+        held_device, held_host: bytes of the scene that are already there, and count as available.
+    """
+    host = config.bytes_of("host_memory")
+    if host is None:
+        host = int((available_host_bytes() + held_host) * (1 - _KEPT_FREE))
+    on_device = config.bytes_of("device_memory")
+    if on_device is None:
+        on_device = host
+        if device.type == "cuda":
+            # What torch holds and does not use is free for tensors too.
+            free, _ = torch.cuda.mem_get_info(device)
+            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            on_device = free + unused + held_device
+    return Caps(on_device, host, shared=device.type != "cuda")
+
+
+def available_host_bytes() -> int:
+    """Host memory that can be taken without swapping, within the limit of the control group."""
+    available, left = _available_in_system(), _left_in_group()
+    return available if left is None else min(available, left)
+
+
+def _available_in_system() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _left_in_group(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes below the limit of a control group (version 2), its reclaimable cache not counted as
+    used; None where there is no limit."""
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((folder / "memory.current").read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return None

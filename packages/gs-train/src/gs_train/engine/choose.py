@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--offload auto``: the fastest preset whose memory fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gs_train.config import FitConfig
+from gs_train.engine.budget import Need, Room, need, room_least, room_wanted, room_within
+from gs_train.engine.caps import Caps
+from gs_train.engine.presets import PRESETS, Preset, preset_named
+from gs_train.engine.workload import Workload
+from gs_train.errors import InputError
+from gs_train.sizes import format_bytes
+
+GROWTH = 30
+"""Adaptive density control without a cap is expected to reach so many times the first points."""
+
+_CANDIDATES = ("none", "best")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A preset and what it was chosen for.
+
+    Attributes:
+        preset: which.
+        room: what its working memory is dimensioned for.
+        need: bytes by part.
+        n_rows: Gaussians that these are for.
+        reason: one line.
+    """
+
+    preset: Preset
+    room: Room
+    need: Need
+    n_rows: int
+    reason: str
+
+
+def expected_rows(config: FitConfig, n_now: int) -> int:
+    """The number of Gaussians that memory has to be there for.
+
+    The cap of the options where there is one. Without one it is a guess: ``GROWTH`` times the
+    present number while densification lies ahead, and the present number where it never starts.
+    """
+    if config.strategy == "mcmc":
+        return max(n_now, config.mcmc.cap_max if config.cap is None else config.cap)
+    cap = config.adc.cap if config.cap is None else config.cap
+    if cap is not None:
+        return max(n_now, cap)
+    images = config.steps * config.batch_size
+    grows = config.adc.refine_start < min(images, config.adc.refine_stop)
+    return n_now * GROWTH if grows else n_now
+
+
+def statistics_bytes(config: FitConfig) -> int:
+    """Bytes a row on the device that densification keeps between steps."""
+    if config.strategy == "mcmc":
+        return 0
+    return 12 if config.adc.refine_scale2d_stop > 0 else 8
+
+
+def fit_into(preset: Preset, work: Workload, caps: Caps) -> Room | None:
+    """The room that a preset gets within the caps; None where it does not fit."""
+    room = room_within(preset, work, caps.device)
+    if room is None:
+        return None
+    if caps.hold(need(preset, work, room)):
+        return room
+    least = room_least(preset, work)
+    if not caps.shared or not caps.hold(need(preset, work, least)):
+        return None
+    return least
+
+
+def choose(config: FitConfig, work: Workload, caps: Caps) -> Choice:
+    """The preset of a run.
+
+    ``auto`` takes ``none`` where it fits for ``expected_rows``, else ``best``. A preset that is
+    named is refused only when it does not fit the rows that there are now.
+
+    Args:
+        config: the run's options.
+        work: measured for the rows that there are now.
+        caps: what the run may take.
+
+    Raises:
+        InputError: nothing fits. Says the smallest caps that would do, and for which preset.
+    """
+    if config.offload != "auto":
+        preset = preset_named(config.offload)
+        room = fit_into(preset, work, caps)
+        if room is None:
+            raise _too_small((preset,), work, caps)
+        return _choice(preset, work, room, "as --offload says")
+    later = work.with_rows(expected_rows(config, work.n_rows))
+    for name in _CANDIDATES:
+        room = fit_into(PRESETS[name], later, caps)
+        if room is not None:
+            return _choice(PRESETS[name], later, room, _reason(name, later, caps))
+    raise _too_small(tuple(PRESETS[name] for name in _CANDIDATES), later, caps)
+
+
+def smallest_caps(preset: Preset, work: Workload) -> Need:
+    """What a preset needs at least: views in parts, nothing kept longer than it must be."""
+    return need(preset, work, room_least(preset, work))
+
+
+def _choice(preset: Preset, work: Workload, room: Room, reason: str) -> Choice:
+    return Choice(preset, room, need(preset, work, room), work.n_rows, reason)
+
+
+def _reason(name: str, work: Workload, caps: Caps) -> str:
+    wanted = need(PRESETS["none"], work, room_wanted(PRESETS["none"], work)).device_bytes
+    sizes = f"{format_bytes(wanted)} for {work.n_rows:,} Gaussians, {format_bytes(caps.device)}"
+    if name == "none":
+        return f"all of it fits on the device ({sizes} there)"
+    return f"not all of it fits on the device ({sizes} there), so appearance is in host memory"
+
+
+def _too_small(presets: tuple[Preset, ...], work: Workload, caps: Caps) -> InputError:
+    least = [(preset, smallest_caps(preset, work)) for preset in presets]
+    remedies = [
+        f"--device-memory {_mib(n.device_bytes)} --host-memory "
+        f"{_mib(n.host_bytes + (n.device_bytes if caps.shared else 0))} with --offload {p.name}"
+        for p, n in sorted(least, key=lambda pair: pair[1].device_bytes)
+    ]
+    return InputError(
+        f"{work.n_rows:,} Gaussians do not fit into --device-memory {format_bytes(caps.device)} "
+        f"and --host-memory {format_bytes(caps.host)}; the smallest that do: "
+        f"{', or '.join(remedies)}; a smaller --cap or --max-side needs less"
+    )
+
+
+def _mib(n: int) -> str:
+    """Bytes rounded up to whole MiB, as the options take them."""
+    return f"{-(-n // 2**20)}MiB"

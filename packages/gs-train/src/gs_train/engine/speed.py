@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images a second that a preset should reach: what each part takes, and which part is longest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gs_train.engine.budget import GEOMETRY
+from gs_train.engine.presets import Preset
+from gs_train.engine.rates import Rates
+from gs_train.engine.workload import Workload
+
+_FLOAT = 4
+_FUSED = 32  # torch's Adam, 28 bytes a value, and zeroing the gradient
+_DEVICE_ADAM = 24
+_IDLE, _UPDATE, _CATCH_UP, _CROSSING = 24, 28, 16, 8
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One batch of a preset.
+
+    Attributes:
+        images_per_second: of the batch when its longest part hides the others, or when all follow
+            one another in a preset that overlaps nothing.
+        device_s: seconds of culling, rendering and the device's optimizer.
+        link_s: seconds of rows on their way.
+        host_s: seconds of the host optimizer.
+        bound: the longest of them, ``device``, ``link`` or ``host``.
+    """
+
+    images_per_second: float
+    device_s: float
+    link_s: float
+    host_s: float
+
+    @property
+    def bound(self) -> str:
+        parts = {"device": self.device_s, "link": self.link_s, "host": self.host_s}
+        return max(parts, key=lambda name: parts[name])
+
+
+def predict(preset: Preset, work: Workload, rates: Rates) -> Speed:
+    """The seconds of a mean batch.
+
+    A lower bound of the time: what overlaps is taken to overlap completely.
+    """
+    rows, n, batch = work.mean, work.n_rows, work.batch_size
+    appearance, width = work.appearance, GEOMETRY + work.appearance
+    device_s = batch * (rates.view_s + n / rates.cull_rows) + rates.row_s * rows.visible
+    link_s = host_s = 0.0
+    if preset.placement == "device":
+        device_s += _FUSED * width * n / rates.device_adam
+    elif preset.placement == "mirror":
+        device_s += _FLOAT * width * n / rates.device_adam
+        link_s = _FLOAT * width * n * (1 / rates.to_host + 1 / rates.to_device)
+        host_s = _UPDATE * width * n / rates.host_adam
+    else:
+        device_s += (_DEVICE_ADAM * n + _FLOAT * rows.union) * GEOMETRY / rates.device_adam
+        crossing = appearance * (rows.union if preset.retain == "last_use" else rows.loaded)
+        link_s = _FLOAT * crossing / min(rates.both, rates.gather)
+        updated = appearance * rows.union
+        if preset.semantics == "dense":
+            untouched = appearance * (n - rows.union)
+            host_s = _IDLE * untouched / rates.host_adam + _UPDATE * updated / rates.host_rows
+        else:
+            host_s = (_UPDATE + _CATCH_UP) * updated / rates.host_rows
+        host_s += _CROSSING * crossing / rates.host_adam
+    parts = (device_s, link_s, host_s)
+    total = max(parts) if preset.overlapped else sum(parts)
+    return Speed(batch / total, *parts)

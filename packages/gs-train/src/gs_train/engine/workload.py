@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a scene its views see: what memory and time depend on, beside the number of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import gs_cull
+import gs_order
+from gs_train.renderers import Renderer, Rows, View
+
+_TILE = 16
+_MOST_ROWS = 1_000_000
+"""Rows that are looked at: of larger scenes an even choice, counted for the others."""
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """Rows of a batch by what happens to them.
+
+    Attributes:
+        visible: sum over the views of the rows that each sees.
+        union: rows that any view sees.
+        largest: of the view that sees most.
+        pair: of the two consecutive views that see most together.
+        loaded: what crosses the link when only consecutive views share rows.
+        held: most rows on the device at once when rows stay to their last use.
+        intersections: pairs of a row and a tile of 16 x 16 pixels that it touches, of the view that
+            has most.
+    """
+
+    visible: float
+    union: float
+    largest: float
+    pair: float
+    loaded: float
+    held: float
+    intersections: float
+
+    def scaled(self, factor: float) -> BatchRows:
+        """The same scene with ``factor`` times the rows, each as small as that makes it."""
+        return BatchRows(**{f.name: getattr(self, f.name) * factor for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A scene, its batches and its images.
+
+    Attributes:
+        n_rows: N.
+        sh_degree: 0 to 3.
+        batch_size: views a step.
+        width, height: of the largest image, pixels.
+        most: the largest of each number over the batches looked at; memory must hold these.
+        mean: their means; time follows from these.
+        image_cache: bytes of host memory for decoded photographs.
+        statistics_bytes: of densification, a row, on the device.
+    """
+
+    n_rows: int
+    sh_degree: int
+    batch_size: int
+    width: int
+    height: int
+    most: BatchRows
+    mean: BatchRows
+    image_cache: int = 0
+    statistics_bytes: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("n_rows", "batch_size", "width", "height"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.sh_degree <= 3:
+            raise ValueError(f"sh_degree must be 0 to 3, got {self.sh_degree}")
+
+    @property
+    def appearance(self) -> int:
+        """Floats of a row's appearance: sh0 and shN."""
+        return 3 * (self.sh_degree + 1) ** 2
+
+    @property
+    def pixels(self) -> int:
+        """Of one image."""
+        return self.width * self.height
+
+    def with_rows(self, n_rows: int) -> Workload:
+        """The same with another number of rows; views see the same share."""
+        factor = n_rows / self.n_rows
+        return replace(
+            self, n_rows=n_rows, most=self.most.scaled(factor), mean=self.mean.scaled(factor)
+        )
+
+    def with_batch(self, batch: BatchRows) -> Workload:
+        """The same with all batches alike."""
+        return replace(self, most=batch, mean=batch)
+
+
+def measure_workload(
+    geometry: Rows,
+    views: list[View],
+    renderer: Renderer,
+    *,
+    n_rows: int,
+    sh_degree: int,
+    batch_size: int,
+    n_batches: int = 4,
+    seed: int = 0,
+    image_cache: int = 0,
+    statistics_bytes: int = 8,
+) -> Workload:
+    """Cull some batches of random views and count.
+
+    Args:
+        geometry: means, scales (log), quats and opacities (logit) of R rows, on any device: the
+            scene as it is now.
+        views: that batches are drawn from, at least one, on the renderer's device.
+        renderer: its rules decide what shows.
+        n_rows: N, the rows to predict for. More rows than R are taken to be smaller ones on the
+            same surfaces: extents shrink by the root of N / R, and views see the same share.
+        sh_degree, image_cache, statistics_bytes: see :class:`Workload`.
+        batch_size: views a step; may be more than there are.
+        n_batches: batches to look at.
+        seed: of the views chosen.
+
+    Raises:
+        ValueError: no rows or no views.
+
+    Cost: ``n_batches`` culls of at most a million rows, and a projection of a few views.
+    """
+    n_now = len(geometry["means"])
+    if n_now == 0 or not views:
+        raise ValueError(f"there must be rows and views, got {n_now} and {len(views)}")
+    rows = _choice(geometry, renderer.device)
+    growth = max(1.0, n_rows / n_now)
+    rows["scales"] = rows["scales"] - 0.5 * float(np.log(growth))
+    factor = n_rows / len(rows["means"])
+    sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
+    batches = [
+        _count(rows, [views[int(k)] for k in chosen], renderer).scaled(factor)
+        for chosen in (sampler.batch(k) for k in range(n_batches))
+    ]
+    columns = {f.name: [getattr(batch, f.name) for batch in batches] for f in fields(BatchRows)}
+    return Workload(
+        n_rows=n_rows,
+        sh_degree=sh_degree,
+        batch_size=batch_size,
+        width=max(view.width for view in views),
+        height=max(view.height for view in views),
+        most=BatchRows(**{name: max(values) for name, values in columns.items()}),
+        mean=BatchRows(**{name: sum(values) / len(values) for name, values in columns.items()}),
+        image_cache=image_cache,
+        statistics_bytes=statistics_bytes,
+    )
+
+
+def _choice(geometry: Rows, device: torch.device) -> dict[str, Tensor]:
+    n = len(geometry["means"])
+    every = -(-n // _MOST_ROWS)
+    return {
+        name: geometry[name].detach()[::every].to(device).contiguous()
+        for name in ("means", "scales", "quats", "opacities")
+    }
+
+
+def _count(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
+    visible = gs_cull.cull(
+        rows["means"],
+        rows["scales"],
+        rows["quats"],
+        torch.stack([view.viewmat for view in views]),
+        torch.stack([view.K for view in views]),
+        np.array([view.width for view in views]),
+        np.array([view.height for view in views]),
+        opacities=rows["opacities"],
+        **renderer.options._asdict(),
+    )
+    if not len(visible):
+        return BatchRows(0, 0, 0, 0, 0, 0, 0)
+    counts = visible.counts.cpu().numpy()
+    ids, mask = visible.ids.cpu(), visible.mask.cpu()
+    order = gs_order.order(mask, n_views=len(views), method="tsp")
+    previous = gs_order.plan(ids, mask, order, retain="previous")
+    last_use = gs_order.plan(ids, mask, order, retain="last_use", ahead=1)
+    union_of_pairs = [
+        len(previous[i].load) + int(counts[previous.order[i - 1]]) for i in range(1, len(views))
+    ]
+    return BatchRows(
+        visible=float(counts.sum()),
+        union=float(len(visible)),
+        largest=float(counts.max()),
+        pair=float(max([*union_of_pairs, counts.max()])),
+        loaded=float(previous.counts["load"].sum()),
+        held=float(last_use.n_slots),
+        intersections=float(_intersections(rows, views[int(counts.argmax())], renderer)),
+    )
+
+
+@torch.no_grad()
+def _intersections(rows: Rows, view: View, renderer: Renderer) -> int:
+    """Tiles touched by all rows that the view sees, as the rasterizer counts them."""
+    n = len(rows["means"])
+    plain = rows["means"].new_zeros(n, 1, 3)
+    splats = renderer.project({**rows, "sh0": plain, "shN": plain[:, :0]}, view, sh_degree=0)
+    shows = (splats.radii > 0).all(-1)
+    centre, radius = splats.means2d[shows], splats.radii[shows].float()
+    last = centre.new_tensor((-(-view.width // _TILE), -(-view.height // _TILE)))
+    low = torch.floor((centre - radius) / _TILE).clamp_min(0).minimum(last)
+    high = torch.ceil((centre + radius) / _TILE).clamp_min(0).minimum(last)
+    return int((high - low).prod(-1).sum())
