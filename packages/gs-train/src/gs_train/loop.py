@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 
@@ -47,17 +48,23 @@ def train(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     first_step = trainer.step
+    # Two of the same: one is consumed by the feed, ahead of need and in its own threads.
+    fed, upcoming = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
+    next(upcoming)
     saver = _Saver(trainer, scene, folder, before)
     try:
         with (
             RunLog(folder.root, resume_step=first_step if first_step else None) as log,
-            _feed(config, scene, first_step, device) as feed,
+            _feed(config, scene, fed, device) as feed,
             Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
         ):
             saver.start_clock()
             while trainer.step < config.steps:
                 batch = [feed.next() for _ in range(config.batch_size)]
-                result = trainer.train_step([(scene.views[i], image) for i, image in batch])
+                result = trainer.train_step(
+                    [(scene.views[i], image) for i, image in batch],
+                    [scene.views[i] for i in next(upcoming, ())],
+                )
                 n_rows = trainer.model.n_rows
                 bar.update(trainer.step, result.loss.item, n_rows, n_images=len(batch))
                 is_last = trainer.step == config.steps
@@ -117,14 +124,16 @@ class _Saver:
         self.saved_step = trainer.step
 
 
-def _feed(config: FitConfig, scene: Scene, first_step: int, device: torch.device) -> ImageFeed:
+def _feed(
+    config: FitConfig, scene: Scene, batches: Iterator[tuple[int, ...]], device: torch.device
+) -> ImageFeed:
     views = scene.capture.views
 
     def load(index: int) -> np.ndarray:
         return read_image(views[index])
 
     return ImageFeed(
-        _view_sequence(config, scene.capture.train, first_step),
+        itertools.chain.from_iterable(batches),
         load,
         device=device,
         cache_bytes=parse_bytes(config.image_cache, option="--image-cache"),
@@ -132,7 +141,9 @@ def _feed(config: FitConfig, scene: Scene, first_step: int, device: torch.device
     )
 
 
-def _view_sequence(config: FitConfig, train: tuple[int, ...], first_step: int) -> Iterator[int]:
+def _view_batches(
+    config: FitConfig, train: tuple[int, ...], first_step: int
+) -> Iterator[tuple[int, ...]]:
     """The views of the remaining steps: a function of the seed and the step alone."""
     sampler = ViewSampler(
         len(train),
@@ -141,7 +152,7 @@ def _view_sequence(config: FitConfig, train: tuple[int, ...], first_step: int) -
         first_step=first_step,
         n_steps=config.steps - first_step,
     )
-    return (train[i] for batch in sampler for i in batch)
+    return (tuple(train[i] for i in batch) for batch in sampler)
 
 
 def _device_bytes(device: torch.device) -> Callable[[], int] | None:

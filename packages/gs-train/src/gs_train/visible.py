@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 import gs_cull
-from gs_train.gaussians import Gaussians
+from gs_train.engine.backend import Model
 from gs_train.renderers import Renderer, View
+from gs_train.rows import NAMES
 
 
-def visible_ids(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
+def visible_ids(model: Model, view: View, renderer: Renderer) -> Tensor:
     """Sorted ids of the rows that ``renderer`` would draw in ``view``.
 
     Returns:
@@ -32,7 +33,7 @@ def visible_ids(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
 
 
 @torch.no_grad()
-def render_view(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
+def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     """A view of the model over black, for looking at: no gradients, colours in [0, 1].
 
     Returns:
@@ -41,6 +42,6 @@ def render_view(model: Gaussians, view: View, renderer: Renderer) -> Tensor:
     ids = visible_ids(model, view, renderer)
     if not len(ids):
         return torch.zeros((view.height, view.width, 3), device=model.device)
-    rows = {name: model.read(name, ids) for name in model.params}
+    rows = {name: model.read(name, ids) for name in NAMES}
     splats = renderer.project(rows, view, sh_degree=model.sh_degree)
     return renderer.rasterize(splats)[0].clamp_(0.0, 1.0)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trainer asks of whatever renders a batch and updates the rows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from gs_train.densify.protocol import RowOperations
+from gs_train.renderers.protocol import Splats, View
+
+Observe = Callable[[Tensor, Splats], None]
+"""Called with (ids, splats) of every view after its backward pass; see `Densifier.observe`."""
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What one optimizer step does, apart from its images.
+
+    Attributes:
+        sh_degree: bands of spherical harmonics in use.
+        rates: learning rate of each attribute.
+        betas, eps: Adam's.
+        ssim_lambda: share of 1 - SSIM in the loss.
+        opacity_reg, scale_reg: weight of the mean opacity, and of the mean scale, of all rows.
+    """
+
+    sh_degree: int
+    rates: Mapping[str, float]
+    betas: tuple[float, float]
+    eps: float
+    ssim_lambda: float
+    opacity_reg: float = 0.0
+    scale_reg: float = 0.0
+
+
+class Model(RowOperations, Protocol):
+    """Rows that can be looked at and saved, wherever they live."""
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        """The parameters that are on the device: at least what culling reads."""
+        ...
+
+    @property
+    def sh_degree(self) -> int:
+        """The highest degree of spherical harmonics that ``shN`` has room for."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint holds of it, not copied."""
+        ...
+
+
+class Backend(Protocol):
+    """Renders batches and updates a model from them."""
+
+    @property
+    def model(self) -> Model:
+        """The rows."""
+        ...
+
+    def step(
+        self,
+        batch: Sequence[tuple[View, Tensor]],
+        settings: StepSettings,
+        observe: Observe,
+        *,
+        upcoming: Sequence[View] = (),
+    ) -> Tensor:
+        """One optimizer update from the mean loss of a batch.
+
+        Args:
+            batch: views on the model's device with their photographs, (H, W, 3) uint8 there.
+            settings: rates and weights of this step.
+            observe: told about each view.
+            upcoming: views of the next batch, as far as known: a hint that changes no result.
+
+        Returns:
+            () the loss, on the device: reading it synchronises.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Wait for work in the background, so that the rows may be read, edited or saved."""
+        ...

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device memory for rows that come and go, taken once and reused."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_HEADROOM = 1.25
+
+
+class RowBuffer:
+    """(slots, width) float32 that grows in coarse steps and never shrinks.
+
+    Contents are lost when it grows, which happens between batches only.
+    """
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self._width = width
+        self._device = device
+        self._rows = torch.empty((0, width), device=device)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes held."""
+        return self._rows.numel() * self._rows.element_size()
+
+    def of(self, n_slots: int) -> Tensor:
+        """The whole buffer, of at least ``n_slots`` slots."""
+        if n_slots > len(self._rows):
+            self._rows = self._rows[:0]  # given back before more is asked for
+            grown = int(n_slots * _HEADROOM)
+            self._rows = torch.empty((grown, self._width), device=self._device)
+        return self._rows

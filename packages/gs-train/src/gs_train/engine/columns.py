@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attributes that share a row of appearance."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def columns(rows: Tensor) -> dict[str, Tensor]:
+    """Views of ``sh0`` (R, 1, 3) and ``shN`` (R, K, 3) in rows of 3 + 3K floats, (R, 3 + 3K)."""
+    n, width = rows.shape
+    rest = rows[:, 3:]
+    k = width // 3 - 1
+    sh_n = rest.unflatten(1, (k, 3)) if k else rest.reshape(n, 0, 3)
+    return {"sh0": rows[:, :3].unflatten(1, (1, 3)), "shN": sh_n}

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One microbatch through the renderer: image, loss, gradients of its rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gs_train.engine.backend import Observe, StepSettings
+from gs_train.engine.microbatches import Microbatch
+from gs_train.loss import Crop, photometric_loss
+from gs_train.renderers import Renderer, Splats
+from gs_train.renderers.protocol import Rect
+
+
+@dataclass
+class _Half:
+    """What densification reads of a view whose crops are still being drawn."""
+
+    left: int
+    ids: list[Tensor]
+    splats: list[Splats]
+
+
+class Drawing:
+    """Draws the microbatches of one batch and tells densification about whole views.
+
+    Statistics are per view: the crops of one add gradient vectors before the norm is taken.
+    """
+
+    def __init__(
+        self, renderer: Renderer, settings: StepSettings, observe: Observe, batch_size: int
+    ) -> None:
+        self._renderer = renderer
+        self._settings = settings
+        self._observe = observe
+        self._batch_size = batch_size
+        self._halves: dict[int, _Half] = {}
+
+    def draw(
+        self, microbatch: Microbatch, truth: Tensor, ids: Tensor, leaves: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Its share of the batch's loss; fills the leaves' gradients.
+
+        Args:
+            truth: (H, W, 3) uint8 of the whole view.
+            ids: (R,) rows.
+            leaves: the six attributes of these rows.
+        """
+        crop = microbatch.crop
+        if not len(ids):  # black, and nothing can change that
+            black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
+            loss = self._loss(black, truth, crop)
+            self._note(microbatch, ids, None)
+            return loss
+        splats = self._renderer.project(leaves, crop.view, sh_degree=self._settings.sh_degree)
+        splats.means2d.retain_grad()
+        loss = self._try(splats, truth, crop)
+        self._note(microbatch, ids, splats)
+        return loss
+
+    def _try(self, splats: Splats, truth: Tensor, crop: Crop) -> Tensor:
+        """Draw; where the device's memory does not suffice, draw the two halves of the crop."""
+        try:
+            return self._draw(splats, truth, crop)
+        except torch.OutOfMemoryError:
+            pass
+        torch.cuda.empty_cache()
+        # Whatever arrived of the failed pass must not count twice: none of it reached the leaves,
+        # because the backward pass allocates before it accumulates into them.
+        splats.shifted.clear()
+        try:
+            return sum(
+                (
+                    self._draw(splats, truth, half, keep=k == 0)
+                    for k, half in enumerate(_halves(crop))
+                ),
+                start=torch.zeros((), device=truth.device),
+            )
+        except torch.OutOfMemoryError as error:
+            raise torch.OutOfMemoryError(
+                f"view {crop.view.name} needs more device memory than there is, even in two halves: "
+                f"it sees {len(splats.depths):,} Gaussians; use a smaller --max-side, or a smaller cap"
+            ) from error
+
+    def _draw(self, splats: Splats, truth: Tensor, crop: Crop, *, keep: bool = False) -> Tensor:
+        whole = crop.rect == crop.view.rect
+        image, _ = self._renderer.rasterize(splats, None if whole else crop.rect)
+        loss = self._loss(image, truth, crop)
+        loss.backward(retain_graph=keep)
+        return loss.detach()
+
+    def _loss(self, image: Tensor, truth: Tensor, crop: Crop) -> Tensor:
+        rect = crop.rect
+        part = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
+        return photometric_loss(image, part, crop, self._settings.ssim_lambda) / self._batch_size
+
+    def _note(self, microbatch: Microbatch, ids: Tensor, splats: Splats | None) -> None:
+        if microbatch.is_whole:
+            if splats is not None:
+                self._observe(ids, splats)
+            return
+        half = self._halves.setdefault(microbatch.index, _Half(microbatch.n_crops, [], []))
+        half.left -= 1
+        if splats is not None:
+            half.ids.append(ids)
+            half.splats.append(_statistics_of(splats))
+        if not half.left:
+            del self._halves[microbatch.index]
+            if half.ids:
+                self._observe(*_joined(half))
+
+
+def _halves(crop: Crop) -> tuple[Crop, Crop]:
+    """The crop cut across its longer side."""
+    core = crop.core
+    if core.width >= core.height:
+        x = (core.x0 + core.x1) // 2
+        parts = Rect(core.x0, core.y0, x, core.y1), Rect(x, core.y0, core.x1, core.y1)
+    else:
+        y = (core.y0 + core.y1) // 2
+        parts = Rect(core.x0, core.y0, core.x1, y), Rect(core.x0, y, core.x1, core.y1)
+    return Crop(crop.view, parts[0]), Crop(crop.view, parts[1])
+
+
+def _statistics_of(splats: Splats) -> Splats:
+    """The same without the graph: positions with their gradient, extents, absgrad."""
+    kept = copy.copy(splats)
+    kept.means2d = splats.means2d.detach()
+    kept.means2d.grad = splats.means2d.grad
+    return kept
+
+
+def _joined(half: _Half) -> tuple[Tensor, Splats]:
+    """The rows of several crops as one view's: gradients add, extents are the view's anyway."""
+    ids, place = torch.cat(half.ids).unique(return_inverse=True)
+    splats = copy.copy(half.splats[0])
+
+    def added(parts: list[Tensor | None]) -> Tensor:
+        total = torch.zeros((len(ids), 2), device=ids.device)
+        start = 0
+        for part, of in zip(parts, half.ids):
+            if part is not None:
+                total.index_add_(0, place[start : start + len(of)], part)
+            start += len(of)
+        return total
+
+    splats.means2d = torch.zeros((len(ids), 2), device=ids.device)
+    splats.means2d.grad = added([part.means2d.grad for part in half.splats])
+    splats.radii = torch.zeros((len(ids), 2), dtype=torch.int32, device=ids.device)
+    splats.radii[place] = torch.cat([part.radii for part in half.splats])
+    if half.splats[0].shifted:
+        shifted = torch.zeros((len(ids), 2), device=ids.device)
+        shifted.absgrad = added([part.absgrad for part in half.splats])  # type: ignore[attr-defined]
+        splats.shifted = [shifted]
+    return ids, splats

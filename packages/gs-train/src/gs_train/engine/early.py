@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far one optimizer step can move a row, so that the next batch can be culled before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import gs_cull
+
+
+def largest_move(
+    rates: Mapping[str, float], betas: tuple[float, float], step: int
+) -> gs_cull.Inflate | None:
+    """Bounds on what Adam's step ``step`` can add to one component.
+
+    With g the gradients so far, Adam moves by lr m^ / sqrt(v^) at most. By Cauchy and Schwarz
+    |m| <= sqrt(sum of (1 - b1)^2 b1^(2 k) / ((1 - b2) b2^k)) sqrt(v), a geometric series in b1^2 / b2:
+
+        |step| <= lr (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) sqrt(1 - b2^t) / (1 - b1^t)
+
+    which is 7.3 lr for the usual betas and large t. It holds whatever a row's history, epsilon and
+    forgotten moments included.
+
+    Returns:
+        None where there is no bound: b1^2 >= b2.
+    """
+    b1, b2 = betas
+    if b1 * b1 >= b2:
+        return None
+    correction = math.sqrt(1.0 - b2**step) / (1.0 - b1**step)
+    reach = (1.0 - b1) / math.sqrt((1.0 - b2) * (1.0 - b1 * b1 / b2)) * correction
+    # Rounding of the step itself and of the value it is added to.
+    reach *= 1.0 + 1e-5
+    return gs_cull.Inflate(
+        **{name: rates[name] * reach for name in ("means", "scales", "quats", "opacities")}
+    )

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend of a preset, around new rows or those of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gs_adam
+from gs_train.engine.backend import Backend
+from gs_train.engine.in_device import InDevice
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.naive import HostMirrorAdam
+from gs_train.engine.pipeline import Engine
+from gs_train.engine.presets import Preset
+from gs_train.gaussians import Gaussians
+from gs_train.renderers import Renderer, Rows
+
+
+def make_backend(
+    preset: Preset,
+    rows: Rows | None,
+    tensors: Mapping[str, Tensor] | None,
+    *,
+    renderer: Renderer,
+    semantics: str,
+    mem_limit: float,
+    most_rows: int | None = None,
+    seed: int = 0,
+) -> Backend:
+    """Build what a preset names.
+
+    Args:
+        preset: which.
+        rows: the first Gaussians; or None with
+        tensors: what ``Backend.model.tensors()`` gave.
+        renderer: decides the device.
+        semantics: ``dense`` or ``sparse``.
+        mem_limit: share of the scene above which a preset that splits views does.
+        most_rows: of one microbatch, where memory sets the limit.
+        seed: of the search for an order.
+    """
+    device = renderer.device
+    if preset.placement != "split":
+        make = _optimizer_factory(preset, device)
+        if rows is not None:
+            return InDevice(Gaussians(rows, device=device, make_optimizer=make), renderer)
+        assert tensors is not None
+        model = Gaussians.from_tensors(tensors, device=device, make_optimizer=make)
+        return InDevice(model, renderer)
+    host = preset.host_semantics(semantics)
+    if rows is not None:
+        offloaded = OffloadedGaussians(rows, device=device, semantics=host)
+    else:
+        assert tensors is not None
+        offloaded = OffloadedGaussians.from_tensors(tensors, device=device, semantics=host)
+    share = mem_limit if preset.split_share is not None else None
+    return Engine(offloaded, renderer, preset, most_rows=most_rows, most_share=share, seed=seed)
+
+
+def _optimizer_factory(
+    preset: Preset, device: torch.device
+) -> Callable[[list[dict[str, Any]]], torch.optim.Optimizer]:
+    """Dense Adam: torch's fused one on a GPU, this project's one-pass one on the host."""
+
+    def make(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        if preset.placement == "mirror":
+            return HostMirrorAdam(groups, eps=1e-15)
+        if device.type == "cuda":
+            return torch.optim.Adam(groups, eps=1e-15, fused=True)
+        return gs_adam.HostAdam(groups, eps=1e-15, semantics="dense")
+
+    return make

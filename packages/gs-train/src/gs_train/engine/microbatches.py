@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one pass of the renderer draws: a view, or a crop of one that would be too much at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import gs_cull
+from gs_train.loss import Crop
+from gs_train.renderers import Renderer, View
+from gs_train.renderers.protocol import Rect
+from gs_train.ssim import HALO
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """One view or crop.
+
+    Attributes:
+        index: of its view in the batch.
+        crop: what it answers for.
+        n_crops: how many the view was cut into; 1 when it is whole.
+    """
+
+    index: int
+    crop: Crop
+    n_crops: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        return self.n_crops == 1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Microbatches of a batch and the rows that each sees.
+
+    Attributes:
+        microbatches: in the order of the views.
+        ids: (U,) int32 sorted union.
+        mask: (U, ceil(M / 32)) int32: bit m says that microbatch m sees the row.
+        counts: (M,) visible rows, on the host.
+    """
+
+    microbatches: tuple[Microbatch, ...]
+    ids: Tensor
+    mask: Tensor
+    counts: tuple[int, ...]
+
+
+def look(
+    geometry: Mapping[str, Tensor],
+    views: Sequence[View],
+    renderer: Renderer,
+    *,
+    most_rows: int | None = None,
+    inflate: gs_cull.Inflate | None = None,
+) -> Seen:
+    """Find what a batch sees, and cut views that see more than ``most_rows``.
+
+    Args:
+        geometry: the model's parameters on the device.
+        views: one or more.
+        renderer: whose culling rules hold.
+        most_rows: rows of one microbatch at most; None for no limit. A single column of an image
+            is not cut further, so that nothing is ever left out.
+        inflate: see :func:`gs_cull.cull`.
+
+    Cost: one cull, one more where a view is cut, and one for each such view. Synchronises.
+    """
+    whole = [Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views)]
+    seen = _cull(geometry, whole, renderer, inflate)
+    if most_rows is None or max(seen.counts, default=0) <= most_rows:
+        return seen
+    cut: list[Microbatch] = []
+    for microbatch, count in zip(whole, seen.counts):
+        if count <= most_rows:
+            cut.append(microbatch)
+        else:
+            cut += _cut(geometry, microbatch, count, renderer, most_rows)
+    return _cull(geometry, cut, renderer, inflate)
+
+
+def _cull(
+    geometry: Mapping[str, Tensor],
+    microbatches: Sequence[Microbatch],
+    renderer: Renderer,
+    inflate: gs_cull.Inflate | None,
+) -> Seen:
+    crops = [microbatch.crop for microbatch in microbatches]
+    rects = None
+    if not all(microbatch.is_whole for microbatch in microbatches):
+        rects = np.array([[*vars(crop.rect).values()] for crop in crops], np.int32)
+    visible = gs_cull.cull(
+        *_arrays(geometry),
+        torch.stack([crop.view.viewmat for crop in crops]),
+        torch.stack([crop.view.K for crop in crops]),
+        np.array([crop.view.width for crop in crops]),
+        np.array([crop.view.height for crop in crops]),
+        opacities=geometry["opacities"].detach(),
+        rects=rects,
+        inflate=inflate,
+        **renderer.options._asdict(),
+    )
+    counts = tuple(int(n) for n in visible.counts.tolist())
+    return Seen(tuple(microbatches), visible.ids, visible.mask, counts)
+
+
+def _cut(
+    geometry: Mapping[str, Tensor],
+    microbatch: Microbatch,
+    count: int,
+    renderer: Renderer,
+    most_rows: int,
+) -> list[Microbatch]:
+    """The view in as few parts as keep each below the limit, cut across its longer side."""
+    view = microbatch.crop.view
+    axis, length = ("x", view.width) if view.width >= view.height else ("y", view.height)
+    most = max(1, length // (4 * HALO))  # a part is not much smaller than its halo
+    n = min(max(2, -(-count // most_rows)), most)
+    while True:
+        split = gs_cull.balanced_split(
+            *_arrays(geometry),
+            view.viewmat,
+            view.K,
+            view.width,
+            view.height,
+            opacities=geometry["opacities"].detach(),
+            n=n,
+            axis=axis,
+            halo=HALO,
+            **renderer.options._asdict(),
+        )
+        if split.counts.max() <= most_rows or n >= most:
+            break
+        n = min(2 * n, most)
+    cores = [Rect(*(int(x) for x in part)) for part in split.parts]
+    return [Microbatch(microbatch.index, Crop(view, core), len(cores)) for core in cores]
+
+
+def _arrays(geometry: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(geometry[name].detach() for name in ("means", "scales", "quats"))  # type: ignore[return-value]

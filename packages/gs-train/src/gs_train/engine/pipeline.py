@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine: batches whose appearance rows live in host memory.
+
+While the device renders microbatch i, rows of i + 1 arrive and complete gradients of i - 1 leave;
+the host optimizer updates their rows beside both. A preset chooses the order, what stays on the
+device, and how the host optimizer treats rows that nobody sees; what is computed is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import gs_order
+from gs_cull import Inflate
+from gs_train.engine.backend import Observe, StepSettings
+from gs_train.engine.buffers import RowBuffer
+from gs_train.engine.columns import columns
+from gs_train.engine.drawing import Drawing
+from gs_train.engine.early import largest_move
+from gs_train.engine.lanes import Lanes
+from gs_train.engine.loads import Loads
+from gs_train.engine.microbatches import Seen, look
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.presets import Preset
+from gs_train.engine.stores import Stores
+from gs_train.engine.sums import CompactSum, ReturningSum
+from gs_train.renderers import Renderer, View
+
+_AHEAD = 1  # microbatches that loads run ahead of rendering
+_RING_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A batch that can run: what it sees, in which order, and what moves."""
+
+    names: tuple[str, ...]
+    edits: int
+    seen: Seen
+    plan: gs_order.Plan
+
+
+class Engine:
+    """A `Backend` for models whose appearance is in host memory.
+
+    Args:
+        model: the rows.
+        renderer: draws them, on the model's device.
+        preset: how.
+        most_rows: of one microbatch: views that see more are cut into crops; None for no limit.
+        most_share: the same as a share of all rows.
+        seed: of the search for an order.
+    """
+
+    def __init__(
+        self,
+        model: OffloadedGaussians,
+        renderer: Renderer,
+        preset: Preset,
+        *,
+        most_rows: int | None = None,
+        most_share: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self._renderer = renderer
+        self._preset = preset
+        self._most_rows = most_rows
+        self._most_share = most_share
+        self._seed = seed
+        self._lanes = Lanes(model.device)
+        width = model.host.width
+        self._values = (RowBuffer(width, model.device), RowBuffer(width, model.device))
+        self._gradients = (RowBuffer(width, model.device), RowBuffer(width, model.device))
+        self._loads = Loads(model.host, self._lanes, _RING_BYTES)
+        self._stores = Stores(model.host, self._lanes, _RING_BYTES)
+        self._next: _Batch | None = None
+
+    def step(
+        self,
+        batch: Sequence[tuple[View, Tensor]],
+        settings: StepSettings,
+        observe: Observe,
+        *,
+        upcoming: Sequence[View] = (),
+    ) -> Tensor:
+        """See `Backend.step`."""
+        host = self.model.host
+        self._set_options(settings)
+        ready = self._prepared([view for view, _ in batch])
+        step = host.begin()
+        self._begin_untouched(ready, step)
+        loss = self._run(ready, batch, settings, observe, step, upcoming)
+        self._update_geometry(ready, settings)
+        host.end(step)
+        if self._next is not None:
+            self._loads.begin(self._next.plan)
+        return loss
+
+    def finish(self) -> None:
+        """See `Backend.finish`."""
+        self._forget_next()
+        self._stores.finish()
+        self.model.host.rest()
+
+    # -- before a batch ------------------------------------------------------------------------
+
+    def _prepared(self, views: Sequence[View]) -> _Batch:
+        """The batch as it was prepared early, when that still holds, or prepared now."""
+        early, self._next = self._next, None
+        if early is not None:
+            if (
+                early.names == tuple(view.name for view in views)
+                and early.edits == self.model.edits
+            ):
+                return early
+            self._loads.drop()
+        ready = self._prepare(views, None)
+        self._loads.begin(ready.plan)
+        return ready
+
+    def _prepare(self, views: Sequence[View], inflate: Inflate | None) -> _Batch:
+        limits = [self._most_rows] if self._most_rows is not None else []
+        if self._most_share is not None:
+            limits.append(max(1, int(self._most_share * self.model.n_rows)))
+        most = min(limits, default=None)
+        seen = look(self.model.params, views, self._renderer, most_rows=most, inflate=inflate)
+        n = len(seen.microbatches)
+        order = np.arange(n)
+        if self._preset.order == "tsp" and n > 2 and len(seen.ids):
+            order = np.asarray(gs_order.order(seen.mask, n_views=n, seed=self._seed))
+        plan = gs_order.plan(seen.ids, seen.mask, order, retain=self._preset.retain, ahead=_AHEAD)
+        names = tuple(view.name for view in views)
+        return _Batch(names, self.model.edits, seen, plan)
+
+    def _prepare_next(self, upcoming: Sequence[View], settings: StepSettings) -> None:
+        """Cull, order and plan the next batch beside this one's rendering."""
+        if not upcoming or not self._preset.early_cull:
+            return
+        inflate = largest_move(settings.rates, settings.betas, self.model.host.adam.step_count)
+        if inflate is None:
+            return
+        self._lanes.wait("cull", self._edited)
+        with self._lanes.on("cull"):
+            self._next = self._prepare(upcoming, inflate)
+        self._culled = self._lanes.mark("cull")
+
+    def _forget_next(self) -> None:
+        if self._next is not None:
+            self._next = None
+            self._loads.drop()
+
+    # -- a batch -------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        ready: _Batch,
+        batch: Sequence[tuple[View, Tensor]],
+        settings: StepSettings,
+        observe: Observe,
+        step: int,
+        upcoming: Sequence[View],
+    ) -> Tensor:
+        plan, lanes = ready.plan, self._lanes
+        host_plan = plan.to_host()
+        drawing = Drawing(self._renderer, settings, observe, len(batch))
+        values = [buffer.of(plan.n_slots) for buffer in self._used(self._values)]
+        gradients = [buffer.of(plan.n_slots) for buffer in self._used(self._gradients)]
+        self._geometry_sum = CompactSum(ready.seen.ids, self.model.params)
+        returning = ReturningSum(plan.ids["returning"].values, self.model.host.width)
+        loss = torch.zeros((), device=self.model.device)
+        drawn: list[torch.cuda.Event | None] = []
+        stored: list[torch.cuda.Event | None] = []
+        loaded: list[torch.cuda.Event | None] = []
+        self._edited = lanes.mark("compute")
+        lanes.wait("load", self._edited)
+
+        def load(i: int) -> None:
+            # The slots that it fills were last read by microbatch i - 2.
+            if i >= 1 + _AHEAD:
+                lanes.wait("load", drawn[i - 1 - _AHEAD])
+            before = values[(i - 1) % 2] if len(values) == 2 and i else None
+            self._loads.bring(i, values[i % len(values)], before)
+            loaded.append(lanes.mark("load"))
+
+        load(0)
+        for i in range(len(plan)):
+            if i + 1 < len(plan):
+                load(i + 1)
+            lanes.wait("compute", loaded[i])
+            if i >= 1 + _AHEAD:
+                lanes.wait("compute", stored[i - 1 - _AHEAD])
+            part = plan[i]
+            slots, own = part.slots.long(), gradients[i % len(gradients)]
+            self._clear(part, own, gradients[(i - 1) % len(gradients)])
+            microbatch = ready.seen.microbatches[part.view]
+            leaves = self._leaves(part.visible, slots, values[i % len(values)])
+            loss += drawing.draw(microbatch, batch[microbatch.index][1], part.visible, leaves)
+            self._add(part.visible, slots, leaves, own)
+            returning.complete(part.final, own, part.slots_of("final").long())
+            if plan.counts["returning"][i]:
+                returning.put(part.returning, own, part.slots_of("returning").long())
+            drawn.append(lanes.mark("compute"))
+            lanes.wait("store", drawn[i])
+            self._stores.send(own, part.slots_of("final"), host_plan.wait().final[i], step=step)
+            stored.append(lanes.mark("store"))
+            if i == 0:
+                self._prepare_next(upcoming, settings)
+        for event in stored[-2:]:
+            lanes.wait("compute", event)
+        return loss
+
+    def _used(self, buffers: tuple[RowBuffer, RowBuffer]) -> tuple[RowBuffer, ...]:
+        """Two that take turns where rows are kept from one microbatch to the next only."""
+        return buffers if self._preset.retain == "previous" else buffers[:1]
+
+    def _leaves(self, ids: Tensor, slots: Tensor, values: Tensor) -> dict[str, Tensor]:
+        rows = ids.long()
+        leaves = {
+            name: param.detach().index_select(0, rows).requires_grad_()
+            for name, param in self.model.params.items()
+        }
+        for name, part in columns(values).items():
+            leaves[name] = part.index_select(0, slots).requires_grad_()
+        return leaves
+
+    def _add(
+        self, ids: Tensor, slots: Tensor, leaves: dict[str, Tensor], gradients: Tensor
+    ) -> None:
+        self._geometry_sum.add(ids, leaves)
+        for name, part in columns(gradients).items():
+            gradient = leaves[name].grad
+            if gradient is not None:
+                part.index_add_(0, slots, gradient)
+
+    def _clear(self, part: gs_order.plan_steps.Step, own: Tensor, before: Tensor) -> None:
+        """Gradient sums of rows that have just arrived start at zero; kept ones are carried over."""
+        own.index_fill_(0, part.slots_of("load").long(), 0.0)
+        sources = part.retain_sources
+        if len(sources):
+            kept = before.index_select(0, sources.long())
+            own.index_copy_(0, part.slots_of("retain").long(), kept)
+
+    # -- updates -------------------------------------------------------------------------------
+
+    def _set_options(self, settings: StepSettings) -> None:
+        for group in self.model.geometry.optimizer.param_groups:
+            group["lr"] = settings.rates[group["name"]]
+            group["betas"] = settings.betas
+            group["eps"] = settings.eps
+        self.model.host.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
+
+    def _begin_untouched(self, ready: _Batch, step: int) -> None:
+        """Dense: rows that no view sees are updated first, waiting for nothing (CLM 4.2.2)."""
+        host = self.model.host
+        if host.adam.semantics != "dense" or not self._preset.overlapped:
+            return
+        untouched = torch.ones(host.n_rows, dtype=torch.bool, device=self.model.device)
+        untouched[ready.seen.ids.long()] = False
+        host.worker.submit(untouched.cpu(), None, step=step)
+
+    def _update_geometry(self, ready: _Batch, settings: StepSettings) -> None:
+        if self._next is not None:
+            self._lanes.wait("compute", self._culled)
+        n = self.model.n_rows
+        penalties = {
+            "opacities": ("sigmoid", settings.opacity_reg / n),
+            "scales": ("exp", settings.scale_reg / (3 * n)),
+        }
+        geometry = self.model.geometry
+        sums = self._geometry_sum
+        geometry.optimizer.step(
+            sums.ids,
+            [sums.of[group["name"]] for group in geometry.optimizer.param_groups],
+            penalties=[penalties.get(group["name"]) for group in geometry.optimizer.param_groups],
+        )
