@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,45 +54,46 @@ class Drawing:
         crop = microbatch.crop
         if not len(ids):  # black, and nothing can change that
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
-            loss = self._loss(black, truth, crop)
             self._note(microbatch, ids, None)
-            return loss
-        splats = self._renderer.project(leaves, crop.view, sh_degree=self._settings.sh_degree)
-        splats.means2d.retain_grad()
-        loss = self._try(splats, truth, crop)
+            return self._loss(black, truth, crop)
+        try:
+            loss, splats = self._pass(leaves, truth, (crop,))
+        except torch.OutOfMemoryError:
+            loss, splats = self._in_halves(leaves, truth, crop)
         self._note(microbatch, ids, splats)
         return loss
 
-    def _try(self, splats: Splats, truth: Tensor, crop: Crop) -> Tensor:
-        """Draw; where the device's memory does not suffice, draw the two halves of the crop."""
+    def _pass(
+        self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
+    ) -> tuple[Tensor, Splats]:
+        """Project once, draw each crop, and add up loss and gradients."""
+        view = crops[0].view
+        splats = self._renderer.project(leaves, view, sh_degree=self._settings.sh_degree)
+        splats.means2d.retain_grad()
+        total = torch.zeros((), device=truth.device)
+        for k, crop in enumerate(crops):
+            rect = None if crop.rect == view.rect else crop.rect
+            image, _ = self._renderer.rasterize(splats, rect)
+            loss = self._loss(image, truth, crop)
+            loss.backward(retain_graph=k + 1 < len(crops))
+            total += loss.detach()
+        return total, splats
+
+    def _in_halves(
+        self, leaves: Mapping[str, Tensor], truth: Tensor, crop: Crop
+    ) -> tuple[Tensor, Splats]:
+        """Once more after the device's memory did not suffice, half of the pixels at a time."""
+        for leaf in leaves.values():
+            leaf.grad = None  # whatever the pass that failed had left there
+        if truth.is_cuda:
+            torch.cuda.empty_cache()
         try:
-            return self._draw(splats, truth, crop)
-        except torch.OutOfMemoryError:
-            pass
-        torch.cuda.empty_cache()
-        # Whatever arrived of the failed pass must not count twice: none of it reached the leaves,
-        # because the backward pass allocates before it accumulates into them.
-        splats.shifted.clear()
-        try:
-            return sum(
-                (
-                    self._draw(splats, truth, half, keep=k == 0)
-                    for k, half in enumerate(_halves(crop))
-                ),
-                start=torch.zeros((), device=truth.device),
-            )
+            return self._pass(leaves, truth, _halves(crop))
         except torch.OutOfMemoryError as error:
             raise torch.OutOfMemoryError(
-                f"view {crop.view.name} needs more device memory than there is, even in two halves: "
-                f"it sees {len(splats.depths):,} Gaussians; use a smaller --max-side, or a smaller cap"
+                f"view {crop.view.name} needs more device memory than there is, even in halves: it "
+                f"shows {len(leaves['means']):,} Gaussians; use a smaller --max-side or --cap"
             ) from error
-
-    def _draw(self, splats: Splats, truth: Tensor, crop: Crop, *, keep: bool = False) -> Tensor:
-        whole = crop.rect == crop.view.rect
-        image, _ = self._renderer.rasterize(splats, None if whole else crop.rect)
-        loss = self._loss(image, truth, crop)
-        loss.backward(retain_graph=keep)
-        return loss.detach()
 
     def _loss(self, image: Tensor, truth: Tensor, crop: Crop) -> Tensor:
         rect = crop.rect

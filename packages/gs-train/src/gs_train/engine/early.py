@@ -14,8 +14,8 @@ def largest_move(
 ) -> gs_cull.Inflate | None:
     """Bounds on what Adam's step ``step`` can add to one component.
 
-    With g the gradients so far, Adam moves by lr m^ / sqrt(v^) at most. By Cauchy and Schwarz
-    |m| <= sqrt(sum of (1 - b1)^2 b1^(2 k) / ((1 - b2) b2^k)) sqrt(v), a geometric series in b1^2 / b2:
+    Adam moves by lr m^ / sqrt(v^) at most. By Cauchy and Schwarz
+    |m| <= sqrt(sum over k of (1 - b1)^2 b1^(2 k) / ((1 - b2) b2^k)) sqrt(v), a geometric series:
 
         |step| <= lr (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) sqrt(1 - b2^t) / (1 - b1^t)
 

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import gs_pinned
 from gs_order import Plan
+from gs_order.ragged import Ragged
 from gs_train.engine.columns import columns
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
 
 CHUNK_BYTES = 32 << 20
-"""Rows are caught up and sent in pieces of this size, so that the link starts early (GS-Scale 4.2)."""
+"""Rows are caught up and sent in such pieces, so that the link starts early (GS-Scale 4.2)."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Loads:
         self._ring: gs_pinned.Ring | None = None
         self._ring_bytes = ring_bytes
         self._plan: Plan | None = None
-        self._ids: np.ndarray | None = None
+        self._ids: Ragged | None = None
         self._waiting: deque[_Chunk] = deque()  # not given to the worker yet
         self._working: deque[_Chunk] = deque()
         self._passing: deque[tuple[torch.cuda.Event | None, gs_pinned.RingSlot]] = deque()

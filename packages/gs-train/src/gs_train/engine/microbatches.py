@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -120,7 +121,8 @@ def _cut(
 ) -> list[Microbatch]:
     """The view in as few parts as keep each below the limit, cut across its longer side."""
     view = microbatch.crop.view
-    axis, length = ("x", view.width) if view.width >= view.height else ("y", view.height)
+    axis: Literal["x", "y"] = "x" if view.width >= view.height else "y"
+    length = max(view.width, view.height)
     most = max(1, length // (4 * HALO))  # a part is not much smaller than its halo
     n = min(max(2, -(-count // most_rows)), most)
     while True:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import gs_adam
 import gs_order
 from gs_cull import Inflate
 from gs_train.engine.backend import Observe, StepSettings
@@ -239,7 +240,7 @@ class Engine:
                 part.index_add_(0, slots, gradient)
 
     def _clear(self, part: gs_order.plan_steps.Step, own: Tensor, before: Tensor) -> None:
-        """Gradient sums of rows that have just arrived start at zero; kept ones are carried over."""
+        """Sums of rows that have just arrived start at zero; those of kept rows are carried."""
         own.index_fill_(0, part.slots_of("load").long(), 0.0)
         sources = part.retain_sources
         if len(sources):
@@ -272,10 +273,11 @@ class Engine:
             "opacities": ("sigmoid", settings.opacity_reg / n),
             "scales": ("exp", settings.scale_reg / (3 * n)),
         }
-        geometry = self.model.geometry
-        sums = self._geometry_sum
-        geometry.optimizer.step(
+        adam, sums = self.model.geometry.optimizer, self._geometry_sum
+        assert isinstance(adam, gs_adam.DeviceAdam)
+        names = [group["name"] for group in adam.param_groups]
+        adam.step(
             sums.ids,
-            [sums.of[group["name"]] for group in geometry.optimizer.param_groups],
-            penalties=[penalties.get(group["name"]) for group in geometry.optimizer.param_groups],
+            [sums.of[name] for name in names],
+            penalties=[penalties.get(name) for name in names],
         )
