@@ -26,7 +26,6 @@ class BatchRows:
         visible: sum over the views of the rows that each sees.
         union: rows that any view sees.
         largest: of the view that sees most.
-        pair: of the two consecutive views that see most together.
         loaded: what crosses the link when only consecutive views share rows.
         held: most rows on the device at once when rows stay to their last use.
         intersections: pairs of a row and a tile of 16 x 16 pixels that it touches, of the view that
@@ -36,7 +35,6 @@ class BatchRows:
     visible: float
     union: float
     largest: float
-    pair: float
     loaded: float
     held: float
     intersections: float
@@ -180,20 +178,16 @@ def _count(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
         **renderer.options._asdict(),
     )
     if not len(visible):
-        return BatchRows(0, 0, 0, 0, 0, 0, 0)
+        return BatchRows(0, 0, 0, 0, 0, 0)
     counts = visible.counts.cpu().numpy()
     ids, mask = visible.ids.cpu(), visible.mask.cpu()
     order = gs_order.order(mask, n_views=len(views), method="tsp")
     previous = gs_order.plan(ids, mask, order, retain="previous")
     last_use = gs_order.plan(ids, mask, order, retain="last_use", ahead=1)
-    union_of_pairs = [
-        len(previous[i].load) + int(counts[previous.order[i - 1]]) for i in range(1, len(views))
-    ]
     return BatchRows(
         visible=float(counts.sum()),
         union=float(len(visible)),
         largest=float(counts.max()),
-        pair=float(max([*union_of_pairs, counts.max()])),
         loaded=float(previous.counts["load"].sum()),
         held=float(last_use.n_slots),
         intersections=float(_intersections(rows, views[int(counts.argmax())], renderer)),

@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Presets, what they need, and which of them auto takes. Bytes are compared with real tensors."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import gs_adam
+import gs_cull
+import gs_order
+from gs_train.config import FitConfig
+from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.engine import budget
+from gs_train.engine.budget import Room, largest_n, need, room_least, room_wanted, room_within
+from gs_train.engine.caps import Caps, caps_of
+from gs_train.engine.choose import GROWTH, choose, expected_rows, fit_into, statistics_bytes
+from gs_train.engine.presets import PRESETS, preset_named
+from gs_train.engine.workload import BatchRows, Workload, measure_workload
+from gs_train.errors import InputError
+from gs_train.gaussians import Gaussians
+from gs_train.renderers import View
+from gs_train.renderers.cpu import CpuRenderer
+from gs_train.sizes import parse_bytes
+
+GIB = 2**30
+SEEN = BatchRows(visible=8e5, union=4e5, largest=2.5e5, loaded=6e5, held=4e5, intersections=2e6)
+WORK = Workload(
+    n_rows=10_000_000, sh_degree=3, batch_size=4, width=1920, height=1080, most=SEEN, mean=SEEN
+)
+SPLIT = [preset for preset in PRESETS.values() if preset.placement == "split"]
+PLENTY = Caps(10**15, 10**15)
+
+
+def _config(**options: object) -> FitConfig:
+    return FitConfig(data=Path("a"), out=Path("b"), **options)
+
+
+def _rows(n: int, k: int = 15, seed: int = 0) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(n, *shape, generator=random)
+
+    return {
+        "means": normal(3) + torch.tensor([0.0, 0.0, 6.0]),
+        "scales": normal(3) * 0.3 - 3.0,
+        "quats": normal(4),
+        "opacities": normal(),
+        "sh0": normal(1, 3),
+        "shN": normal(k, 3),
+    }
+
+
+def _views(n: int, width: int = 96, height: int = 64) -> list[View]:
+    views = []
+    for i in range(n):
+        viewmat = torch.eye(4)
+        viewmat[0, 3] = 2.0 * i / n - 1.0
+        K = torch.tensor([[150.0, 0, width / 2], [0, 150.0, height / 2], [0, 0, 1]])
+        views.append(View(f"{i}", viewmat, K, width, height))
+    return views
+
+
+def _bytes(*tensors: Tensor) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+# ---------------------------------------------------------------------- presets
+
+
+def test_every_preset_is_named_after_itself_and_an_option() -> None:
+    assert list(PRESETS) == ["none", "naive", "clm", "gs-scale", "best"]
+    for name, preset in PRESETS.items():
+        assert preset.name == name
+        assert _config(offload=name).offload == name
+        assert preset_named(name) is preset
+
+
+def test_auto_is_no_preset() -> None:
+    with pytest.raises(InputError, match=r"--offload must be auto, none, .*, got auto"):
+        preset_named("auto")
+
+
+def test_sparse_results_need_a_sparse_host_optimizer() -> None:
+    assert PRESETS["best"].host_semantics("sparse") == "sparse"
+    assert PRESETS["best"].host_semantics("dense") == "deferred"
+    assert PRESETS["clm"].host_semantics("dense") == "dense"
+
+
+# ---------------------------------------------------------------------- bytes
+
+
+def test_model_and_optimizer_on_the_device_take_944_bytes_a_row() -> None:
+    parts = need(PRESETS["none"], WORK).device
+    scene = parts["parameters"] + parts["gradients"] + parts["moments"]
+    assert scene == 944 * WORK.n_rows
+    assert parts["densification"] == 8 * WORK.n_rows
+
+
+def test_a_split_scene_takes_132_bytes_a_row_on_the_device_and_580_on_the_host() -> None:
+    for preset in SPLIT:
+        of = need(preset, WORK)
+        assert of.device["parameters"] + of.device["moments"] == 132 * WORK.n_rows
+        assert of.device["gradients"] == 44 * SEEN.union
+        assert of.pinned["parameters"] == 192 * WORK.n_rows
+        assert of.pageable["moments"] + of.pageable["steps of rows"] == 388 * WORK.n_rows
+
+
+def test_row_buffers_are_those_of_the_kind_of_retention() -> None:
+    # 384 bytes a slot, values and gradient, a quarter more than needed.
+    assert need(PRESETS["best"], WORK).device["row buffers"] == 480 * SEEN.held
+    assert need(PRESETS["clm"], WORK).device["row buffers"] == 480 * 2 * SEEN.largest
+    assert need(PRESETS["clm"], WORK).device["returning gradients"] == 192 * 2e5
+
+
+def test_rendering_is_counted_at_the_fuller_of_two_moments() -> None:
+    few = replace(SEEN, intersections=1.0)
+    many = replace(SEEN, intersections=1e9)
+    # 59 + 2 x 48 + 53 floats a row, 72 bytes a pixel, 12 bytes an intersection.
+    expected = 4 * 208 * 250_000 + 72 * 1920 * 1080 + 12
+    assert need(PRESETS["none"], WORK.with_batch(few)).device["rendering"] == expected
+    # 59 + 48 + 30 floats a row, 24 bytes an intersection.
+    expected = 4 * 137 * 250_000 + 24 * 10**9
+    assert need(PRESETS["none"], WORK.with_batch(many)).device["rendering"] == expected
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+def test_bytes_on_the_device_are_those_of_real_tensors(degree: int) -> None:
+    n = 37
+    model = Gaussians(
+        _rows(n, (degree + 1) ** 2 - 1),
+        device="cpu",
+        make_optimizer=lambda groups: torch.optim.Adam(groups, foreach=False),
+    )
+    model.zero_gradients()
+    model.optimizer.step()
+    params = list(model.params.values())
+    moments = [
+        state[key] for state in model.optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")
+    ]
+    work = replace(WORK, sh_degree=degree).with_rows(n)
+    parts = need(PRESETS["none"], work).device
+    assert parts["parameters"] == _bytes(*params)
+    assert parts["gradients"] == _bytes(*(p.grad for p in params))
+    assert parts["moments"] == _bytes(*moments)
+
+
+@pytest.mark.parametrize("degree", [0, 3])
+@pytest.mark.parametrize("preset", SPLIT, ids=lambda preset: preset.name)
+def test_bytes_of_a_split_scene_are_those_of_real_tensors(preset, degree: int) -> None:
+    from gs_train.engine.model import OffloadedGaussians
+
+    n, k = 37, (degree + 1) ** 2 - 1
+    model = OffloadedGaussians(_rows(n, k), device="cpu", semantics=preset.semantics)
+    model.host.end(model.host.begin())
+    model.host.rest()
+    tensors = model.tensors()
+    parts = need(preset, replace(WORK, sh_degree=degree).with_rows(n))
+    assert parts.device["parameters"] == _bytes(*model.params.values())
+    assert parts.pinned["parameters"] == _bytes(tensors["sh0"], tensors["shN"])
+    moments = [
+        values for name, values in tensors.items() if name.startswith("sh") and ".exp_avg" in name
+    ]
+    assert len(moments) == 4
+    assert parts.pageable["moments"] == _bytes(*moments)
+    if preset.semantics == "deferred":
+        assert parts.pageable["steps of rows"] == _bytes(tensors["appearance.last_step"])
+
+
+def test_moments_of_the_geometry_are_those_of_its_optimizer() -> None:
+    n = 37
+    rows = _rows(n)
+    params = [torch.nn.Parameter(rows[k]) for k in ("means", "scales", "quats", "opacities")]
+    adam = gs_adam.DeviceAdam(params)
+    adam.step(torch.arange(3), [torch.ones(3, *p.shape[1:]) for p in params])
+    moments = [state[key] for state in adam.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    assert need(PRESETS["best"], WORK.with_rows(n)).device["moments"] == _bytes(*moments)
+
+
+def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> None:
+    rows, views = _rows(3000), _views(5)
+    visible = gs_cull.cull(
+        rows["means"], rows["scales"], rows["quats"],
+        torch.stack([v.viewmat for v in views]), torch.stack([v.K for v in views]), 96, 64,
+        opacities=rows["opacities"],
+    )  # fmt: skip
+    work = measure_workload(
+        rows, views, CpuRenderer(), n_rows=3000, sh_degree=3, batch_size=5, n_batches=1
+    )
+    assert 0 < work.most.union < 3000
+    order = np.asarray(gs_order.order(visible.mask, n_views=5))
+    for name, retain in (("clm", "previous"), ("best", "last_use")):
+        plan = gs_order.plan(visible.ids, visible.mask, order, retain=retain, ahead=1)
+        ragged = [*plan.ids.values(), *plan.positions.values(), *(plan.slots or {}).values()]
+        arrays = {part.values.data_ptr(): part.values for part in ragged if len(part.values)}
+        early = 2
+        assert need(PRESETS[name], work).device["plans"] == early * _bytes(*arrays.values())
+    masks = _bytes(visible.ids, visible.mask)
+    bits = 4 * -(-3000 // 32)
+    assert need(PRESETS["best"], work).device["culling"] == 2 * masks + bits
+    assert need(PRESETS["clm"], work).device["culling"] == 2 * masks + bits + 3000
+
+
+# ---------------------------------------------------------------------- what views see
+
+
+def test_a_workload_is_what_culling_finds() -> None:
+    rows, views = _rows(4000), _views(6)
+    work = measure_workload(
+        rows, views, CpuRenderer(), n_rows=4000, sh_degree=3, batch_size=6, n_batches=1
+    )
+    seen = [
+        set(
+            gs_cull.visible_ids(
+                rows["means"], rows["scales"], rows["quats"], view.viewmat, view.K, 96, 64,
+                opacities=rows["opacities"],
+            ).tolist()
+        )
+        for view in views
+    ]  # fmt: skip
+    assert len({len(ids) for ids in seen}) > 1
+    assert work.most.visible == sum(len(ids) for ids in seen)
+    assert work.most.union == len(set().union(*seen))
+    assert work.most.largest == max(len(ids) for ids in seen)
+    assert work.most.union <= work.most.loaded <= work.most.visible
+    assert work.most.largest <= work.most.held <= work.most.union
+
+
+def test_intersections_are_the_tiles_that_the_rasterizer_lists() -> None:
+    rows, (view,) = _rows(500), _views(1)
+    work = measure_workload(rows, [view], CpuRenderer(), n_rows=500, sh_degree=3, batch_size=1)
+    splats = CpuRenderer().project(rows, view, sh_degree=3)
+    expected = 0
+    for (x, y), (rx, ry) in zip(splats.means2d.tolist(), splats.radii.tolist()):
+        if rx <= 0 or ry <= 0:
+            continue
+        for tile_y in range(64 // 16):
+            for tile_x in range(96 // 16):
+                across = 16 * tile_x < x + rx and 16 * (tile_x + 1) > x - rx
+                expected += across and 16 * tile_y < y + ry and 16 * (tile_y + 1) > y - ry
+    assert work.most.intersections == expected > work.most.largest
+
+
+def test_more_gaussians_are_smaller_ones_on_the_same_surfaces() -> None:
+    rows, views = _rows(2000), _views(4)
+    options = {"sh_degree": 3, "batch_size": 2, "n_batches": 2}
+    now = measure_workload(rows, views, CpuRenderer(), n_rows=2000, **options)
+    later = measure_workload(rows, views, CpuRenderer(), n_rows=50_000, **options)
+    shrunk = {**rows, "scales": rows["scales"] - np.log(5.0)}
+    same = measure_workload(shrunk, views, CpuRenderer(), n_rows=2000, **options)
+    assert later.mean.visible == pytest.approx(25 * same.mean.visible)
+    assert later.mean.visible < 25 * now.mean.visible
+    assert later.mean.intersections < 25 * now.mean.intersections
+
+
+def test_views_that_see_nothing_are_counted_as_such() -> None:
+    rows, views = _rows(100), _views(3)
+    rows["means"][:, 2] = -5.0
+    work = measure_workload(rows, views, CpuRenderer(), n_rows=100, sh_degree=3, batch_size=2)
+    assert work.most == BatchRows(0, 0, 0, 0, 0, 0)
+    for preset in PRESETS.values():
+        assert fit_into(preset, work, PLENTY) is not None
+
+
+def test_a_batch_may_be_larger_than_the_capture() -> None:
+    work = measure_workload(
+        _rows(500), _views(3), CpuRenderer(), n_rows=500, sh_degree=3, batch_size=40
+    )
+    assert work.most.visible > 10 * work.most.union
+
+
+def test_a_workload_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="there must be rows and views, got 5 and 0"):
+        measure_workload(_rows(5), [], CpuRenderer(), n_rows=5, sh_degree=3, batch_size=1)
+    with pytest.raises(ValueError, match="sh_degree must be 0 to 3, got 4"):
+        replace(WORK, sh_degree=4)
+
+
+# ---------------------------------------------------------------------- what fits
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
+def test_the_largest_n_fits_and_one_more_does_not(preset) -> None:
+    caps = Caps(8 * GIB, 64 * GIB)
+
+    def fits(work: Workload) -> bool:
+        return fit_into(preset, work, caps) is not None
+
+    most = largest_n(preset, WORK, fits)
+    assert most > 1_000_000
+    assert fits(WORK.with_rows(most))
+    assert not fits(WORK.with_rows(most + 1))
+
+
+def test_where_not_one_row_fits_the_largest_n_is_zero() -> None:
+    assert largest_n(PRESETS["none"], WORK, lambda _: False) == 0
+
+
+def test_offloading_trains_more_rows_and_best_most() -> None:
+    caps = Caps(24 * GIB, 1024 * GIB)
+    most = {
+        name: largest_n(preset, WORK, lambda w, p=preset: fit_into(p, w, caps) is not None)
+        for name, preset in PRESETS.items()
+    }
+    assert most["none"] < most["naive"] < most["clm"]
+    assert most["best"] > 4 * most["none"]
+
+
+@pytest.mark.parametrize("preset", SPLIT, ids=lambda preset: preset.name)
+def test_a_smaller_cap_cuts_views_and_keeps_fewer_rows(preset) -> None:
+    wanted, least = room_wanted(preset, WORK), room_least(preset, WORK)
+    full = need(preset, WORK, wanted).device_bytes
+    assert room_within(preset, WORK, full) == wanted
+    tight = need(preset, WORK, least).device_bytes
+    assert room_within(preset, WORK, tight - 1) is None
+    before = wanted
+    for cap in np.linspace(full - 1, tight, 7).astype(int).tolist():
+        room = room_within(preset, WORK, cap)
+        assert room is not None
+        assert need(preset, WORK, room).device_bytes <= cap
+        assert (room.rows, room.slots) <= (before.rows, before.slots)
+        before = room
+    assert before.rows < wanted.rows
+
+
+def test_rows_that_wait_give_way_before_views_are_cut() -> None:
+    best = PRESETS["best"]
+    work = WORK.with_batch(replace(SEEN, held=4e6, union=4e6))
+    enough_for_two_views = need(best, work, Room(250_000, 500_000)).device_bytes
+    room = room_within(best, work, enough_for_two_views)
+    assert room is not None
+    assert room.rows == 250_000
+    assert 500_000 <= room.slots < 500_010
+
+
+def test_what_is_all_on_the_device_cuts_no_view() -> None:
+    none = PRESETS["none"]
+    full = need(none, WORK).device_bytes
+    assert room_within(none, WORK, full) == room_wanted(none, WORK)
+    assert room_within(none, WORK, full - 1) is None
+
+
+def test_gs_scale_cuts_views_above_its_share() -> None:
+    work = WORK.with_batch(replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
+    assert room_wanted(PRESETS["gs-scale"], work).rows == 0.3 * WORK.n_rows
+    assert room_wanted(PRESETS["best"], work).rows == 0.5 * WORK.n_rows
+
+
+def test_a_device_that_is_the_host_needs_room_for_both() -> None:
+    of = need(PRESETS["best"], WORK)
+    both = of.device_bytes + of.host_bytes
+    assert Caps(of.device_bytes, both, shared=True).hold(of)
+    assert not Caps(of.device_bytes, both - 1, shared=True).hold(of)
+    assert Caps(of.device_bytes, of.host_bytes).hold(of)
+    assert not Caps(of.device_bytes - 1, of.host_bytes).hold(of)
+
+
+# ---------------------------------------------------------------------- auto
+
+
+def test_auto_stays_on_the_device_while_the_scene_fits() -> None:
+    full = need(PRESETS["none"], WORK).device_bytes
+    config = _config(cap=WORK.n_rows)
+    chosen = choose(config, WORK, Caps(full, 10**15))
+    assert chosen.preset.name == "none"
+    assert chosen.reason.startswith("all of it fits on the device (9.3 GiB for 10,000,000")
+    chosen = choose(config, WORK, Caps(full - 1, 10**15))
+    assert chosen.preset.name == "best"
+    assert chosen.need.device_bytes < full
+    assert "so appearance is in host memory" in chosen.reason
+    assert "\n" not in chosen.reason
+
+
+def test_auto_looks_at_what_the_scene_will_grow_to() -> None:
+    caps = Caps(24 * GIB, 500 * GIB)
+    small = WORK.with_rows(1_000_000)
+    assert choose(_config(cap=1_000_000), small, caps).preset.name == "none"
+    assert choose(_config(cap=40_000_000), small, caps).preset.name == "best"
+    assert choose(_config(), small, caps).n_rows == GROWTH * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"cap": 7000}, 7000),
+        ({"cap": 700}, 1000),
+        ({"adc": AdcConfig(cap=9000)}, 9000),
+        ({"adc": AdcConfig(cap=9000), "cap": 5000}, 5000),
+        ({"strategy": "mcmc"}, 1_000_000),
+        ({"strategy": "mcmc", "mcmc": McmcConfig(cap_max=5000)}, 5000),
+        ({"strategy": "mcmc", "cap": 2000}, 2000),
+        ({}, 1000 * GROWTH),
+        ({"steps": 500}, 1000),
+        ({"steps": 300, "batch_size": 2}, 1000 * GROWTH),
+        ({"adc": AdcConfig(refine_stop=0)}, 1000),
+    ],
+)
+def test_how_many_rows_are_expected(options: dict[str, object], expected: int) -> None:
+    assert expected_rows(_config(**options), 1000) == expected
+
+
+@pytest.mark.parametrize("caps", [Caps(GIB, 500 * GIB), Caps(GIB, 2 * GIB, shared=True)])
+def test_the_smallest_caps_that_an_error_names_are_enough_and_no_less(caps: Caps) -> None:
+    config = _config(cap=WORK.n_rows)
+    with pytest.raises(InputError, match="10,000,000 Gaussians do not fit into --device") as error:
+        choose(config, WORK, caps)
+    named = re.search(
+        r"--device-memory (\S+) --host-memory (\S+) with --offload best", str(error.value)
+    )
+    assert named is not None
+    sizes = [parse_bytes(text, option="") for text in named.groups()]
+    assert choose(config, WORK, Caps(*sizes, shared=caps.shared)).preset.name == "best"
+    for less in ((2**20, 0), (0, 2**20)):
+        smaller = Caps(sizes[0] - less[0], sizes[1] - less[1], shared=caps.shared)
+        with pytest.raises(InputError, match="do not fit"):
+            choose(config, WORK, smaller)
+
+
+def test_a_named_preset_is_refused_only_when_it_cannot_start() -> None:
+    naive = PRESETS["naive"]
+    enough = need(naive, WORK)
+    caps = Caps(enough.device_bytes, enough.host_bytes)
+    assert choose(_config(offload="naive"), WORK, caps).preset is naive
+    with pytest.raises(InputError, match=r"--device-memory \d+MiB .* with --offload naive;"):
+        choose(_config(offload="naive"), WORK, replace(caps, device=caps.device - 1))
+
+
+def test_caps_follow_the_options_else_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gs_train.engine import caps as module
+
+    monkeypatch.setattr(module, "available_host_bytes", lambda: 10_000)
+    cpu = torch.device("cpu")
+    assert caps_of(_config(), cpu) == Caps(9000, 9000, shared=True)
+    assert caps_of(_config(device_memory="2GB"), cpu) == Caps(2 * 10**9, 9000, shared=True)
+    assert caps_of(_config(host_memory="64KiB"), cpu) == Caps(65536, 65536, shared=True)
+
+
+def test_a_control_group_limits_host_memory(tmp_path: Path) -> None:
+    from gs_train.engine.caps import _left_in_group
+
+    assert _left_in_group(tmp_path) is None
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 2500\ninactive_file 400\n")
+    assert _left_in_group(tmp_path) == 2400
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _left_in_group(tmp_path) is None
+
+
+def test_statistics_are_those_that_densification_keeps() -> None:
+    from gs_train.densify.statistics import Statistics
+
+    for stop, radii in ((0, False), (100, True)):
+        kept = Statistics(10, device="cpu", absgrad=False, radii=radii)
+        tensors = [t for t in (kept.grad2d, kept.count, kept.radii) if t is not None]
+        config = _config(adc=AdcConfig(refine_scale2d_stop=stop))
+        assert statistics_bytes(config) * 10 == _bytes(*tensors)
+    assert statistics_bytes(_config(strategy="mcmc")) == 0
+
+
+def test_parts_are_positive_and_add_up() -> None:
+    for preset in PRESETS.values():
+        of = need(preset, WORK)
+        parts = [*of.device.values(), *of.pinned.values(), *of.pageable.values()]
+        assert all(isinstance(part, int) and part >= 0 for part in parts)
+        assert of.device_bytes + of.host_bytes == sum(parts)
+    assert budget.HEADROOM >= 1

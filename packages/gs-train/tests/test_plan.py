@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gs-train plan``, the rates that it measures and the time that it predicts from them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gs_train.cli import main
+from gs_train.engine import rates as rates_module
+from gs_train.engine.presets import PRESETS
+from gs_train.engine.rates import Rates, measure_rates
+from gs_train.engine.speed import predict
+from gs_train.engine.workload import BatchRows, Workload
+from gs_train.errors import InputError
+from gs_train.plan import parse_count
+from gs_train.renderers import View
+from gs_train.renderers.cpu import CpuRenderer
+
+RATES = Rates(
+    device="made up",
+    to_device=50e9,
+    to_host=50e9,
+    both=40e9,
+    gather=45e9,
+    device_adam=2e12,
+    host_adam=150e9,
+    host_rows=100e9,
+    cull_rows=20e9,
+    view_s=1e-3,
+    row_s=5e-9,
+)
+MEAN = BatchRows(visible=1.6e6, union=1e6, largest=4.5e5, loaded=1.2e6, held=9e5, intersections=4e6)
+WORK = Workload(
+    n_rows=20_000_000, sh_degree=3, batch_size=4, width=1920, height=1080, most=MEAN, mean=MEAN
+)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-measurements on small tables."""
+    monkeypatch.setattr(rates_module, "_TABLE_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(rates_module, "_RENDERED_ROWS", {"cpu": 400})
+
+
+@pytest.fixture
+def rates_file(tmp_path: Path) -> Path:
+    RATES.save(tmp_path / "rates.json")
+    return tmp_path / "rates.json"
+
+
+def _plan(capture: Path, *options: str) -> int:
+    return main(["plan", str(capture), "--renderer", "cpu", *options])
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_it_measures_and_prints_a_line_for_each_preset(
+    tiny_capture: Path, capsys: pytest.CaptureFixture[str], quick: None
+) -> None:
+    assert _plan(tiny_capture, "--batch-size", "3", "--verbose") == 0
+    text = capsys.readouterr().out
+    for name in ("none", "naive", "clm", "gs-scale (batch 1)", "best"):
+        assert f"\u2502 {name} " in text
+    assert "page-locked" in text
+    assert "GB/s" in text
+    assert "--offload auto takes none: all of it fits on the device" in text
+
+
+def test_as_json_it_says_all_that_it_predicts(
+    tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
+) -> None:
+    options = ("--gaussians", "2M", "--offload-rates", str(rates_file), "--json")
+    assert _plan(tiny_capture, *options, "--device-memory", "900MiB") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["n_rows"] == 2_000_000
+    assert result["rates"]["to_device"] == 50e9
+    assert result["caps"]["device"] == 900 * 2**20
+    assert list(result["presets"]) == list(PRESETS)
+    for name, of in result["presets"].items():
+        assert of["device_bytes"] == sum(of["parts"]["device"].values())
+        assert of["fits"] == (of["largest_n"] >= 2_000_000)
+        assert of["images_per_second"] > 0
+        assert of["bound"] in ("device", "link", "host"), name
+    assert not result["presets"]["none"]["fits"]
+    assert result["presets"]["best"]["fits"]
+    assert result["auto"]["preset"] == "best"
+
+
+def test_where_nothing_fits_it_says_what_would(
+    tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
+) -> None:
+    options = ("--gaussians", "5M", "--offload-rates", str(rates_file))
+    assert _plan(tiny_capture, *options, "--device-memory", "100MiB") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--offload auto takes nothing: 5,000,000 Gaussians do not fit" in text
+    assert "with --offload best, or --device-memory" in text
+
+
+def test_without_a_number_it_plans_for_what_auto_expects(
+    tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
+) -> None:
+    from gs_train.data.colmap import find_model, read_points
+    from gs_train.engine.choose import GROWTH
+
+    assert _plan(tiny_capture, "--offload-rates", str(rates_file), "--json") == 0
+    n_points = len(read_points(find_model(tiny_capture))[0])
+    assert json.loads(capsys.readouterr().out)["n_rows"] == GROWTH * n_points
+
+
+def test_it_reads_no_photographs_and_writes_nothing_but_rates(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], quick: None
+) -> None:
+    capture = tmp_path / "capture"
+    (capture / "sparse").mkdir(parents=True)
+    for path in (tiny_capture / "sparse" / "0").iterdir():
+        (capture / "sparse" / path.name).write_bytes(path.read_bytes())
+    before = sorted(tmp_path.rglob("*"))
+    file = tmp_path / "rates.json"
+    assert _plan(capture, "--max-side", "32", "--offload-rates", str(file)) == 0
+    assert "up to 32x24" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, file])
+    written = file.read_bytes()
+    assert _plan(capture, "--offload-rates", str(file)) == 0
+    assert file.read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gaussians", "many"], "--gaussians must be a number such as 50M or 200k, got 'many'"),
+        (["--gaussians", "0"], "--gaussians must be from 1 to 2^31 - 2, got 0"),
+        (["--gaussians", "3B"], "--gaussians must be from 1 to 2^31 - 2, got 3B"),
+        (["--device-memory", "big"], "--device-memory must be a size such as 4GiB"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+        (["--sh-degree", "4"], "--sh-degree must be 0 to 3, got 4"),
+    ],
+)
+def test_bad_options_are_one_line(
+    tiny_capture: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert _plan(tiny_capture, *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_a_model_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _plan(tmp_path) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "n"), [("50M", 50_000_000), ("1.5k", 1500), ("7", 7), ("2b", 2 * 10**9)]
+)
+def test_counts_as_people_write_them(text: str, n: int) -> None:
+    assert parse_count(text, option="--gaussians") == n
+
+
+# ---------------------------------------------------------------------- rates
+
+
+def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path: Path) -> None:
+    random = torch.Generator().manual_seed(0)
+    rows = {
+        "means": torch.randn(200, 3, generator=random) + torch.tensor([0.0, 0.0, 8.0]),
+        "scales": torch.full((200, 3), -2.5),
+        "quats": torch.randn(200, 4, generator=random),
+        "opacities": torch.zeros(200),
+        "sh0": torch.zeros(200, 1, 3),
+        "shN": torch.zeros(200, 15, 3),
+    }
+    K = torch.tensor([[60.0, 0, 32], [0, 60.0, 24], [0, 0, 1]])
+    view = View("a", torch.eye(4), K, 64, 48)
+    before = {name: values.clone() for name, values in rows.items()}
+    rates = measure_rates(CpuRenderer(), rows, view, n_visible=300)
+    assert all(torch.equal(before[name], rows[name]) for name in rows)
+    assert rates.device == "CPU"
+    for name in ("to_device", "to_host", "both", "gather", "host_adam", "host_rows", "cull_rows"):
+        assert getattr(rates, name) > 1e6, name
+    assert rates.view_s + rates.row_s > 0
+    rates.save(tmp_path / "rates.json")
+    assert Rates.load(tmp_path / "rates.json") == rates
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[1]", "must hold device, to_device"),
+        ('{"to_device": 1}', "must hold device, to_device"),
+    ],
+)
+def test_a_file_of_other_things_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "rates.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        Rates.load(tmp_path / "rates.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("gather", 0), ("gather", "fast"), ("row_s", -1.0), ("view_s", None)]
+)
+def test_a_rate_must_be_positive(rates_file: Path, name: str, value: object) -> None:
+    values = {**json.loads(rates_file.read_text()), name: value}
+    rates_file.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=f"{name} must be positive, got {value}"):
+        Rates.load(rates_file)
+
+
+# ---------------------------------------------------------------------- time
+
+RENDER_S = 4 * (1e-3 + 20e6 / 20e9) + 5e-9 * 1.6e6
+
+
+def test_none_is_rendering_and_dense_adam_on_the_device() -> None:
+    speed = predict(PRESETS["none"], WORK, RATES)
+    assert speed.device_s == pytest.approx(RENDER_S + 32 * 59 * 20e6 / 2e12)
+    assert (speed.link_s, speed.host_s, speed.bound) == (0, 0, "device")
+    assert speed.images_per_second == pytest.approx(4 / speed.device_s)
+
+
+def test_naive_moves_everything_one_after_the_other() -> None:
+    speed = predict(PRESETS["naive"], WORK, RATES)
+    assert speed.link_s == pytest.approx(2 * 4 * 59 * 20e6 / 50e9)
+    assert speed.host_s == pytest.approx(28 * 59 * 20e6 / 150e9)
+    total = speed.device_s + speed.link_s + speed.host_s
+    assert speed.images_per_second == pytest.approx(4 / total)
+
+
+def test_best_takes_as_long_as_its_longest_part() -> None:
+    speed = predict(PRESETS["best"], WORK, RATES)
+    assert speed.device_s == pytest.approx(RENDER_S + 11 * (24 * 20e6 + 4 * 1e6) / 2e12)
+    assert speed.link_s == pytest.approx(4 * 48 * 1e6 / 40e9)
+    assert speed.host_s == pytest.approx(48 * 1e6 * (44 / 100e9 + 8 / 150e9))
+    assert speed.images_per_second == pytest.approx(4 / max(speed.device_s, speed.host_s))
+    assert speed.bound == "host"
+    fast = predict(PRESETS["best"], WORK, replace(RATES, host_rows=1e13, host_adam=1e13))
+    assert fast.bound == "device"
+    slow = predict(PRESETS["best"], WORK, replace(RATES, gather=1e9))
+    assert slow.bound == "link"
+    assert slow.images_per_second == pytest.approx(4 / (192e6 / 1e9))
+
+
+def test_clm_updates_all_rows_and_moves_what_neighbours_do_not_share() -> None:
+    speed = predict(PRESETS["clm"], WORK, RATES)
+    assert speed.link_s == pytest.approx(4 * 48 * 1.2e6 / 40e9)
+    assert speed.host_s == pytest.approx(
+        48 * (19e6 * 24 / 150e9 + 1e6 * 28 / 100e9 + 1.2e6 * 8 / 150e9)
+    )
