@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory model against what torch allocates on a GPU."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gs_train.engine.budget import need
+from gs_train.engine.presets import PRESETS
+from gs_train.engine.rates import measure_rates
+from gs_train.engine.workload import measure_workload
+from gs_train.loss import Crop, photometric_loss
+from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
+
+pytestmark = pytest.mark.gpu
+
+
+def _scene(n: int) -> tuple[dict[str, Tensor], View]:
+    """Rows of a few pixels' extent, all within one 1080p view."""
+    random = torch.Generator(device="cuda").manual_seed(0)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(n, *shape, generator=random, device="cuda")
+
+    depth = 4.0 + 8.0 * uniform(1)
+    across = (uniform(2) - 0.5) * torch.tensor([1.9, 1.05], device="cuda") * depth
+    rows = {
+        "means": torch.cat([across, depth], 1),
+        "scales": torch.full((n, 3), math.log(0.006), device="cuda"),
+        "quats": uniform(4) + 0.1,
+        "opacities": uniform() * 4 - 2,
+        "sh0": uniform(1, 3),
+        "shN": uniform(15, 3) * 0.1,
+    }
+    K = torch.tensor([[1000.0, 0, 960], [0, 1000.0, 540], [0, 0, 1]], device="cuda")
+    return rows, View("a", torch.eye(4, device="cuda"), K, 1920, 1080)
+
+
+def _peak_of_one_view(renderer: Renderer, rows: dict[str, Tensor], view: View) -> int:
+    """Bytes beyond the rows, as the trainer renders: leaves are copies."""
+    truth = torch.full((1080, 1920, 3), 99, dtype=torch.uint8, device="cuda")
+    ids = torch.arange(len(rows["means"]), device="cuda")
+    for _ in range(2):  # the first time compiles, and loads libraries
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        leaves = {k: v.index_select(0, ids).requires_grad_() for k, v in rows.items()}
+        splats = renderer.project(leaves, view, sh_degree=3)
+        splats.means2d.retain_grad()
+        image, _ = renderer.rasterize(splats)
+        photometric_loss(image, truth, Crop(view, view.rect), 0.2).backward()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+        del leaves, splats, image
+    return peak
+
+
+@pytest.mark.parametrize("n", [200_000, 2_000_000])
+def test_rendering_a_view_takes_the_memory_that_is_counted(n: int) -> None:
+    rows, view = _scene(n)
+    renderer = make_renderer("gsplat", RenderOptions())
+    work = measure_workload(
+        rows, [view], renderer, n_rows=n, sh_degree=3, batch_size=1, n_batches=1
+    )
+    assert work.most.largest > 0.9 * n
+    counted = need(PRESETS["none"], work).device["rendering"]
+    # What is rendered here is all rows, of which a few do not show.
+    counted *= n / work.most.largest
+    peak = _peak_of_one_view(renderer, rows, view)
+    print(json.dumps({"rows": n, "counted": counted, "real": peak, "ratio": peak / counted}))
+    assert 0.85 < peak / counted < 1.1
+
+
+def test_rates_of_a_gpu_are_those_of_its_link_and_memory() -> None:
+    rows, view = _scene(100_000)
+    renderer = make_renderer("gsplat", RenderOptions())
+    rates = measure_rates(renderer, rows, view, n_visible=400_000)
+    print(rates)
+    assert rates.device == torch.cuda.get_device_name()
+    assert rates.to_device > 2e9
+    assert rates.to_host > 2e9
+    assert rates.both <= 1.1 * min(rates.to_device, rates.to_host)
+    assert rates.gather <= 1.2 * rates.to_device
+    assert rates.device_adam > 5 * rates.host_rows
+    assert rates.cull_rows > 1e8
+    assert 0 < rates.view_s + 400_000 * rates.row_s < 0.1
