@@ -35,6 +35,8 @@ class FitConfig:
         max_side: images are made smaller until their longer side has at most so many pixels.
         strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
+        init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of the
+            reconstruction's; thinned evenly where there are more than the cap.
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         sh_every: one more degree every so many images.
         seed: of everything random.
@@ -79,6 +81,7 @@ class FitConfig:
     max_side: int | None = None
     strategy: Literal["adc", "mcmc"] = "adc"
     cap: int | None = None
+    init: Path | None = None
     sh_degree: int = 3
     sh_every: int = 1000
     seed: int = 0
@@ -175,7 +178,8 @@ class FitConfig:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What a resumed run must share with its start.
+        """What a resumed run must share with its start; its preset, and what it started from, are
+        the checkpoint's affair.
 
         Together with the capture it decides the result, but for ``steps``: a longer run lets the
         learning rate decay more slowly from where it goes on.
@@ -194,6 +198,7 @@ class FitConfig:
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
     "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
+    "init", "offload",
 )  # fmt: skip
 
 _BY_STRATEGY = {
@@ -234,6 +239,7 @@ def for_the_record(config: FitConfig) -> FitConfig:
         config,
         data=config.data.absolute(),
         out=config.out.absolute(),
+        init=absolute(config.init),
         test_list=absolute(config.test_list),
         lpips_backbone=absolute(config.lpips_backbone),
         resume=False,
