@@ -115,56 +115,72 @@ struct Kernel : Items<V> {
     return id_at(job.rows, last - 1) - id_at(job.rows, first) < kNear * (last - first);
   }
 
-  /// Rows without ids in tensors without gaps, all doing the same: one span per tensor.
-  static bool is_flat(const Job& job) {
+  /// Rows without ids that all do the same: item by item, a step's constants in registers.
+  static bool is_uniform(const Job& job) {
     if (job.rows.narrow != nullptr || job.rows.wide != nullptr || job.use_pending) return false;
-    if (job.last_step != nullptr || job.skip_non_finite) return false;
-    if (job.n_items != job.n_segments) return false;
+    if (job.last_step != nullptr || job.skip_non_finite || job.segments[0].out != nullptr)
+      return false;
     if (!job.has_grads && job.absent != Absent::kStep) return false;
     for (std::int32_t k = 0; k < job.n_items; ++k)
-      if (job.items[k].columns != job.segments[job.items[k].segment].width) return false;
-    for (std::int32_t k = 0; k < job.n_segments; ++k) {
-      const Segment& s = job.segments[k];
-      if (s.param_stride != s.width || s.exp_avg_stride != s.width ||
-          s.exp_avg_sq_stride != s.width || s.out != nullptr ||
-          (s.grad != nullptr && s.grad_stride != s.width))
-        return false;
-    }
+      if (job.items[k].grads_apart) return false;
     return true;
   }
 
-  static std::int64_t run_flat(const Job& job, std::int64_t first, std::int64_t last) {
+  /// An item's rows are one long row.
+  static bool has_gaps(const Job& job, const Item& item) {
+    const Segment& s = job.segments[item.segment];
+    return s.param_stride != item.columns || s.exp_avg_stride != item.columns ||
+           s.exp_avg_sq_stride != item.columns || (job.has_grads && s.grad_stride != item.columns);
+  }
+
+  static std::int64_t run_uniform(const Job& job, std::int64_t first, std::int64_t last) {
     std::int64_t bad_rows = 0;
-    // Blocks of which the gradients are still in the first-level cache where bad ones are counted.
-    constexpr std::int64_t kBlock = 32;
-    for (std::int64_t begin = first; begin < last; begin += kBlock) {
-      const std::int64_t end = begin + kBlock < last ? begin + kBlock : last;
+    // Items of rows with gaps take turns so often that the processor sees memory read in order.
+    std::int64_t block = 32;
+    for (std::int32_t k = 0; k < job.n_items; ++k)
+      if (has_gaps(job, job.items[k])) block = 2;
+    for (std::int64_t begin = first; begin < last; begin += block) {
+      const std::int64_t end = begin + block < last ? begin + block : last;
       Float bad = V::set(0.0f);
       for (std::int32_t k = 0; k < job.n_items; ++k)
-        run_flat_item(job, job.items[k], begin, end, bad);
+        run_uniform_item(job, job.items[k], begin, end, bad);
       for (std::int64_t row = begin; V::has_nan(bad) && row < end; ++row)
         bad_rows += !row_is_finite(job, row);
     }
     return bad_rows;
   }
 
-  static void run_flat_item(const Job& job, const Item& item, std::int64_t begin, std::int64_t end,
-                            Float& bad) {
+  static void run_uniform_item(const Job& job, const Item& item, std::int64_t begin,
+                               std::int64_t end, Float& bad) {
     const Segment& s = job.segments[item.segment];
     const StepVector step(item);
+    std::int64_t rows = end - begin, columns = item.columns;
+    if (!has_gaps(job, item)) {
+      columns *= rows;
+      rows = 1;
+    }
+    float* w = s.param + begin * s.param_stride + item.offset;
+    float* m = s.exp_avg + begin * s.exp_avg_stride + item.offset;
+    float* v = s.exp_avg_sq + begin * s.exp_avg_sq_stride + item.offset;
+    const float* grad = job.has_grads ? s.grad + begin * s.grad_stride + item.offset : nullptr;
     const auto one = [&](std::int64_t i, auto lanes) {
-      Values x{lanes.load(s.param + i), lanes.load(s.exp_avg + i), lanes.load(s.exp_avg_sq + i)};
-      const Float g = job.has_grads ? lanes.load(s.grad + i) : V::set(0.0f);
+      Values x{lanes.load(w + i), lanes.load(m + i), lanes.load(v + i)};
+      const Float g = grad != nullptr ? lanes.load(grad + i) : V::set(0.0f);
       bad = V::add(bad, V::sub(g, g));
       step.take(g, x);
-      lanes.store(s.param + i, x.w);
-      lanes.store(s.exp_avg + i, x.m);
-      lanes.store(s.exp_avg_sq + i, x.v);
+      lanes.store(w + i, x.w);
+      lanes.store(m + i, x.m);
+      lanes.store(v + i, x.v);
     };
-    std::int64_t i = begin * s.width;
-    const std::int64_t last = end * s.width;
-    for (; i + V::kLanes <= last; i += V::kLanes) one(i, typename V::All{});
-    if (i < last) one(i, V::first(last - i));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::int64_t i = 0;
+      for (; i + V::kLanes <= columns; i += V::kLanes) one(i, typename V::All{});
+      if (i < columns) one(i, V::first(columns - i));
+      w += s.param_stride;
+      m += s.exp_avg_stride;
+      v += s.exp_avg_sq_stride;
+      if (grad != nullptr) grad += s.grad_stride;
+    }
   }
 
   template <bool kSleeps, bool kSteps>
@@ -174,7 +190,7 @@ struct Kernel : Items<V> {
   }
 
   static std::int64_t run_rows(const Job& job, std::int64_t first, std::int64_t last) {
-    if (is_flat(job)) return run_flat(job, first, last);
+    if (is_uniform(job)) return run_uniform(job, first, last);
     const bool writes_elsewhere = job.segments[0].out != nullptr;
     Missed missed;
     RowWork work;

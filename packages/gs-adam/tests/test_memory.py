@@ -75,3 +75,13 @@ def test_tables_of_no_row_or_one_work(n_rows):
     host = HostAdam(params)
     host.step(None, [torch.ones(n_rows, *s) for s in SHAPES])
     assert [tuple(m.shape) for m in moments(host, "exp_avg")] == [(n_rows, *s) for s in SHAPES]
+
+
+def test_bad_gradients_of_columns_are_counted_by_row():
+    params = views(100)
+    host = HostAdam(params, semantics="dense")
+    table = torch.zeros(100, 49)
+    table[3, 0] = table[3, 48] = table[50, 20] = table[51, 21] = float("nan")
+    table[99, 48] = float("inf")
+    host.step(None, [table[:, :3], table[:, 3:48].unflatten(1, (15, 3)), table[:, 48]])
+    assert host.nonfinite_rows == 4
