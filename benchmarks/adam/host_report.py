@@ -36,9 +36,7 @@ def limits(n_values: int) -> dict[str, float]:
     """GB/s of plain loops over as many values, counting what they must read and write."""
     a, b, c = (torch.ones(n_values) for _ in range(3))
     return {
-        "triad": 12e-9
-        * n_values
-        / min(timed(lambda: torch.add(b, c, alpha=2, out=a), 5)),
+        "triad": 12e-9 * n_values / min(timed(lambda: torch.add(b, c, alpha=2, out=a), 5)),
         "copy": 8e-9 * n_values / min(timed(lambda: a.copy_(b), 5)),
         "in place": 8e-9 * n_values / min(timed(lambda: a.mul_(1.0), 5)),
     }
