@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,71 @@ class Checkpoint:
     step: int
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+
+
+class SavedCheckpoint:
+    """A checkpoint on disk, whose tensors are read when they are asked for.
+
+    Attributes:
+        path: its folder.
+        step: optimizer steps done.
+        state: the JSON-able rest.
+        shapes: of the tensors, by name.
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self._manifest = manifest
+        self.path = path
+        self.step: int = manifest["step"]
+        self.state: dict[str, Any] = manifest["state"]
+        self.shapes = {
+            name: tuple(entry["shape"]) for name, entry in manifest["tensors"].items()
+        }
+
+    def read(
+        self, names: Iterable[str] | None = None, *, device: torch.device | str = "cpu"
+    ) -> dict[str, Tensor]:
+        """Some tensors, or all, bit for bit as they were saved.
+
+        Raises:
+            InputError: a file that holds some of them is damaged; it is named.
+
+        Cost: reads and verifies the files that hold them, each once.
+        """
+        entries = self._manifest["tensors"]
+        tensors = {
+            name: torch.empty(
+                self.shapes[name], dtype=DTYPES[entries[name]["dtype"]], device=device
+            )
+            for name in (entries if names is None else names)
+        }
+        self.fill(tensors)
+        return tensors
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """Read some tensors into ones that are there, of any device and strides.
+
+        Raises:
+            InputError: a file that holds some of them is damaged; targets may be partly filled.
+            ValueError: a target's shape or dtype is another.
+
+        Cost: as `read`; memory for 16 MiB where a target is not contiguous on the CPU.
+        """
+        shards = self._manifest["shards"]
+        wanted: list[dict[str, Tensor]] = [{} for _ in shards]
+        for name, target in targets.items():
+            entry = self._manifest["tensors"][name]
+            expected = self.shapes[name], DTYPES[entry["dtype"]]
+            if (tuple(target.shape), target.dtype) != expected:
+                raise ValueError(
+                    f"{name} must be {expected[0]} {expected[1]}, got {tuple(target.shape)} "
+                    f"{target.dtype}"
+                )
+            for index, start, stop in entry["pieces"]:
+                wanted[index][name] = _rows(target, _Piece(name, start, stop))
+        for shard, parts in zip(shards, wanted):
+            if parts:
+                read_shard(self.path / shard["file"], parts, crc=shard["crc32"])
 
 
 @dataclass(frozen=True)
@@ -144,6 +209,29 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     return found[-1] if found else None
 
 
+def open_checkpoint(path: str | Path) -> SavedCheckpoint:
+    """Look at a checkpoint without reading its tensors.
+
+    Args:
+        path: a folder that ``save_checkpoint`` returned.
+
+    Raises:
+        InputError: it is no checkpoint, another format version, or incomplete; the file is named.
+    """
+    path = Path(path)
+    manifest = _read_manifest(path)
+    for shard in manifest["shards"]:
+        file = path / shard["file"]
+        size = file.stat().st_size if file.is_file() else None
+        if size != shard["bytes"]:
+            raise InputError(
+                f"{file} must have {shard['bytes']:,} bytes, got "
+                f"{'no such file' if size is None else f'{size:,}'}; "
+                "the checkpoint is damaged, remove it and resume from an earlier one"
+            )
+    return SavedCheckpoint(path, manifest)
+
+
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Read a checkpoint and verify all of it.
 
@@ -160,29 +248,8 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
 
     Cost: one sequential read; no copy beyond the tensors themselves on the CPU, 16 MiB elsewhere.
     """
-    path = Path(path)
-    manifest = _read_manifest(path)
-    shards = manifest["shards"]
-    for shard in shards:
-        file = path / shard["file"]
-        size = file.stat().st_size if file.is_file() else None
-        if size != shard["bytes"]:
-            raise InputError(
-                f"{file} must have {shard['bytes']:,} bytes, got "
-                f"{'no such file' if size is None else f'{size:,}'}; "
-                "the checkpoint is damaged, remove it and resume from an earlier one"
-            )
-    tensors = {
-        name: torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]], device=device)
-        for name, entry in manifest["tensors"].items()
-    }
-    targets: list[dict[str, Tensor]] = [{} for _ in shards]
-    for name, entry in manifest["tensors"].items():
-        for index, start, stop in entry["pieces"]:
-            targets[index][name] = _rows(tensors[name], _Piece(name, start, stop))
-    for shard, target in zip(shards, targets):
-        read_shard(path / shard["file"], target, crc=shard["crc32"])
-    return Checkpoint(manifest["step"], tensors, manifest["state"])
+    saved = open_checkpoint(path)
+    return Checkpoint(saved.step, saved.read(device=device), saved.state)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

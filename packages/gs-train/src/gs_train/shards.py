@@ -90,14 +90,14 @@ def read_shard(path: Path, targets: Mapping[str, Tensor], *, crc: int) -> None:
 
     Args:
         path: what ``write_shard`` wrote.
-        targets: what its tensors are copied into; same names, shapes and dtypes, any device,
-            contiguous.
+        targets: what its tensors are copied into; same shapes and dtypes, any device and strides.
+            Tensors of other names are read for the checksum alone.
         crc: the CRC-32 that the file must have.
 
     Raises:
         InputError: the file is damaged; targets may be partly filled.
 
-    Cost: one pass; memory for one block where a target is not on the CPU.
+    Cost: one pass; memory for one block where a target is not contiguous on the CPU.
     """
     damaged = InputError(f"{path} is damaged; remove its folder and resume from an earlier one")
     with open(path, "rb", buffering=0) as file:
@@ -112,12 +112,16 @@ def read_shard(path: Path, targets: Mapping[str, Tensor], *, crc: int) -> None:
                 entry = entries[name]
                 if entry["shape"] != list(target.shape) or DTYPES[entry["dtype"]] != target.dtype:
                     raise damaged
-            names = sorted(targets, key=lambda name: entries[name]["data_offsets"][0])
+            spans = sorted((*entry["data_offsets"], name) for name, entry in entries.items())
         except (struct.error, ValueError, KeyError, TypeError, IndexError):
             raise damaged from None
         actual = zlib.crc32(header, zlib.crc32(prefix))
-        for name in names:
-            for part in _blocks(targets[name]):
+        for start, end, name in spans:
+            if name in targets:
+                parts = _blocks(targets[name])
+            else:
+                parts = _scratch(end - start)
+            for part in parts:
                 actual = _read_into(file, part, actual, damaged)
     if actual != crc:
         raise damaged
@@ -133,8 +137,15 @@ def _blocks(tensor: Tensor) -> list[Tensor]:
     return list(tensor.split(max(1, _BLOCK_BYTES // row_bytes)))
 
 
+def _scratch(n_bytes: int) -> list[Tensor]:
+    """Blocks of so many bytes in all, which share their memory."""
+    block = torch.empty(min(n_bytes, _BLOCK_BYTES), dtype=torch.uint8)
+    return [block[: n_bytes - at] for at in range(0, n_bytes, _BLOCK_BYTES)]
+
+
 def _read_into(file: BinaryIO, target: Tensor, crc: int, damaged: InputError) -> int:
-    host = target if target.device.type == "cpu" else torch.empty_like(target, device="cpu")
+    is_plain = target.device.type == "cpu" and target.is_contiguous()
+    host = target if is_plain else torch.empty(target.shape, dtype=target.dtype)
     data = host.reshape(-1).view(torch.uint8).numpy().data
     done = 0
     while done < len(data):
