@@ -39,7 +39,8 @@ class HostRows:
     semantics stored rows may sleep: what is read or edited is caught up first, rows that only move
     are not.
 
-    Row operations and reads first `rest`: they wait for the worker and end open steps.
+    Row operations and reads first `rest`: they wait for the worker and end open steps. One thread
+    at a time.
 
     Args:
         rows: ``sh0`` (N, 1, 3) and ``shN`` (N, K, 3), float32, on any device; copied.
@@ -139,7 +140,7 @@ class HostRows:
         self._open.remove(step)
 
     def rest(self) -> None:
-        """Wait for the worker and end the steps that are open.
+        """Wait for the worker and for transfers of the rows, and end the steps that are open.
 
         Raises:
             Exception: what a task of the worker raised.
@@ -147,6 +148,7 @@ class HostRows:
         self.worker.wait()
         for step in tuple(self._open):
             self.end(step)
+        self.table.wait()
 
     # ------------------------------------------------------------------ reading
 

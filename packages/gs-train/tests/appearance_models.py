@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Appearance rows in three forms that are trained and edited alike, to be compared."""
+
+import torch
+
+import gs_adam
+from gs_train.engine.host_rows import APPEARANCE, HostRows
+from gs_train.gaussians import Gaussians
+
+RATES = {"sh0": 0.02, "shN": 0.001}
+OPTIONS = {"betas": (0.9, 0.999), "eps": 1e-15}
+
+
+def make_rows(n, seed=0, k=3):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "sh0": torch.randn(n, 1, 3, generator=generator),
+        "shN": torch.randn(n, k, 3, generator=generator),
+    }
+
+
+def make_host(n, semantics="deferred", *, k=3, **options):
+    host = HostRows(make_rows(n, k=k), semantics=semantics, device="cpu", **options)
+    host.set_rates(RATES, **OPTIONS)
+    return host
+
+
+class Plain64:
+    """The same rows and dense Adam in float64, as plainly as can be.
+
+    ``rounding`` bounds what float32 adds: each time a value is written it moves by at most half a
+    unit in the last place. Only rows of a step and those that are read or edited are written.
+    """
+
+    def __init__(self, rows):
+        self.values = {name: values.double() for name, values in rows.items()}
+        self.moments = {name: torch.zeros(2, *v.shape).double() for name, v in self.values.items()}
+        self.rounding = {name: torch.zeros_like(v) for name, v in self.values.items()}
+        self.count = 0
+
+    @property
+    def n_rows(self):
+        return len(self.values["sh0"])
+
+    def step(self, ids, gradients):
+        self.count += 1
+        beta1, beta2 = OPTIONS["betas"]
+        for name, values in self.values.items():
+            first, second = self.moments[name]
+            gradient = torch.zeros_like(values)
+            gradient[ids.long()] = gradients[name].double()
+            first.lerp_(gradient, 1 - beta1)
+            second.lerp_(gradient**2, 1 - beta2)
+            root = (second / (1 - beta2**self.count)).sqrt() + OPTIONS["eps"]
+            values -= RATES[name] / (1 - beta1**self.count) * first / root
+        self.written(ids.long())
+
+    def written(self, ids=slice(None)):
+        for name, values in self.values.items():
+            self.rounding[name][ids] += values[ids].abs() * 2.0**-24
+
+    def read(self, name, ids=slice(None)):
+        self.written()
+        return self.values[name][ids]
+
+    def append(self, rows):
+        for name, values in rows.items():
+            new = torch.zeros(len(values), *values.shape[1:]).double()
+            self.values[name] = torch.cat([self.values[name], values.double()])
+            self.moments[name] = torch.cat([self.moments[name], new.expand(2, *new.shape)], 1)
+            self.rounding[name] = torch.cat([self.rounding[name], new])
+
+    def keep(self, ids):
+        for name in APPEARANCE:
+            self.values[name] = self.values[name][ids]
+            self.moments[name] = self.moments[name][:, ids]
+            self.rounding[name] = self.rounding[name][ids]
+
+    def permute(self, order):
+        self.keep(order.long())
+
+    def overwrite(self, ids, rows):
+        self.written()
+        for name, values in rows.items():
+            self.values[name][slice(None) if ids is None else ids.long()] = values.double()
+
+    def zero_moments(self, ids=None, *, names=APPEARANCE):
+        self.written()
+        for name in names:
+            self.moments[name][:, slice(None) if ids is None else ids.long()] = 0
+
+
+def make_dense(n, k=3):
+    """The same rows in ordinary tensors, updated densely in float32."""
+
+    def adam(groups):
+        rated = [{**group, "lr": RATES[group["name"]]} for group in groups]
+        return gs_adam.HostAdam(rated, semantics="dense", **OPTIONS)
+
+    return Gaussians(make_rows(n, k=k), device="cpu", make_optimizer=adam, names=APPEARANCE)
+
+
+def some_ids(n, seed, share=0.3, dtype=torch.int32):
+    chosen = torch.rand(n, generator=torch.Generator().manual_seed(seed)) < share
+    return chosen.nonzero().flatten().to(dtype)
+
+
+def step_host(host, ids, gradients):
+    step = host.begin()
+    host.worker.submit(ids, [gradients[name] for name in APPEARANCE], step=step)
+    host.end(step)
+
+
+def step_dense(model, ids, gradients):
+    model.zero_gradients()
+    for name in APPEARANCE:
+        model.params[name].grad[ids.long()] = gradients[name]
+    model.optimizer.step()
+
+
+def train(models, n_steps, seed, *, share=0.3):
+    """Steps in which few rows have gradients; the others sleep or get the zero-gradient update."""
+    for i in range(n_steps):
+        ids = some_ids(models[0].n_rows, seed + i, share)
+        gradients = make_rows(len(ids), seed + i, models[0].read("shN", ids[:0]).shape[1])
+        for model in models:
+            if isinstance(model, HostRows):
+                step_host(model, ids, gradients)
+            elif isinstance(model, Gaussians):
+                step_dense(model, ids, gradients)
+            else:
+                model.step(ids, gradients)
+
+
+def copied(tensors):
+    return {name: value.clone() for name, value in tensors.items()}
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for name in got:
+        assert torch.equal(got[name], expected[name]), name
+
+
+def assert_close(got, reference):
+    """The bound of the exactness contract, and what storing float32 costs anyone."""
+    reference.written()
+    for name in APPEARANCE:
+        expected = reference.values[name]
+        allowed = 1e-5 * expected.abs().clamp(min=RATES[name]) + reference.rounding[name]
+        assert ((got[name] - expected).abs() <= allowed).all(), name
+
+
+def edit(rows, operation, seed):
+    """The same random edit of whatever has row operations."""
+    generator = torch.Generator().manual_seed(seed)
+    n, k = rows.n_rows, rows.read("shN", torch.arange(0)).shape[1]
+    ids = some_ids(n, seed, 0.5, dtype=[torch.int32, torch.int64][seed % 2])
+    if operation == "append":
+        rows.append(make_rows(seed % 5, seed, k))
+    elif operation == "keep_ids":
+        rows.keep(ids)
+    elif operation == "keep_mask":
+        rows.keep(torch.rand(n, generator=generator) < 0.7)
+    elif operation == "permute":
+        rows.permute(torch.randperm(n, generator=generator).to(ids.dtype))
+    elif operation == "overwrite":
+        new = make_rows(len(ids), seed, k)
+        rows.overwrite(ids, {name: new[name] for name in APPEARANCE[: 1 + seed % 2]})
+    elif operation == "overwrite_all":
+        rows.overwrite(None, {"shN": make_rows(n, seed, k)["shN"]})
+    elif operation == "zero_moments":
+        rows.zero_moments(ids, names=APPEARANCE[seed % 3 :])
+    else:
+        rows.zero_moments()
+
+
+EDITS = ["append", "keep_ids", "keep_mask", "permute", "overwrite", "overwrite_all",
+         "zero_moments", "zero_all_moments"]  # fmt: skip
