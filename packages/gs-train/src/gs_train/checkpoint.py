@@ -55,7 +55,7 @@ class SavedCheckpoint:
         path: its folder.
         step: optimizer steps done.
         state: the JSON-able rest.
-        shapes: of the tensors, by name.
+        shapes, dtypes: of the tensors, by name.
     """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
@@ -63,9 +63,9 @@ class SavedCheckpoint:
         self.path = path
         self.step: int = manifest["step"]
         self.state: dict[str, Any] = manifest["state"]
-        self.shapes = {
-            name: tuple(entry["shape"]) for name, entry in manifest["tensors"].items()
-        }
+        entries: Mapping[str, Any] = manifest["tensors"]
+        self.shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
+        self.dtypes = {name: DTYPES[entry["dtype"]] for name, entry in entries.items()}
 
     def read(
         self, names: Iterable[str] | None = None, *, device: torch.device | str = "cpu"
@@ -77,12 +77,9 @@ class SavedCheckpoint:
 
         Cost: reads and verifies the files that hold them, each once.
         """
-        entries = self._manifest["tensors"]
         tensors = {
-            name: torch.empty(
-                self.shapes[name], dtype=DTYPES[entries[name]["dtype"]], device=device
-            )
-            for name in (entries if names is None else names)
+            name: torch.empty(self.shapes[name], dtype=self.dtypes[name], device=device)
+            for name in (self.shapes if names is None else names)
         }
         self.fill(tensors)
         return tensors
@@ -99,14 +96,13 @@ class SavedCheckpoint:
         shards = self._manifest["shards"]
         wanted: list[dict[str, Tensor]] = [{} for _ in shards]
         for name, target in targets.items():
-            entry = self._manifest["tensors"][name]
-            expected = self.shapes[name], DTYPES[entry["dtype"]]
+            expected = self.shapes[name], self.dtypes[name]
             if (tuple(target.shape), target.dtype) != expected:
                 raise ValueError(
                     f"{name} must be {expected[0]} {expected[1]}, got {tuple(target.shape)} "
                     f"{target.dtype}"
                 )
-            for index, start, stop in entry["pieces"]:
+            for index, start, stop in self._manifest["tensors"][name]["pieces"]:
                 wanted[index][name] = _rows(target, _Piece(name, start, stop))
         for shard, parts in zip(shards, wanted):
             if parts:

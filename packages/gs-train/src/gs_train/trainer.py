@@ -15,6 +15,7 @@ from gs_train.densify.protocol import multiple_seen
 from gs_train.engine.backend import Backend, Model, StepSettings
 from gs_train.engine.make import make_backend
 from gs_train.engine.presets import PRESETS, Preset
+from gs_train.engine.restore import Part, Source, as_source, read_all
 from gs_train.morton import morton_order
 from gs_train.renderers import Renderer, Rows, Splats, View
 from gs_train.schedule import active_sh_degree, adam_options, means_decay
@@ -46,6 +47,9 @@ class Trainer:
         rows: the first Gaussians.
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.frame.Frame`).
+        preset: where the rows live.
+        most_rows: of one microbatch, where memory sets the limit; presets that keep all rows on the
+            device have none.
     """
 
     def __init__(
@@ -56,26 +60,29 @@ class Trainer:
         renderer: Renderer,
         extent: float,
         preset: Preset = PRESETS["none"],
+        most_rows: int | None = None,
     ) -> None:
-        self._start(config, renderer, extent, preset, rows, None)
+        self._start(config, renderer, extent, preset, most_rows, rows, None)
 
     @classmethod
     def restore(
         cls,
         config: FitConfig,
-        tensors: Mapping[str, Tensor],
+        tensors: Source | Mapping[str, Tensor],
         *,
         step: int,
         renderer: Renderer,
         extent: float,
         preset: Preset = PRESETS["none"],
+        most_rows: int | None = None,
     ) -> Trainer:
         """The trainer whose :meth:`tensors` these were, after ``step`` steps."""
         trainer = cls.__new__(cls)
-        model = _without_prefix(tensors, _MODEL)
-        trainer._start(config, renderer, extent, preset, None, model)
+        source = as_source(tensors)
+        model = Part(source, _MODEL)
+        trainer._start(config, renderer, extent, preset, most_rows, None, model)
         trainer.step = step
-        trainer.densifier.load(_without_prefix(tensors, _DENSIFY))
+        trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         return trainer
 
     def _start(
@@ -84,8 +91,9 @@ class Trainer:
         renderer: Renderer,
         extent: float,
         preset: Preset,
+        most_rows: int | None,
         rows: Rows | None,
-        tensors: Mapping[str, Tensor] | None,
+        source: Source | None,
     ) -> None:
         self.config = config
         self.renderer = renderer
@@ -95,10 +103,11 @@ class Trainer:
         self.backend: Backend = make_backend(
             preset,
             rows,
-            tensors,
+            source,
             renderer=renderer,
             semantics=config.semantics,
             mem_limit=config.mem_limit,
+            most_rows=most_rows,
             seed=config.seed,
         )
         self.densifier = self._make_densifier()
@@ -192,11 +201,3 @@ class Trainer:
             n_rows=self.model.n_rows,
             device=self.model.device,
         )
-
-
-def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import gs_adam
 from gs_train.engine.backend import Backend
@@ -16,6 +15,7 @@ from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.naive import HostMirrorAdam
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import Preset
+from gs_train.engine.restore import Source, restored_gaussians, restored_offloaded
 from gs_train.gaussians import Gaussians
 from gs_train.renderers import Renderer, Rows
 
@@ -23,7 +23,7 @@ from gs_train.renderers import Renderer, Rows
 def make_backend(
     preset: Preset,
     rows: Rows | None,
-    tensors: Mapping[str, Tensor] | None,
+    source: Source | None,
     *,
     renderer: Renderer,
     semantics: str,
@@ -36,7 +36,7 @@ def make_backend(
     Args:
         preset: which.
         rows: the first Gaussians; or None with
-        tensors: what ``Backend.model.tensors()`` gave.
+        source: of what ``Backend.model.tensors()`` gave.
         renderer: decides the device.
         semantics: ``dense`` or ``sparse``.
         mem_limit: share of the scene above which a preset that splits views does.
@@ -48,15 +48,14 @@ def make_backend(
         make = _optimizer_factory(preset, device)
         if rows is not None:
             return InDevice(Gaussians(rows, device=device, make_optimizer=make), renderer)
-        assert tensors is not None
-        model = Gaussians.from_tensors(tensors, device=device, make_optimizer=make)
-        return InDevice(model, renderer)
+        assert source is not None
+        return InDevice(restored_gaussians(source, device=device, make_optimizer=make), renderer)
     host = preset.host_semantics(semantics)
     if rows is not None:
         offloaded = OffloadedGaussians(rows, device=device, semantics=host)
     else:
-        assert tensors is not None
-        offloaded = OffloadedGaussians.from_tensors(tensors, device=device, semantics=host)
+        assert source is not None
+        offloaded = restored_offloaded(source, device=device, semantics=host)
     share = mem_limit if preset.split_share is not None else None
     return Engine(offloaded, renderer, preset, most_rows=most_rows, most_share=share, seed=seed)
 
