@@ -81,6 +81,8 @@ def test_torch_never_synchronises_in_a_call(n_views: int) -> None:
         blocks.widen(means=0.1)
         blocks.refit(*arguments[:3])
         gs_cull.cull(*arguments, blocks=blocks)
+        viewmats, Ks, *size = arguments[3:]
+        gs_cull.visible_mask(*arguments[:3], viewmats[0], Ks[0], *size)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

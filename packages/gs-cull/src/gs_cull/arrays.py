@@ -83,6 +83,15 @@ def zeros(like: Array, shape: tuple[int, ...], dtype: Literal["float32", "int32"
     return np.zeros(shape, dtype)
 
 
+def fill_at(array: Array, ids: Array, value: float | bool) -> None:
+    """Write one number at (n,) int32 ids of (m,) values of the same kind. CUDA: no wait."""
+    if is_torch(array):
+        # An assignment would copy the number to the device, and wait for that.
+        array.index_fill_(0, ids.long(), value)
+    else:
+        array[ids] = value
+
+
 def true_ids(flags: Array) -> Array:
     """int32 positions of what is true in (n,) booleans. Synchronises on CUDA."""
     if is_torch(flags):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gs_cull.arrays import Array, Rows, is_torch, native, on_host, zeros
+from gs_cull.arrays import Array, Rows, fill_at, is_torch, native, on_host, zeros
 from gs_cull.options import native_options
 
 
@@ -91,9 +91,8 @@ def fit_bounds(
         inflate=None,
     )
     native(bounds.scale).fit_blocks(rows, layout, which, stored, end, options)
-    index = which.long() if is_torch(which) else which
-    bounds.slack[index, 0] = slack[0]
-    bounds.slack[index, 1] = slack[1]
+    for column, value in enumerate(slack):
+        fill_at(bounds.slack[:, column], which, value)
 
 
 def all_blocks(bounds: Bounds) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gs_cull.arrays import Array, check_kind, native, zeros
+from gs_cull.arrays import Array, check_kind, fill_at, native, zeros
 from gs_cull.blocks import Blocks
 from gs_cull.cameras import check_cameras
 from gs_cull.options import CameraModelName, Inflate, native_options
@@ -142,5 +142,5 @@ def visible_mask(
     """Whether one view sees each row: (N,) bool. Arguments as in :func:`visible_ids`."""
     ids = visible_ids(means, scales, quats, viewmat, K, width, height, **options)
     mask = zeros(means, (len(means),), "bool")
-    mask[ids] = True
+    fill_at(mask, ids, True)
     return mask
