@@ -9,6 +9,7 @@ so these tests switch it off.
 import threading
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -135,16 +136,21 @@ def test_transfers_take_no_device_memory() -> None:
     out = torch.empty(100, 48, device="cuda")
     zeros = torch.zeros(5, dtype=torch.int64, device="cuda")
     chosen = torch.arange(0, 10_000, 100, device="cuda")
-    gather(table, chosen, out)
-    torch.cuda.synchronize()
-    free, allocated = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
-    for _ in range(20):
-        gather(table, chosen, out)
-        scatter(out, chosen, table)
-        store_compact(out, zeros, ring).wait().release()
-    torch.cuda.synchronize()
+    allocated = torch.cuda.memory_allocated()
+
+    def free_after_transfers() -> int:
+        for _ in range(200):
+            gather(table, chosen, out)
+            scatter(out, chosen, table)
+            store_compact(out, zeros, ring).wait().release()
+        torch.cuda.synchronize()
+        return torch.cuda.mem_get_info()[0]
+
+    # The first transfers load kernels. The whole device's memory is counted: what another process
+    # takes may come between two counts, what a transfer keeps comes between all.
+    free = [free_after_transfers() for _ in range(6)]
     assert torch.cuda.memory_allocated() == allocated
-    assert torch.cuda.mem_get_info()[0] == free
+    assert any(before == after for before, after in pairwise(free)), free
 
 
 def grown_in_chunks() -> Table:
