@@ -6,27 +6,30 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import gs_pinned
 from gs_order import Plan
-from gs_order.ragged import Ragged
 from gs_train.engine.columns import columns
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
+from gs_train.engine.need import contains
 
 CHUNK_BYTES = 32 << 20
 """Rows are caught up and sent in such pieces, so that the link starts early (GS-Scale 4.2)."""
 
+_BLOCKS = 32  # of gathers: what the link takes while gradients leave
+
 
 @dataclass
 class _Chunk:
-    """Rows ``start:stop`` of the load list of a microbatch, caught up in a ring slot."""
+    """Some rows of a microbatch's load list, caught up in a ring slot."""
 
     microbatch: int
-    start: int
-    stop: int
+    ids: np.ndarray
+    slots: Tensor  # of the device buffer
     slot: gs_pinned.RingSlot | None = None
     ticket: int = -1
 
@@ -43,9 +46,9 @@ class Loads:
         self._host = host
         self._lanes = lanes
         self._ring: gs_pinned.Ring | None = None
-        self._ring_bytes = ring_bytes
+        self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
         self._plan: Plan | None = None
-        self._ids: Ragged | None = None
+        self._is_first_begun = False
         self._waiting: deque[_Chunk] = deque()  # not given to the worker yet
         self._working: deque[_Chunk] = deque()
         self._passing: deque[tuple[torch.cuda.Event | None, gs_pinned.RingSlot]] = deque()
@@ -53,7 +56,28 @@ class Loads:
 
     @property
     def is_deferred(self) -> bool:
+        """Whether rows sleep."""
         return self._host.adam.semantics == "deferred"
+
+    def announce(self, plan: Plan, touched: Tensor) -> None:
+        """Catch up what the next batch needs first and the present one does not touch.
+
+        Args:
+            plan: of the next batch; `begin` follows when the present one's updates are submitted.
+            touched: (U,) sorted rows of the present batch.
+        """
+        if not self.is_deferred:
+            return
+        first = plan[0]
+        later = contains(touched, first.load)
+        order = torch.sort(later.byte(), stable=True).indices
+        ids = first.load[order].cpu().numpy()
+        slots = first.slots_of("load")[order]
+        n_fresh = len(ids) - int(later.sum())
+        self._append(0, ids[:n_fresh], slots[:n_fresh])
+        self._submit()
+        self._append(0, ids[n_fresh:], slots[n_fresh:])
+        self._is_first_begun = True
 
     def begin(self, plan: Plan) -> None:
         """Start a batch: rows shall be as the last step begun leaves them.
@@ -63,11 +87,10 @@ class Loads:
         self._plan = plan
         if not self.is_deferred:
             return
-        self._ids = plan.to_host().wait().load
-        rows = max(1, CHUNK_BYTES // (self._host.width * 4))
-        for i, count in enumerate(plan.counts["load"].tolist()):
-            for start in range(0, count, rows):
-                self._waiting.append(_Chunk(i, start, min(start + rows, count)))
+        ids = plan.to_host().wait().load
+        for i in range(int(self._is_first_begun), len(plan)):
+            self._append(i, ids[i], plan[i].slots_of("load"))
+        self._is_first_begun = False
         self._submit()
 
     def bring(self, i: int, values: Tensor, before: Tensor | None) -> None:
@@ -79,31 +102,30 @@ class Loads:
         """
         assert self._plan is not None
         step = self._plan[i]
-        n = int(self._plan.counts["load"][i])
         stream = self._lanes.stream("load")
         with self._lanes.on("load"):
             sources = step.retain_sources
-            kept = values[:0] if before is None else before
             targets = step.slots_of("retain") if len(sources) else sources
+            kept = values[:0] if before is None else before
             if not self.is_deferred:
                 gs_pinned.gather_retained(
                     self._host.table, step.load, step.slots_of("load"),
-                    kept, sources, targets, values, stream=stream, max_blocks=32,
+                    kept, sources, targets, values, stream=stream, max_blocks=_BLOCKS,
                 )  # fmt: skip
                 return
-            slots = step.slots_of("load")
             if len(sources):
                 values.index_copy_(0, targets.long(), kept.index_select(0, sources.long()))
+            n = int(self._plan.counts["load"][i])
             while n:
                 chunk = self._next(i)
                 assert chunk.slot is not None
+                nothing = chunk.slots[:0]
                 gs_pinned.gather_retained(
-                    chunk.slot.torch(), self._first(chunk.stop - chunk.start, slots.device),
-                    slots[chunk.start : chunk.stop],
-                    values[:0], sources[:0], sources[:0], values, stream=stream, max_blocks=32,
+                    chunk.slot.torch(), self._first(len(chunk.ids), values.device), chunk.slots,
+                    values[:0], nothing, nothing, values, stream=stream, max_blocks=_BLOCKS,
                 )  # fmt: skip
                 self._passing.append((self._lanes.mark("load"), chunk.slot))
-                n -= chunk.stop - chunk.start
+                n -= len(chunk.ids)
             self._submit()
 
     def drop(self) -> None:
@@ -115,6 +137,13 @@ class Loads:
             assert chunk.slot is not None
             chunk.slot.release()
         self._plan = None
+        self._is_first_begun = False
+
+    def _append(self, microbatch: int, ids: np.ndarray, slots: Tensor) -> None:
+        rows = max(1, CHUNK_BYTES // (self._host.width * 4))
+        for start in range(0, len(ids), rows):
+            part = slice(start, start + rows)
+            self._waiting.append(_Chunk(microbatch, ids[part], slots[part]))
 
     def _next(self, microbatch: int) -> _Chunk:
         """The next chunk, which belongs to this microbatch, once it has been caught up."""
@@ -129,20 +158,17 @@ class Loads:
     def _submit(self) -> None:
         """Give the worker as many chunks as the ring has room for."""
         if self._ring is None:
-            self._ring = gs_pinned.Ring(max(self._ring_bytes, 2 * CHUNK_BYTES))
+            self._ring = gs_pinned.Ring(self._ring_bytes)
         self._release(block=False)
         while self._waiting:
             chunk = self._waiting[0]
             try:
-                slot = self._ring.take(chunk.stop - chunk.start, self._host.table.layout, 0.0)
+                slot = self._ring.take(len(chunk.ids), self._host.table.layout, 0.0)
             except TimeoutError:
                 return
-            assert self._ids is not None
             chunk.slot = slot
             chunk.ticket = self._host.worker.lookahead(
-                self._ids[chunk.microbatch][chunk.start : chunk.stop],
-                out=list(columns(slot.torch()).values()),
-                priority=1,
+                chunk.ids, out=list(columns(slot.torch()).values()), priority=1
             )
             self._working.append(self._waiting.popleft())
 

@@ -23,11 +23,13 @@ from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.columns import columns
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.early import largest_move
+from gs_train.engine.finals import Finals
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.loads import Loads
 from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.presets import Preset
+from gs_train.engine.stats import BatchStats
 from gs_train.engine.stores import Stores
 from gs_train.engine.sums import CompactSum, ReturningSum
 from gs_train.renderers import Renderer, View
@@ -56,6 +58,9 @@ class Engine:
         most_rows: of one microbatch: views that see more are cut into crops; None for no limit.
         most_share: the same as a share of all rows.
         seed: of the search for an order.
+
+    Attributes:
+        stats: what has moved so far.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Engine:
         self._loads = Loads(model.host, self._lanes, _RING_BYTES)
         self._stores = Stores(model.host, self._lanes, _RING_BYTES)
         self._next: _Batch | None = None
+        self.stats = BatchStats(row_bytes=4 * width)
 
     def step(
         self,
@@ -99,6 +105,7 @@ class Engine:
         loss = self._run(ready, batch, settings, observe, step, upcoming)
         self._update_geometry(ready, settings)
         host.end(step)
+        self.stats.add(ready.plan, len(ready.seen.ids))
         if self._next is not None:
             self._loads.begin(self._next.plan)
         return loss
@@ -139,7 +146,9 @@ class Engine:
         names = tuple(view.name for view in views)
         return _Batch(names, self.model.edits, seen, plan)
 
-    def _prepare_next(self, upcoming: Sequence[View], settings: StepSettings) -> None:
+    def _prepare_next(
+        self, ready: _Batch, upcoming: Sequence[View], settings: StepSettings
+    ) -> None:
         """Cull, order and plan the next batch beside this one's rendering."""
         if not upcoming or not self._preset.early_cull:
             return
@@ -149,6 +158,7 @@ class Engine:
         self._lanes.wait("cull", self._edited)
         with self._lanes.on("cull"):
             self._next = self._prepare(upcoming, inflate)
+            self._loads.announce(self._next.plan, ready.seen.ids)
         self._culled = self._lanes.mark("cull")
 
     def _forget_next(self) -> None:
@@ -168,7 +178,6 @@ class Engine:
         upcoming: Sequence[View],
     ) -> Tensor:
         plan, lanes = ready.plan, self._lanes
-        host_plan = plan.to_host()
         drawing = Drawing(self._renderer, settings, observe, len(batch))
         values = [buffer.of(plan.n_slots) for buffer in self._used(self._values)]
         gradients = [buffer.of(plan.n_slots) for buffer in self._used(self._gradients)]
@@ -207,11 +216,13 @@ class Engine:
             if plan.counts["returning"][i]:
                 returning.put(part.returning, own, part.slots_of("returning").long())
             drawn.append(lanes.mark("compute"))
-            lanes.wait("store", drawn[i])
-            self._stores.send(own, part.slots_of("final"), host_plan.wait().final[i], step=step)
-            stored.append(lanes.mark("store"))
             if i == 0:
-                self._prepare_next(upcoming, settings)
+                self._prepare_next(ready, upcoming, settings)
+                finals = Finals.of(plan, self._next.plan if self._next is not None else None)
+            lanes.wait("store", drawn[i])
+            for slots, ids, is_urgent in finals.of_microbatch(i):
+                self._stores.send(own, slots, ids, step=step, is_urgent=is_urgent)
+            stored.append(lanes.mark("store"))
         for event in stored[-2:]:
             lanes.wait("compute", event)
         return loss

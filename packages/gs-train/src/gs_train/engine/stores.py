@@ -22,10 +22,12 @@ class Stores:
         self._host = host
         self._lanes = lanes
         self._ring: gs_pinned.Ring | None = None
-        self._ring_bytes = ring_bytes
+        self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
         self._updating: deque[tuple[int, gs_pinned.RingSlot]] = deque()
 
-    def send(self, gradients: Tensor, slots: Tensor, ids: np.ndarray, *, step: int) -> None:
+    def send(
+        self, gradients: Tensor, slots: Tensor, ids: np.ndarray, *, step: int, is_urgent: bool
+    ) -> None:
         """Enqueue gradients on the store stream and their updates in the worker.
 
         Args:
@@ -33,20 +35,21 @@ class Stores:
             slots: (R,) int32 where the rows lie in it.
             ids: (R,) their sorted ids, on the host.
             step: the host optimizer's open step.
+            is_urgent: updated before others that have landed.
 
         Asynchrony: waits for an earlier update while the ring is full.
         """
         if self._ring is None:
-            self._ring = gs_pinned.Ring(max(self._ring_bytes, 2 * CHUNK_BYTES))
+            self._ring = gs_pinned.Ring(self._ring_bytes)
         rows = max(1, CHUNK_BYTES // (self._host.width * 4))
         for start in range(0, len(ids), rows):
-            part = slots[start : start + rows]
-            slot = self._store(gradients, part)
+            slot = self._store(gradients, slots[start : start + rows])
             ticket = self._host.worker.submit(
                 ids[start : start + rows],
                 list(columns(slot.torch()).values()),
                 step=step,
                 ready=(slot.address, slot.value),
+                priority=int(is_urgent),
             )
             self._updating.append((ticket, slot))
 

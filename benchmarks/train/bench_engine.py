@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is training from host memory as fast as training inside the GPU?
+
+Decides which preset a scene should be trained with, batch by batch size. Everything in one process:
+the synthetic city at 1080p, rows in Morton order, views whose neighbours share a given part of
+what they see. Against: all on the device with dense Adam (gradients index-added, torch's fused
+kernel), the same with gsplat's SelectiveAdam, and the same without an optimizer, the ceiling.
+
+    PYTHONPATH=benchmarks python benchmarks/train/bench_engine.py --n 20_000_000 --batch 1 4 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gs_cull
+import workloads
+from gs_train.engine.backend import Backend, StepSettings
+from gs_train.engine.in_device import InDevice
+from gs_train.engine.make import make_backend
+from gs_train.engine.pipeline import Engine
+from gs_train.engine.presets import PRESETS
+from gs_train.gaussians import Gaussians
+from gs_train.morton import morton_order
+from gs_train.renderers import Renderer, RenderOptions, Splats, View, make_renderer
+
+PRESET_NAMES = ("naive", "clm", "gs-scale", "best")
+
+
+class Nothing(torch.optim.Optimizer):
+    """The ceiling: gradients are made and not used."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.0})
+
+    def step(self, closure: Any = None) -> None:
+        pass
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    name: str
+    batch: int
+    overlap: float
+    images_per_second: float
+    device_gb: float
+    loaded: float = 0.0  # rows over the link per row rendered
+    union: float = 0.0  # distinct rows of a batch over the sum of its views
+    milliseconds: float = 0.0  # per image
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Rows in host memory, and views with their photos on the device."""
+
+    rows: dict[str, Tensor]
+    views: list[View]
+    photos: Tensor
+    overlap: float
+    visible: float
+    means_lr: float
+
+
+def make_scene(
+    city: workloads.City,
+    overlap: float | None,
+    n_views: int,
+    size: tuple[int, int],
+    rows: dict[str, Tensor],
+) -> Scene:
+    width, height = size
+    if overlap is None:
+        flight = workloads.scattered(city, n_views, width=width, height=height)
+    else:
+        share = workloads.photo_overlap(overlap)
+        flight = workloads.flight(
+            city, n_views, overlap=share, sidelap=share, width=width, height=height
+        )
+    device = city.means.device
+
+    def read(ids: Tensor) -> dict[str, Tensor]:
+        at = ids.to(rows["sh0"].device)
+        return {name: values[at].to(device) for name, values in rows.items()}
+
+    photos = workloads.targets(city, flight, read).to(device)
+    views = [View(f"{k}", flight.viewmats[k], flight.Ks[k], width, height) for k in range(n_views)]
+    n = min(n_views, 33)
+    seen = gs_cull.cull(
+        *city.rows, flight.viewmats[:n], flight.Ks[:n], width, height, opacities=city.opacities
+    )
+    both = seen.and_counts().double().cpu()
+    own = both.diagonal()
+    neighbours = both.diagonal(1) / (own[1:] + own[:-1] - both.diagonal(1))
+    return Scene(
+        rows, views, photos, float(neighbours.mean()), float(own.mean()), 1.6e-5 * city.side / 2
+    )
+
+
+def settings(scene: Scene, batch: int) -> StepSettings:
+    rates = {
+        "means": scene.means_lr, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2,
+        "sh0": 2.5e-3, "shN": 1.25e-4,
+    }  # fmt: skip
+    factor = batch**0.5
+    return StepSettings(
+        3, {name: rate * factor for name, rate in rates.items()},
+        (0.9**batch, 0.999**batch), 1e-15 / factor, 0.2,
+    )  # fmt: skip
+
+
+def in_device(
+    scene: Scene, renderer: Renderer, make: Callable[[Any], torch.optim.Optimizer]
+) -> InDevice:
+    model = Gaussians(scene.rows, device=renderer.device, make_optimizer=make)
+    return InDevice(model, renderer)
+
+
+def fused(groups: Any) -> torch.optim.Optimizer:
+    if groups[0]["params"][0].is_cuda:
+        return torch.optim.Adam(groups, eps=1e-15, fused=True)
+    return torch.optim.Adam(groups, eps=1e-15)
+
+
+class Selective(InDevice):
+    """All on the device; only rows that the batch sees are updated, by gsplat's kernel."""
+
+    def __init__(self, scene: Scene, renderer: Renderer) -> None:
+        from gsplat.optimizers import SelectiveAdam
+
+        model = Gaussians(
+            scene.rows, device=renderer.device,
+            make_optimizer=lambda groups: SelectiveAdam(groups, eps=1e-15, betas=(0.9, 0.999)),
+        )  # fmt: skip
+        super().__init__(model, renderer)
+        self._seen = torch.zeros(model.n_rows, dtype=torch.bool, device=renderer.device)
+        plain = model.optimizer.step
+        model.optimizer.step = lambda: plain(self._seen)  # type: ignore[method-assign]
+
+    def step(self, batch: Any, settings: Any, observe: Any, *, upcoming: Any = ()) -> Tensor:
+        self._seen.zero_()
+
+        def note(ids: Tensor, splats: Splats) -> None:
+            self._seen[ids.long()] = True
+
+        return super().step(batch, settings, note, upcoming=upcoming)
+
+
+def batches(scene: Scene, size: int) -> Iterator[list[int]]:
+    at = 0
+    while True:
+        yield [(at + k) % len(scene.views) for k in range(size)]
+        at = (at + size) % len(scene.views)
+
+
+def measure(
+    name: str, make: Callable[[], Backend], scene: Scene, batch: int, seconds: float
+) -> Row:
+    cuda = scene.photos.is_cuda
+    gc.collect()
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    backend = make()
+    options = settings(scene, batch)
+    source = batches(scene, batch)
+    following = next(source)
+
+    def step() -> None:
+        nonlocal following
+        now, following = following, next(source)
+        backend.step(
+            [(scene.views[i], scene.photos[i]) for i in now], options, lambda ids, splats: None,
+            upcoming=[scene.views[i] for i in following],
+        )  # fmt: skip
+
+    def settle() -> None:
+        backend.finish()
+        if cuda:
+            torch.cuda.synchronize()
+
+    for _ in range(max(2, 16 // batch)):
+        step()
+    settle()
+    started, n = time.perf_counter(), 0
+    while n < 3 or time.perf_counter() - started < seconds:
+        step()
+        n += 1
+    settle()
+    elapsed = time.perf_counter() - started
+    device_gb = torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0
+    row = Row(name, batch, scene.overlap, n * batch / elapsed, device_gb)
+    row.milliseconds = 1e3 / row.images_per_second
+    if isinstance(backend, Engine):
+        row.loaded = backend.stats.loaded / max(1, backend.stats.visible)
+        row.union = backend.stats.union / max(1, backend.stats.visible)
+        backend.model.close()
+    return row
+
+
+def makers(scene: Scene, renderer: Renderer, batch: int) -> dict[str, Callable[[], Backend]]:
+    made: dict[str, Callable[[], Backend]] = {
+        "none": lambda: in_device(scene, renderer, fused),
+        "none, no optimizer": lambda: in_device(scene, renderer, Nothing),
+    }
+    if renderer.device.type == "cuda":
+        made["none, SelectiveAdam"] = lambda: Selective(scene, renderer)
+    for name in PRESET_NAMES:
+        if name == "gs-scale" and batch != 1:
+            continue
+        made[name] = lambda name=name: make_backend(
+            PRESETS[name], scene.rows, None, renderer=renderer, semantics="dense", mem_limit=0.3
+        )
+    return made
+
+
+def show(rows: Sequence[Row]) -> None:
+    print(
+        f"{'':22s} {'images/s':>9s} {'ms':>7s} {'of none':>8s} {'of ceiling':>10s} "
+        f"{'device GB':>9s} {'loaded':>7s} {'union':>6s}"
+    )
+    by_name = {row.name: row for row in rows}
+    for row in rows:
+
+        def ratio(other: str, row: Row = row) -> str:
+            if other not in by_name:
+                return ""
+            return f"{row.images_per_second / by_name[other].images_per_second:.2f}"
+
+        print(
+            f"{row.name:22s} {row.images_per_second:9.1f} {row.milliseconds:7.2f} "
+            f"{ratio('none'):>8s} {ratio('none, no optimizer'):>10s} {row.device_gb:9.2f} "
+            f"{row.loaded:7.2f} {row.union:6.2f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, default=20_000_000)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 8, 16, 64])
+    parser.add_argument(
+        "--overlap", type=float, nargs="+", default=[0.72, 0.24, 0.0], help="0: unrelated views"
+    )
+    parser.add_argument("--only", nargs="+", help="these lines of the table")
+    parser.add_argument("--views", type=int, default=128)
+    parser.add_argument("--size", type=int, nargs=2, default=(1920, 1080))
+    parser.add_argument("--seconds", type=float, default=2.0, help="per line")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    renderer = make_renderer("gsplat" if device.type == "cuda" else "cpu", RenderOptions())
+    city = workloads.city(arguments.n, device=device)
+    city = city.reordered(morton_order(city.means))
+    rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
+    results: list[Row] = []
+    for overlap in arguments.overlap:
+        scene = make_scene(city, overlap or None, arguments.views, tuple(arguments.size), rows)
+        for batch in arguments.batch:
+            print(
+                f"\n{arguments.n:,} Gaussians, batch {batch}, {scene.visible:,.0f} rows a view, "
+                f"neighbours overlap {scene.overlap:.2f}"
+            )
+            table = []
+            for name, make in makers(scene, renderer, batch).items():
+                if arguments.only and name not in arguments.only:
+                    continue
+                table.append(measure(name, make, scene, batch, arguments.seconds))
+            show(table)
+            results += table
+        del scene
+    if arguments.json:
+        arguments.json.write_text(json.dumps([vars(row) for row in results], indent=1))
+
+
+if __name__ == "__main__":
+    main()
