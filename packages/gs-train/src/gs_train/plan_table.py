@@ -37,8 +37,8 @@ def _heading(result: dict[str, Any]) -> str:
     per_view = 100 * mean["visible"] / work["batch_size"] / n
     return (
         f"{n:,} Gaussians, {work['batch_size']} images a step of up to "
-        f"{work['width']}x{work['height']}; a view sees {per_view:.2g} %, a step "
-        f"{100 * mean['union'] / n:.2g} %. Caps: device {format_bytes(caps['device'])}, host "
+        f"{work['width']}x{work['height']}; a view sees {per_view:.3g} %, a step "
+        f"{100 * mean['union'] / n:.3g} %. Caps: device {format_bytes(caps['device'])}, host "
         f"{format_bytes(caps['host'])}{' together' if caps['shared'] else ''}."
     )
 
