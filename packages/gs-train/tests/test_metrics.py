@@ -153,6 +153,7 @@ RUN = {
     "images_per_second": 24.0,
     "n_gaussians": 1000,
     "peak_device_bytes": 0,
+    "peak_device_reserved_bytes": 0,
     "peak_host_bytes": 123_456_789,
     "preset": "none",
     "renderer": "cpu",

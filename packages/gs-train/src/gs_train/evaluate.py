@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from gs_train.config import FitConfig
-from gs_train.gaussians import Gaussians
+from gs_train.engine.backend import Model
 from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips, load_lpips
 from gs_train.metrics import write_metrics
@@ -20,8 +20,6 @@ from gs_train.run import Run, Spent, open_capture, renderer_for
 from gs_train.run_folder import RunFolder
 from gs_train.scene import Scene
 from gs_train.scores import score_views
-
-_PRESET = "none"
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ def evaluate(config: EvalConfig) -> None:
             run.spent,
             config=run.config,
             step=run.checkpoint.step,
+            preset=run.placing["preset"],
             renderer=renderer,
             lpips=lpips,
             stop=stop,
@@ -68,13 +67,14 @@ def evaluate(config: EvalConfig) -> None:
 
 
 def report(
-    model: Gaussians,
+    model: Model,
     scene: Scene,
     folder: RunFolder,
     spent: Spent,
     *,
     config: FitConfig,
     step: int,
+    preset: str,
     renderer: Renderer,
     lpips: Lpips | None,
     stop: StopRequest,
@@ -101,8 +101,9 @@ def report(
         images_per_second=spent.images / spent.seconds if spent.seconds else 0.0,
         n_gaussians=model.n_rows,
         peak_device_bytes=spent.peak_device_bytes,
+        peak_device_reserved_bytes=spent.peak_device_reserved_bytes,
         peak_host_bytes=spent.peak_host_bytes,
-        preset=_PRESET,
+        preset=preset,
         renderer=renderer.name,
         seed=config.seed,
         lpips_net=lpips.net if lpips else None,

@@ -11,13 +11,16 @@ from typing import Annotated, Literal
 
 import torch
 import tyro
+from torch import Tensor
 
 from gs_train.atomic import replacing
 from gs_train.data import Capture
+from gs_train.engine.backend import Model
+from gs_train.frame import Frame
 from gs_train.interrupt import StopRequest
-from gs_train.ply import write_ply
-from gs_train.rows import NAMES
+from gs_train.ply import Layout, write_ply
 from gs_train.run import Run, open_capture
+from gs_train.visible import caught_up_chunks
 
 
 @dataclass(frozen=True)
@@ -41,32 +44,50 @@ class ExportConfig:
 def export(config: ExportConfig) -> None:
     """Write the newest checkpoint's model in the capture's own frame.
 
+    No device is used, and PLY files are written a chunk of rows at a time. ``ckpts`` of the gsplat
+    layout, which is one file of torch, needs all rows in host memory.
+
     Raises:
         InputError: no run there, or the disk has not enough space.
     """
     run = Run.open(config.dir)
     to = config.to or run.folder.export / config.layout
     step = run.checkpoint.step
-    rows = {name: run.checkpoint.tensors[f"model/{name}"] for name in NAMES}
+    model = run.model(torch.device("cpu"))
+
+    def write(path: Path, layout: Layout) -> int:
+        chunks = caught_up_chunks(model)
+        return write_ply(
+            path, chunks, layout=layout, n_rows=model.n_rows, transform=run.frame.rows_out
+        )
+
     if config.layout == "inria":
         with StopRequest() as stop:
             capture = open_capture(run.config, run.folder, stop, data=config.data)
         ply = to / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
-        dropped = write_ply(ply, rows, transform=run.frame.rows_out)
+        dropped = write(ply, "inria")
         _write_text(to / "cameras.json", json.dumps(_cameras(capture)))
         _write_text(to / "cfg_args", _cfg_args(run, capture))
     else:
-        dropped = write_ply(
-            to / "ply" / f"point_cloud_{step}.ply",
-            rows,
-            layout="gsplat",
-            transform=run.frame.rows_out,
-        )
+        dropped = write(to / "ply" / f"point_cloud_{step}.ply", "gsplat")
         # gsplat numbers steps from 0 and keeps the parameters alone.
         with replacing(to / "ckpts" / f"ckpt_{step - 1}_rank0.pt") as file:
-            torch.save({"step": step - 1, "splats": run.frame.rows_out(rows)}, file)
+            torch.save({"step": step - 1, "splats": _gathered(model, run.frame)}, file)
     lost = f", without {dropped:,} rows that are not finite" if dropped else ""
-    print(f"wrote {len(rows['means']) - dropped:,} Gaussians to {to}{lost}", file=sys.stderr)
+    print(f"wrote {model.n_rows - dropped:,} Gaussians to {to}{lost}", file=sys.stderr)
+
+
+def _gathered(model: Model, frame: Frame) -> dict[str, Tensor]:
+    """All rows in the capture's frame, on the CPU."""
+    rows: dict[str, Tensor] = {}
+    start = 0
+    for chunk in caught_up_chunks(model):
+        for name, values in frame.rows_out(chunk).items():
+            if name not in rows:
+                rows[name] = values.new_empty((model.n_rows, *values.shape[1:]))
+            rows[name][start : start + len(values)] = values
+        start += len(chunk["means"])
+    return rows
 
 
 def _cameras(capture: Capture) -> list[dict[str, object]]:

@@ -14,11 +14,14 @@ from gs_train.evaluate import report
 from gs_train.interrupt import Interrupted, StopRequest
 from gs_train.loop import train
 from gs_train.lpips import load_lpips
+from gs_train.placing import Placing, cap_device_memory, place
 from gs_train.ply import write_ply
+from gs_train.renderers import Renderer
 from gs_train.run import Run, Spent, open_capture, renderer_for
 from gs_train.run_folder import RunFolder
 from gs_train.scene import Scene, capture_digest
 from gs_train.trainer import Trainer
+from gs_train.visible import caught_up_chunks
 
 
 def fit(config: FitConfig) -> dict[str, Any]:
@@ -33,19 +36,19 @@ def fit(config: FitConfig) -> dict[str, Any]:
     folder = RunFolder(config.out)
     folder.check(config)
     renderer = renderer_for(config)
+    cap_device_memory(config, renderer.device)
     lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
     with StopRequest() as stop:
         run = Run.open(config.out) if config.resume else None
         capture = open_capture(config, folder, stop)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
-            rows = scene.initial_rows(config)
-            trainer = Trainer(config, rows, renderer=renderer, extent=scene.frame.extent)
-            spent = Spent()
+            trainer, placing, spent = *_started(config, scene, renderer), Spent()
         else:
             _check_resumed(run, config, capture_digest(capture))
-            trainer, spent = run.trainer(renderer, config), run.spent
-            run = None  # and with it the checkpoint's copy of the model
+            before = run.placing
+            placing = place(config, scene, run.geometry(), renderer, before=before)
+            trainer, spent = run.trainer(renderer, config, placing), run.spent
         _check_disk(trainer, folder)
         folder.prepare(config)
         _say(
@@ -53,11 +56,13 @@ def fit(config: FitConfig) -> dict[str, Any]:
             f"{trainer.model.n_rows:,} Gaussians after {trainer.step:,} steps; "
             f"rendering with {renderer.name} on {renderer.device}"
         )
+        _say(f"offload {placing.preset.name}: {placing.reason}")
         try:
-            spent = train(trainer, scene, folder, spent, stop)
+            spent = train(trainer, scene, folder, spent, stop, placing)
             write_ply(
                 folder.point_cloud(trainer.step),
-                {name: trainer.model.read(name) for name in trainer.model.params},
+                caught_up_chunks(trainer.model),
+                n_rows=trainer.model.n_rows,
                 transform=scene.frame.rows_out,
             )
             stop.check("the writing of results")
@@ -68,6 +73,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
                 spent,
                 config=config,
                 step=trainer.step,
+                preset=placing.preset.name,
                 renderer=renderer,
                 lpips=lpips,
                 stop=stop,
@@ -81,6 +87,20 @@ def fit(config: FitConfig) -> dict[str, Any]:
                 f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written; "
                 f"go on with: {again}",
             ) from None
+
+
+def _started(config: FitConfig, scene: Scene, renderer: Renderer) -> tuple[Trainer, Placing]:
+    rows = scene.initial_rows(config)
+    placing = place(config, scene, rows, renderer)
+    trainer = Trainer(
+        config,
+        rows,
+        renderer=renderer,
+        extent=scene.frame.extent,
+        preset=placing.preset,
+        most_rows=placing.most_rows,
+    )
+    return trainer, placing
 
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
@@ -98,7 +118,7 @@ def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
 
 def _check_disk(trainer: Trainer, folder: RunFolder) -> None:
     """Room for the checkpoints that are kept, the next one, and the PLY, at the present size."""
-    row_bytes = sum(p[:1].numel() * p.element_size() for p in trainer.model.params.values())
+    row_bytes = 4 * (11 + 3 * (trainer.model.sh_degree + 1) ** 2)
     copies = 3 * (trainer.config.keep_checkpoints + 1) + 1  # a checkpoint has moments too
     require_free(folder.root, copies * row_bytes * trainer.model.n_rows, "checkpoints and results")
 

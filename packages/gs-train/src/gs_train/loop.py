@@ -19,6 +19,7 @@ from gs_train.feed import ImageFeed
 from gs_train.interrupt import StopRequest
 from gs_train.logs import RunLog
 from gs_train.metrics import peak_host_bytes
+from gs_train.placing import Placing
 from gs_train.progress import Progress
 from gs_train.run import Spent, checkpoint_state
 from gs_train.run_folder import RunFolder
@@ -30,7 +31,12 @@ _LOG_EVERY = 20
 
 
 def train(
-    trainer: Trainer, scene: Scene, folder: RunFolder, before: Spent, stop: StopRequest
+    trainer: Trainer,
+    scene: Scene,
+    folder: RunFolder,
+    before: Spent,
+    stop: StopRequest,
+    placing: Placing,
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
 
@@ -51,7 +57,7 @@ def train(
     # Two of the same: one is consumed by the feed, ahead of need and in its own threads.
     fed, upcoming = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
     next(upcoming)
-    saver = _Saver(trainer, scene, folder, before)
+    saver = _Saver(trainer, scene, folder, before, placing)
     try:
         with (
             RunLog(folder.root, resume_step=first_step if first_step else None) as log,
@@ -87,12 +93,15 @@ def train(
 class _Saver:
     """Writes checkpoints, and knows what the run has cost at each."""
 
-    def __init__(self, trainer: Trainer, scene: Scene, folder: RunFolder, before: Spent) -> None:
+    def __init__(
+        self, trainer: Trainer, scene: Scene, folder: RunFolder, before: Spent, placing: Placing
+    ) -> None:
         self._trainer = trainer
         self._frame = scene.frame
         self._digest = capture_digest(scene.capture)
         self._folder = folder
         self._before = before
+        self._placing = placing
         self._first_step = self.saved_step = trainer.step
         self._started = time.perf_counter()
         self.spent = before
@@ -103,22 +112,24 @@ class _Saver:
 
     def save(self) -> None:
         trainer, device = self._trainer, self._trainer.renderer.device
-        peak = 0
+        peak = reserved = 0
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             peak = torch.cuda.max_memory_allocated(device)
+            reserved = torch.cuda.max_memory_reserved(device)
         n_steps = trainer.step - self._first_step
         self.spent = Spent(
             self._before.seconds + time.perf_counter() - self._started,
             self._before.images + n_steps * trainer.config.batch_size,
             max(self._before.peak_device_bytes, peak),
+            max(self._before.peak_device_reserved_bytes, reserved),
             max(self._before.peak_host_bytes, peak_host_bytes()),
         )
         save_checkpoint(
             self._folder.checkpoints,
             step=trainer.step,
             tensors=trainer.tensors(),
-            state=checkpoint_state(self._frame, self.spent, self._digest),
+            state=checkpoint_state(self._frame, self.spent, self._digest, self._placing),
             keep=trainer.config.keep_checkpoints,
         )
         self.saved_step = trainer.step

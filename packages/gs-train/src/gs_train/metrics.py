@@ -144,6 +144,7 @@ def write_metrics(
     images_per_second: float,
     n_gaussians: int,
     peak_device_bytes: int,
+    peak_device_reserved_bytes: int,
     peak_host_bytes: int,
     preset: str,
     renderer: str,
@@ -159,14 +160,16 @@ def write_metrics(
         seconds: of training, without evaluation.
         images_per_second: images trained on, over ``seconds``.
         n_gaussians: at the end.
-        peak_device_bytes: the most device memory at any time; 0 on the CPU.
+        peak_device_bytes: the most device memory that tensors held; 0 on the CPU.
+        peak_device_reserved_bytes: the most that torch's allocator held, which --device-memory
+            caps; 0 on the CPU.
         peak_host_bytes: the most memory that training had resident.
         preset, renderer, seed: what was run.
         lpips_net: the network behind lpips.
 
     Returns:
         What was written: psnr, ssim, lpips, lpips_net, steps, seconds, images_per_second,
-        n_gaussians, peak_device_bytes, peak_host_bytes, preset, renderer, seed, versions, images.
+        n_gaussians, the three peaks, preset, renderer, seed, versions, images.
         A score that does not exist (no test image, no weights) is "n/a"; infinity is "inf", because
         JSON has no word for it.
     """
@@ -180,6 +183,7 @@ def write_metrics(
         "images_per_second": images_per_second,
         "n_gaussians": n_gaussians,
         "peak_device_bytes": peak_device_bytes,
+        "peak_device_reserved_bytes": peak_device_reserved_bytes,
         "peak_host_bytes": peak_host_bytes,
         "preset": preset,
         "renderer": renderer,

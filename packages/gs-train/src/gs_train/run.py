@@ -4,19 +4,30 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from gs_train.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from gs_train.checkpoint import SavedCheckpoint, latest_checkpoint, open_checkpoint
 from gs_train.config import FitConfig, load_config
 from gs_train.data import Capture, load_capture
+from gs_train.engine.caps import caps_of
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.restore import (
+    Part,
+    has_sleeping_rows,
+    restored_gaussians,
+    restored_offloaded,
+)
 from gs_train.errors import InputError
 from gs_train.frame import Frame
 from gs_train.gaussians import Gaussians
 from gs_train.interrupt import StopRequest
+from gs_train.placing import Placing
 from gs_train.progress import task_progress
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.rows import NAMES
@@ -33,12 +44,14 @@ class Spent:
         seconds: of training, without loading and evaluation.
         images: trained on.
         peak_device_bytes: the most device memory that tensors held; 0 on the CPU.
+        peak_device_reserved_bytes: the most that torch's allocator held; 0 on the CPU.
         peak_host_bytes: the most memory that a training process had resident.
     """
 
     seconds: float = 0.0
     images: int = 0
     peak_device_bytes: int = 0
+    peak_device_reserved_bytes: int = 0
     peak_host_bytes: int = 0
 
 
@@ -48,14 +61,14 @@ class Run:
 
     Attributes:
         folder, config: where it lies and how it was started.
-        checkpoint: its tensors are on the CPU.
+        checkpoint: on disk.
         frame: that it was trained in.
         spent: until this checkpoint.
     """
 
     folder: RunFolder
     config: FitConfig
-    checkpoint: Checkpoint
+    checkpoint: SavedCheckpoint
     frame: Frame
     spent: Spent
 
@@ -65,7 +78,7 @@ class Run:
 
         Raises:
             InputError: the folder is missing, holds no run or no checkpoint, or a checkpoint of
-                another format version or a damaged one.
+                another format version or an incomplete one.
         """
         folder = RunFolder(root)
         if not root.is_dir():
@@ -74,7 +87,7 @@ class Run:
         newest = latest_checkpoint(folder.checkpoints)
         if newest is None:
             raise InputError(f"{folder.checkpoints} holds no checkpoint")
-        checkpoint = load_checkpoint(newest)
+        checkpoint = open_checkpoint(newest)
         frame = checkpoint.state["frame"]
         return cls(
             folder,
@@ -84,23 +97,59 @@ class Run:
             Spent(**checkpoint.state["spent"]),
         )
 
-    def model(self, device: torch.device) -> Gaussians:
-        """The model for looking at: without the optimizer's state."""
-        rows = {name: self.checkpoint.tensors[f"model/{name}"] for name in NAMES}
-        return Gaussians(rows, device=device, make_optimizer=torch.optim.SGD)
+    @property
+    def placing(self) -> dict[str, Any]:
+        """What :meth:`gs_train.placing.Placing.to_plain` said when the checkpoint was written."""
+        # Before there were presets everything was on the device.
+        return self.checkpoint.state.get("placing", {"preset": "none", "most_rows": None})
 
-    def trainer(self, renderer: Renderer, config: FitConfig | None = None) -> Trainer:
-        """The trainer as it was; ``config`` replaces the saved one (a resumed run's)."""
+    def geometry(self) -> dict[str, Tensor]:
+        """Means, scales, quats and opacities on the CPU.
+
+        Raises:
+            InputError: the checkpoint is damaged.
+        """
+        names = ("means", "scales", "quats", "opacities")
+        read = self.checkpoint.read([f"model/{name}" for name in names])
+        return {name: read[f"model/{name}"] for name in names}
+
+    def model(self, device: torch.device) -> Gaussians | OffloadedGaussians:
+        """The model for looking at, without state that only training needs.
+
+        Appearance is in host memory where rows were saved asleep, and where the whole model would
+        take more than half of the device's memory.
+
+        Raises:
+            InputError: the checkpoint is damaged.
+        """
+        source = Part(self.checkpoint, "model/")
+        n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
+        if has_sleeping_rows(source):
+            return restored_offloaded(source, device=device, semantics="deferred", to_look_at=True)
+        if n_bytes > caps_of(self.config, device).device // 2:
+            return restored_offloaded(source, device=device, semantics="dense", to_look_at=True)
+        return restored_gaussians(
+            source, device=device, make_optimizer=torch.optim.SGD, to_look_at=True
+        )
+
+    def trainer(self, renderer: Renderer, config: FitConfig, placing: Placing) -> Trainer:
+        """The trainer as it was, with a resumed run's options and place for the rows.
+
+        Raises:
+            InputError: the checkpoint is damaged.
+        """
         return Trainer.restore(
-            config or self.config,
-            self.checkpoint.tensors,
+            config,
+            self.checkpoint,
             step=self.checkpoint.step,
             renderer=renderer,
             extent=self.frame.extent,
+            preset=placing.preset,
+            most_rows=placing.most_rows,
         )
 
 
-def checkpoint_state(frame: Frame, spent: Spent, capture: str) -> dict[str, Any]:
+def checkpoint_state(frame: Frame, spent: Spent, capture: str, placing: Placing) -> dict[str, Any]:
     """What a checkpoint keeps beside the tensors; read by :meth:`Run.open`.
 
     Args:
@@ -110,6 +159,7 @@ def checkpoint_state(frame: Frame, spent: Spent, capture: str) -> dict[str, Any]
         "frame": dataclasses.asdict(frame),
         "spent": dataclasses.asdict(spent),
         "capture": capture,
+        "placing": placing.to_plain(),
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from gs_train.data import read_image
-from gs_train.gaussians import Gaussians
+from gs_train.engine.backend import Model
 from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips
 from gs_train.metrics import ImageScore, psnr, ssim
@@ -23,7 +23,7 @@ _PICTURES = 4
 
 
 def score_views(
-    model: Gaussians,
+    model: Model,
     scene: Scene,
     indices: Sequence[int],
     *,

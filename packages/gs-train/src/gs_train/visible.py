@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rendering only what a view sees."""
+"""Looking at a model without having all of it in one place: a view, or a chunk, at a time."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 import gs_cull
 from gs_train.engine.backend import Model
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.ply import CHUNK_ROWS
 from gs_train.renderers import Renderer, View
 from gs_train.rows import NAMES
 
@@ -36,12 +40,45 @@ def visible_ids(model: Model, view: View, renderer: Renderer) -> Tensor:
 def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     """A view of the model over black, for looking at: no gradients, colours in [0, 1].
 
+    Only the rows that the view sees are brought to the device. The model stays as it is.
+
     Returns:
         (H, W, 3) float32 on the model's device.
     """
     ids = visible_ids(model, view, renderer)
     if not len(ids):
         return torch.zeros((view.height, view.width, 3), device=model.device)
-    rows = {name: model.read(name, ids) for name in NAMES}
-    splats = renderer.project(rows, view, sh_degree=model.sh_degree)
+    splats = renderer.project(caught_up_rows(model, ids), view, sh_degree=model.sh_degree)
     return renderer.rasterize(splats)[0].clamp_(0.0, 1.0)
+
+
+def caught_up_rows(model: Model, ids: Tensor) -> dict[str, Tensor]:
+    """Present values of the six attributes of some rows; nothing is changed.
+
+    Reading a row that sleeps would bring it up to date in its table, and training from there would
+    round otherwise.
+
+    Args:
+        ids: (R,) sorted and unique, on the model's device.
+
+    Returns:
+        Copies on the model's device.
+    """
+    if isinstance(model, OffloadedGaussians):
+        return model.snapshot(ids)
+    return {name: model.read(name, ids) for name in NAMES}
+
+
+def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:
+    """Present values of all rows in order, a chunk at a time; nothing is changed.
+
+    Returns:
+        Iterator over chunks as :func:`gs_train.ply.write_ply` takes them, at least one; on the CPU
+        where appearance is there, else on the model's device.
+    """
+    for start in range(0, max(model.n_rows, 1), chunk_rows):
+        part = slice(start, min(model.n_rows, start + chunk_rows))
+        if isinstance(model, OffloadedGaussians):
+            yield model.snapshot(part, device="cpu")
+        else:
+            yield {name: model.read(name)[part] for name in NAMES}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which preset a run gets, and the cap on device memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gs_train.config import FitConfig
+from gs_train.engine.budget import room_wanted
+from gs_train.engine.caps import caps_of
+from gs_train.engine.choose import choose, statistics_bytes
+from gs_train.engine.presets import Preset, preset_named
+from gs_train.engine.workload import measure_workload
+from gs_train.errors import InputError
+from gs_train.renderers import Renderer, Rows
+from gs_train.scene import Scene
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where the rows of a run live.
+
+    Attributes:
+        preset: which.
+        most_rows: views that see more rows are cut into crops; None: they are rendered whole.
+        reason: one line for the user.
+    """
+
+    preset: Preset
+    most_rows: int | None
+    reason: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"preset": self.preset.name, "most_rows": self.most_rows}
+
+
+def place(
+    config: FitConfig,
+    scene: Scene,
+    rows: Rows,
+    renderer: Renderer,
+    *,
+    before: Mapping[str, Any] | None = None,
+) -> Placing:
+    """Choose where the rows live, from what views see of them and what memory there is.
+
+    Args:
+        config: of the run; ``--offload auto`` goes on with a resumed run's preset.
+        scene: its training views are looked at.
+        rows: the Gaussians as they are now; their geometry on any device.
+        renderer: not a row is on its device yet.
+        before: :meth:`Placing.to_plain` of the checkpoint that is resumed. With its preset views
+            are cut as before, so that the run goes on to the same bits.
+
+    Raises:
+        InputError: what was asked for does not fit, or cannot go on from the checkpoint.
+    """
+    reason = None
+    if before is not None:
+        if config.offload == "auto":
+            config = dataclasses.replace(config, offload=before["preset"])
+            reason = "as before"
+        check_layouts(before["preset"], config.offload, config.semantics)
+    n_rows = len(rows["means"])
+    cache = config.bytes_of("image_cache")
+    assert cache is not None
+    image_bytes = sum(3 * view.width * view.height for view in scene.views)
+    work = measure_workload(
+        rows,
+        [scene.views[i] for i in scene.capture.train],
+        renderer,
+        n_rows=n_rows,
+        sh_degree=config.sh_degree,
+        batch_size=config.batch_size,
+        image_cache=min(cache, image_bytes),
+        statistics_bytes=statistics_bytes(config),
+        seed=config.seed,
+    )
+    choice = choose(config, work, caps_of(config, renderer.device))
+    if before is not None and before["preset"] == choice.preset.name:
+        most_rows = before["most_rows"]
+    else:
+        whole = room_wanted(choice.preset, work.with_rows(choice.n_rows)).rows
+        most_rows = choice.room.rows if choice.room.rows < whole else None
+    return Placing(choice.preset, most_rows, reason or choice.reason)
+
+
+def check_layouts(saved: str, wanted: str, semantics: str) -> None:
+    """Check that a run can go on with another preset than its checkpoint's.
+
+    Raises:
+        InputError: the checkpoint's rows sleep, and only deferred updates could wake them.
+    """
+
+    def sleeps(name: str) -> bool:
+        preset = preset_named(name)
+        return preset.placement == "split" and preset.host_semantics(semantics) == "deferred"
+
+    if sleeps(saved) and not sleeps(wanted):
+        raise InputError(
+            f"--resume with --offload {wanted} cannot go on from the checkpoint of {saved}, whose "
+            "rows are not all up to date; go on with best or gs-scale (batch size 1)"
+        )
+
+
+def cap_device_memory(config: FitConfig, device: torch.device) -> None:
+    """Make ``--device-memory`` hold: tensors beyond it are refused as on a device of that size.
+
+    It covers all that torch's allocator takes in this process, which is everything that this
+    project and gsplat allocate. It does not cover the CUDA context and loaded kernels (some hundred
+    MiB), libraries that allocate by themselves, or other processes.
+
+    Raises:
+        InputError: the device has less.
+    """
+    wanted = config.bytes_of("device_memory")
+    if wanted is None or device.type != "cuda":
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    if wanted > total:
+        raise InputError(
+            f"--device-memory must be at most the {total:,} bytes that {device} has, got {wanted:,}"
+        )
+    torch.cuda.set_per_process_memory_fraction(wanted / total, device)
