@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows from host memory to the device, brought up to date on the way."""
+"""Rows from host memory to the device, up to date when they arrive."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor
 
 import gs_pinned
 from gs_order import Plan
+from gs_order.ragged import Ragged
 from gs_train.engine.columns import columns
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.need import contains
+from gs_train.engine.need import Parted, contains, in_two_parts
 
 CHUNK_BYTES = 32 << 20
 """Rows are caught up and sent in such pieces, so that the link starts early (GS-Scale 4.2)."""
@@ -34,12 +35,49 @@ class _Chunk:
     ticket: int = -1
 
 
+@dataclass(frozen=True)
+class Updates:
+    """Tickets of the updates of one step: those that the next batch needs first, and all."""
+
+    urgent: tuple[int, ...] = ()
+    all: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """Load lists in two parts: rows that sleep, then those that the step before has updated."""
+
+    plan: Plan
+    parted: Parted
+    ids: Tensor
+    on_host: np.ndarray
+    slots: Tensor
+
+    @classmethod
+    def of(cls, plan: Plan, touched: Tensor | None) -> _Lists:
+        """Synchronises on the current stream."""
+        loads = plan.ids["load"]
+        sleeps = torch.ones(len(loads.values), dtype=torch.bool, device=loads.values.device)
+        if touched is not None:
+            sleeps = ~contains(touched, loads.values)
+        parted = in_two_parts(loads, sleeps)
+        ids = loads.values[parted.order]
+        slots: Ragged = (plan.slots if plan.slots is not None else plan.positions)["load"]
+        return cls(plan, parted, ids, ids.cpu().numpy(), slots.values[parted.order])
+
+    def bounds(self, i: int) -> tuple[int, int, int]:
+        """Where the list of microbatch i begins, where its awake rows begin, and where it ends."""
+        first, last = int(self.parted.offsets[i]), int(self.parted.offsets[i + 1])
+        return first, first + int(self.parted.n_first[i]), last
+
+
 class Loads:
     """The loads of one batch at a time, in the order in which they are needed.
 
-    With deferred semantics rows sleep in the table, so the worker computes their present values
-    into a ring (``lookahead``) and the device reads them there in one dense run. With dense
-    semantics the table is up to date and is read directly.
+    With deferred semantics most rows sleep in the table: the worker computes their present values
+    into a ring (``lookahead``) and the device reads them there in one dense run. Rows that the
+    step before has updated are awake, and are read from the table once that update is done. With
+    dense semantics all rows are.
     """
 
     def __init__(self, host: HostRows, lanes: Lanes, ring_bytes: int) -> None:
@@ -48,7 +86,9 @@ class Loads:
         self._ring: gs_pinned.Ring | None = None
         self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
         self._plan: Plan | None = None
-        self._is_first_begun = False
+        self._lists: _Lists | None = None
+        self._announced: _Lists | None = None
+        self._updates = Updates()
         self._waiting: deque[_Chunk] = deque()  # not given to the worker yet
         self._working: deque[_Chunk] = deque()
         self._passing: deque[tuple[torch.cuda.Event | None, gs_pinned.RingSlot]] = deque()
@@ -68,29 +108,26 @@ class Loads:
         """
         if not self.is_deferred:
             return
-        first = plan[0]
-        later = contains(touched, first.load)
-        order = torch.sort(later.byte(), stable=True).indices
-        ids = first.load[order].cpu().numpy()
-        slots = first.slots_of("load")[order]
-        n_fresh = len(ids) - int(later.sum())
-        self._append(0, ids[:n_fresh], slots[:n_fresh])
+        self._announced = _Lists.of(plan, touched)
+        self._append(self._announced, 0)
         self._submit()
-        self._append(0, ids[n_fresh:], slots[n_fresh:])
-        self._is_first_begun = True
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, touched: Tensor | None, updates: Updates) -> None:
         """Start a batch: rows shall be as the last step begun leaves them.
 
-        Deferred: of rows that this step updates, the updates must have been submitted.
+        Args:
+            plan: of the batch; that of `announce`, if there was one.
+            touched: (U,) sorted rows that the last step updates; None: not known.
+            updates: of that step, all submitted.
         """
-        self._plan = plan
+        self._plan, self._updates = plan, updates
         if not self.is_deferred:
             return
-        ids = plan.to_host().wait().load
-        for i in range(int(self._is_first_begun), len(plan)):
-            self._append(i, ids[i], plan[i].slots_of("load"))
-        self._is_first_begun = False
+        is_announced = self._announced is not None
+        self._lists = self._announced or _Lists.of(plan, touched)
+        self._announced = None
+        for i in range(int(is_announced), len(plan)):
+            self._append(self._lists, i)
         self._submit()
 
     def bring(self, i: int, values: Tensor, before: Tensor | None) -> None:
@@ -102,31 +139,45 @@ class Loads:
         """
         assert self._plan is not None
         step = self._plan[i]
-        stream = self._lanes.stream("load")
         with self._lanes.on("load"):
             sources = step.retain_sources
             targets = step.slots_of("retain") if len(sources) else sources
             kept = values[:0] if before is None else before
             if not self.is_deferred:
-                gs_pinned.gather_retained(
-                    self._host.table, step.load, step.slots_of("load"),
-                    kept, sources, targets, values, stream=stream, max_blocks=_BLOCKS,
-                )  # fmt: skip
+                self._gather(step.load, step.slots_of("load"), values, (kept, sources, targets))
                 return
-            if len(sources):
-                values.index_copy_(0, targets.long(), kept.index_select(0, sources.long()))
-            n = int(self._plan.counts["load"][i])
+            assert self._lists is not None
+            first, awake, last = self._lists.bounds(i)
+            n = awake - first
             while n:
                 chunk = self._next(i)
                 assert chunk.slot is not None
-                nothing = chunk.slots[:0]
-                gs_pinned.gather_retained(
-                    chunk.slot.torch(), self._first(len(chunk.ids), values.device), chunk.slots,
-                    values[:0], nothing, nothing, values, stream=stream, max_blocks=_BLOCKS,
-                )  # fmt: skip
+                order = self._counted(len(chunk.ids), values.device)
+                self._gather(order, chunk.slots, values, None, chunk.slot.torch())
                 self._passing.append((self._lanes.mark("load"), chunk.slot))
                 n -= len(chunk.ids)
+            for ticket in self._updates.urgent if i == 0 else self._updates.all:
+                self._host.worker.wait(ticket)
+            part = slice(awake, last)
+            rest = (kept, sources, targets)
+            self._gather(self._lists.ids[part], self._lists.slots[part], values, rest)
             self._submit()
+
+    def _gather(
+        self,
+        ids: Tensor,
+        slots: Tensor,
+        values: Tensor,
+        kept: tuple[Tensor, Tensor, Tensor] | None,
+        source: Tensor | None = None,
+    ) -> None:
+        """Rows of the table, or of ``source`` in host memory, and rows kept in another buffer."""
+        nothing = slots[:0]
+        gs_pinned.gather_retained(
+            self._host.table if source is None else source,
+            ids, slots, *(kept or (values[:0], nothing, nothing)), values,
+            stream=self._lanes.stream("load"), max_blocks=_BLOCKS,
+        )  # fmt: skip
 
     def drop(self) -> None:
         """Forget what was begun and not brought."""
@@ -136,14 +187,15 @@ class Loads:
             self._host.worker.wait(chunk.ticket)
             assert chunk.slot is not None
             chunk.slot.release()
-        self._plan = None
-        self._is_first_begun = False
+        self._plan = self._lists = self._announced = None
 
-    def _append(self, microbatch: int, ids: np.ndarray, slots: Tensor) -> None:
+    def _append(self, lists: _Lists, microbatch: int) -> None:
+        """Queue the rows of a microbatch that sleep."""
         rows = max(1, CHUNK_BYTES // (self._host.width * 4))
-        for start in range(0, len(ids), rows):
-            part = slice(start, start + rows)
-            self._waiting.append(_Chunk(microbatch, ids[part], slots[part]))
+        first, awake, _ = lists.bounds(microbatch)
+        for start in range(first, awake, rows):
+            part = slice(start, min(start + rows, awake))
+            self._waiting.append(_Chunk(microbatch, lists.on_host[part], lists.slots[part]))
 
     def _next(self, microbatch: int) -> _Chunk:
         """The next chunk, which belongs to this microbatch, once it has been caught up."""
@@ -184,7 +236,7 @@ class Loads:
             self._passing.popleft()
             block = False
 
-    def _first(self, n: int, device: torch.device) -> Tensor:
+    def _counted(self, n: int, device: torch.device) -> Tensor:
         if n > len(self._counting) or self._counting.device != device:
             self._counting = torch.arange(n, dtype=torch.int32, device=device)
         return self._counting[:n]

@@ -25,7 +25,7 @@ from gs_train.engine.drawing import Drawing
 from gs_train.engine.early import largest_move
 from gs_train.engine.finals import Finals
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.loads import Loads
+from gs_train.engine.loads import Loads, Updates
 from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.presets import Preset
@@ -46,6 +46,15 @@ class _Batch:
     edits: int
     seen: Seen
     plan: gs_order.Plan
+
+
+@dataclass(frozen=True)
+class _Last:
+    """What the last step has updated, or is about to."""
+
+    touched: Tensor
+    edits: int
+    updates: Updates
 
 
 class Engine:
@@ -86,6 +95,7 @@ class Engine:
         self._loads = Loads(model.host, self._lanes, _RING_BYTES)
         self._stores = Stores(model.host, self._lanes, _RING_BYTES)
         self._next: _Batch | None = None
+        self._last: _Last | None = None
         self.stats = BatchStats(row_bytes=4 * width)
 
     def step(
@@ -106,8 +116,9 @@ class Engine:
         self._update_geometry(ready, settings)
         host.end(step)
         self.stats.add(ready.plan, len(ready.seen.ids))
+        self._last = _Last(ready.seen.ids, self.model.edits, self._stores.updates())
         if self._next is not None:
-            self._loads.begin(self._next.plan)
+            self._loads.begin(self._next.plan, ready.seen.ids, self._last.updates)
         return loss
 
     def finish(self) -> None:
@@ -129,7 +140,12 @@ class Engine:
                 return early
             self._loads.drop()
         ready = self._prepare(views, None)
-        self._loads.begin(ready.plan)
+        last = self._last
+        if last is None or last.edits != self.model.edits:
+            self._loads.begin(ready.plan, None, Updates())
+        else:
+            everything = Updates(last.updates.all, last.updates.all)
+            self._loads.begin(ready.plan, last.touched, everything)
         return ready
 
     def _prepare(self, views: Sequence[View], inflate: Inflate | None) -> _Batch:

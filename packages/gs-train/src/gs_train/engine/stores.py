@@ -12,7 +12,7 @@ import gs_pinned
 from gs_train.engine.columns import columns
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.loads import CHUNK_BYTES
+from gs_train.engine.loads import CHUNK_BYTES, Updates
 
 
 class Stores:
@@ -23,6 +23,7 @@ class Stores:
         self._lanes = lanes
         self._ring: gs_pinned.Ring | None = None
         self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
+        self._sent: list[tuple[int, bool]] = []
         self._updating: deque[tuple[int, gs_pinned.RingSlot]] = deque()
 
     def send(
@@ -49,9 +50,15 @@ class Stores:
                 list(columns(slot.torch()).values()),
                 step=step,
                 ready=(slot.address, slot.value),
-                priority=int(is_urgent),
+                priority=2 * is_urgent,
             )
+            self._sent.append((ticket, is_urgent))
             self._updating.append((ticket, slot))
+
+    def updates(self) -> Updates:
+        """The updates sent since this was last asked."""
+        sent, self._sent = self._sent, []
+        return Updates(tuple(t for t, urgent in sent if urgent), tuple(t for t, _ in sent))
 
     def finish(self) -> None:
         """Wait until all gradients sent have become updates."""
