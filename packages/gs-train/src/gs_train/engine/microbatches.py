@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import gs_cull
+from gs_train.engine.need import contains
 from gs_train.loss import Crop
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.protocol import Rect
@@ -85,6 +86,15 @@ def look(
         else:
             cut += _cut(geometry, microbatch, count, renderer, most_rows)
     return _cull(geometry, cut, renderer, inflate)
+
+
+def least_shared(seen: Seen, rows: Tensor) -> int:
+    """The microbatch that sees the fewest of some sorted rows. Synchronises."""
+    n = len(seen.counts)
+    among = contains(seen.ids, rows)
+    place = torch.searchsorted(seen.ids, rows[among])
+    shared = gs_cull.Visibility.of_mask(rows[among], seen.mask[place].contiguous(), n, 0)
+    return int(shared.counts.argmin())
 
 
 def _cull(

@@ -26,7 +26,7 @@ from gs_train.engine.early import largest_move
 from gs_train.engine.finals import Finals
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.loads import Loads, Updates
-from gs_train.engine.microbatches import Seen, look
+from gs_train.engine.microbatches import Seen, least_shared, look
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.presets import Preset
 from gs_train.engine.stats import BatchStats
@@ -139,7 +139,7 @@ class Engine:
             ):
                 return early
             self._loads.drop()
-        ready = self._prepare(views, None)
+        ready = self._prepare(views, None, None)
         last = self._last
         if last is None or last.edits != self.model.edits:
             self._loads.begin(ready.plan, None, Updates())
@@ -148,7 +148,15 @@ class Engine:
             self._loads.begin(ready.plan, last.touched, everything)
         return ready
 
-    def _prepare(self, views: Sequence[View], inflate: Inflate | None) -> _Batch:
+    def _prepare(
+        self, views: Sequence[View], inflate: Inflate | None, late: Tensor | None
+    ) -> _Batch:
+        """Cull, order and plan.
+
+        Args:
+            late: (R,) sorted rows that the batch before updates last: it begins with a view that
+                waits for few of them.
+        """
         limits = [self._most_rows] if self._most_rows is not None else []
         if self._most_share is not None:
             limits.append(max(1, int(self._most_share * self.model.n_rows)))
@@ -157,7 +165,8 @@ class Engine:
         n = len(seen.microbatches)
         order = np.arange(n)
         if self._preset.order == "tsp" and n > 2 and len(seen.ids):
-            order = np.asarray(gs_order.order(seen.mask, n_views=n, seed=self._seed))
+            start = None if late is None else least_shared(seen, late)
+            order = np.asarray(gs_order.order(seen.mask, n_views=n, start=start, seed=self._seed))
         plan = gs_order.plan(seen.ids, seen.mask, order, retain=self._preset.retain, ahead=_AHEAD)
         names = tuple(view.name for view in views)
         return _Batch(names, self.model.edits, seen, plan)
@@ -173,7 +182,7 @@ class Engine:
             return
         self._lanes.wait("cull", self._edited)
         with self._lanes.on("cull"):
-            self._next = self._prepare(upcoming, inflate)
+            self._next = self._prepare(upcoming, inflate, ready.plan[len(ready.plan) - 1].final)
             self._loads.announce(self._next.plan, ready.seen.ids)
         self._culled = self._lanes.mark("cull")
 
