@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first Gaussians of a scene: one for each point of the sparse reconstruction."""
+"""The first Gaussians of a scene: one for each point of a reconstruction."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from gs_train import counter_random
 from gs_train.counter_random import Purpose
 from gs_train.errors import InputError
+from gs_train.neighbours import neighbour_spacing
 
 SH_C0 = 0.28209479177387814
 """The constant spherical harmonic: colour = 0.5 + SH_C0 * sh0."""
@@ -61,12 +63,7 @@ def rows_from_points(
         raise ValueError(
             f"colors must be uint8 of shape {points.shape}, got {colors.dtype} of {colors.shape}"
         )
-    if not 0 <= sh_degree <= 3:
-        raise InputError(f"sh_degree must be 0, 1, 2 or 3, got {sh_degree}")
-    if not 0 < opacity < 1:
-        raise InputError(f"opacity must be above 0 and below 1, got {opacity}")
-    if not 0 < scale < math.inf:
-        raise InputError(f"scale must be above 0 and finite, got {scale}")
+    _check_options(sh_degree, opacity, scale)
     if len(points) < 4:
         raise InputError(f"the reconstruction must have at least 4 points, got {len(points)}")
     if not np.isfinite(points).all():
@@ -74,15 +71,76 @@ def rows_from_points(
         raise InputError(f"points must be finite, got {n_bad} of {len(points)} with NaN or Inf")
     log_scales = torch.from_numpy(np.log(scale * _spacing(points)).astype(np.float32))
     n = len(points)
-    rgb = torch.from_numpy(colors.astype(np.float32) / 255.0)
     return {
         "means": torch.from_numpy(points.astype(np.float32)),
         "scales": log_scales[:, None].repeat(1, 3),
         "quats": counter_random.uniform(seed, Purpose.INITIAL_QUATS, 0, n, 4),
         "opacities": torch.full((n,), math.log(opacity / (1 - opacity))),
-        "sh0": ((rgb - 0.5) / SH_C0)[:, None, :].contiguous(),
+        "sh0": _sh0(colors),
         "shN": torch.zeros(n, (sh_degree + 1) ** 2 - 1, 3),
     }
+
+
+def rows_from_cloud(
+    points: np.ndarray,
+    colors: np.ndarray,
+    *,
+    sh_degree: int,
+    opacity: float = 0.1,
+    scale: float = 1.0,
+    seed: int,
+    report: Callable[[int, int], None] | None = None,
+) -> dict[str, Tensor]:
+    """One Gaussian for each of very many points: as `rows_from_points`, with less memory.
+
+    Args:
+        points: (P, 3) float32, finite, in Morton order.
+        colors, sh_degree, opacity, scale, seed: as for `rows_from_points`.
+        report: called with (points done, points) while neighbours are searched.
+
+    Returns:
+        As `rows_from_points`, in the order of the points. What is the same in many rows or columns
+        (scales, opacities, shN) is stored once and expanded, so rows take 44 bytes each, not 236:
+        not to be written to.
+
+    Raises:
+        InputError: as `rows_from_points`.
+
+    Cost: see `neighbour_spacing`, and 8 bytes a point.
+    """
+    _check_options(sh_degree, opacity, scale)
+    n = len(points)
+    if n < 4:
+        raise InputError(f"the point cloud must have at least 4 points, got {n}")
+    diagonal = float(np.linalg.norm(np.ptp(points, axis=0)))
+    if diagonal == 0:
+        raise InputError(f"points must not all coincide, got {n} times {points[0]}")
+    spacing = torch.from_numpy(neighbour_spacing(points, report))
+    log_scales = spacing.clamp_(min=_LEAST_SPACING * diagonal).mul_(scale).log_()
+    logit = torch.tensor(math.log(opacity / (1 - opacity)))
+    return {
+        "means": torch.from_numpy(points),
+        "scales": log_scales[:, None].expand(n, 3),
+        "quats": counter_random.uniform(seed, Purpose.INITIAL_QUATS, 0, n, 4),
+        "opacities": logit.expand(n),
+        "sh0": _sh0(colors),
+        "shN": torch.zeros(()).expand(n, (sh_degree + 1) ** 2 - 1, 3),
+    }
+
+
+def _check_options(sh_degree: int, opacity: float, scale: float) -> None:
+    if not 0 <= sh_degree <= 3:
+        raise InputError(f"sh_degree must be 0, 1, 2 or 3, got {sh_degree}")
+    if not 0 < opacity < 1:
+        raise InputError(f"opacity must be above 0 and below 1, got {opacity}")
+    if not 0 < scale < math.inf:
+        raise InputError(f"scale must be above 0 and finite, got {scale}")
+
+
+def _sh0(colors: np.ndarray) -> Tensor:
+    """(P, 1, 3) constant harmonics of (P, 3) uint8 colours."""
+    rgb = torch.from_numpy(colors).float().div_(255.0)
+    return rgb.sub_(0.5).div_(SH_C0)[:, None, :]
 
 
 def _spacing(points: np.ndarray) -> np.ndarray:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header of a binary PLY file: where the vertices start and what one of them holds."""
+"""The header of a PLY file: where the vertices start and what one of them holds."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ class PlyHeader:
     Attributes:
         n_rows: how many vertices.
         dtype: structured, one packed vertex, fields named as the properties.
-        data_offset: bytes before the first vertex.
+        data_offset: bytes before the first vertex; of a text file, before the first element.
+        lines_before: of a text file, lines between there and the first vertex; None: it is binary.
     """
 
     n_rows: int
     dtype: np.dtype
     data_offset: int
+    lines_before: int | None = None
 
 
 @dataclass
@@ -57,23 +59,25 @@ class _Element:
     has_list: bool = False
 
 
-def read_header(file: BinaryIO, path: Path) -> PlyHeader:
+def read_header(file: BinaryIO, path: Path, *, takes_text: bool = False) -> PlyHeader:
     """Parse the header of an open PLY file.
 
     Args:
         file: at its start.
         path: its name, for messages.
+        takes_text: whether the format ``ascii`` will do.
 
     Raises:
-        InputError: it is not a binary PLY file with a vertex element of scalar properties.
+        InputError: it is not such a file with a vertex element of scalar properties.
     """
 
     def bad(reason: str) -> InputError:
-        return InputError(f"{path} must be a binary PLY file: {reason}")
+        kind = "" if takes_text else "binary "
+        return InputError(f"{path} must be a {kind}PLY file: {reason}")
 
     if file.readline(_MAX_LINE).strip() != b"ply":
         raise bad("it does not start with 'ply'")
-    order = None
+    order, is_text = None, False
     elements: list[_Element] = []
     for _ in range(_MAX_LINES):
         raw = file.readline(_MAX_LINE)
@@ -86,9 +90,10 @@ def read_header(file: BinaryIO, path: Path) -> PlyHeader:
             case [] | ["comment" | "obj_info", *_]:
                 pass
             case ["format", name, _]:
-                if name not in _ORDERS:
+                is_text = name == "ascii" and takes_text
+                if name not in _ORDERS and not is_text:
                     raise bad(f"its format is {name}")
-                order = _ORDERS[name]
+                order = "<" if is_text else _ORDERS[name]
             case ["element", name, count] if count.isdecimal():
                 elements.append(_Element(name, int(count), []))
             case ["property", "list", _, _, _] if elements:
@@ -103,14 +108,18 @@ def read_header(file: BinaryIO, path: Path) -> PlyHeader:
         raise bad("its header names no format")
 
     offset = file.tell()
+    lines = 0
     for element in elements:
-        if element.has_list:
+        if element.has_list and not (is_text and element.name != "vertex"):
             raise bad(f"its element {element.name} has a list property")
         try:
             dtype = np.dtype([(name, order + kind) for name, kind in element.fields])
         except ValueError as error:
             raise bad(f"its element {element.name}: {error}") from error
         if element.name == "vertex":
-            return PlyHeader(element.count, dtype, offset)
-        offset += element.count * dtype.itemsize
+            return PlyHeader(element.count, dtype, offset, lines if is_text else None)
+        if is_text:
+            lines += element.count
+        else:
+            offset += element.count * dtype.itemsize
     raise bad("it has no vertex element")

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,10 +16,14 @@ from gs_train.camera_paths import Posed
 from gs_train.config import FitConfig
 from gs_train.counter_random import Purpose
 from gs_train.data import Capture
+from gs_train.errors import InputError
 from gs_train.frame import Frame
-from gs_train.initialize import rows_from_points
+from gs_train.initialize import rows_from_cloud, rows_from_points
 from gs_train.morton import morton_order
+from gs_train.point_ply import read_point_ply
+from gs_train.progress import task_progress
 from gs_train.renderers import Rows, View
+from gs_train.thinning import thinned_order
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,18 @@ class Scene:
         return cls(capture, frame, views)
 
     def initial_rows(self, config: FitConfig) -> Rows:
-        """A Gaussian for each point (a random choice above the cap), along the Morton curve."""
+        """A Gaussian for each point (a random choice above the cap), along the Morton curve.
+
+        With ``--init`` for each point of that file, thinned to the cap; see
+        :func:`gs_train.initialize.rows_from_cloud` for how these are stored.
+
+        Raises:
+            InputError: that file, or its points, cannot be used.
+        """
+        if config.init is not None:
+            return self._rows_of_file(config, config.init)
         points, colors = self.capture.points, self.capture.colors
-        limit = config.mcmc.cap_max if config.strategy == "mcmc" else config.adc.cap
-        limit = limit if config.cap is None else config.cap
+        limit = _most_rows(config)
         if limit is not None and len(points) > limit:
             order = counter_random.permutation(
                 config.seed, Purpose.INITIAL_POINTS, 0, len(points), device="cpu"
@@ -63,6 +77,32 @@ class Scene:
             order = morton_order(rows["means"])
             rows = {name: values[order] for name, values in rows.items()}
         return rows
+
+    def _rows_of_file(self, config: FitConfig, path: Path) -> Rows:
+        with task_progress("reading points") as progress:
+            cloud = read_point_ply(path, transform=self.frame.points_in, report=progress.update)
+        if cloud.n_dropped:
+            print(f"{path}: {cloud.n_dropped:,} points are not finite, left out", file=sys.stderr)
+        if len(cloud.points) < 4:
+            raise InputError(f"--init {path} must hold at least 4 points, got {len(cloud.points)}")
+        order = thinned_order(cloud.points, _most_rows(config))
+        with task_progress("finding neighbours of points") as progress:
+            return rows_from_cloud(
+                cloud.points[order],
+                cloud.colors[order],
+                sh_degree=config.sh_degree,
+                opacity=config.by_strategy("init_opacity"),
+                scale=config.by_strategy("init_scale"),
+                seed=config.seed,
+                report=progress.update,
+            )
+
+
+def _most_rows(config: FitConfig) -> int | None:
+    """The cap on the number of Gaussians."""
+    if config.cap is not None:
+        return config.cap
+    return config.mcmc.cap_max if config.strategy == "mcmc" else config.adc.cap
 
 
 def capture_digest(capture: Capture) -> str:
