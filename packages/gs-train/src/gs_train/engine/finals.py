@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 import gs_order
-from gs_train.engine.need import Parted, contains, in_two_parts
+from gs_train.engine.need import Parted, contains, slots_of
 
 Part = tuple[Tensor, np.ndarray, bool]
 """Slots in the device buffer, ids on the host, and whether the next batch needs them first."""
@@ -18,33 +18,25 @@ Part = tuple[Tensor, np.ndarray, bool]
 
 @dataclass(frozen=True)
 class Finals:
-    """Final sets of a batch."""
+    """Final sets of a batch; see `Parted`."""
 
-    slots: Tensor
-    ids: np.ndarray
-    parted: Parted | None
-    offsets: np.ndarray
+    parted: Parted
 
     @classmethod
     def of(cls, plan: gs_order.Plan, following: gs_order.Plan | None) -> Finals:
         """The final sets of ``plan``; those that the first loads of ``following`` wait for come
         first. Synchronises on the current stream."""
-        lists = plan.ids["final"]
-        source = plan.slots if plan.slots is not None else plan.positions
-        slots = source["final"].values
-        if following is None or not len(lists.values):
-            return cls(slots, plan.to_host().wait().final.values, None, lists.offsets)
-        parted = in_two_parts(lists, contains(following[0].load, lists.values))
-        ids = lists.values[parted.order].cpu().numpy()
-        return cls(slots[parted.order], ids, parted, lists.offsets)
+        lists, slots = plan.ids["final"], slots_of(plan, "final")
+        if following is not None:
+            first = contains(following[0].load, lists.values)
+            return cls(Parted.of(lists, slots, first))
+        ids = plan.to_host().wait().final.values
+        nothing = np.zeros(len(plan), np.int64)
+        return cls(Parted(lists.values, slots, ids, np.asarray(lists.offsets), nothing))
 
     def of_microbatch(self, i: int) -> Iterator[Part]:
         """The parts of final set i that have rows."""
-        first, last = int(self.offsets[i]), int(self.offsets[i + 1])
-        n_urgent = int(self.parted.n_first[i]) if self.parted is not None else 0
-        for part, is_urgent in (
-            (slice(first, first + n_urgent), True),
-            (slice(first + n_urgent, last), False),
-        ):
+        first, rest, last = self.parted.bounds(i)
+        for part, is_urgent in ((slice(first, rest), True), (slice(rest, last), False)):
             if part.stop > part.start:
-                yield self.slots[part], self.ids[part], is_urgent
+                yield self.parted.slots[part], self.parted.on_host[part], is_urgent

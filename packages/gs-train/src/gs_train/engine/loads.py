@@ -12,11 +12,10 @@ from torch import Tensor
 
 import gs_pinned
 from gs_order import Plan
-from gs_order.ragged import Ragged
 from gs_train.engine.columns import columns
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.need import Parted, contains, in_two_parts
+from gs_train.engine.need import Parted, contains, slots_of
 
 CHUNK_BYTES = 32 << 20
 """Rows are caught up and sent in such pieces, so that the link starts early (GS-Scale 4.2)."""
@@ -43,34 +42,6 @@ class Updates:
     all: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Lists:
-    """Load lists in two parts: rows that sleep, then those that the step before has updated."""
-
-    plan: Plan
-    parted: Parted
-    ids: Tensor
-    on_host: np.ndarray
-    slots: Tensor
-
-    @classmethod
-    def of(cls, plan: Plan, touched: Tensor | None) -> _Lists:
-        """Synchronises on the current stream."""
-        loads = plan.ids["load"]
-        sleeps = torch.ones(len(loads.values), dtype=torch.bool, device=loads.values.device)
-        if touched is not None:
-            sleeps = ~contains(touched, loads.values)
-        parted = in_two_parts(loads, sleeps)
-        ids = loads.values[parted.order]
-        slots: Ragged = (plan.slots if plan.slots is not None else plan.positions)["load"]
-        return cls(plan, parted, ids, ids.cpu().numpy(), slots.values[parted.order])
-
-    def bounds(self, i: int) -> tuple[int, int, int]:
-        """Where the list of microbatch i begins, where its awake rows begin, and where it ends."""
-        first, last = int(self.parted.offsets[i]), int(self.parted.offsets[i + 1])
-        return first, first + int(self.parted.n_first[i]), last
-
-
 class Loads:
     """The loads of one batch at a time, in the order in which they are needed.
 
@@ -86,8 +57,8 @@ class Loads:
         self._ring: gs_pinned.Ring | None = None
         self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
         self._plan: Plan | None = None
-        self._lists: _Lists | None = None
-        self._announced: _Lists | None = None
+        self._lists: Parted | None = None
+        self._announced: Parted | None = None
         self._updates = Updates()
         self._waiting: deque[_Chunk] = deque()  # not given to the worker yet
         self._working: deque[_Chunk] = deque()
@@ -108,7 +79,7 @@ class Loads:
         """
         if not self.is_deferred:
             return
-        self._announced = _Lists.of(plan, touched)
+        self._announced = _parted(plan, touched)
         self._append(self._announced, 0)
         self._submit()
 
@@ -124,7 +95,7 @@ class Loads:
         if not self.is_deferred:
             return
         is_announced = self._announced is not None
-        self._lists = self._announced or _Lists.of(plan, touched)
+        self._lists = self._announced or _parted(plan, touched)
         self._announced = None
         for i in range(int(is_announced), len(plan)):
             self._append(self._lists, i)
@@ -189,7 +160,7 @@ class Loads:
             chunk.slot.release()
         self._plan = self._lists = self._announced = None
 
-    def _append(self, lists: _Lists, microbatch: int) -> None:
+    def _append(self, lists: Parted, microbatch: int) -> None:
         """Queue the rows of a microbatch that sleep."""
         rows = max(1, CHUNK_BYTES // (self._host.width * 4))
         first, awake, _ = lists.bounds(microbatch)
@@ -240,3 +211,12 @@ class Loads:
         if n > len(self._counting) or self._counting.device != device:
             self._counting = torch.arange(n, dtype=torch.int32, device=device)
         return self._counting[:n]
+
+
+def _parted(plan: Plan, touched: Tensor | None) -> Parted:
+    """The load lists: rows that sleep, then those that the step before has updated."""
+    loads = plan.ids["load"]
+    sleeps = torch.ones(len(loads.values), dtype=torch.bool, device=loads.values.device)
+    if touched is not None:
+        sleeps = ~contains(touched, loads.values)
+    return Parted.of(loads, slots_of(plan, "load"), sleeps)

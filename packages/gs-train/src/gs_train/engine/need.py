@@ -9,22 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import gs_order.ragged
-
-
-@dataclass(frozen=True)
-class Parted:
-    """Lists of rows, each in two sorted parts.
-
-    Attributes:
-        order: (L,) int64 positions within the lists' values, the first parts in front.
-        offsets: (B + 1,) where each list begins, on the host.
-        n_first: (B,) lengths of the first parts, on the host.
-    """
-
-    order: Tensor
-    offsets: np.ndarray
-    n_first: np.ndarray
+from gs_order import Plan
+from gs_order.ragged import Ragged
 
 
 def contains(ids: Tensor, rows: Tensor) -> Tensor:
@@ -35,16 +21,62 @@ def contains(ids: Tensor, rows: Tensor) -> Tensor:
     return ids[place] == rows
 
 
-def in_two_parts(lists: gs_order.ragged.Ragged, is_first: Tensor) -> Parted:
-    """Stable partition of each list. Synchronises.
+@dataclass(frozen=True)
+class Parted:
+    """Lists of rows, each in two sorted parts.
 
-    Args:
-        lists: sorted ids, one list a microbatch.
-        is_first: (L,) bool, by value.
+    Attributes:
+        ids: (L,) sorted within each part, the first parts in front; on the device.
+        slots: (L,) of the same rows; on the device.
+        on_host: the ids on the host.
+        offsets: (B + 1,) where each list begins; on the host.
+        n_first: (B,) lengths of the first parts; on the host.
     """
-    lengths = np.diff(lists.offsets)
-    of = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(is_first.device)
-    order = torch.sort(2 * of + (~is_first).long(), stable=True).indices
-    counts = torch.zeros(len(lengths), dtype=torch.int64, device=is_first.device)
-    counts.index_add_(0, of, is_first.long())
-    return Parted(order, np.asarray(lists.offsets), counts.cpu().numpy())
+
+    ids: Tensor
+    slots: Tensor
+    on_host: np.ndarray
+    offsets: np.ndarray
+    n_first: np.ndarray
+
+    @classmethod
+    def of(cls, lists: Ragged, slots: Tensor, is_first: Tensor) -> Parted:
+        """Stable partition of each list. Synchronises once.
+
+        Args:
+            lists: sorted ids, one list a microbatch.
+            slots: (L,) of these rows.
+            is_first: (L,) bool, by value.
+        """
+        offsets = np.asarray(lists.offsets)
+        ends = torch.from_numpy(offsets[1:].copy()).to(is_first.device, non_blocking=True)
+        place = torch.arange(len(is_first), device=is_first.device)
+        of = torch.bucketize(place, ends, right=True)
+        order = torch.sort(2 * of + (~is_first).long(), stable=True).indices
+        counts = torch.zeros(len(ends), dtype=torch.int64, device=is_first.device)
+        counts.index_add_(0, of, is_first.long())
+        ids = lists.values[order]
+        on_host, n_first = _to_host(ids, counts)
+        return cls(ids, slots[order], on_host.numpy(), offsets, n_first.numpy())
+
+    def bounds(self, i: int) -> tuple[int, int, int]:
+        """Where list i begins, where its second part begins, and where it ends."""
+        first, last = int(self.offsets[i]), int(self.offsets[i + 1])
+        return first, first + int(self.n_first[i]), last
+
+
+def slots_of(plan: Plan, kind: str) -> Tensor:
+    """(L,) slots of all rows of a kind, microbatch after microbatch."""
+    source = plan.slots if plan.slots is not None else plan.positions
+    return source[kind].values
+
+
+def _to_host(*tensors: Tensor) -> list[Tensor]:
+    """Copies in host memory, behind one wait."""
+    if not tensors[0].is_cuda:
+        return list(tensors)
+    copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+    for copy, tensor in zip(copies, tensors):
+        copy.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensors[0].device).synchronize()
+    return copies

@@ -225,8 +225,6 @@ class Engine:
 
         load(0)
         for i in range(len(plan)):
-            if i + 1 < len(plan):
-                load(i + 1)
             lanes.wait("compute", loaded[i])
             if i >= 1 + _AHEAD:
                 lanes.wait("compute", stored[i - 1 - _AHEAD])
@@ -242,15 +240,27 @@ class Engine:
                 returning.put(part.returning, own, part.slots_of("returning").long())
             drawn.append(lanes.mark("compute"))
             if i == 0:
-                self._prepare_next(ready, upcoming, settings)
-                finals = Finals.of(plan, self._next.plan if self._next is not None else None)
+                # Beside the device; with one microbatch, its gradients shall not wait for that.
+                if len(plan) > 1:
+                    self._prepare_next(ready, upcoming, settings)
+                finals = self._finals(plan)
+            if i + 1 < len(plan):
+                load(i + 1)
             lanes.wait("store", drawn[i])
             for slots, ids, is_urgent in finals.of_microbatch(i):
                 self._stores.send(own, slots, ids, step=step, is_urgent=is_urgent)
             stored.append(lanes.mark("store"))
+        if len(plan) == 1:
+            self._prepare_next(ready, upcoming, settings)
         for event in stored[-2:]:
             lanes.wait("compute", event)
         return loss
+
+    def _finals(self, plan: gs_order.Plan) -> Finals:
+        """Read on a stream of their own: the host waits for them, not for what is being drawn."""
+        self._lanes.wait("cull", self._edited)
+        with self._lanes.on("cull"):
+            return Finals.of(plan, self._next.plan if self._next is not None else None)
 
     def _used(self, buffers: tuple[RowBuffer, RowBuffer]) -> tuple[RowBuffer, ...]:
         """Two that take turns where rows are kept from one microbatch to the next only."""
