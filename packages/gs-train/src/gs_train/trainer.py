@@ -20,7 +20,7 @@ from gs_train.morton import morton_order
 from gs_train.renderers import Renderer, Rows, Splats, View
 from gs_train.schedule import active_sh_degree, adam_options, means_decay
 
-_MODEL, _DENSIFY = "model/", "densify/"
+_MODEL, _DENSIFY, _AHEAD = "model/", "densify/", "ahead/"
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Trainer:
         preset: where the rows live.
         most_rows: of one microbatch, where memory sets the limit; presets that keep all rows on the
             device have none.
+        most_slots: rows of appearance on the device at once, likewise.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Trainer:
         extent: float,
         preset: Preset = PRESETS["none"],
         most_rows: int | None = None,
+        most_slots: int | None = None,
     ) -> None:
-        self._start(config, renderer, extent, preset, most_rows, rows, None)
+        self._start(config, renderer, extent, preset, (most_rows, most_slots), rows, None)
 
     @classmethod
     def restore(
@@ -75,14 +77,17 @@ class Trainer:
         extent: float,
         preset: Preset = PRESETS["none"],
         most_rows: int | None = None,
+        most_slots: int | None = None,
     ) -> Trainer:
         """The trainer whose :meth:`tensors` these were, after ``step`` steps."""
         trainer = cls.__new__(cls)
         source = as_source(tensors)
         model = Part(source, _MODEL)
-        trainer._start(config, renderer, extent, preset, most_rows, None, model)
+        limits = (most_rows, most_slots)
+        trainer._start(config, renderer, extent, preset, limits, None, model)
         trainer.step = step
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
+        trainer.backend.expect(read_all(Part(source, _AHEAD)))
         return trainer
 
     def _start(
@@ -91,7 +96,7 @@ class Trainer:
         renderer: Renderer,
         extent: float,
         preset: Preset,
-        most_rows: int | None,
+        limits: tuple[int | None, int | None],
         rows: Rows | None,
         source: Source | None,
     ) -> None:
@@ -107,7 +112,8 @@ class Trainer:
             renderer=renderer,
             semantics=config.semantics,
             mem_limit=config.mem_limit,
-            most_rows=most_rows,
+            most_rows=limits[0],
+            most_slots=limits[1],
             seed=config.seed,
         )
         self.densifier = self._make_densifier()
@@ -123,6 +129,7 @@ class Trainer:
         return {
             **{_MODEL + name: value for name, value in self.model.tensors().items()},
             **{_DENSIFY + name: value for name, value in self.densifier.tensors().items()},
+            **{_AHEAD + name: value for name, value in self.backend.ahead().items()},
         }
 
     @property

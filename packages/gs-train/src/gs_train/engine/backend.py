@@ -87,3 +87,11 @@ class Backend(Protocol):
     def finish(self) -> None:
         """Wait for work in the background, so that the rows may be read, edited or saved."""
         ...
+
+    def ahead(self) -> dict[str, Tensor]:
+        """What a checkpoint needs beside the model to go on with the same bits."""
+        ...
+
+    def expect(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what :meth:`ahead` gave."""
+        ...

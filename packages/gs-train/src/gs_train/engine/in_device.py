@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -57,6 +57,13 @@ class InDevice:
 
     def finish(self) -> None:
         """See `Backend.finish`: nothing is in the background."""
+
+    def ahead(self) -> dict[str, Tensor]:
+        """See `Backend.ahead`."""
+        return {}
+
+    def expect(self, tensors: Mapping[str, Tensor]) -> None:
+        """See `Backend.expect`: a run that kept all on the device needs nothing of it."""
 
     @torch.no_grad()
     def _regularise(self, settings: StepSettings) -> None:

@@ -29,6 +29,7 @@ def make_backend(
     semantics: str,
     mem_limit: float,
     most_rows: int | None = None,
+    most_slots: int | None = None,
     seed: int = 0,
 ) -> Backend:
     """Build what a preset names.
@@ -41,6 +42,7 @@ def make_backend(
         semantics: ``dense`` or ``sparse``.
         mem_limit: share of the scene above which a preset that splits views does.
         most_rows: of one microbatch, where memory sets the limit.
+        most_slots: rows on the device at once, likewise.
         seed: of the search for an order.
     """
     device = renderer.device
@@ -57,7 +59,15 @@ def make_backend(
         assert source is not None
         offloaded = restored_offloaded(source, device=device, semantics=host)
     share = mem_limit if preset.split_share is not None else None
-    return Engine(offloaded, renderer, preset, most_rows=most_rows, most_share=share, seed=seed)
+    return Engine(
+        offloaded,
+        renderer,
+        preset,
+        most_rows=most_rows,
+        most_share=share,
+        most_slots=most_slots,
+        seed=seed,
+    )
 
 
 def _optimizer_factory(

@@ -8,7 +8,7 @@ device, and how the host optimizer treats rows that nobody sees; what is compute
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 import gs_adam
 import gs_order
 from gs_cull import Inflate
+from gs_train.engine.ahead import pack, unpack
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.columns import columns
@@ -45,6 +46,7 @@ class _Batch:
     names: tuple[str, ...]
     edits: int
     seen: Seen
+    order: np.ndarray
     plan: gs_order.Plan
 
 
@@ -66,6 +68,8 @@ class Engine:
         preset: how.
         most_rows: of one microbatch: views that see more are cut into crops; None for no limit.
         most_share: the same as a share of all rows.
+        most_slots: rows that the device holds at once, for presets that keep rows to their last
+            use; None for all of a batch.
         seed: of the search for an order.
 
     Attributes:
@@ -80,6 +84,7 @@ class Engine:
         *,
         most_rows: int | None = None,
         most_share: float | None = None,
+        most_slots: int | None = None,
         seed: int = 0,
     ) -> None:
         self.model = model
@@ -87,6 +92,9 @@ class Engine:
         self._preset = preset
         self._most_rows = most_rows
         self._most_share = most_share
+        self._retain: str | int = preset.retain
+        if most_slots is not None and preset.retain == "last_use":
+            self._retain = most_slots
         self._seed = seed
         self._lanes = Lanes(model.device)
         width = model.host.width
@@ -95,6 +103,8 @@ class Engine:
         self._loads = Loads(model.host, self._lanes, _RING_BYTES)
         self._stores = Stores(model.host, self._lanes, _RING_BYTES)
         self._next: _Batch | None = None
+        self._is_begun = False  # whether loads of the next batch are on their way
+        self._expected: dict[str, Tensor] = {}
         self._last: _Last | None = None
         self.stats = BatchStats(row_bytes=4 * width)
 
@@ -119,27 +129,40 @@ class Engine:
         self._last = _Last(ready.seen.ids, self.model.edits, self._stores.updates())
         if self._next is not None:
             self._loads.begin(self._next.plan, ready.seen.ids, self._last.updates)
+            self._is_begun = True
         return loss
 
     def finish(self) -> None:
-        """See `Backend.finish`."""
-        self._forget_next()
+        """See `Backend.finish`. What is known about the next batch stays known."""
+        self._loads.drop()
+        self._is_begun = False
         self._stores.finish()
         self.model.host.rest()
+
+    def ahead(self) -> dict[str, Tensor]:
+        """See `Backend.ahead`."""
+        early = self._next
+        if early is None or early.edits != self.model.edits:
+            return {}
+        return pack(early.seen, early.order)
+
+    def expect(self, tensors: Mapping[str, Tensor]) -> None:
+        """See `Backend.expect`."""
+        self._expected = dict(tensors)
 
     # -- before a batch ------------------------------------------------------------------------
 
     def _prepared(self, views: Sequence[View]) -> _Batch:
         """The batch as it was prepared early, when that still holds, or prepared now."""
         early, self._next = self._next, None
-        if early is not None:
-            if (
-                early.names == tuple(view.name for view in views)
-                and early.edits == self.model.edits
-            ):
-                return early
-            self._loads.drop()
-        ready = self._prepare(views, None, None)
+        names = tuple(view.name for view in views)
+        holds = early is not None and early.names == names and early.edits == self.model.edits
+        is_begun, self._is_begun = self._is_begun, False
+        if early is not None and holds and is_begun:
+            return early
+        self._loads.drop()
+        ready = early if early is not None and holds else self._resumed(views)
+        ready = ready or self._prepare(views, None, None)
         last = self._last
         if last is None or last.edits != self.model.edits:
             self._loads.begin(ready.plan, None, Updates())
@@ -147,6 +170,12 @@ class Engine:
             everything = Updates(last.updates.all, last.updates.all)
             self._loads.begin(ready.plan, last.touched, everything)
         return ready
+
+    def _resumed(self, views: Sequence[View]) -> _Batch | None:
+        """The batch that a checkpoint had prepared."""
+        expected, self._expected = self._expected, {}
+        found = unpack(expected, views, self.model.device) if expected else None
+        return None if found is None else self._planned(views, *found)
 
     def _prepare(
         self, views: Sequence[View], inflate: Inflate | None, late: Tensor | None
@@ -167,9 +196,12 @@ class Engine:
         if self._preset.order == "tsp" and n > 2 and len(seen.ids):
             start = None if late is None else least_shared(seen, late)
             order = np.asarray(gs_order.order(seen.mask, n_views=n, start=start, seed=self._seed))
-        plan = gs_order.plan(seen.ids, seen.mask, order, retain=self._preset.retain, ahead=_AHEAD)
+        return self._planned(views, seen, order)
+
+    def _planned(self, views: Sequence[View], seen: Seen, order: np.ndarray) -> _Batch:
+        plan = gs_order.plan(seen.ids, seen.mask, order, retain=self._retain, ahead=_AHEAD)
         names = tuple(view.name for view in views)
-        return _Batch(names, self.model.edits, seen, plan)
+        return _Batch(names, self.model.edits, seen, order, plan)
 
     def _prepare_next(
         self, ready: _Batch, upcoming: Sequence[View], settings: StepSettings
@@ -185,11 +217,6 @@ class Engine:
             self._next = self._prepare(upcoming, inflate, ready.plan[len(ready.plan) - 1].final)
             self._loads.announce(self._next.plan, ready.seen.ids)
         self._culled = self._lanes.mark("cull")
-
-    def _forget_next(self) -> None:
-        if self._next is not None:
-            self._next = None
-            self._loads.drop()
 
     # -- a batch -------------------------------------------------------------------------------
 
