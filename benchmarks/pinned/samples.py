@@ -89,13 +89,13 @@ def machine() -> dict[str, Any]:
 def show(results: Sequence[Result]) -> None:
     """Prints one table: GB/s, share of the limit measured in the same run, target."""
     rates = {result.name: result.rate for result in results}
-    print(f"{'':44s} {'MB':>8s} {'ms':>9s} {'GB/s':>7s} {'of limit':>9s} {'target':>7s}")
+    print(f"{'':48s} {'MB':>8s} {'ms':>9s} {'GB/s':>7s} {'of limit':>9s} {'target':>7s}")
     for result in results:
         share = f"{100 * result.rate / rates[result.limit]:.0f} %" if result.limit else ""
         target = f"{result.target:g}" if result.target is not None else ""
         milliseconds = result.bytes / result.rate / 1e6
         print(
-            f"{result.name:44s} {result.bytes / 1e6:8.1f} {milliseconds:9.3f} "
+            f"{result.name:48s} {result.bytes / 1e6:8.1f} {milliseconds:9.3f} "
             f"{result.rate:7.1f} {share:>9s} {target:>7s}"
         )
 

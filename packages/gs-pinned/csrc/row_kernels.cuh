@@ -4,7 +4,7 @@
 // Each walks one flat run of accesses, rows one after the other, tile by tile across all blocks:
 // at any moment the few blocks that the link needs work next to each other, so that sorted ids
 // touch few pages at a time. A thread has several loads in flight before its first store, because
-// a read over the link takes microseconds.
+// a read over the link takes microseconds. Any number of threads in a block does; launches choose.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,8 @@
 namespace gs::pinned {
 namespace {
 
-constexpr int kThreads = 384;
+// In a block. Sums keep more per thread.
+constexpr int kMostThreads = 1024, kSumThreads = 384;
 
 struct RowSide {
   char* data;           // (rows, ...) with row stride `stride`
@@ -47,8 +48,7 @@ struct SplitRows {
   std::int64_t n;
 };
 
-// Accesses in flight per thread: 16 blocks of 16-byte accesses then cover what the link has on its
-// way, about 100 kB, several times.
+// Accesses in flight per thread.
 template <class Vec>
 constexpr int kUnrollOf = sizeof(Vec) >= 8 ? 4 : 8;
 
@@ -83,7 +83,7 @@ struct Tile {
   }
 };
 
-__device__ inline std::int64_t n_tiles(std::int64_t accesses, int tile) {
+__device__ inline std::int64_t n_tiles(std::int64_t accesses, std::int64_t tile) {
   return (accesses + tile - 1) / tile;
 }
 
@@ -94,7 +94,7 @@ __device__ __forceinline__ void find_accesses(const RowCopy& copy, const Tile& t
                                               Access* (&to)[kUnroll]) {
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const Place place = tile.at(u * kThreads + threadIdx.x, each);
+    const Place place = tile.at(u * blockDim.x + threadIdx.x, each);
     from[u] = nullptr;
     if (place.i >= copy.n) continue;
     const std::int64_t source = row_behind<Id>(copy.from.ids, place.i, copy.from.rows, fault);
@@ -108,17 +108,17 @@ __device__ __forceinline__ void find_accesses(const RowCopy& copy, const Tile& t
 
 // Rows of `each` accesses, first all of one copy, then all of another.
 template <class Vec, class Id>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     copy_rows_kernel(const __grid_constant__ RowCopy first, const __grid_constant__ RowCopy second,
                      unsigned each, Fault* fault) {
   constexpr int kUnroll = kUnrollOf<Vec>;
-  constexpr int kTile = kThreads * kUnroll;
-  const std::int64_t first_tiles = n_tiles(first.n * each, kTile);
-  const std::int64_t tiles = first_tiles + n_tiles(second.n * each, kTile);
+  const std::int64_t size = std::int64_t{blockDim.x} * kUnroll;
+  const std::int64_t first_tiles = n_tiles(first.n * each, size);
+  const std::int64_t tiles = first_tiles + n_tiles(second.n * each, size);
   for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
     const bool is_first = number < first_tiles;
     const RowCopy& copy = is_first ? first : second;
-    const Tile tile((is_first ? number : number - first_tiles) * kTile, each);
+    const Tile tile((is_first ? number : number - first_tiles) * size, each);
     const Vec* from[kUnroll];
     Vec* to[kUnroll];
     find_accesses<Id>(copy, tile, each, fault, from, to);
@@ -144,20 +144,20 @@ __device__ inline char* locate(const SplitRows& split, unsigned offset, std::int
 
 // Whole rows are read in accesses of one width, fields written in pieces of another.
 template <class Vec, class Piece, class Id>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     split_rows_kernel(const __grid_constant__ SplitRows split, unsigned each, Fault* fault) {
   constexpr int kUnroll = 4, kPieces = sizeof(Vec) / sizeof(Piece);
   constexpr unsigned kWide = sizeof(Vec), kNarrow = sizeof(Piece);
-  constexpr int kTile = kThreads * kUnroll;
-  const std::int64_t tiles = n_tiles(split.n * each, kTile);
+  const std::int64_t size = std::int64_t{blockDim.x} * kUnroll;
+  const std::int64_t tiles = n_tiles(split.n * each, size);
   for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const Tile tile(number * kTile, each);
+    const Tile tile(number * size, each);
     const Vec* from[kUnroll];
     std::int64_t row[kUnroll];
     unsigned column[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const Place place = tile.at(u * kThreads + threadIdx.x, each);
+      const Place place = tile.at(u * blockDim.x + threadIdx.x, each);
       from[u] = nullptr;
       column[u] = place.column;
       if (place.i < split.n) {
@@ -190,15 +190,15 @@ __global__ void __launch_bounds__(kThreads)
 
 // The other way: fields are read in pieces, whole rows written in as wide accesses as can be.
 template <class Vec, class Piece, class Id>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     join_rows_kernel(const __grid_constant__ SplitRows split, unsigned each, Fault* fault) {
   constexpr int kUnroll = 4, kPieces = sizeof(Vec) / sizeof(Piece);
   constexpr unsigned kWide = sizeof(Vec), kNarrow = sizeof(Piece);
-  constexpr int kTile = kThreads * kUnroll;
+  const std::int64_t size = std::int64_t{blockDim.x} * kUnroll;
   constexpr unsigned kAll = (1u << kPieces) - 1;
-  const std::int64_t tiles = n_tiles(split.n * each, kTile);
+  const std::int64_t tiles = n_tiles(split.n * each, size);
   for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const Tile tile(number * kTile, each);
+    const Tile tile(number * size, each);
     union {
       Vec all;
       Piece pieces[kPieces];
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kThreads)
     unsigned present[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const Place place = tile.at(u * kThreads + threadIdx.x, each);
+      const Place place = tile.at(u * blockDim.x + threadIdx.x, each);
       present[u] = 0;
       if (place.i >= split.n) continue;
       const std::int64_t target = row_behind<Id>(split.whole.ids, place.i, split.whole.rows, fault);
@@ -237,16 +237,16 @@ __global__ void __launch_bounds__(kThreads)
 
 // Read, add, write: rows are distinct, so no two threads meet.
 template <class T, int kLanes, class Id>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSumThreads)
     add_rows_kernel(RowCopy copy, unsigned each, Fault* fault) {
   struct alignas(sizeof(T) * kLanes) Pack {
     T lane[kLanes];
   };
   constexpr int kUnroll = 4;
-  constexpr int kTile = kThreads * kUnroll;
-  const std::int64_t tiles = n_tiles(copy.n * each, kTile);
+  const std::int64_t size = std::int64_t{blockDim.x} * kUnroll;
+  const std::int64_t tiles = n_tiles(copy.n * each, size);
   for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const Tile tile(number * kTile, each);
+    const Tile tile(number * size, each);
     const Pack* from[kUnroll];
     Pack* to[kUnroll];
     find_accesses<Id>(copy, tile, each, fault, from, to);

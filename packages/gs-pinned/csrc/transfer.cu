@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "grid.hpp"
 #include "gs/cuda/check.hpp"
 #include "row_kernels.cuh"
 #include "stream_word.hpp"
@@ -25,12 +26,6 @@ class Width {
  private:
   std::uint64_t bits_ = kWidestAccess;
 };
-
-unsigned n_blocks(std::int64_t accesses, int unroll, const Launch& launch) {
-  const std::int64_t tile = std::int64_t{kThreads} * unroll;
-  return static_cast<unsigned>(
-      std::min<std::int64_t>((accesses + tile - 1) / tile, launch.max_blocks));
-}
 
 RowCopy as_row_copy(const Transfer& t) {
   const Part& part = t.parts[0];
@@ -61,44 +56,44 @@ void with_id_type(bool wide, Body&& body) {
 
 template <class Vec, class Id>
 void launch_copy(const RowCopy& first, const RowCopy& second, std::int64_t row_bytes,
-                 const Launch& launch) {
-  constexpr int kUnroll = kUnrollOf<Vec>;
+                 Traffic traffic, const Launch& launch) {
   const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(Vec));
-  copy_rows_kernel<Vec, Id><<<n_blocks((first.n + second.n) * each, kUnroll, launch), kThreads, 0,
-                              cuda::as_stream(launch.stream)>>>(
+  const Grid grid = grid_for(traffic, (first.n + second.n) * each, kUnrollOf<Vec>, sizeof(Vec),
+                             launch.max_blocks);
+  copy_rows_kernel<Vec, Id><<<grid.blocks, grid.threads, 0, cuda::as_stream(launch.stream)>>>(
       first, second, static_cast<unsigned>(each), launch.fault);
 }
 
 template <class Id>
 void launch_copy(const RowCopy& first, const RowCopy& second, std::int64_t row_bytes, int width,
-                 const Launch& launch) {
+                 Traffic traffic, const Launch& launch) {
   switch (width) {
     case 16:
-      return launch_copy<uint4, Id>(first, second, row_bytes, launch);
+      return launch_copy<uint4, Id>(first, second, row_bytes, traffic, launch);
     case 8:
-      return launch_copy<uint2, Id>(first, second, row_bytes, launch);
+      return launch_copy<uint2, Id>(first, second, row_bytes, traffic, launch);
     case 4:
-      return launch_copy<unsigned, Id>(first, second, row_bytes, launch);
+      return launch_copy<unsigned, Id>(first, second, row_bytes, traffic, launch);
     case 2:
-      return launch_copy<unsigned short, Id>(first, second, row_bytes, launch);
+      return launch_copy<unsigned short, Id>(first, second, row_bytes, traffic, launch);
     default:
-      return launch_copy<unsigned char, Id>(first, second, row_bytes, launch);
+      return launch_copy<unsigned char, Id>(first, second, row_bytes, traffic, launch);
   }
 }
 
 template <class Vec, class Piece, class Id>
-void launch_split(const SplitRows& split, std::int64_t row_bytes, bool to_parts,
-                  const Launch& launch) {
+void launch_split(const SplitRows& split, const Transfer& t, const Launch& launch) {
   constexpr int kUnroll = 4;
-  const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(Vec));
-  const unsigned blocks = n_blocks(split.n * each, kUnroll, launch);
+  const std::int64_t each = t.row_bytes / static_cast<std::int64_t>(sizeof(Vec));
+  const Grid grid = grid_for(traffic_of(t, launch.over_link), split.n * each, kUnroll, sizeof(Vec),
+                             launch.max_blocks);
   const cudaStream_t stream = cuda::as_stream(launch.stream);
-  if (to_parts)
-    split_rows_kernel<Vec, Piece, Id>
-        <<<blocks, kThreads, 0, stream>>>(split, static_cast<unsigned>(each), launch.fault);
+  if (t.to_parts)
+    split_rows_kernel<Vec, Piece, Id><<<grid.blocks, grid.threads, 0, stream>>>(
+        split, static_cast<unsigned>(each), launch.fault);
   else
-    join_rows_kernel<Vec, Piece, Id>
-        <<<blocks, kThreads, 0, stream>>>(split, static_cast<unsigned>(each), launch.fault);
+    join_rows_kernel<Vec, Piece, Id><<<grid.blocks, grid.threads, 0, stream>>>(
+        split, static_cast<unsigned>(each), launch.fault);
 }
 
 void split_on_device(const Transfer& t, const Launch& launch) {
@@ -125,13 +120,13 @@ void split_on_device(const Transfer& t, const Launch& launch) {
   with_id_type(has_wide_ids(t), [&](auto id) {
     using Id = decltype(id);
     if (whole.bytes() == 16 && narrow >= 4)
-      launch_split<uint4, unsigned, Id>(split, t.row_bytes, t.to_parts, launch);
+      launch_split<uint4, unsigned, Id>(split, t, launch);
     else if (narrow >= 4)
-      launch_split<unsigned, unsigned, Id>(split, t.row_bytes, t.to_parts, launch);
+      launch_split<unsigned, unsigned, Id>(split, t, launch);
     else if (narrow == 2)
-      launch_split<unsigned short, unsigned short, Id>(split, t.row_bytes, t.to_parts, launch);
+      launch_split<unsigned short, unsigned short, Id>(split, t, launch);
     else
-      launch_split<unsigned char, unsigned char, Id>(split, t.row_bytes, t.to_parts, launch);
+      launch_split<unsigned char, unsigned char, Id>(split, t, launch);
   });
 }
 
@@ -141,8 +136,10 @@ void launch_add(const RowCopy& copy, std::int64_t row_bytes, int width, const La
   const auto go = [&](auto lanes) {
     constexpr int kLanes = decltype(lanes)::value;
     const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(T) * kLanes);
-    add_rows_kernel<T, kLanes, Id><<<n_blocks(copy.n * each, 4, launch), kThreads, 0, stream>>>(
-        copy, static_cast<unsigned>(each), launch.fault);
+    const Grid grid =
+        grid_for(Traffic::kOther, copy.n * each, 4, sizeof(T) * kLanes, launch.max_blocks);
+    add_rows_kernel<T, kLanes, Id>
+        <<<grid.blocks, grid.threads, 0, stream>>>(copy, static_cast<unsigned>(each), launch.fault);
   };
   if (width == 16)
     go(std::integral_constant<int, 16 / sizeof(T)>{});
@@ -191,7 +188,8 @@ void transfer_on_device(const Transfer& t, const Launch& launch) {
     Width width;
     add_widths(t, &width);
     with_id_type(has_wide_ids(t), [&](auto id) {
-      launch_copy<decltype(id)>(as_row_copy(t), RowCopy{}, t.parts[0].bytes, width.bytes(), launch);
+      launch_copy<decltype(id)>(as_row_copy(t), RowCopy{}, t.parts[0].bytes, width.bytes(),
+                                traffic_of(t, launch.over_link), launch);
     });
   }
   GS_CUDA_TRY(cudaGetLastError());
@@ -203,9 +201,11 @@ void transfer_two_on_device(const Transfer& first, const Transfer& second, const
   Width width;
   add_widths(first, &width);
   add_widths(second, &width);
+  // Rows that stay on the device are not held up by the link and need more threads.
+  const Traffic traffic = traffic_of(first, launch.over_link && second.n == 0);
   with_id_type(has_wide_ids(first) || has_wide_ids(second), [&](auto id) {
     launch_copy<decltype(id)>(as_row_copy(first), as_row_copy(second), first.parts[0].bytes,
-                              width.bytes(), launch);
+                              width.bytes(), traffic, launch);
   });
   GS_CUDA_TRY(cudaGetLastError());
 }

@@ -19,6 +19,7 @@ struct Launch {
   std::uintptr_t stream = 0;
   int max_blocks = 16;  // bounds the multiprocessors used
   Fault* fault = nullptr;
+  bool over_link = true;  // whole rows lie in host memory
 };
 
 /// Enqueues one transfer whose pointers the device can read and write, ids in device memory. Rows

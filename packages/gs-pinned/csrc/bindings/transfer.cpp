@@ -142,7 +142,8 @@ void check_for_device(const Transfer& t, int device, const Options& options) {
 void run_on_device(const Transfer& t, const Rows& rows, int device, const Options& options) {
   raise_faults();
   load_kernels(device);
-  const Launch launch{device, options.stream, options.max_blocks, fault_record(device)};
+  const Launch launch{device, options.stream, options.max_blocks, fault_record(device),
+                      rows.device < 0};
   check_for_device(t, device, options);
   if (rows.device < 0) {
     const bool visible = rows.memory ? rows.memory->is_device_visible()
@@ -301,8 +302,9 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   load_kernels(device);
   check_for_device(loads.transfer, device, options);
   check_for_device(keeps.transfer, device, options);
-  transfer_two_on_device(loads.transfer, keeps.transfer,
-                         Launch{device, options.stream, options.max_blocks, fault_record(device)});
+  transfer_two_on_device(
+      loads.transfer, keeps.transfer,
+      Launch{device, options.stream, options.max_blocks, fault_record(device), rows.device < 0});
   if (rows.memory) rows.memory->in_flight().record(device, options.stream);
 #else
   run_on_device(loads.transfer, rows, device, options);

@@ -31,7 +31,9 @@ def gather(table: Any, ids: Any, out: Any, *, stream: Any = None, max_blocks: in
             arrays that share the row in its order. On a CUDA device or on the CPU, rows contiguous.
         stream: an integer handle, a torch stream or any object with ``__cuda_stream__``; None for
             torch's current one. None on the CPU.
-        max_blocks: thread blocks, and with them multiprocessors, used at most; 16 fill the link.
+        max_blocks: multiprocessors used at most. Up to 16, four large thread blocks do the work of
+            rows of 16-byte accesses, which fills the link; beyond, a quarter as many, which only
+            takes a larger share of the link from rows that are stored at the same time.
 
     Returns:
         ``out``.
