@@ -183,6 +183,7 @@ class Trainer:
             ssim_lambda=config.ssim_lambda,
             opacity_reg=config.by_strategy("opacity_reg"),
             scale_reg=config.by_strategy("scale_reg"),
+            regularise_all=config.regularise == "all",
         )
 
     def _resort(self, images_before: int, images_after: int, changed: Changed) -> Changed:

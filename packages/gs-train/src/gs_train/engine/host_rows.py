@@ -80,6 +80,8 @@ class HostRows:
         self.adam = gs_adam.HostAdam(
             [{"params": [values], "name": name} for name, values in groups],
             semantics=semantics,
+            # As gsplat's SelectiveAdam, which corrects nothing.
+            bias_correction="off" if semantics == "sparse" else "global",
             state=self._tables.adam_state(),
         )
         self.worker = gs_adam.Worker(self.adam)

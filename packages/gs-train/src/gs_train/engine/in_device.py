@@ -11,6 +11,8 @@ from torch import Tensor
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.microbatches import Microbatch
+from gs_train.engine.regularise import add_to, penalties
+from gs_train.engine.selective import SelectiveAdam
 from gs_train.gaussians import Gaussians
 from gs_train.loss import Crop
 from gs_train.renderers import Renderer, View
@@ -42,18 +44,46 @@ class InDevice:
         model.zero_gradients()
         drawing = Drawing(self._renderer, settings, observe, len(batch))
         loss = torch.zeros((), device=model.device)
+        seen = []
         for index, (view, truth) in enumerate(batch):
             ids = visible_ids(model, view, self._renderer)
             leaves = model.leaves(ids)
             loss += drawing.draw(Microbatch(index, Crop(view, view.rect)), truth, ids, leaves)
             model.add_gradients(ids, leaves)
-        self._regularise(settings)
+            seen.append(ids)
         for group in model.optimizer.param_groups:
             group["lr"] = settings.rates[group["name"]]
             group["betas"] = settings.betas
             group["eps"] = settings.eps
-        model.optimizer.step()
+        is_sparse = isinstance(model.optimizer, SelectiveAdam)
+        everything = settings.regularise_all and not is_sparse
+        self._update(settings, None if everything else torch.cat(seen).unique())
         return loss
+
+    @torch.no_grad()
+    def _update(self, settings: StepSettings, seen: Tensor | None) -> None:
+        """Regularise and step.
+
+        Args:
+            seen: (U,) sorted rows that the losses act on and, where the optimizer is selective,
+                that are updated; None for all.
+        """
+        model, of = self.model, penalties(settings, self.model.n_rows)
+        gradients = {name: p.grad for name, p in model.params.items() if p.grad is not None}
+        if seen is None:
+            add_to(gradients, model.params, of)
+            model.optimizer.step()
+            return
+        values = {name: model.params[name].index_select(0, seen) for name in of}
+        compact = {name: grad.index_select(0, seen) for name, grad in gradients.items()}
+        add_to(compact, values, of)
+        if isinstance(model.optimizer, SelectiveAdam):
+            groups = model.optimizer.param_groups
+            model.optimizer.step(seen, [compact[group["name"]] for group in groups])
+            return
+        for name in of:
+            gradients[name].index_copy_(0, seen, compact[name])
+        model.optimizer.step()
 
     def finish(self) -> None:
         """See `Backend.finish`: nothing is in the background."""
@@ -64,17 +94,3 @@ class InDevice:
 
     def expect(self, tensors: Mapping[str, Tensor]) -> None:
         """See `Backend.expect`: a run that kept all on the device needs nothing of it."""
-
-    @torch.no_grad()
-    def _regularise(self, settings: StepSettings) -> None:
-        """Add the gradients of the mean opacity and the mean scale of all rows."""
-        n = self.model.n_rows
-        if settings.opacity_reg:
-            param = self.model.params["opacities"]
-            opacity = torch.sigmoid(param)
-            assert param.grad is not None
-            param.grad.add_(opacity * (1 - opacity), alpha=settings.opacity_reg / n)
-        if settings.scale_reg:
-            param = self.model.params["scales"]
-            assert param.grad is not None
-            param.grad.add_(torch.exp(param), alpha=settings.scale_reg / (3 * n))

@@ -16,6 +16,8 @@ from gs_train.engine.naive import HostMirrorAdam
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import Preset
 from gs_train.engine.restore import Source, restored_gaussians, restored_offloaded
+from gs_train.engine.selective import SelectiveAdam
+from gs_train.errors import InputError
 from gs_train.gaussians import Gaussians
 from gs_train.renderers import Renderer, Rows
 
@@ -47,7 +49,7 @@ def make_backend(
     """
     device = renderer.device
     if preset.placement != "split":
-        make = _optimizer_factory(preset, device)
+        make = _optimizer_factory(preset, device, semantics)
         if rows is not None:
             return InDevice(Gaussians(rows, device=device, make_optimizer=make), renderer)
         assert source is not None
@@ -71,11 +73,16 @@ def make_backend(
 
 
 def _optimizer_factory(
-    preset: Preset, device: torch.device
+    preset: Preset, device: torch.device, semantics: str
 ) -> Callable[[list[dict[str, Any]]], torch.optim.Optimizer]:
-    """Dense Adam: torch's fused one on a GPU, this project's one-pass one on the host."""
+    """Dense Adam: torch's fused one on a GPU, this project's one-pass one on the host; or the
+    selective one."""
+    if semantics == "sparse" and preset.placement == "mirror":
+        raise InputError(f"--semantics sparse needs another --offload than {preset.name}")
 
     def make(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        if semantics == "sparse":
+            return SelectiveAdam(groups)
         if preset.placement == "mirror":
             return HostMirrorAdam(groups, eps=1e-15)
         if device.type == "cuda":

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import gs_adam
 from gs_train.engine.host_rows import APPEARANCE, HostRows, Semantics
-from gs_train.gaussians import Gaussians
+from gs_train.engine.selective import SelectiveAdam
+from gs_train.gaussians import Gaussians, MakeOptimizer
 from gs_train.renderers.protocol import Rows
 from gs_train.rows import (
     NAMES,
@@ -55,7 +55,7 @@ class OffloadedGaussians:
         Args:
             rows: the six attributes, float32, on any device.
             device: where the geometry is and where ids and values are exchanged.
-            semantics: of the host's optimizer; the geometry's is dense.
+            semantics: of the host's optimizer; the geometry's is sparse with it, else dense.
             capacity: the most rows ever; None for as many as the machine's memory holds.
 
         Raises:
@@ -72,7 +72,7 @@ class OffloadedGaussians:
         self.geometry = Gaussians(
             {name: rows[name] for name in GEOMETRY},
             device=device,
-            make_optimizer=_device_adam,
+            make_optimizer=_geometry_optimizer(semantics),
             names=GEOMETRY,
         )
 
@@ -246,7 +246,10 @@ class OffloadedGaussians:
             parts[False], semantics=semantics, device=device, capacity=capacity
         )
         model.geometry = Gaussians.from_tensors(
-            parts[True], device=device, make_optimizer=_device_adam, names=GEOMETRY
+            parts[True],
+            device=device,
+            make_optimizer=_geometry_optimizer(semantics),
+            names=GEOMETRY,
         )
         return model
 
@@ -255,8 +258,11 @@ class OffloadedGaussians:
         self.host.close()
 
 
-def _device_adam(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    return gs_adam.DeviceAdam(groups, eps=1e-15)
+def _geometry_optimizer(semantics: Semantics) -> MakeOptimizer:
+    """Dense Adam, also for deferred semantics, whose results are dense; or the selective one."""
+    if semantics == "sparse":
+        return SelectiveAdam
+    return lambda groups: gs_adam.DeviceAdam(groups, eps=1e-15)
 
 
 def _check_names(names: Iterable[str]) -> None:

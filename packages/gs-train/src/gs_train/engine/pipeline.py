@@ -30,6 +30,8 @@ from gs_train.engine.loads import Loads, Updates
 from gs_train.engine.microbatches import Seen, least_shared, look
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.presets import Preset
+from gs_train.engine.regularise import add_to, penalties
+from gs_train.engine.selective import SelectiveAdam
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.stores import Stores
 from gs_train.engine.sums import CompactSum, ReturningSum
@@ -207,7 +209,8 @@ class Engine:
         self, ready: _Batch, upcoming: Sequence[View], settings: StepSettings
     ) -> None:
         """Cull, order and plan the next batch beside this one's rendering."""
-        if not upcoming or not self._preset.early_cull:
+        is_sparse = self.model.host.adam.semantics == "sparse"
+        if not upcoming or not self._preset.early_cull or is_sparse:
             return
         inflate = largest_move(settings.rates, settings.betas, self.model.host.adam.step_count)
         if inflate is None:
@@ -341,16 +344,14 @@ class Engine:
     def _update_geometry(self, ready: _Batch, settings: StepSettings) -> None:
         if self._next is not None:
             self._lanes.wait("compute", self._culled)
-        n = self.model.n_rows
-        penalties = {
-            "opacities": ("sigmoid", settings.opacity_reg / n),
-            "scales": ("exp", settings.scale_reg / (3 * n)),
-        }
         adam, sums = self.model.geometry.optimizer, self._geometry_sum
-        assert isinstance(adam, gs_adam.DeviceAdam)
         names = [group["name"] for group in adam.param_groups]
-        adam.step(
-            sums.ids,
-            [sums.of[name] for name in names],
-            penalties=[penalties.get(name) for name in names],
-        )
+        of = penalties(settings, self.model.n_rows)
+        if isinstance(adam, gs_adam.DeviceAdam) and settings.regularise_all:
+            gradients = [sums.of[name] for name in names]
+            adam.step(sums.ids, gradients, penalties=[of.get(name) for name in names])
+            return
+        rows = sums.ids.long()
+        add_to(sums.of, {name: self.model.params[name].index_select(0, rows) for name in of}, of)
+        assert isinstance(adam, gs_adam.DeviceAdam | SelectiveAdam)
+        adam.step(sums.ids, [sums.of[name] for name in names])
