@@ -34,7 +34,7 @@ def flat_state(adam: gs_adam.HostAdam) -> dict[str, Tensor]:
         for key in MOMENTS:
             flat[f"{group['name']}.{key}"] = state[key]
     own = state_dict.get(_OWN)
-    if own is not None:
+    if own is not None and own["schedule"]:  # else no step since rows were all up to date
         flat[LAST_STEP] = own["last_step"]
         for group, packed in zip(state_dict["param_groups"], own["schedule"], strict=True):
             for key, value in packed.items():
