@@ -105,6 +105,7 @@ class Engine:
         self._loads = Loads(model.host, self._lanes, _RING_BYTES)
         self._stores = Stores(model.host, self._lanes, _RING_BYTES)
         self._next: _Batch | None = None
+        self._is_whole = True
         self._is_begun = False  # whether loads of the next batch are on their way
         self._expected: dict[str, Tensor] = {}
         self._last: _Last | None = None
@@ -119,9 +120,11 @@ class Engine:
         upcoming: Sequence[View] = (),
     ) -> Tensor:
         """See `Backend.step`."""
+        self._check_whole()
         host = self.model.host
         self._set_options(settings)
         ready = self._prepared([view for view, _ in batch])
+        self._is_whole = False
         step = host.begin()
         self._begin_untouched(ready, step)
         loss = self._run(ready, batch, settings, observe, step, upcoming)
@@ -132,10 +135,12 @@ class Engine:
         if self._next is not None:
             self._loads.begin(self._next.plan, ready.seen.ids, self._last.updates)
             self._is_begun = True
+        self._is_whole = True
         return loss
 
     def finish(self) -> None:
         """See `Backend.finish`. What is known about the next batch stays known."""
+        self._check_whole()
         self._loads.drop()
         self._is_begun = False
         self._stores.finish()
@@ -151,6 +156,13 @@ class Engine:
     def expect(self, tensors: Mapping[str, Tensor]) -> None:
         """See `Backend.expect`."""
         self._expected = dict(tensors)
+
+    def _check_whole(self) -> None:
+        if not self._is_whole:
+            raise RuntimeError(
+                "an earlier batch ended in the middle, some of its rows updated and others not: "
+                "go on from the last checkpoint"
+            )
 
     # -- before a batch ------------------------------------------------------------------------
 
