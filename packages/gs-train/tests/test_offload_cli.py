@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the command line with the scene in more than one memory."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -8,34 +9,63 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import gs_train.loop
 import gs_train.placing
 import gs_train.run
-import gs_train.visible
+import gs_train.trainer
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
+from gs_train.config import FitConfig
+from gs_train.data.colmap import find_model, read_points
 from gs_train.engine.caps import Caps
 from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.presets import PRESETS
+from gs_train.engine.restore import Part, restored_offloaded
+from gs_train.errors import InputError
 from gs_train.gaussians import Gaussians
+from gs_train.placing import Placing, cap_device_memory
 from gs_train.ply import load_ply
-from gs_train.run import Run
+from gs_train.rows import NAMES
+from gs_train.run import Run, renderer_for
+from gs_train.visible import caught_up_chunks, caught_up_rows
 
-STEPS = 24
+STEPS = 12
+POINTS, CAP = 1500, 1600
 OPTIONS = [
-    *("--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "10", "--seed", "3"),
+    *("--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "5", "--seed", "3"),
     *("--adc.refine-start", "4", "--adc.refine-every", "6", "--adc.reset-every", "100"),
-    *("--adc.grow-grad2d", "1e-5", "--cap", "8200", "--sh-every", "8", "--resort-every", "12"),
+    *("--adc.grow-grad2d", "1e-5", "--cap", str(CAP), "--sh-every", "8", "--resort-every", "12"),
 ]
 OFFLOADED = ["naive", "clm", "gs-scale", "best"]
 PLY = Path("point_cloud") / f"iteration_{STEPS}" / "point_cloud.ply"
 
 
 @pytest.fixture(scope="module")
+def points(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some points of the capture, so that a step takes little time."""
+    where, colors = read_points(find_model(tiny_capture))
+    rgb = ("red", "green", "blue")
+    kinds = [*((name, "<f4") for name in "xyz"), *((name, "u1") for name in rgb)]
+    records = np.zeros(POINTS, kinds)
+    for names, values in (("xyz", where), (rgb, colors)):
+        for column, name in enumerate(names):
+            records[name] = values[:: len(values) // POINTS, column][:POINTS]
+    lines = ["ply", "format binary_little_endian 1.0", f"element vertex {POINTS}"]
+    lines += [f"property float {name}" for name in "xyz"]
+    lines += [f"property uchar {name}" for name in rgb]
+    path = tmp_path_factory.mktemp("points") / "points.ply"
+    path.write_bytes("\n".join([*lines, "end_header", ""]).encode() + records.tobytes())
+    return path
+
+
+@pytest.fixture(scope="module")
 def fitted(
-    tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory
+    tiny_capture: Path, points: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, int], Path]:
     """A run of a preset and a batch size, made once; not to be written to."""
     root = tmp_path_factory.mktemp("fitted")
@@ -44,6 +74,7 @@ def fitted(
         out = root / f"{preset}-{batch}"
         if not out.exists():
             options = [*OPTIONS, "--offload", preset, "--batch-size", str(batch)]
+            options += ["--init", str(points)]
             assert main(["fit", str(tiny_capture), "--out", str(out), *options]) == 0
         return out
 
@@ -74,7 +105,7 @@ def test_a_preset_ends_where_training_on_the_device_does(
     ours, theirs = (json.loads((p / "metrics.json").read_text()) for p in (out, reference))
     assert (ours["preset"], theirs["preset"]) == (preset, "none")
     assert abs(ours["psnr"] - theirs["psnr"]) <= 0.05
-    assert ours["n_gaussians"] == theirs["n_gaussians"] == 8200
+    assert ours["n_gaussians"] == theirs["n_gaussians"] == CAP
     assert ours["peak_host_bytes"] > 0 == ours["peak_device_bytes"]
 
 
@@ -129,14 +160,11 @@ def test_a_model_that_fits_is_looked_at_on_the_device(fitted: Callable[[str, int
     assert isinstance(Run.open(fitted("naive", 2)).model(device), Gaussians)
 
 
-class _Stopped(Exception):
-    pass
-
-
 @pytest.mark.parametrize("preset", OFFLOADED)
 def test_stopped_and_resumed_it_ends_with_the_same_bits(
     fitted: Callable[[str, int], Path],
     tiny_capture: Path,
+    points: Path,
     preset: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -144,7 +172,8 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(
     out = tmp_path / "run"
     batch = _batch(preset)
     options = [*OPTIONS, "--offload", preset, "--batch-size", str(batch)]
-    _stop_at(monkeypatch, step=20)
+    options += ["--init", str(points)]
+    _stop_at(monkeypatch, step=8)  # where the run that is not stopped has no checkpoint
     assert main(["fit", str(tiny_capture), "--out", str(out), *options]) == 130
     monkeypatch.undo()
     assert main(["fit", str(tiny_capture), "--out", str(out), "--resume"]) == 0
@@ -153,8 +182,6 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(
 
 
 def _stop_at(monkeypatch: pytest.MonkeyPatch, *, step: int) -> None:
-    import gs_train.loop
-
     original = gs_train.loop.Trainer.train_step
 
     def stopping(self: gs_train.loop.Trainer, *arguments: object) -> object:
@@ -163,3 +190,143 @@ def _stop_at(monkeypatch: pytest.MonkeyPatch, *, step: int) -> None:
         return original(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(gs_train.loop.Trainer, "train_step", stopping)
+
+
+# ---------------------------------------------------------------------- other presets, and caps
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted"), [("none", "best"), ("naive", "clm"), ("clm", "none"), ("best", "gs-scale")]
+)
+def test_a_preset_reads_the_rows_and_moments_of_another(
+    fitted: Callable[[str, int], Path], saved: str, wanted: str
+) -> None:
+    run = Run.open(fitted(saved, _batch(wanted)))
+    config = dataclasses.replace(run.config, offload=wanted)
+    placing = Placing(PRESETS[wanted], None, None, "as tested")
+    ours = run.trainer(renderer_for(config), config, placing).tensors()
+    theirs = run.checkpoint.read()
+    _assert_same(ours, theirs)
+
+
+def test_a_run_goes_on_with_another_preset(
+    fitted: Callable[[str, int], Path], tiny_capture: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(fitted("none", 2), out)
+    command = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--offload", "best"]
+    assert main(command) == 0  # nothing is left to do, but for writing the results
+    assert (out / PLY).read_bytes() == (fitted("none", 2) / PLY).read_bytes()
+    assert main([*command, "--steps", str(STEPS + 2)]) == 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert (metrics["steps"], metrics["preset"]) == (STEPS + 2, "best")
+
+
+@pytest.mark.parametrize("wanted", ["none", "naive", "clm"])
+def test_rows_that_sleep_are_refused_by_presets_that_cannot_wake_them(
+    fitted: Callable[[str, int], Path],
+    tiny_capture: Path,
+    wanted: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = fitted("best", 2)
+    before = _tensors(out)
+    command = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--steps", "30"]
+    assert main([*command, "--offload", wanted]) == 2
+    message = f"--resume with --offload {wanted} cannot go on from the checkpoint of best"
+    assert message in capsys.readouterr().err
+    _assert_same(_tensors(out), before)
+
+
+def _caps(monkeypatch: pytest.MonkeyPatch, device: int) -> None:
+    caps = Caps(device=device, host=1 << 40)
+    monkeypatch.setattr(gs_train.placing, "caps_of", lambda *_: caps)
+
+
+def test_auto_says_what_it_takes_and_why_and_stays_with_it(
+    tiny_capture: Path,
+    points: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["fit", str(tiny_capture), "--renderer", "cpu", "--init", str(points)]
+    command += ["--cap", "8000", "--out"]
+    assert main([*command, str(tmp_path / "a"), "--steps", "1"]) == 0
+    assert "offload none: all of it fits on the device (" in capsys.readouterr().err
+    _caps(monkeypatch, 7 << 20)  # less than 944 bytes for each of 8000 rows
+    assert main([*command, str(tmp_path / "b"), "--steps", "1"]) == 0
+    assert "offload best: not all of it fits on the device (" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main([*command, str(tmp_path / "b"), "--resume", "--steps", "2"]) == 0
+    assert "offload best: as before" in capsys.readouterr().err
+    assert json.loads((tmp_path / "b" / "metrics.json").read_text())["preset"] == "best"
+
+
+def test_views_are_cut_where_the_cap_asks_for_it_and_again_after_a_stop(
+    tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, int | None]] = []
+    original = gs_train.trainer.make_backend
+
+    def noted(*arguments: object, **options: object) -> object:
+        seen.append({name: options[name] for name in ("most_rows", "most_slots")})  # type: ignore[misc]
+        return original(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gs_train.trainer, "make_backend", noted)
+    command = ["fit", str(tiny_capture), "--renderer", "cpu", "--cap", "8000", "--out"]
+    command += [str(tmp_path / "run"), "--offload", "best"]
+    with monkeypatch.context() as narrow:
+        _caps(narrow, 15 << 19)
+        assert main([*command, "--steps", "1"]) == 0
+    assert main([*command, "--resume", "--steps", "2"]) == 0
+    assert 0 < seen[0]["most_rows"] < 8000  # type: ignore[operator]
+    assert seen == [seen[0]] * 2
+
+
+def test_too_small_caps_are_refused_with_the_smallest_that_do(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = ["fit", str(tiny_capture), "--out", str(out), "--renderer", "cpu"]
+    assert main([*command, "--device-memory", "1MiB", "--offload", "best"]) == 2
+    message = capsys.readouterr().err
+    assert "8,000 Gaussians do not fit into --device-memory 1.0 MiB" in message
+    assert "with --offload best" in message
+    assert not out.exists()
+
+
+def test_looking_at_a_model_in_training_changes_no_bit(
+    fitted: Callable[[str, int], Path], tiny_capture: Path
+) -> None:
+    """Rows that sleep are shown as they would be awake, and sleep on."""
+    run = Run.open(fitted("best", 2))
+    device = torch.device("cpu")
+    model = restored_offloaded(Part(run.checkpoint, "model/"), device=device, semantics="deferred")
+    before = {name: value.clone() for name, value in model.tensors().items()}
+    assert (before["appearance.last_step"] < STEPS).any()
+    awake = run.model(device)
+    ids = torch.arange(0, model.n_rows, 3)
+    shown = caught_up_rows(model, ids)
+    chunks = list(caught_up_chunks(model, 1000))
+    for name in NAMES:
+        assert torch.equal(shown[name], awake.read(name, ids)), name
+        assert torch.equal(torch.cat([chunk[name] for chunk in chunks]), awake.read(name)), name
+    _assert_same(model.tensors(), before)
+
+
+@pytest.mark.gpu
+def test_the_cap_on_device_memory_is_a_hard_one(tiny_capture: Path) -> None:
+    config = FitConfig(data=tiny_capture, out=tiny_capture, device_memory="64MiB")
+    device = torch.device("cuda")
+    torch.cuda.empty_cache()
+    try:
+        cap_device_memory(config, device)
+        torch.empty(32 << 20, dtype=torch.uint8, device=device)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(128 << 20, dtype=torch.uint8, device=device)
+        too_much = FitConfig(data=tiny_capture, out=tiny_capture, device_memory="64TiB")
+        with pytest.raises(InputError, match="--device-memory must be at most the"):
+            cap_device_memory(too_much, device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -251,11 +251,12 @@ def test_a_run_starts_from_the_points_of_a_file(
     from gs_train.data.colmap import find_model, read_points
 
     points, colors = read_points(find_model(tiny_capture))
-    records = np.zeros(len(points), [*((n, "f8") for n in "xyz"), ("red", "u1"), ("green", "u1"), ("blue", "u1")])  # fmt: skip
-    for column, name in enumerate("xyz"):
-        records[name] = points[:, column]
-    for column, name in enumerate(("red", "green", "blue")):
-        records[name] = colors[:, column]
+    rgb = ("red", "green", "blue")
+    kinds = [*((name, "f8") for name in "xyz"), *((name, "u1") for name in rgb)]
+    records = np.zeros(len(points), kinds)
+    for names, values in (("xyz", points), (rgb, colors)):
+        for column, name in enumerate(names):
+            records[name] = values[:, column]
     records["x"][7] = np.nan
     ply = _write(tmp_path / "points.ply", records)
     out = tmp_path / "run"

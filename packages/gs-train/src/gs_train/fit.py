@@ -99,6 +99,7 @@ def _started(config: FitConfig, scene: Scene, renderer: Renderer) -> tuple[Train
         extent=scene.frame.extent,
         preset=placing.preset,
         most_rows=placing.most_rows,
+        most_slots=placing.most_slots,
     )
     return trainer, placing
 

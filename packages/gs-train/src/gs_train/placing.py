@@ -28,16 +28,22 @@ class Placing:
     Attributes:
         preset: which.
         most_rows: views that see more rows are cut into crops; None: they are rendered whole.
+        most_slots: rows of appearance on the device at once; None: as many as the preset keeps.
         reason: one line for the user.
     """
 
     preset: Preset
     most_rows: int | None
+    most_slots: int | None
     reason: str
 
     def to_plain(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        return {"preset": self.preset.name, "most_rows": self.most_rows}
+        return {
+            "preset": self.preset.name,
+            "most_rows": self.most_rows,
+            "most_slots": self.most_slots,
+        }
 
 
 def place(
@@ -84,11 +90,14 @@ def place(
     )
     choice = choose(config, work, caps_of(config, renderer.device))
     if before is not None and before["preset"] == choice.preset.name:
-        most_rows = before["most_rows"]
+        limits = before["most_rows"], before["most_slots"]
     else:
-        whole = room_wanted(choice.preset, work.with_rows(choice.n_rows)).rows
-        most_rows = choice.room.rows if choice.room.rows < whole else None
-    return Placing(choice.preset, most_rows, reason or choice.reason)
+        room, wanted = choice.room, room_wanted(choice.preset, work.with_rows(choice.n_rows))
+        limits = (
+            room.rows if room.rows < wanted.rows else None,
+            room.slots if room.slots < wanted.slots else None,
+        )
+    return Placing(choice.preset, *limits, reason or choice.reason)
 
 
 def check_layouts(saved: str, wanted: str, semantics: str) -> None:

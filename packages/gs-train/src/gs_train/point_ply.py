@@ -106,12 +106,9 @@ def read_point_ply(
 def _check_size(file: BinaryIO, header: PlyHeader, path: Path) -> None:
     """Before memory is taken for what the header announces."""
     size = os.fstat(file.fileno()).st_size
-    least = (
-        2 * len(header.dtype.names or ())
-        if header.lines_before is not None
-        else header.dtype.itemsize
-    )
-    wanted = header.data_offset + header.n_rows * least - (header.lines_before is not None)
+    wanted = header.data_offset + header.n_rows * header.dtype.itemsize
+    if header.lines_before is not None:  # a digit and a space each, but for the last
+        wanted = header.data_offset + header.n_rows * 2 * len(header.dtype.names or ()) - 1
     if size < wanted:
         raise InputError(
             f"{path} is truncated: its header announces {header.n_rows:,} vertices "

@@ -85,11 +85,11 @@ class Scene:
             print(f"{path}: {cloud.n_dropped:,} points are not finite, left out", file=sys.stderr)
         if len(cloud.points) < 4:
             raise InputError(f"--init {path} must hold at least 4 points, got {len(cloud.points)}")
-        order = thinned_order(cloud.points, _most_rows(config))
+        order = torch.from_numpy(thinned_order(cloud.points, _most_rows(config)))
         with task_progress("finding neighbours of points") as progress:
             return rows_from_cloud(
-                cloud.points[order],
-                cloud.colors[order],
+                torch.from_numpy(cloud.points)[order].numpy(),  # torch gathers with all cores
+                torch.from_numpy(cloud.colors)[order].numpy(),
                 sh_degree=config.sh_degree,
                 opacity=config.by_strategy("init_opacity"),
                 scale=config.by_strategy("init_scale"),
