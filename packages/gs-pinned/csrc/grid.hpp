@@ -19,13 +19,14 @@ struct Grid {
 };
 
 /// What a launch does to the link.
-enum class Traffic { kReads, kWritesInOrder, kWrites, kOther };
+enum class Traffic { kReads, kWritesInOrder, kWrites, kJoinedWrites, kOther };
 
 inline Traffic traffic_of(const Transfer& t, bool over_link) {
   if (!over_link || t.add) return Traffic::kOther;
+  // To find the field of every piece takes more multiprocessors than the link does.
+  if (t.n_parts > 1) return t.to_parts ? Traffic::kOther : Traffic::kJoinedWrites;
   if (t.to_parts) return Traffic::kReads;
-  const bool is_plain = t.n_parts == 1 && !t.whole_ids.data && !t.parts_ids.data;
-  return is_plain ? Traffic::kWritesInOrder : Traffic::kWrites;
+  return t.whole_ids.data || t.parts_ids.data ? Traffic::kWrites : Traffic::kWritesInOrder;
 }
 
 /// Blocks for `accesses` of `bytes_each`, of which a thread has `unroll` on their way.
@@ -37,6 +38,10 @@ inline Grid grid_for(Traffic traffic, std::int64_t accesses, int unroll, std::in
       // 256 KiB on their way fill the link; more take a larger share of it from writes.
       threads = 1024;
       in_flight = (std::int64_t{16} << 10) * std::max<std::int64_t>(max_blocks, 16);
+      break;
+    case Traffic::kJoinedWrites:
+      threads = 640;
+      in_flight = 320 << 10;
       break;
     case Traffic::kWrites:
       // A thread that first looks up where its row lies writes later.

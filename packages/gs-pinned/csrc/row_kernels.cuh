@@ -52,57 +52,105 @@ struct SplitRows {
 template <class Vec>
 constexpr int kUnrollOf = sizeof(Vec) >= 8 ? 4 : 8;
 
-// The row behind id number i; -1, and a record of it, when it is out of range.
-template <class Id>
-__device__ std::int64_t row_behind(const void* ids, std::int64_t i, std::int64_t rows,
-                                   Fault* fault) {
-  const std::int64_t row = ids == nullptr ? i : static_cast<const Id*>(ids)[i];
-  if (row >= 0 && row < rows) return row;
-  fault->id = row;
-  fault->rows = rows;
-  __threadfence_system();
-  fault->met = 1;
-  return -1;
-}
-
-// Where access number `index` after (row, column) lies in rows of `each` accesses.
+// Access number `column` of row `i`.
 struct Place {
   std::int64_t i;
   unsigned column;
-};
 
-struct Tile {
-  std::int64_t row;
-  unsigned column;
-
-  __device__ Tile(std::int64_t first, unsigned each)
-      : row(first / each), column(static_cast<unsigned>(first - row * each)) {}
-  __device__ Place at(unsigned index, unsigned each) const {
-    const unsigned local = column + index;
-    return Place{row + local / each, local % each};
+  Place() = default;
+  __device__ Place(std::int64_t access, unsigned each)
+      : i(access / each), column(static_cast<unsigned>(access - i * each)) {}
+  // Onward by as much as another place lies from the first access.
+  __device__ void advance(const Place& by, unsigned each) {
+    i += by.i;
+    column += by.column;
+    if (column >= each) {
+      column -= each;
+      ++i;
+    }
   }
 };
 
-__device__ inline std::int64_t n_tiles(std::int64_t accesses, std::int64_t tile) {
-  return (accesses + tile - 1) / tile;
+// What one thread visits: kUnroll accesses of each of its block's tiles. Divisions happen here,
+// once: one block's threads are too few to hide them in every tile.
+template <int kUnroll>
+struct Walk {
+  std::int64_t n;  // rows
+  unsigned each;
+  Place start, next_access, next_tile;
+
+  __device__ Walk(std::int64_t first_tile, std::int64_t n, unsigned each)
+      : n(n),
+        each(each),
+        start(first_tile * tile_size() + threadIdx.x, each),
+        next_access(blockDim.x, each),
+        next_tile(gridDim.x * tile_size(), each) {}
+  __device__ static std::int64_t tile_size() { return std::int64_t{blockDim.x} * kUnroll; }
+  __device__ bool is_done() const { return start.i >= n; }
+  __device__ void advance() { start.advance(next_tile, each); }
+  __device__ __forceinline__ void places(Place (&all)[kUnroll]) const {
+    all[0] = start;
+#pragma unroll
+    for (int u = 1; u < kUnroll; ++u) {
+      all[u] = all[u - 1];
+      all[u].advance(next_access, each);
+    }
+  }
+};
+
+// The rows behind ids[place.i]: -1 past the end and, with a record of it, for an id out of range.
+// All ids are on their way before the first is looked at.
+template <class Id, int kUnroll>
+__device__ __forceinline__ void find_rows(const void* ids, std::int64_t rows, std::int64_t n,
+                                          const Place (&places)[kUnroll], Fault* fault,
+                                          std::int64_t (&row)[kUnroll]) {
+  if (ids == nullptr) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) row[u] = places[u].i;
+  } else {
+    Id id[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      id[u] = places[u].i < n ? static_cast<const Id*>(ids)[places[u].i] : Id{0};
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) row[u] = id[u];
+  }
+  bool is_bad = false;
+  std::int64_t bad = 0;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    // Negative numbers are large ones here.
+    if (static_cast<std::uint64_t>(row[u]) < static_cast<std::uint64_t>(rows) && places[u].i < n)
+      continue;
+    if (places[u].i < n) {
+      is_bad = true;
+      bad = row[u];
+    }
+    row[u] = -1;
+  }
+  if (!is_bad) return;
+  fault->id = bad;
+  fault->rows = rows;
+  __threadfence_system();
+  fault->met = 1;
 }
 
 // Where this thread's accesses of a tile read and write; null where there is nothing to do.
 template <class Id, class Access, int kUnroll>
-__device__ __forceinline__ void find_accesses(const RowCopy& copy, const Tile& tile, unsigned each,
+__device__ __forceinline__ void find_accesses(const RowCopy& copy, const Walk<kUnroll>& walk,
                                               Fault* fault, const Access* (&from)[kUnroll],
                                               Access* (&to)[kUnroll]) {
+  Place places[kUnroll];
+  walk.places(places);
+  std::int64_t source[kUnroll], target[kUnroll];
+  find_rows<Id>(copy.from.ids, copy.from.rows, copy.n, places, fault, source);
+  find_rows<Id>(copy.to.ids, copy.to.rows, copy.n, places, fault, target);
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const Place place = tile.at(u * blockDim.x + threadIdx.x, each);
-    from[u] = nullptr;
-    if (place.i >= copy.n) continue;
-    const std::int64_t source = row_behind<Id>(copy.from.ids, place.i, copy.from.rows, fault);
-    const std::int64_t target = row_behind<Id>(copy.to.ids, place.i, copy.to.rows, fault);
-    if (source < 0 || target < 0) continue;
-    from[u] =
-        reinterpret_cast<const Access*>(copy.from.data + source * copy.from.stride) + place.column;
-    to[u] = reinterpret_cast<Access*>(copy.to.data + target * copy.to.stride) + place.column;
+    const char* const read = copy.from.data + source[u] * copy.from.stride;
+    const bool is_there = source[u] >= 0 && target[u] >= 0;
+    from[u] = is_there ? reinterpret_cast<const Access*>(read) + places[u].column : nullptr;
+    to[u] = reinterpret_cast<Access*>(copy.to.data + target[u] * copy.to.stride) + places[u].column;
   }
 }
 
@@ -112,34 +160,61 @@ __global__ void __launch_bounds__(kMostThreads)
     copy_rows_kernel(const __grid_constant__ RowCopy first, const __grid_constant__ RowCopy second,
                      unsigned each, Fault* fault) {
   constexpr int kUnroll = kUnrollOf<Vec>;
-  const std::int64_t size = std::int64_t{blockDim.x} * kUnroll;
-  const std::int64_t first_tiles = n_tiles(first.n * each, size);
-  const std::int64_t tiles = first_tiles + n_tiles(second.n * each, size);
-  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const bool is_first = number < first_tiles;
-    const RowCopy& copy = is_first ? first : second;
-    const Tile tile((is_first ? number : number - first_tiles) * size, each);
-    const Vec* from[kUnroll];
-    Vec* to[kUnroll];
-    find_accesses<Id>(copy, tile, each, fault, from, to);
-    Vec value[kUnroll];
+  std::int64_t first_tile = blockIdx.x;
+#pragma unroll 1
+  for (int k = 0; k < 2; ++k) {
+    const RowCopy& copy = k == 0 ? first : second;
+    if (copy.n == 0) continue;
+    for (Walk<kUnroll> walk(first_tile, copy.n, each); !walk.is_done(); walk.advance()) {
+      const Vec* from[kUnroll];
+      Vec* to[kUnroll];
+      find_accesses<Id>(copy, walk, fault, from, to);
+      Vec value[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (from[u] != nullptr) value[u] = __ldcs(from[u]);
+      for (int u = 0; u < kUnroll; ++u)
+        if (from[u] != nullptr) value[u] = __ldcs(from[u]);
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (from[u] != nullptr) *to[u] = value[u];
+      for (int u = 0; u < kUnroll; ++u)
+        if (from[u] != nullptr) *to[u] = value[u];
+    }
+    // The blocks that have least to do go on with the other copy.
+    const std::int64_t size = Walk<kUnroll>::tile_size(), tiles = (copy.n * each + size - 1) / size;
+    first_tile = (blockIdx.x + gridDim.x - tiles % gridDim.x) % gridDim.x;
   }
 }
 
-// Where byte `offset` of row `row` lies among the fields; null when it is in none of them.
-__device__ inline char* locate(const SplitRows& split, unsigned offset, std::int64_t row) {
+// Bytes of a row that lie together in one of the fields, or, without data, in none of them.
+struct Span {
+  char* data;
+  unsigned left;
+};
+
+// From byte `offset` of row `row` on; in no field at least `piece` bytes.
+__device__ inline Span locate(const SplitRows& split, unsigned offset, std::int64_t row,
+                              unsigned piece) {
   for (int k = 0; k < split.n_parts; ++k) {
     const Field& part = split.parts[k];
     const unsigned inside = offset - part.offset;  // wraps around before the field's start
-    if (inside < part.bytes) return part.data + row * part.stride + inside;
+    if (inside < part.bytes)
+      return Span{part.data + row * part.stride + inside, part.bytes - inside};
   }
-  return nullptr;
+  return Span{nullptr, piece};
+}
+
+// Calls use(k, address) for each piece of the access at byte `offset` of a row that is in a field.
+template <int kPieces, unsigned kNarrow, class Use>
+__device__ __forceinline__ void for_pieces(const SplitRows& split, unsigned offset,
+                                           std::int64_t row, Use&& use) {
+  Span span{nullptr, 0};
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k) {
+    if (span.left == 0) span = locate(split, offset + k * kNarrow, row, kNarrow);
+    if (span.data != nullptr) {
+      use(k, span.data);
+      span.data += kNarrow;
+    }
+    span.left -= kNarrow;
+  }
 }
 
 // Whole rows are read in accesses of one width, fields written in pieces of another.
@@ -148,43 +223,28 @@ __global__ void __launch_bounds__(kMostThreads)
     split_rows_kernel(const __grid_constant__ SplitRows split, unsigned each, Fault* fault) {
   constexpr int kUnroll = 4, kPieces = sizeof(Vec) / sizeof(Piece);
   constexpr unsigned kWide = sizeof(Vec), kNarrow = sizeof(Piece);
-  const std::int64_t size = std::int64_t{blockDim.x} * kUnroll;
-  const std::int64_t tiles = n_tiles(split.n * each, size);
-  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const Tile tile(number * size, each);
-    const Vec* from[kUnroll];
-    std::int64_t row[kUnroll];
-    unsigned column[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const Place place = tile.at(u * blockDim.x + threadIdx.x, each);
-      from[u] = nullptr;
-      column[u] = place.column;
-      if (place.i < split.n) {
-        const std::int64_t source =
-            row_behind<Id>(split.whole.ids, place.i, split.whole.rows, fault);
-        row[u] = row_behind<Id>(split.parts_ids, place.i, split.parts_rows, fault);
-        if (source >= 0 && row[u] >= 0)
-          from[u] = reinterpret_cast<const Vec*>(split.whole.data + source * split.whole.stride) +
-                    place.column;
-      }
-    }
+  for (Walk<kUnroll> walk(blockIdx.x, split.n, each); !walk.is_done(); walk.advance()) {
+    Place places[kUnroll];
+    walk.places(places);
+    std::int64_t source[kUnroll], row[kUnroll];
+    find_rows<Id>(split.whole.ids, split.whole.rows, split.n, places, fault, source);
+    find_rows<Id>(split.parts_ids, split.parts_rows, split.n, places, fault, row);
     union {
       Vec all;
       Piece pieces[kPieces];
     } value[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (from[u] != nullptr) value[u].all = __ldcs(from[u]);
+      if (source[u] >= 0 && row[u] >= 0)
+        value[u].all =
+            __ldcs(reinterpret_cast<const Vec*>(split.whole.data + source[u] * split.whole.stride) +
+                   places[u].column);
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (from[u] == nullptr) continue;
-#pragma unroll
-      for (int k = 0; k < kPieces; ++k) {
-        char* to = locate(split, column[u] * kWide + k * kNarrow, row[u]);
-        if (to != nullptr) *reinterpret_cast<Piece*>(to) = value[u].pieces[k];
-      }
-    }
+    for (int u = 0; u < kUnroll; ++u)
+      if (source[u] >= 0 && row[u] >= 0)
+        for_pieces<kPieces, kNarrow>(split, places[u].column * kWide, row[u], [&](int k, char* to) {
+          *reinterpret_cast<Piece*>(to) = value[u].pieces[k];
+        });
   }
 }
 
@@ -194,42 +254,38 @@ __global__ void __launch_bounds__(kMostThreads)
     join_rows_kernel(const __grid_constant__ SplitRows split, unsigned each, Fault* fault) {
   constexpr int kUnroll = 4, kPieces = sizeof(Vec) / sizeof(Piece);
   constexpr unsigned kWide = sizeof(Vec), kNarrow = sizeof(Piece);
-  const std::int64_t size = std::int64_t{blockDim.x} * kUnroll;
   constexpr unsigned kAll = (1u << kPieces) - 1;
-  const std::int64_t tiles = n_tiles(split.n * each, size);
-  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const Tile tile(number * size, each);
+  for (Walk<kUnroll> walk(blockIdx.x, split.n, each); !walk.is_done(); walk.advance()) {
+    Place places[kUnroll];
+    walk.places(places);
+    std::int64_t target[kUnroll], row[kUnroll];
+    find_rows<Id>(split.whole.ids, split.whole.rows, split.n, places, fault, target);
+    find_rows<Id>(split.parts_ids, split.parts_rows, split.n, places, fault, row);
     union {
       Vec all;
       Piece pieces[kPieces];
     } value[kUnroll];
-    Vec* to[kUnroll];
     unsigned present[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const Place place = tile.at(u * blockDim.x + threadIdx.x, each);
       present[u] = 0;
-      if (place.i >= split.n) continue;
-      const std::int64_t target = row_behind<Id>(split.whole.ids, place.i, split.whole.rows, fault);
-      const std::int64_t row = row_behind<Id>(split.parts_ids, place.i, split.parts_rows, fault);
-      if (target < 0 || row < 0) continue;
-      to[u] = reinterpret_cast<Vec*>(split.whole.data + target * split.whole.stride) + place.column;
-#pragma unroll
-      for (int k = 0; k < kPieces; ++k) {
-        const char* from = locate(split, place.column * kWide + k * kNarrow, row);
-        if (from == nullptr) continue;
-        value[u].pieces[k] = __ldcs(reinterpret_cast<const Piece*>(from));
-        present[u] |= 1u << k;
-      }
+      if (target[u] >= 0 && row[u] >= 0)
+        for_pieces<kPieces, kNarrow>(
+            split, places[u].column * kWide, row[u], [&](int k, const char* from) {
+              value[u].pieces[k] = __ldcs(reinterpret_cast<const Piece*>(from));
+              present[u] |= 1u << k;
+            });
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
+      Vec* to = reinterpret_cast<Vec*>(split.whole.data + target[u] * split.whole.stride) +
+                places[u].column;
       if (present[u] == kAll) {
-        *to[u] = value[u].all;
+        *to = value[u].all;
       } else {
 #pragma unroll
         for (int k = 0; k < kPieces; ++k)
-          if ((present[u] >> k & 1u) != 0) reinterpret_cast<Piece*>(to[u])[k] = value[u].pieces[k];
+          if ((present[u] >> k & 1u) != 0) reinterpret_cast<Piece*>(to)[k] = value[u].pieces[k];
       }
     }
   }
@@ -243,13 +299,10 @@ __global__ void __launch_bounds__(kSumThreads)
     T lane[kLanes];
   };
   constexpr int kUnroll = 4;
-  const std::int64_t size = std::int64_t{blockDim.x} * kUnroll;
-  const std::int64_t tiles = n_tiles(copy.n * each, size);
-  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-    const Tile tile(number * size, each);
+  for (Walk<kUnroll> walk(blockIdx.x, copy.n, each); !walk.is_done(); walk.advance()) {
     const Pack* from[kUnroll];
     Pack* to[kUnroll];
-    find_accesses<Id>(copy, tile, each, fault, from, to);
+    find_accesses<Id>(copy, walk, fault, from, to);
     Pack term[kUnroll], sum[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ring", "RingSlot", "RingStats", "store_compact"]
 
-_KERNEL_BLOCKS = 2
+_BLOCKS, _BLOCKS_TO_JOIN = 3, 6  # of a kernel
 
 
 @dataclass(frozen=True)
@@ -246,9 +246,9 @@ def store_compact(
         ring: R rows must fit into it.
         stream: as for :func:`gather`.
         max_blocks: None leaves all rows of one array to a copy engine, which is fastest and takes
-            no multiprocessor but leaves a ``gather`` that runs meanwhile 31 of 48 GB/s; anything
-            else goes by a kernel of two blocks. A number: always by a kernel, of so many blocks at
-            most; 2 write 52 GB/s and share the link evenly, more only hold up what others read.
+            no multiprocessor, but a ``gather`` meanwhile gets 30 GB/s of an H200's link while it
+            takes 48; anything else goes by a kernel of few blocks. A number: always by a kernel, of
+            so many blocks at most. Two leave a ``gather`` 40 GB/s; more take more of the link.
         timeout_s: how long to wait for room; None for good.
 
     Returns:
@@ -271,6 +271,7 @@ def store_compact(
     parts = parts_of(
         sequence, None, width=layout.width, item_bytes=layout.dtype.itemsize, name="values"
     )
+    usual = _BLOCKS if len(parts) == 1 else _BLOCKS_TO_JOIN
     rows = count_of(positions, "positions") if positions is not None else int(parts[0][0].shape[0])
     slot = ring.take(rows, layout, timeout_s)
     core, taken = ring._core, slot._taken
@@ -290,7 +291,7 @@ def store_compact(
             to_parts=False,
             positions=positions,
             stream=stream,
-            max_blocks=_KERNEL_BLOCKS if max_blocks is None else max_blocks,
+            max_blocks=usual if max_blocks is None else max_blocks,
             copy_engine=max_blocks is None,
         )
         if where < 0:
