@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-"""The photometric loss of a rectangle as two Triton kernels: its value, and its gradient.
+"""The photometric loss of a rectangle by two Triton kernels: its value, and its gradient.
 
-A program blurs a tile of the image by a banded matrix from both sides, so each pixel is read about
-twice and all windowed means stay in registers. Between the two directions only the three derivative
-maps of SSIM are kept.
+Between the two only the three derivative maps of SSIM are kept, and those only for a gradient.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
+from gs_train.loss_kernels import gradient_kernel, value_kernel
 from gs_train.renderers.protocol import Rect
-from gs_train.ssim import C1, C2, WINDOW, window_weights
+from gs_train.ssim import WINDOW
 
-_TILE = 32
-"""Side of the square that a program reads; it answers for ``_TILE - 10`` pixels each way."""
+_WARPS = 4
+_BLOCK = 32 * _WARPS
+"""Columns of a program, one for each of its threads."""
 
-_OUT = _TILE - WINDOW + 1
-_bands: dict[torch.device, Tensor] = {}
+_VALUE_RESIDENT, _GRADIENT_RESIDENT = 6, 9
+"""Programs that run on a multiprocessor at a time: with 80 and 56 registers a thread."""
+
+_LEAST_ROWS = 16
+"""Of a program, which reads 10 more: fewer would mostly read what others read too."""
 
 
 def weighted_l1_and_ssim(
@@ -49,131 +51,48 @@ class _WeightedSums(torch.autograd.Function):
     ) -> Tensor:
         image, truth = image.contiguous(), truth.contiguous()
         height, width, channels = image.shape
-        if image.device not in _bands:
-            _bands[image.device] = _band().to(image.device)
-        band = _bands[image.device]
-        out_h, out_w = height - WINDOW + 1, width - WINDOW + 1
-        grid = (triton.cdiv(width, _OUT), triton.cdiv(height, _OUT), channels)
+        n, reach = width * channels, (WINDOW - 1) * channels
+        plane = (height - WINDOW + 1) * n + reach
         needs_grad = ctx.needs_input_grad[0]
+        grid, rows = _grid(height, n, _VALUE_RESIDENT, image.device)
         partial = image.new_empty(grid)
-        maps = image.new_empty((channels, 3, out_h, out_w) if needs_grad else (1,))
+        maps = image.new_empty((3, plane) if needs_grad else (1,))
+        sizes = height, n, plane, channels * core.x0, core.y0, channels * core.x1, core.y1
         scale = 1.0 / 255.0 if truth.dtype == torch.uint8 else 1.0
+        ctx.sizes, ctx.weights = sizes, (scale, l1_weight, ssim_weight)
         with torch.cuda.device(image.device):
-            _value_kernel[grid](
-                image, truth, band, maps, partial,
-                channels, height, width, out_h, out_w, out_h * out_w,
-                core.x0, core.y0, core.x1, core.y1, scale, l1_weight, ssim_weight, C1, C2,
-                NEEDS_GRAD=needs_grad, TILE=_TILE, OUT=_OUT,
+            value_kernel[grid](
+                image, truth, maps, partial, *ctx.sizes, rows, *ctx.weights,
+                NEEDS_GRAD=needs_grad, C=channels, BLOCK=_BLOCK, num_warps=_WARPS,
             )  # fmt: skip
-        ctx.save_for_backward(image, truth, band, maps)
-        ctx.grid, ctx.core, ctx.numbers = grid, core, (scale, l1_weight, ssim_weight)
+        ctx.save_for_backward(image, truth, maps)
         return partial.sum()
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor) -> Any:
-        image, truth, band, maps = ctx.saved_tensors
+        image, truth, maps = ctx.saved_tensors
         height, width, channels = image.shape
-        out_h, out_w = height - WINDOW + 1, width - WINDOW + 1
-        core = ctx.core
         grad = torch.empty_like(image)
+        grid, rows = _grid(height, width * channels, _GRADIENT_RESIDENT, image.device)
         with torch.cuda.device(image.device):
-            _gradient_kernel[ctx.grid](
-                image, truth, band, maps, grad_total, grad,
-                channels, height, width, out_h, out_w, out_h * out_w,
-                core.x0, core.y0, core.x1, core.y1, *ctx.numbers,
-                TILE=_TILE, OUT=_OUT,
+            gradient_kernel[grid](
+                image, truth, maps, grad_total, grad, *ctx.sizes, rows, *ctx.weights,
+                C=channels, BLOCK=_BLOCK, num_warps=_WARPS,
             )  # fmt: skip
         return grad, None, None, None, None
 
 
-def _band() -> Tensor:
-    """(TILE, TILE) with row i holding the window from column i on.
+def _grid(height: int, n: int, resident: int, device: torch.device) -> tuple[tuple[int, int], int]:
+    """The programs of a kernel, (strips of columns, runs of rows), and the rows of a run.
 
-    From the left it blurs columns of a tile, transposed from the right rows. The window is
-    symmetric, so the same matrix is the blur's adjoint for a tile that starts 10 pixels earlier.
-    Rows from OUT on hold what is left of the window, and what they yield is not used.
+    As many as the device holds at a time: with a few more, most of it would wait for those.
     """
-    band = torch.zeros((_TILE, _TILE))
-    for k, weight in enumerate(window_weights()):
-        band.diagonal(k).fill_(weight)
-    return band
+    strips = triton.cdiv(n, _BLOCK)
+    runs = max(resident * _multiprocessors(device) // strips, 1)
+    rows = max(triton.cdiv(height, runs), _LEAST_ROWS)
+    return (strips, triton.cdiv(height, rows)), rows
 
 
-@triton.jit
-def _blur(tile, band):
-    # IEEE float32: the variances are small differences of these means.
-    columns = tl.dot(band, tile, input_precision="ieee")
-    return tl.dot(columns, tl.trans(band), input_precision="ieee")
-
-
-@triton.jit
-def _value_kernel(
-    image, truth,  # (H, W, C)
-    band_at,  # (TILE, TILE)
-    maps,  # (C, 3, out_h, out_w): d ssim / d E[x], E[x^2], E[x y]
-    partial,  # one for each program
-    channels, height, width, out_h, out_w, plane,
-    core_x0, core_y0, core_x1, core_y1, scale, l1_weight, ssim_weight, c1, c2,
-    NEEDS_GRAD: tl.constexpr, TILE: tl.constexpr, OUT: tl.constexpr,
-):  # fmt: skip
-    i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    rows, columns = tl.program_id(1) * OUT + i, tl.program_id(0) * OUT + j
-    channel = tl.program_id(2).to(tl.int64)
-    band = tl.load(band_at + i * TILE + j)
-    there = (rows < height) & (columns < width)
-    at = (rows.to(tl.int64) * width + columns) * channels + channel
-    x = tl.load(image + at, mask=there, other=0.0)
-    y = tl.load(truth + at, mask=there, other=0).to(tl.float32) * scale
-    mu_x, mu_y = _blur(x, band), _blur(y, band)
-    xx, yy, xy = _blur(x * x, band), _blur(y * y, band), _blur(x * y, band)
-    a1 = 2 * mu_x * mu_y + c1
-    a2 = 2 * (xy - mu_x * mu_y) + c2
-    b1 = mu_x * mu_x + mu_y * mu_y + c1
-    b2 = xx - mu_x * mu_x + yy - mu_y * mu_y + c2
-    ssim = a1 * a2 / (b1 * b2)
-    mine = (i < OUT) & (j < OUT)
-    window = mine & (rows < out_h) & (columns < out_w)
-    core = mine & (rows >= core_y0) & (rows < core_y1) & (columns >= core_x0) & (columns < core_x1)
-    value = tl.where(core, l1_weight * tl.abs(x - y), 0.0)
-    value += tl.where(window, ssim_weight * ssim, 0.0)
-    program = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * channels + channel
-    tl.store(partial + program, tl.sum(value))
-    if NEEDS_GRAD:
-        to = channel * 3 * plane + rows.to(tl.int64) * out_w + columns
-        d_mu = 2 * mu_y * (a2 - a1) / (b1 * b2) - 2 * mu_x * ssim * (1 / b1 - 1 / b2)
-        tl.store(maps + to, d_mu, mask=window)
-        tl.store(maps + to + plane, -ssim / b2, mask=window)
-        tl.store(maps + to + 2 * plane, 2 * a1 / (b1 * b2), mask=window)
-
-
-@triton.jit
-def _gradient_kernel(
-    image, truth,  # (H, W, C)
-    band_at,  # (TILE, TILE)
-    maps,  # (C, 3, out_h, out_w)
-    grad_total,  # (): of the loss with respect to the value
-    grad,  # (H, W, C)
-    channels, height, width, out_h, out_w, plane,
-    core_x0, core_y0, core_x1, core_y1, scale, l1_weight, ssim_weight,
-    TILE: tl.constexpr, OUT: tl.constexpr,
-):  # fmt: skip
-    i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    rows, columns = tl.program_id(1) * OUT + i, tl.program_id(0) * OUT + j
-    channel = tl.program_id(2).to(tl.int64)
-    band = tl.load(band_at + i * TILE + j)
-    # The windows that a pixel lies in begin up to 10 pixels before it.
-    from_row, from_column = rows - (TILE - OUT), columns - (TILE - OUT)
-    there = (from_row >= 0) & (from_row < out_h) & (from_column >= 0) & (from_column < out_w)
-    source = channel * 3 * plane + from_row.to(tl.int64) * out_w + from_column
-    g_mu = _blur(tl.load(maps + source, mask=there, other=0.0), band)
-    g_xx = _blur(tl.load(maps + source + plane, mask=there, other=0.0), band)
-    g_xy = _blur(tl.load(maps + source + 2 * plane, mask=there, other=0.0), band)
-    mine = (i < OUT) & (j < OUT) & (rows < height) & (columns < width)
-    at = (rows.to(tl.int64) * width + columns) * channels + channel
-    x = tl.load(image + at, mask=mine, other=0.0)
-    y = tl.load(truth + at, mask=mine, other=0).to(tl.float32) * scale
-    core = (rows >= core_y0) & (rows < core_y1) & (columns >= core_x0) & (columns < core_x1)
-    sign = tl.where(x > y, 1.0, tl.where(x < y, -1.0, 0.0))
-    total = tl.where(core, l1_weight * sign, 0.0)
-    total += ssim_weight * (g_mu + 2 * x * g_xx + y * g_xy)
-    tl.store(grad + at, total * tl.load(grad_total), mask=mine)
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
