@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that was saved and restored in the middle, and hints about what comes next."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from scripted import Script, ScriptedRenderer, signed, small_rings
+from scripted_runs import BLANK, scripted_config
+from street import EXTENT, drive, street_rows, street_views
+from torch import Tensor
+from watchdog import within
+
+from gs_train.config import FitConfig
+from gs_train.engine.presets import PRESETS
+from gs_train.rows import NAMES
+from gs_train.schedule import LearningRates
+from gs_train.trainer import Trainer
+
+STEPS, MIDDLE = 40, 23
+ROWS = signed(street_rows(4000, sh_degree=2))
+VIEWS = street_views(width=64, height=48)
+SCRIPT = Script(VIEWS, ROWS)
+MOST_ROWS = 80  # of a view: some are cut
+RUNS = [(preset, strategy, 1) for preset in PRESETS for strategy in ("adc", "mcmc")] + [
+    (preset, strategy, 4) for preset in ("clm", "best") for strategy in ("adc", "mcmc")
+]
+
+
+@pytest.fixture(autouse=True)
+def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_rings(monkeypatch)
+
+
+def _config(strategy: str, batch_size: int) -> FitConfig:
+    """As in the long runs, but with everything earlier, and rows that move out of sight."""
+    config = scripted_config(strategy, batch_size)
+    b = batch_size
+    return dataclasses.replace(
+        config,
+        resort_every=14 * b,
+        adc=dataclasses.replace(config.adc, refine_start=5 * b, refine_every=12 * b, cap=4300),
+        mcmc=dataclasses.replace(
+            config.mcmc, refine_start=5 * b, refine_every=12 * b, cap_max=4300
+        ),
+        lr=LearningRates(means=2e-3, opacities=1e-2),
+    )
+
+
+def _new(config: FitConfig, preset: str) -> Trainer:
+    return Trainer(
+        config,
+        ROWS,
+        renderer=ScriptedRenderer(SCRIPT),
+        extent=EXTENT,
+        preset=PRESETS[preset],
+        most_rows=MOST_ROWS,
+    )
+
+
+def _train(trainer: Trainer, stop: int, *, hints: str = "right") -> None:
+    steps = drive(STEPS, trainer.config.batch_size)
+    while trainer.step < stop:
+        step = trainer.step
+        assert isinstance(trainer.renderer, ScriptedRenderer)
+        trainer.renderer.step = step
+        upcoming = steps[step + 1] if step + 1 < STEPS else []
+        if hints == "none":
+            upcoming = []
+        elif hints == "wrong":
+            others = [(i + 7) % len(VIEWS) for i in upcoming]
+            upcoming = [others, upcoming[::-1], upcoming[:1], [*upcoming, 3, 3], []][step % 5]
+        trainer.train_step([(VIEWS[i], BLANK) for i in steps[step]], [VIEWS[i] for i in upcoming])
+
+
+def _close(trainer: Trainer) -> None:
+    if trainer.preset.placement == "split":
+        trainer.model.close()  # type: ignore[attr-defined]
+
+
+def _copied(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in trainer.tensors().items()}
+
+
+@pytest.mark.parametrize(("preset", "strategy", "batch_size"), RUNS)
+@within(300)
+def test_a_run_resumed_in_the_middle_leaves_the_same_bytes(
+    preset: str, strategy: str, batch_size: int
+) -> None:
+    config = _config(strategy, batch_size)
+    whole = _new(config, preset)
+    _train(whole, MIDDLE)
+    saved = _copied(whole)
+    if PRESETS[preset].semantics == "deferred":
+        last = saved["model/appearance.last_step"]
+        assert (last < MIDDLE - 10).any(), "rows must be asleep in what is saved"
+    _train(whole, STEPS)
+    resumed = Trainer.restore(
+        config,
+        saved,
+        step=MIDDLE,
+        renderer=ScriptedRenderer(SCRIPT),
+        extent=EXTENT,
+        preset=PRESETS[preset],
+        most_rows=MOST_ROWS,
+    )
+    _train(resumed, STEPS)
+    ours, theirs = resumed.tensors(), whole.tensors()
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        assert torch.equal(ours[name], theirs[name]), name
+    _close(whole)
+    _close(resumed)
+
+
+@pytest.mark.parametrize("preset", ["clm", "gs-scale", "best"])
+@within(300)
+def test_saving_does_not_change_what_follows(preset: str) -> None:
+    """What is saved is saved as it is: no row is brought up to date for it."""
+    config = _config("adc", 1)
+    straight, saving = _new(config, preset), _new(config, preset)
+    _train(straight, STEPS)
+    for stop in range(5, STEPS + 1, 5):
+        _train(saving, stop)
+        saving.tensors()
+    ours, theirs = saving.tensors(), straight.tensors()
+    for name in theirs:
+        assert torch.equal(ours[name], theirs[name]), name
+    _close(saving)
+    _close(straight)
+
+
+@pytest.mark.parametrize(("preset", "batch_size"), [("clm", 4), ("gs-scale", 1), ("best", 4)])
+@within(300)
+def test_what_is_said_to_come_next_changes_nothing_beyond_rounding(
+    preset: str, batch_size: int
+) -> None:
+    config = _config("adc", batch_size)
+    told = _new(config, preset)
+    _train(told, STEPS)
+    assert told.model.n_rows != len(ROWS["means"]), "densification must have happened"
+    for hints in ("none", "wrong"):
+        other = _new(config, preset)
+        _train(other, STEPS, hints=hints)
+        _assert_rounding(other, told)
+        _close(other)
+    _close(told)
+
+
+def _assert_rounding(ours: Trainer, theirs: Trainer) -> None:
+    ours.backend.finish()
+    theirs.backend.finish()
+    assert ours.model.n_rows == theirs.model.n_rows
+    rates = vars(ours.config.lr)
+    for name in NAMES:
+        a, b = ours.model.read(name).double(), theirs.model.read(name).double()
+        excess = (a - b).abs() / b.abs().clamp_min(rates[name])
+        assert excess.max() <= 1e-5, f"{name}: {excess.max():.2e}"
+        if ours.preset.semantics == "dense" or name not in ("sh0", "shN"):
+            assert torch.equal(a, b), name
