@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "gs/error.hpp"
 
@@ -80,6 +81,8 @@ struct Worker::State {
   bool cancelled = false;
   bool dropped = false;  // tasks that had not run when the worker was cancelled
   std::exception_ptr failure;
+  std::atomic<bool> recording{false};
+  std::vector<Span> spans;
   std::thread thread;
 
   static bool is_preferred(const Pointer& a, const Pointer& b) {
@@ -89,6 +92,7 @@ struct Worker::State {
   }
 
   static bool must_wait_for(Queued& task, const Queued& other) {
+    if (task.task.is_apart || other.task.is_apart) return false;
     if (other.task.step > task.task.step) return false;
     if (other.task.step == task.task.step) {
       if (other.ticket >= task.ticket) return false;
@@ -117,6 +121,14 @@ struct Worker::State {
     queue.erase(std::find(queue.begin(), queue.end(), task));
   }
 
+  void note(const Task& task, Clock::time_point started) {
+    const auto seconds = [](Clock::time_point at) {
+      return std::chrono::duration<double>(at.time_since_epoch()).count();
+    };
+    spans.push_back(
+        Span{task.step, task.is_update, task.rows.size, seconds(started), seconds(Clock::now())});
+  }
+
   void drop_all() {
     dropped = dropped || !queue.empty();
     for (const Pointer& task : queue) finished.push_back(std::move(task->task.keep));
@@ -141,9 +153,11 @@ struct Worker::State {
       const std::vector<Pointer> queued = queue;
       lock.unlock();
       Pointer task;
+      Clock::time_point started;
       std::exception_ptr thrown;
       try {
         task = pick(queued);
+        started = Clock::now();
         if (task) task->task.work();
       } catch (...) {
         thrown = std::current_exception();
@@ -158,6 +172,7 @@ struct Worker::State {
         return;
       }
       if (worked) {
+        if (recording) note(task->task, started);
         remove(task);
         done.notify_all();
         looking_since = Clock::now();
@@ -274,6 +289,14 @@ std::vector<std::shared_ptr<void>> Worker::take_finished() {
   State& s = state();
   const std::lock_guard<std::mutex> lock(s.mutex);
   return std::move(s.finished);
+}
+
+void Worker::record(bool enabled) { state().recording = enabled; }
+
+std::vector<Span> Worker::take_spans() {
+  State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  return std::exchange(s.spans, {});
 }
 
 void Worker::check() const {

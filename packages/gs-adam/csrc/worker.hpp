@@ -23,10 +23,19 @@ struct Task {
   std::int64_t step = 0;
   int priority = 0;       // higher first among tasks of one step
   bool is_update = true;  // updates of one step are disjoint; others keep the order of submission
+  bool is_apart = false;  // shares no row with any task beside it: its submitter's word
   Ids rows{nullptr, nullptr, 0};
   std::function<bool()> is_ready;  // polled; empty: at once
   std::function<void()> work;
   std::shared_ptr<void> keep;  // what rows and work refer to
+};
+
+/// When a task ran.
+struct Span {
+  std::int64_t step;
+  bool is_update;
+  std::int64_t rows;
+  double start_s, end_s;  // of the steady clock
 };
 
 /// Runs tasks one after the other on its own thread. A task waits for those before it that share
@@ -58,6 +67,10 @@ class Worker {
   std::vector<std::shared_ptr<void>> take_finished();
   /// Throws the failure, if there is one.
   void check() const;
+  /// Notes when tasks run, from now on or no longer.
+  void record(bool enabled);
+  /// The spans of the tasks that have run since this was last asked.
+  std::vector<Span> take_spans();
 
  private:
   struct State;

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import traceback
 
 import numpy as np
@@ -307,3 +308,38 @@ print('end')
 """
     )
     assert (result.returncode, result.stdout) == (0, "end\n"), result.stderr
+
+
+def test_spans_say_when_tasks_ran():
+    _, host = make()
+    with Worker(host) as worker:
+        step = host.begin_step()
+        worker.submit(torch.arange(3), grads(3, 0), step=step)
+        worker.wait()
+        assert worker.take_spans() == []
+        worker.record(True)
+        before = time.monotonic()
+        worker.submit(torch.arange(3, 7), grads(4, 1), step=step)
+        worker.lookahead(torch.arange(2), out=[torch.empty(2, 3)])
+        worker.wait()
+        update, lookahead = worker.take_spans()
+        assert (update.step, update.is_update, update.rows) == (step, True, 4)
+        assert (lookahead.is_update, lookahead.rows) == (False, 2)
+        assert before <= update.start <= update.end <= lookahead.start <= lookahead.end
+        assert lookahead.end <= time.monotonic()
+        assert worker.take_spans() == []
+        host.end_step(step)
+
+
+def test_a_lookahead_that_is_apart_overtakes_what_is_not_ready():
+    _, host = make()
+    gate = Gate()
+    with Worker(host) as worker:
+        step = host.begin_step()
+        worker.submit(torch.arange(0, 64, 2), grads(32, 0), step=step, ready=gate.at(1))
+        out = [torch.empty(32, 3)]
+        worker.wait(worker.lookahead(torch.arange(1, 64, 2), out=out, apart=True))
+        assert not worker.is_idle
+        gate.open(1)
+        worker.wait()
+        host.end_step(step)

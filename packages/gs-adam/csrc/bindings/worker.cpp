@@ -84,9 +84,10 @@ class BoundWorker {
   }
 
   std::uint64_t submit(const Call& call, std::int64_t step, bool is_update, const py::object& ready,
-                       int priority, py::object keep) {
+                       int priority, py::object keep, bool is_apart = false) {
     call.check();
     Task task;
+    task.is_apart = is_apart;
     task.step = step;
     task.priority = priority;
     task.is_update = is_update;
@@ -116,6 +117,13 @@ class BoundWorker {
   }
   void check() {
     guarded([&] { worker_.check(); });
+  }
+  void record(bool enabled) { worker_.record(enabled); }
+  py::list take_spans() {
+    py::list spans;
+    for (const Span& span : worker_.take_spans())
+      spans.append(py::make_tuple(span.step, span.is_update, span.rows, span.start_s, span.end_s));
+    return spans;
   }
   bool is_idle() const { return worker_.is_idle(); }
   bool is_closed() const { return worker_.is_closed(); }
@@ -160,19 +168,21 @@ void register_worker(py::module_& module) {
           "submit_lookahead",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, bool steps,
              const py::object& ids, const py::object& pending, const py::object& grads,
-             const py::object& out, const py::object& ready, int priority) {
+             const py::object& out, const py::object& ready, int priority, bool apart) {
             return self.submit(rows.lookahead(plan, steps, ids, pending, grads, out), plan->step(),
                                false, ready, priority,
-                               py::make_tuple(py::cast(&rows), ids, pending, grads, out));
+                               py::make_tuple(py::cast(&rows), ids, pending, grads, out), apart);
           },
           py::arg("rows"), py::arg("plan"), py::arg("steps"), py::arg("ids"), py::arg("pending"),
-          py::arg("grads"), py::arg("out"), py::arg("ready"), py::arg("priority"))
+          py::arg("grads"), py::arg("out"), py::arg("ready"), py::arg("priority"), py::arg("apart"))
       .def("wait", &BoundWorker::wait, py::arg("ticket"))
       .def("wait_all", &BoundWorker::wait_all)
       .def("wait_step", &BoundWorker::wait_step, py::arg("step"))
       .def("wait_rows", &BoundWorker::wait_rows, py::arg("rows"), py::arg("n_rows"))
       .def("close", &BoundWorker::close, py::arg("drain"))
       .def("check", &BoundWorker::check)
+      .def("record", &BoundWorker::record, py::arg("enabled"))
+      .def("take_spans", &BoundWorker::take_spans)
       .def_property_readonly("is_idle", &BoundWorker::is_idle)
       .def_property_readonly("is_closed", &BoundWorker::is_closed);
 }

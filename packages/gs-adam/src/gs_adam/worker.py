@@ -7,7 +7,7 @@ import atexit
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gs_adam import _core
 from gs_adam._tensors import all_native, as_ids, as_native
@@ -17,6 +17,17 @@ Ready = tuple[int, int] | Callable[[], object] | None
 """When a task may start. None: at once. (address, value): when the uint32 at that host address is
 at least the value. A callable: when it returns anything but False; it is called on the worker's
 thread, again and again while it returns False, and may block."""
+
+
+class Span(NamedTuple):
+    """When a task ran: seconds of `time.monotonic`; ``rows`` is their number, 0 where unknown."""
+
+    step: int
+    is_update: bool
+    rows: int
+    start: float
+    end: float
+
 
 _open_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
@@ -131,12 +142,16 @@ class Worker:
         pending: tuple[Any, Sequence[Any]] | None = None,
         ready: Ready = None,
         priority: int = 0,
+        apart: bool = False,
     ) -> int:
         """Queue `HostAdam.lookahead`.
 
         Args:
             rows, out, step, pending: as there; left alone until the ticket is done.
             ready, priority: as for `submit`.
+            apart: the caller's word that no other task that is queued before this one is done
+                touches these rows. It then need not be compared with them, which for long lists of
+                rows that lie between one another takes milliseconds.
 
         Returns:
             A ticket: ``out`` may be read when it is done.
@@ -159,6 +174,7 @@ class Worker:
             all_native(out),
             ready,
             priority,
+            apart,
         )
 
     def wait(self, ticket: int | None = None, *, rows: Any = None) -> None:
@@ -182,6 +198,14 @@ class Worker:
             self._native.wait_rows(as_ids(rows, n_rows), n_rows)
         else:
             self._native.wait_all()
+
+    def record(self, enabled: bool) -> None:
+        """Note when tasks run, from now on or no longer."""
+        self._native.record(enabled)
+
+    def take_spans(self) -> list[Span]:
+        """The tasks that have run since this was last asked, while `record` was on."""
+        return [Span(*span) for span in self._native.take_spans()]
 
     def close(self, *, drain: bool = True) -> None:
         """End the thread; may be called again.
