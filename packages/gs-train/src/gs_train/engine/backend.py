@@ -10,6 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from gs_train.densify.protocol import RowOperations
+from gs_train.engine.trace import Trace
 from gs_train.renderers.protocol import Splats, View
 
 Observe = Callable[[Tensor, Splats], None]
@@ -58,7 +59,13 @@ class Model(RowOperations, Protocol):
 
 
 class Backend(Protocol):
-    """Renders batches and updates a model from them."""
+    """Renders batches and updates a model from them.
+
+    Attributes:
+        trace: off until started.
+    """
+
+    trace: Trace
 
     @property
     def model(self) -> Model:

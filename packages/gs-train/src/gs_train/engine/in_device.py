@@ -10,9 +10,11 @@ from torch import Tensor
 
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.drawing import Drawing
+from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.regularise import add_to, penalties
 from gs_train.engine.selective import SelectiveAdam
+from gs_train.engine.trace import Trace
 from gs_train.gaussians import Gaussians
 from gs_train.loss import Crop
 from gs_train.renderers import Renderer, View
@@ -30,6 +32,7 @@ class InDevice:
     def __init__(self, model: Gaussians, renderer: Renderer) -> None:
         self.model = model
         self._renderer = renderer
+        self.trace = Trace(Lanes(model.device))
 
     def step(
         self,
@@ -46,10 +49,11 @@ class InDevice:
         loss = torch.zeros((), device=model.device)
         seen = []
         for index, (view, truth) in enumerate(batch):
-            ids = visible_ids(model, view, self._renderer)
-            leaves = model.leaves(ids)
-            loss += drawing.draw(Microbatch(index, Crop(view, view.rect)), truth, ids, leaves)
-            model.add_gradients(ids, leaves)
+            with self.trace.host("view"), self.trace.on("compute", "view"):
+                ids = visible_ids(model, view, self._renderer)
+                leaves = model.leaves(ids)
+                loss += drawing.draw(Microbatch(index, Crop(view, view.rect)), truth, ids, leaves)
+                model.add_gradients(ids, leaves)
             seen.append(ids)
         for group in model.optimizer.param_groups:
             group["lr"] = settings.rates[group["name"]]
@@ -57,7 +61,8 @@ class InDevice:
             group["eps"] = settings.eps
         is_sparse = isinstance(model.optimizer, SelectiveAdam)
         everything = settings.regularise_all and not is_sparse
-        self._update(settings, None if everything else torch.cat(seen).unique())
+        with self.trace.host("update"), self.trace.on("compute", "update"):
+            self._update(settings, None if everything else torch.cat(seen).unique())
         return loss
 
     @torch.no_grad()

@@ -20,9 +20,6 @@ from gs_train.engine.need import Parted, contains, slots_of
 CHUNK_BYTES = 32 << 20
 """Rows are caught up and sent in such pieces, so that the link starts early (GS-Scale 4.2)."""
 
-_BLOCKS = 32  # of gathers: what the link takes while gradients leave
-
-
 @dataclass
 class _Chunk:
     """Some rows of a microbatch's load list, caught up in a ring slot."""
@@ -79,6 +76,7 @@ class Loads:
         """
         if not self.is_deferred:
             return
+        self._settle()
         self._announced = _parted(plan, touched)
         self._append(self._announced, 0)
         self._submit()
@@ -91,6 +89,7 @@ class Loads:
             touched: (U,) sorted rows that the last step updates; None: not known.
             updates: of that step, all submitted.
         """
+        self._settle()
         self._plan, self._updates = plan, updates
         if not self.is_deferred:
             return
@@ -147,7 +146,7 @@ class Loads:
         gs_pinned.gather_retained(
             self._host.table if source is None else source,
             ids, slots, *(kept or (values[:0], nothing, nothing)), values,
-            stream=self._lanes.stream("load"), max_blocks=_BLOCKS,
+            stream=self._lanes.stream("load"),
         )  # fmt: skip
 
     def drop(self) -> None:
@@ -159,6 +158,12 @@ class Loads:
             assert chunk.slot is not None
             chunk.slot.release()
         self._plan = self._lists = self._announced = None
+
+    def _settle(self) -> None:
+        """Wait for the updates of the step before: what sleeps now may be among their rows."""
+        for ticket in self._updates.all:
+            self._host.worker.wait(ticket)
+        self._updates = Updates()
 
     def _append(self, lists: Parted, microbatch: int) -> None:
         """Queue the rows of a microbatch that sleep."""
@@ -190,8 +195,9 @@ class Loads:
             except TimeoutError:
                 return
             chunk.slot = slot
+            # Apart: no step since the one before last touches rows that sleep.
             chunk.ticket = self._host.worker.lookahead(
-                chunk.ids, out=list(columns(slot.torch()).values()), priority=1
+                chunk.ids, out=list(columns(slot.torch()).values()), priority=1, apart=True
             )
             self._working.append(self._waiting.popleft())
 

@@ -35,6 +35,7 @@ from gs_train.engine.selective import SelectiveAdam
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.stores import Stores
 from gs_train.engine.sums import CompactSum, ReturningSum
+from gs_train.engine.trace import Trace
 from gs_train.renderers import Renderer, View
 
 _AHEAD = 1  # microbatches that loads run ahead of rendering
@@ -76,6 +77,7 @@ class Engine:
 
     Attributes:
         stats: what has moved so far.
+        trace: see `Trace`.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Engine:
         self._expected: dict[str, Tensor] = {}
         self._last: _Last | None = None
         self.stats = BatchStats(row_bytes=4 * width)
+        self.trace = Trace(self._lanes, model.host.worker)
 
     def step(
         self,
@@ -123,13 +126,16 @@ class Engine:
         self._check_whole()
         host = self.model.host
         self._set_options(settings)
-        ready = self._prepared([view for view, _ in batch])
+        with self.trace.host("prepare"):
+            ready = self._prepared([view for view, _ in batch])
         self._is_whole = False
         step = host.begin()
         self._begin_untouched(ready, step)
         loss = self._run(ready, batch, settings, observe, step, upcoming)
-        self._update_geometry(ready, settings)
-        host.end(step)
+        with self.trace.host("update geometry"), self.trace.on("compute", "update geometry"):
+            self._update_geometry(ready, settings)
+        with self.trace.host("end step"):
+            host.end(step)
         self.stats.add(ready.plan, len(ready.seen.ids))
         self._last = _Last(ready.seen.ids, self.model.edits, self._stores.updates())
         if self._next is not None:
@@ -228,7 +234,7 @@ class Engine:
         if inflate is None:
             return
         self._lanes.wait("cull", self._edited)
-        with self._lanes.on("cull"):
+        with self.trace.host("plan the next"), self._lanes.on("cull"):
             self._next = self._prepare(upcoming, inflate, ready.plan[len(ready.plan) - 1].final)
             self._loads.announce(self._next.plan, ready.seen.ids)
         self._culled = self._lanes.mark("cull")
@@ -262,7 +268,8 @@ class Engine:
             if i >= 1 + _AHEAD:
                 lanes.wait("load", drawn[i - 1 - _AHEAD])
             before = values[(i - 1) % 2] if len(values) == 2 and i else None
-            self._loads.bring(i, values[i % len(values)], before)
+            with self.trace.host(f"load {i}"), self.trace.on("load", f"load {i}"):
+                self._loads.bring(i, values[i % len(values)], before)
             loaded.append(lanes.mark("load"))
 
         load(0)
@@ -270,16 +277,17 @@ class Engine:
             lanes.wait("compute", loaded[i])
             if i >= 1 + _AHEAD:
                 lanes.wait("compute", stored[i - 1 - _AHEAD])
-            part = plan[i]
-            slots, own = part.slots.long(), gradients[i % len(gradients)]
-            self._clear(part, own, gradients[(i - 1) % len(gradients)])
-            microbatch = ready.seen.microbatches[part.view]
-            leaves = self._leaves(part.visible, slots, values[i % len(values)])
-            loss += drawing.draw(microbatch, batch[microbatch.index][1], part.visible, leaves)
-            self._add(part.visible, slots, leaves, own)
-            returning.complete(part.final, own, part.slots_of("final").long())
-            if plan.counts["returning"][i]:
-                returning.put(part.returning, own, part.slots_of("returning").long())
+            with self.trace.host(f"draw {i}"), self.trace.on("compute", f"draw {i}"):
+                part = plan[i]
+                slots, own = part.slots.long(), gradients[i % len(gradients)]
+                self._clear(part, own, gradients[(i - 1) % len(gradients)])
+                microbatch = ready.seen.microbatches[part.view]
+                leaves = self._leaves(part.visible, slots, values[i % len(values)])
+                loss += drawing.draw(microbatch, batch[microbatch.index][1], part.visible, leaves)
+                self._add(part.visible, slots, leaves, own)
+                returning.complete(part.final, own, part.slots_of("final").long())
+                if plan.counts["returning"][i]:
+                    returning.put(part.returning, own, part.slots_of("returning").long())
             drawn.append(lanes.mark("compute"))
             if i == 0:
                 # Beside the device; with one microbatch, its gradients shall not wait for that.
@@ -289,8 +297,9 @@ class Engine:
             if i + 1 < len(plan):
                 load(i + 1)
             lanes.wait("store", drawn[i])
-            for slots, ids, is_urgent in finals.of_microbatch(i):
-                self._stores.send(own, slots, ids, step=step, is_urgent=is_urgent)
+            with self.trace.host(f"store {i}"), self.trace.on("store", f"store {i}"):
+                for slots, ids, is_urgent in finals.of_microbatch(i):
+                    self._stores.send(own, slots, ids, step=step, is_urgent=is_urgent)
             stored.append(lanes.mark("store"))
         if len(plan) == 1:
             self._prepare_next(ready, upcoming, settings)

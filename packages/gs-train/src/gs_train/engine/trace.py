@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ran when, on the device's streams, in the host's threads and in the optimizer's worker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import gs_adam
+from gs_train.atomic import replacing
+from gs_train.engine.lanes import Lanes, Name
+
+_TRACKS = ("host", "compute", "cull", "load", "store", "worker")
+
+
+@dataclass
+class _Pending:
+    """A span of a stream, known once its events have passed."""
+
+    track: str
+    name: str
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+
+
+class Trace:
+    """Spans of a run, written as Chrome's trace format, which Perfetto reads too.
+
+    Off, which is how it starts, every call does nothing and costs next to nothing.
+    """
+
+    def __init__(self, lanes: Lanes, worker: gs_adam.Worker | None = None) -> None:
+        self._lanes = lanes
+        self._worker = worker
+        self._path: Path | None = None
+        self._origin = 0.0
+        self._base: torch.cuda.Event | None = None
+        self._pending: list[_Pending] = []
+        self._spans: list[tuple[str, str, float, float]] = []  # track, name, start, seconds
+
+    def start(self, path: Path) -> None:
+        """Record from now on; waits for the device, to tie its clock to the host's."""
+        self._path = path
+        if self._lanes.stream("compute") is not None:
+            torch.cuda.synchronize()
+            self._base = torch.cuda.Event(enable_timing=True)
+            self._base.record()
+            torch.cuda.synchronize()
+        self._origin = time.monotonic()
+        if self._worker is not None:
+            self._worker.record(True)
+
+    @contextmanager
+    def on(self, lane: Name, name: str) -> Iterator[None]:
+        """What the calls inside enqueue on a stream; without streams, what they take."""
+        stream = self._lanes.stream(lane) if self._path is not None else None
+        if stream is None:
+            with self.host(name, track=lane):
+                yield
+            return
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record(stream)
+        yield
+        end.record(stream)
+        self._pending.append(_Pending(lane, name, start, end))
+
+    @contextmanager
+    def host(self, name: str, *, track: str = "host") -> Iterator[None]:
+        """What the calls inside take on this thread."""
+        if self._path is None:
+            yield
+            return
+        started = time.monotonic()
+        yield
+        self._spans.append((track, name, started - self._origin, time.monotonic() - started))
+
+    def write(self) -> None:
+        """Write everything so far; the file is complete after each call. Waits for the device."""
+        if self._path is None:
+            return
+        if self._base is not None:
+            torch.cuda.synchronize()
+            for span in self._pending:
+                start = self._base.elapsed_time(span.start) / 1e3
+                seconds = span.start.elapsed_time(span.end) / 1e3
+                self._spans.append((span.track, span.name, start, seconds))
+            self._pending.clear()
+        for ran in self._worker.take_spans() if self._worker is not None else ():
+            name = f"{'update' if ran.is_update else 'look ahead'} {ran.rows:,}"
+            self._spans.append(("worker", name, ran.start - self._origin, ran.end - ran.start))
+        events = [
+            {"name": "thread_name", "ph": "M", "pid": 0, "tid": k, "args": {"name": track}}
+            for k, track in enumerate(_TRACKS)
+        ]
+        events += [
+            {
+                "name": name,
+                "ph": "X",
+                "pid": 0,
+                "tid": _TRACKS.index(track),
+                "ts": round(1e6 * start, 3),
+                "dur": round(1e6 * seconds, 3),
+            }
+            for track, name, start, seconds in self._spans
+        ]
+        with replacing(self._path) as out:
+            out.write(json.dumps({"traceEvents": events}).encode())
