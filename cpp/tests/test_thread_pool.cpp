@@ -50,6 +50,15 @@ void nested_and_concurrent_calls_end() {
   CHECK(right == 300);
 }
 
+void calls_right_after_each_other_and_after_sleep_visit_every_item() {
+  gs::ThreadPool pool(5);
+  for (int k = 0; k < 3000; ++k) {
+    const long n = 1 + k % 7;
+    CHECK(sum_with(pool, n, 1) == n * (n - 1) / 2);
+    if (k % 100 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
 void a_forked_child_gets_its_own_threads() {
   gs::ThreadPool pool(4);
   CHECK(sum_with(pool, 100, 1) == 4950);
@@ -69,6 +78,7 @@ int main() {
   every_item_is_visited_once();
   an_exception_reaches_the_caller_and_the_pool_lives_on();
   nested_and_concurrent_calls_end();
+  calls_right_after_each_other_and_after_sleep_visit_every_item();
 #if !defined(__SANITIZE_THREAD__)
   a_forked_child_gets_its_own_threads();
 #endif

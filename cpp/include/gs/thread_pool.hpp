@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -16,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "gs/awaited.hpp"
 #include "gs/error.hpp"
 
 namespace gs {
@@ -87,14 +87,22 @@ class ThreadPool {
     }
   };
 
+  // Threads enter and leave a job by counting themselves in `entered`; a closed one lets nobody in,
+  // so that its end need not wait for threads that have not woken.
   struct Shared {
-    std::mutex mutex;
-    std::condition_variable wake, done;
+    static constexpr std::uint32_t kClosed = 1u << 31;
+    Awaited round;    // counts jobs: idle threads wait for the next
+    Awaited entered;  // of this job, and whether it is closed
     Job* job = nullptr;
-    std::uint64_t round = 0;
-    int busy = 0;
-    bool closing = false;
+    std::atomic<bool> ends{false};
     std::vector<std::thread> threads;
+
+    Shared() { entered.value.store(kClosed); }
+
+    void help() {
+      if ((entered.value.fetch_add(1) & kClosed) == 0) job->work();
+      if (entered.value.fetch_sub(1) == (kClosed | 1u)) entered.wake(1);
+    }
   };
 
   static bool& inside() {
@@ -106,19 +114,16 @@ class ThreadPool {
     if (pid_ != getpid()) after_fork();
     std::unique_lock<std::mutex> turn(*turn_);
     if (!shared_) start();
-    {
-      std::lock_guard<std::mutex> lock(shared_->mutex);
-      shared_->job = &job;
-      shared_->busy = static_cast<int>(shared_->threads.size());
-      ++shared_->round;
-    }
-    shared_->wake.notify_all();
+    Shared& shared = *shared_;
+    shared.job = &job;
+    shared.entered.value.fetch_and(~Shared::kClosed);
+    shared.round.value.fetch_add(1);
+    shared.round.wake(static_cast<int>(std::min<std::int64_t>(job.pieces - 1, n_threads_ - 1)));
     inside() = true;
     job.work();
     inside() = false;
-    std::unique_lock<std::mutex> lock(shared_->mutex);
-    shared_->done.wait(lock, [&] { return shared_->busy == 0; });
-    shared_->job = nullptr;
+    std::uint32_t entered = shared.entered.value.fetch_or(Shared::kClosed) | Shared::kClosed;
+    while (entered != Shared::kClosed) entered = shared.entered.wait(entered);
     if (job.error) std::rethrow_exception(job.error);
   }
 
@@ -137,17 +142,10 @@ class ThreadPool {
     for (int i = 1; i < n_threads_; ++i) {
       shared_->threads.emplace_back([shared] {
         inside() = true;
-        std::uint64_t seen = 0;
-        std::unique_lock<std::mutex> lock(shared->mutex);
-        for (;;) {
-          shared->wake.wait(lock, [&] { return shared->closing || shared->round != seen; });
-          if (shared->closing) return;
-          seen = shared->round;
-          Job* job = shared->job;
-          lock.unlock();
-          job->work();
-          lock.lock();
-          if (--shared->busy == 0) shared->done.notify_all();
+        for (std::uint32_t seen = 0;;) {
+          seen = shared->round.wait(seen);
+          if (shared->ends.load()) return;
+          shared->help();
         }
       });
     }
@@ -156,11 +154,9 @@ class ThreadPool {
   void stop() {
     if (pid_ != getpid()) after_fork();
     if (!shared_) return;
-    {
-      std::lock_guard<std::mutex> lock(shared_->mutex);
-      shared_->closing = true;
-    }
-    shared_->wake.notify_all();
+    shared_->ends.store(true);
+    shared_->round.value.fetch_add(1);
+    shared_->round.wake(n_threads_);
     for (std::thread& thread : shared_->threads) thread.join();
   }
 
