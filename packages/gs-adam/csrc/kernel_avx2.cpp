@@ -13,12 +13,14 @@ struct Vector {
   struct All {
     static Float load(const float* p) { return _mm256_loadu_ps(p); }
     static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
+    static void store_elsewhere(float* p, Float x) { store(p, x); }
   };
   struct Some {
     unsigned n;
     Float load(const float* p) const {
       return _mm256_maskload_ps(p, between(0, static_cast<int>(n)));
     }
+    void store_elsewhere(float* p, Float x) const { store(p, x); }
     // In pieces, for a masked store holds up every later load from within its full width.
     void store(float* p, Float x) const {
       __m128 low = _mm256_castps256_ps128(x);
@@ -65,6 +67,7 @@ struct Vector {
     const Float moves = _mm256_cmp_ps(m, _mm256_setzero_ps(), _CMP_NEQ_UQ);
     return static_cast<unsigned>(_mm256_movemask_ps(_mm256_and_ps(far, moves)));
   }
+  static void end_stores() {}
   static bool has_nan(Float x) {
     return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0;
   }

@@ -2,6 +2,8 @@
 // The row kernel sixteen values at a time.
 #include <immintrin.h>
 
+#include <cstdint>
+
 #include "kernel_body.hpp"
 
 namespace gs::adam {
@@ -13,12 +15,18 @@ struct Vector {
   struct All {
     static Float load(const float* p) { return _mm512_loadu_ps(p); }
     static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
+    /// Whole lines go past the caches: read by others later, they need not be read here before.
+    static void store_elsewhere(float* p, Float x) {
+      if (reinterpret_cast<std::uintptr_t>(p) % 64 == 0) return _mm512_stream_ps(p, x);
+      _mm512_storeu_ps(p, x);
+    }
   };
   struct Some {
     unsigned n;
     Float load(const float* p) const {
       return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1u), p);
     }
+    void store_elsewhere(float* p, Float x) const { store(p, x); }
     // In pieces, for a masked store holds up every later load from within its full width.
     void store(float* p, Float x) const {
       if ((n & 8u) != 0) {
@@ -68,6 +76,8 @@ struct Vector {
     const __mmask16 far = _mm512_cmp_ps_mask(rho, trust, _CMP_GT_OQ);
     return _mm512_mask_cmp_ps_mask(far, m, _mm512_setzero_ps(), _CMP_NEQ_UQ);
   }
+  /// What went past the caches is seen by others after this.
+  static void end_stores() { _mm_sfence(); }
   static bool has_nan(Float x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
   static void fetch_to_write(const char* at) { asm volatile("prefetchw %0" : : "m"(*at)); }
 };

@@ -228,6 +228,7 @@ struct Kernel : Items<V> {
       if (job.last_step != nullptr && !writes_elsewhere && !done)
         job.last_step[work.row] = job.step;
     }
+    if (writes_elsewhere) V::end_stores();
     return bad_rows;
   }
 };

@@ -116,7 +116,7 @@ struct Items : Arithmetic<V> {
         step.take(g, x);
       }
       if (at.out != nullptr) {
-        lanes.store(at.out + i, x.w);
+        lanes.store_elsewhere(at.out + i, x.w);
       } else if (item.outs_apart) {
         spread_out(job, item, work.out_row, x.w);
       } else {

@@ -20,6 +20,7 @@ struct Vector {
   struct All {
     static Float load(const float* p) { return vld1q_f32(p); }
     static void store(float* p, Float x) { vst1q_f32(p, x); }
+    static void store_elsewhere(float* p, Float x) { store(p, x); }
   };
   struct Some {
     std::int64_t n;
@@ -28,6 +29,7 @@ struct Vector {
       for (std::int64_t i = 0; i < n; ++i) lanes[i] = p[i];
       return vld1q_f32(lanes);
     }
+    void store_elsewhere(float* p, Float x) const { store(p, x); }
     void store(float* p, Float x) const {
       float lanes[4];
       vst1q_f32(lanes, x);
@@ -66,6 +68,7 @@ struct Vector {
   static unsigned beyond(Float rho, Float trust, Float m) {
     return bits(vbicq_u32(vcgtq_f32(rho, trust), vceqzq_f32(m)));
   }
+  static void end_stores() {}
   static bool has_nan(Float x) { return bits(vmvnq_u32(vceqq_f32(x, x))) != 0; }
   static void fetch_to_write(const char* at) { asm volatile("prfm pstl1keep, %0" : : "Q"(*at)); }
 };
@@ -78,6 +81,7 @@ struct Vector {
   struct All {
     static Float load(const float* p) { return *p; }
     static void store(float* p, Float x) { *p = x; }
+    static void store_elsewhere(float* p, Float x) { store(p, x); }
   };
   static void store_lanes(float* p, int, int, Float x) { *p = x; }
   static Float merge_lanes(Float, const float* p, int, int) { return *p; }
@@ -92,6 +96,7 @@ struct Vector {
   static Float sqrt(Float a) { return std::sqrt(a); }
   static Float fma(Float a, Float b, Float c) { return a * b + c; }
   static unsigned beyond(Float rho, Float trust, Float m) { return rho > trust && m != 0.0f; }
+  static void end_stores() {}
   static bool has_nan(Float x) { return x != x; }
   static void fetch_to_write(const char* at) {
 #if defined(__x86_64__)
