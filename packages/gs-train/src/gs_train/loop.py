@@ -64,6 +64,8 @@ def train(
             _feed(config, scene, fed, device) as feed,
             Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
         ):
+            if config.trace is not None:
+                trainer.backend.trace.start(config.trace)
             saver.start_clock()
             while trainer.step < config.steps:
                 batch = [feed.next() for _ in range(config.batch_size)]
@@ -132,6 +134,7 @@ class _Saver:
             state=checkpoint_state(self._frame, self.spent, self._digest, self._placing),
             keep=trainer.config.keep_checkpoints,
         )
+        trainer.backend.trace.write()
         self.saved_step = trainer.step
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -219,7 +220,13 @@ class Engine:
         return self._planned(views, seen, order)
 
     def _planned(self, views: Sequence[View], seen: Seen, order: np.ndarray) -> _Batch:
-        plan = gs_order.plan(seen.ids, seen.mask, order, retain=self._retain, ahead=_AHEAD)
+        retain = self._retain
+        if isinstance(retain, int):
+            # A microbatch and the next are on the device at once, whatever the limit: a view that
+            # cannot be cut further is not refused.
+            pairs = [seen.counts[a] + seen.counts[b] for a, b in pairwise(order)]
+            retain = max(retain, *seen.counts, *pairs)
+        plan = gs_order.plan(seen.ids, seen.mask, order, retain=retain, ahead=_AHEAD)
         names = tuple(view.name for view in views)
         return _Batch(names, self.model.edits, seen, order, plan)
 
