@@ -4,7 +4,8 @@
 Decides whether geometry (11 floats a row) can be updated for all rows every batch without a
 gradient of N rows. The ceiling is a device-to-device copy; the peer, in the same run, is torch's
 fused Adam, which needs that gradient (whose filling is timed apart). A value counts 24 bytes, 4
-more where it has a gradient.
+more where it has a gradient. The device is held until a call is queued: its own time is measured,
+and apart from it how long the host takes to queue.
 
     python benchmarks/adam/bench_device.py [--rows N] [--json PATH]
 """
@@ -12,8 +13,8 @@ more where it has a gradient.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,36 +23,41 @@ import numpy as np
 import torch
 
 import gs_adam
-from gs_adam import DeviceAdam, _core
+from gs_adam import DeviceAdam
 
 WIDTHS = (3, 3, 4, 1)
 SHARES = (0.02, 0.1, 1.0)
-# As launch_variant in csrc/device_step.cu.
-VARIANTS = (
-    "1 tile a block, tensor after tensor",
-    "8 tiles, tensor after tensor",
-    "8 tiles, tensor after tensor, 6 blocks",
-    "8 tiles, all loads first",
-    "8 tiles, all loads first, 3 blocks",
-    "8 tiles, all loads first, streaming",
-    "2 tiles, all loads first",
-    "16 tiles, all loads first, 3 blocks",
-)
+# Clock cycles for which the device is held, so that the host has queued a call before it begins.
+HELD = 4_000_000
 
 
 def timed(call: Callable[[], object], samples: int) -> list[float]:
-    """Seconds of each call by CUDA events, after a warm-up."""
+    """Seconds of each call on the device alone, by CUDA events, after a warm-up."""
     for _ in range(3):
         call()
     seconds = []
     for _ in range(samples):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(HELD)
         begin.record()
         call()
         end.record()
+        assert not begin.query(), "the device was not held until the call was queued"
         end.synchronize()
         seconds.append(begin.elapsed_time(end) / 1e3)
     return seconds
+
+
+def host_time(call: Callable[[], object], samples: int) -> float:
+    """Seconds until a call returns, its work queued on a device that is busy; the median."""
+    seconds = []
+    for _ in range(samples):
+        torch.cuda._sleep(HELD)
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+        torch.cuda.synchronize()
+    return float(np.median(seconds))
 
 
 def make_params(n_rows: int) -> list[torch.nn.Parameter]:
@@ -90,7 +96,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--variants", action="store_true", help="time every form of the kernel")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     check()
@@ -141,12 +146,8 @@ def main() -> None:
             device.step(ids, grads)
 
         n_bytes = 24 * n_rows * width + 4 * n_ids * (width + 1)
-        device_step = _core.device_step
         report(f"gs-adam, {share:.0%} have gradients", timed(step, options.samples), n_bytes, fused)
-        for variant, what in enumerate(VARIANTS if options.variants else ()):
-            _core.device_step = functools.partial(device_step, variant=variant)
-            report(f"  {variant}: {what}", timed(step, options.samples), n_bytes, fused)
-        _core.device_step = device_step
+        print(f"{'  host, until it is queued':40} {host_time(step, options.samples) * 1e3:9.3f}")
     if options.json:
         facts = {
             "device": name,

@@ -21,6 +21,7 @@ struct DeviceTensor {
   float* exp_avg_sq;
   const float* grad;  // null: zero
   std::int64_t grad_stride;
+  bool has_flat_grad;  // without gaps, aligned to 16 bytes
   std::int32_t width;
   bool is_aligned;  // all three to 16 bytes
   Penalty penalty;
@@ -34,13 +35,16 @@ struct DeviceJob {
   std::int64_t n_rows;
   Ids ids;      // sorted and unique, trusted; their gradients lie in the same order
   bool by_row;  // gradients are [n_rows, width] and there are no ids
+  void* words;  // device_words(n_rows) * 8 bytes to work in, where there are ids
+  std::uint32_t first_block[kMostDeviceTensors];
 };
 
-/// One kernel on `stream` of `device`; rows without a gradient get the step of a zero one. Reads
-/// and writes 24 bytes a value, and 4 for each value that has a gradient. Returns before it is
-/// done, never synchronises. Throws gs::CudaError when the launch fails. Variants differ in speed
-/// alone: bench_device.py times them.
-constexpr int kDeviceVariants = 8;
-void launch_device_step(const DeviceJob& job, int device, std::uintptr_t stream, int variant);
+/// Words of 8 bytes that a launch with ids needs.
+constexpr std::int64_t device_words(std::int64_t n_rows) { return (n_rows + 31) / 32; }
+
+/// Two kernels on `stream` of `device`, the first over ids alone; rows without a gradient get the
+/// step of a zero one. Reads and writes 24 bytes a value, and 4 for each value that has a gradient.
+/// Returns before it is done, never synchronises. Throws gs::CudaError when a launch fails.
+void launch_device_step(const DeviceJob& job, int device, std::uintptr_t stream);
 
 }  // namespace gs::adam

@@ -53,13 +53,18 @@ Ids device_ids(const py::object& object, int device) {
 void device_step(const StepPlan& plan, const py::list& params, const py::list& exp_avg,
                  const py::list& exp_avg_sq, const std::vector<int>& groups, const py::object& ids,
                  const py::object& grads,
-                 const std::vector<std::pair<std::string, float>>& penalties, int device,
-                 std::uintptr_t stream, int variant) {
+                 const std::vector<std::pair<std::string, float>>& penalties,
+                 const py::object& words, int device, std::uintptr_t stream) {
   const std::int64_t n_rows = Array(params[0], "params[0]").size(0);
   DeviceJob job{};
   job.n_rows = n_rows;
   job.by_row = ids.is_none();
-  if (!job.by_row) job.ids = device_ids(ids, device);
+  if (!job.by_row) {
+    job.ids = device_ids(ids, device);
+    const Array array(words, "words");
+    array.shape({device_words(n_rows)}).on(device).contiguous().writable();
+    job.words = array.data<std::int64_t>();
+  }
   const std::int64_t n_grads = job.by_row ? n_rows : job.ids.size;
   const bool has_grads = !grads.is_none();
   const py::list gradients = has_grads ? py::list(grads) : py::list();
@@ -87,6 +92,7 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
                grad.shape_text());
       t.grad = grad.data<float>();
       t.grad_stride = grad.row_stride();
+      t.has_flat_grad = grad.row_stride() == width && is_aligned(t.grad);
     }
     if (width > 0) tensors.push_back(t);
   }
@@ -95,7 +101,7 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
     const std::size_t n = std::min<std::size_t>(kMostDeviceTensors, tensors.size() - done);
     std::copy_n(tensors.begin() + done, n, job.tensors);
     job.n_tensors = static_cast<std::int32_t>(n);
-    launch_device_step(job, device, stream, variant);
+    launch_device_step(job, device, stream);
   }
 }
 
@@ -103,7 +109,8 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
 
 void device_step(const StepPlan&, const py::list&, const py::list&, const py::list&,
                  const std::vector<int>&, const py::object&, const py::object&,
-                 const std::vector<std::pair<std::string, float>>&, int, std::uintptr_t, int) {
+                 const std::vector<std::pair<std::string, float>>&, const py::object&, int,
+                 std::uintptr_t) {
   GS_CHECK_AS(CudaError, false,
               "DeviceAdam on CUDA tensors needs a build with CUDA; install the CUDA toolkit (nvcc) "
               "and build gs-adam again: pip install --no-cache-dir --force-reinstall gs-adam");
@@ -116,7 +123,7 @@ void device_step(const StepPlan&, const py::list&, const py::list&, const py::li
 void register_device(py::module_& module) {
   module.def("device_step", &device_step, py::arg("plan"), py::arg("params"), py::arg("exp_avg"),
              py::arg("exp_avg_sq"), py::arg("groups"), py::arg("ids"), py::arg("grads"),
-             py::arg("penalties"), py::arg("device"), py::arg("stream"), py::arg("variant") = 3);
+             py::arg("penalties"), py::arg("words"), py::arg("device"), py::arg("stream"));
 }
 
 }  // namespace gs::adam

@@ -14,6 +14,8 @@ from gs_adam import _core
 from gs_adam._options import options_of
 from gs_adam._tensors import MOMENTS, as_ids, check_same_rows
 
+_ROWS_A_WORD = 32  # of the native part's 8-byte words that say which rows have a gradient
+
 Penalty = tuple[str, float]
 """``"exp"`` or ``"sigmoid"``, and the weight of the sum of that function of all values."""
 
@@ -33,7 +35,8 @@ class DeviceAdam(torch.optim.Optimizer):
     Raises:
         TypeError, ValueError: options out of range; tensors of another dtype, device or length.
 
-    Cost: one kernel, 24 bytes of memory traffic a value and 4 for each that has a gradient.
+    Cost: 24 bytes of memory traffic a value and 4 for each that has a gradient, in one kernel; a
+        small one before it finds which rows have one.
     Asynchrony: on the current stream; never synchronises.
     """
 
@@ -125,8 +128,12 @@ class DeviceAdam(torch.optim.Optimizer):
                 _check_ids(ids, len(params[0]))
             plan = self._schedule.propose(options)
             stream = torch.cuda.current_stream(device).cuda_stream
+            words = None
+            if ids is not None:
+                n_words = -(-len(params[0]) // _ROWS_A_WORD)
+                words = torch.empty(n_words, dtype=torch.int64, device=device)
             _core.device_step(
-                plan, params, exp_avg, exp_avg_sq, groups, ids, gradients, losses,
+                plan, params, exp_avg, exp_avg_sq, groups, ids, gradients, losses, words,
                 device.index, stream,
             )  # fmt: skip
             self._schedule.accept(plan)
