@@ -43,8 +43,9 @@ def limits(n_values: int) -> dict[str, float]:
 
 
 def huge_gb() -> float:
-    """How much of this process lies in large pages."""
-    found = re.search(r"AnonHugePages:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text())
+    """How much of this process lies in large pages; 0 where the system does not say."""
+    facts = Path("/proc/self/smaps_rollup")
+    found = re.search(r"AnonHugePages:\s+(\d+)", facts.read_text() if facts.exists() else "")
     return int(found[1]) * 1024 / 1e9 if found else 0.0
 
 
