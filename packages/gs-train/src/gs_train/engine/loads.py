@@ -20,6 +20,7 @@ from gs_train.engine.need import Parted, contains, slots_of
 CHUNK_BYTES = 32 << 20
 """Rows are caught up and sent in such pieces, so that the link starts early (GS-Scale 4.2)."""
 
+
 @dataclass
 class _Chunk:
     """Some rows of a microbatch's load list, caught up in a ring slot."""
