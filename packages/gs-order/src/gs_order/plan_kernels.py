@@ -24,21 +24,11 @@ def _seen(mask, views, i, rows, valid, n_words):  # type: ignore[no-untyped-def]
     return (word >> (view % 32)) & 1
 
 
-@triton.jit
-def _bit(words, i, rows, valid, n_rows):  # type: ignore[no-untyped-def]
-    """(BLOCK,) int32 0 or 1: bit i of words (W, U)."""
-    at = (tl.zeros_like(rows).to(tl.int64) + i // 32) * n_rows + rows
-    return (tl.load(words + at, mask=valid, other=0) >> (i % 32)) & 1
-
-
 @triton.jit(do_not_specialize=_SIZES)
 def count_kernel(  # type: ignore[no-untyped-def]
     mask,  # (U, W) int32
     views,  # (B,) int32
-    kept_into,  # (W, U) int32, of CHOSEN: the row waited until i
-    kept_until,  # (W, U) int32, of CHOSEN: the row waits from i on
     counts,  # (4, B, blocks) int32: visible, load, store, final
-    n_loads,  # (U,) int32, of CHOSEN
     n_rows,
     n_views,
     n_blocks,
@@ -51,28 +41,18 @@ def count_kernel(  # type: ignore[no-untyped-def]
     valid = rows < n_rows
     plane = n_views * n_blocks
     before = tl.zeros((BLOCK,), tl.int32)
-    loads = tl.zeros((BLOCK,), tl.int32)
     for i in range(n_views):
         here = _seen(mask, views, i, rows, valid, n_words)
-        if RULE == 2:
-            load = here & (1 - _bit(kept_into, i, rows, valid, n_rows))
-            store = here & (1 - _bit(kept_until, i, rows, valid, n_rows))
-            loads += load
-        else:
-            load = here & (1 - before)
-            # What the one before stores is known now.
-            store = before & (1 - here)
-            before = here if RULE == 0 else before | here
+        load = here & (1 - before)
+        # What the one before stores is known now.
+        store = before & (1 - here)
+        before = here if RULE == 0 else before | here
         packed = tl.sum(here + (load << 10) + (store << 20), 0)
         at = counts + i * n_blocks + block
         tl.store(at, packed & 1023)
         tl.store(at + plane, (packed >> 10) & 1023)
-        if RULE == 2:
-            tl.store(at + 2 * plane, packed >> 20)
         if RULE == 0:
             tl.store(at + 2 * plane - n_blocks, packed >> 20, mask=i > 0)
-    if RULE == 2:
-        tl.store(n_loads + rows, loads, mask=valid)
     after = tl.zeros((BLOCK,), tl.int32)
     for k in range(n_views):
         i = n_views - 1 - k
@@ -91,8 +71,7 @@ def count_kernel(  # type: ignore[no-untyped-def]
 def fill_kernel(  # type: ignore[no-untyped-def]
     mask,
     views,
-    kept_into,
-    kept_until,
+    kept_below,  # (B, B) int32, of CHOSEN: between uses p and j rows below [p, j] wait
     ids,  # (U,)
     counts,  # (4, B, blocks) int32
     ends,  # (4, B, blocks) int64
@@ -131,14 +110,18 @@ def fill_kernel(  # type: ignore[no-untyped-def]
         total = tl.load(n_loads + rows, mask=valid, other=0)
         stay = tl.load(base_ends + rows, mask=valid, other=0) - total - 1
     before = tl.zeros((BLOCK,), tl.int32)
+    previous = tl.full((BLOCK,), -1, tl.int32)
     for i in range(n_views):
         cell = i * n_blocks + block
         n_here = tl.load(counts + cell)
         if n_here > 0:
             here = _seen(mask, views, i, rows, valid, n_words)
             if RULE == 2:
-                load = here & (1 - _bit(kept_into, i, rows, valid, n_rows))
+                used = (here != 0) & (previous >= 0)
+                border = tl.load(kept_below + previous * n_views + i, mask=used, other=0)
+                load = here & (rows >= border).to(tl.int32)
                 stay += load
+                previous = tl.where(here != 0, i, previous)
             else:
                 load = here & (1 - before)
             packed = here + (load << 10)
@@ -164,6 +147,7 @@ def fill_kernel(  # type: ignore[no-untyped-def]
     # ``stay`` is now that of each row's last load.
     after = tl.zeros((BLOCK,), tl.int32)
     following = tl.zeros((BLOCK,), tl.int32)
+    next_use = tl.full((BLOCK,), -1, tl.int32)
     for k in range(n_views):
         i = n_views - 1 - k
         cell = i * n_blocks + block
@@ -172,7 +156,11 @@ def fill_kernel(  # type: ignore[no-untyped-def]
             here = _seen(mask, views, i, rows, valid, n_words)
             final = here & (1 - after)
             if RULE == 2:
-                store = here & (1 - _bit(kept_until, i, rows, valid, n_rows))
+                again = (here != 0) & (next_use >= 0)
+                border = tl.load(kept_below + i * n_views + next_use, mask=again, other=0)
+                store = here & (rows >= border).to(tl.int32)
+                stay -= store & (1 - final)
+                next_use = tl.where(here != 0, i, next_use)
             elif RULE == 1:
                 store = final
             else:
@@ -203,8 +191,6 @@ def fill_kernel(  # type: ignore[no-untyped-def]
                 if RULE == 2:
                     tl.store(store_stay + at_store + rank_store, stay, mask=is_store)
                     tl.store(returning_stay + at_returning, stay, mask=returns)
-            if RULE == 2:
-                stay -= here & (1 - _bit(kept_into, i, rows, valid, n_rows))
             after |= here
             following = here
         else:

@@ -3,7 +3,8 @@
 
 A program has a block of rows and goes through the microbatches, forwards for what comes and
 backwards for what goes. Counts of all blocks, summed up in the order of the lists, are where each
-block writes; the lists' ends go to the host.
+block writes; the lists' ends go to the host. With a capacity, kernels between the two choose what
+waits, unless everything fits; the host learns which it was together with the ends.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from gs_order.plan_checks import check_capacity, check_rising, check_views
 from gs_order.plan_kernels import BLOCK_ROWS, CHOSEN, LAST_USE, PREVIOUS, count_kernel, fill_kernel
 from gs_order.plan_lists import KINDS, MOVED, Lists, numbers_of
 from gs_order.plan_slots import Slots, most_live
-from gs_order.plan_torch import Planner
-from gs_order.plan_torch_belady import Kept, give_up
+from gs_order.plan_triton_belady import Choice, choose_within
 from gs_order.ragged import offsets_of
 
 Tensor = torch.Tensor
@@ -30,54 +30,52 @@ def make_lists(
     """Lists and slots of a batch; arguments as for `plan`, checked for kind and shape."""
     ids, mask = ids.contiguous(), mask.view(torch.int32).contiguous()
     n = len(views)
-    rule = {"previous": PREVIOUS, "last_use": LAST_USE}.get(str(retain), CHOSEN)
-    together, kept = None, None
-    if rule == CHOSEN:
-        together, kept = _choose(ids, mask, views, int(retain), ahead)
-    batch = _Batch(ids, mask, views, rule, kept)
-    flags = torch.stack([_falls(ids), _strays(mask, views)]).long()
-    asked = [batch.ends[:, :, -1].flatten(), flags, *([] if together is None else [together])]
-    host = torch.cat(asked).cpu().numpy()  # the one synchronisation
+    batch = _Batch(ids, mask, views, PREVIOUS if retain == "previous" else LAST_USE)
+    choice = None
+    if not isinstance(retain, str) and retain < len(ids):
+        choice = choose_within(mask, batch.views, batch.counts, retain, ahead)
+    batch.sum_up()
+    asked = [batch.ends[:, :, -1].flatten(), _falls(ids)[None], _strays(mask, views)[None]]
+    if choice is not None:
+        asked += [choice.is_needed, choice.together]
+    host = torch.cat([part.long() for part in asked]).cpu().numpy()  # the one synchronisation
     check_rising(not host[4 * n])
     check_views(not host[4 * n + 1], n)
-    if rule == CHOSEN:
-        check_capacity(int(retain), host[4 * n + 2 :], ahead)
+    if choice is not None and host[4 * n + 2]:
+        check_capacity(int(retain), host[4 * n + 3 :], ahead)
+        batch.choice, batch.rule = choice, CHOSEN
     counts = np.diff(host[: 4 * n].reshape(4, n), axis=1, prepend=0)
     lists, intervals = batch.fill(counts)
-    if rule == PREVIOUS:
+    if batch.rule == PREVIOUS:
         return lists, None
     n_slots = most_live(lists.offsets, ahead)
     return lists, _slots(intervals, batch.n_intervals(counts), n, n_slots)
 
 
 class _Batch:
-    """One batch on its way from bits to lists; ``ends`` (4, B, blocks) is where blocks' parts end.
+    """One batch on its way from bits to lists.
 
-    The four are visible, load, store, final.
+    Attributes:
+        rule: what is counted; ``CHOSEN`` comes with a ``choice``.
+        counts: (4, B, blocks) int32: visible, load, store, final rows of each block.
+        ends: same shape, int64: where each block's part of a list ends.
     """
 
-    def __init__(
-        self, ids: Tensor, mask: Tensor, views: np.ndarray[Any, Any], rule: int, kept: Kept | None
-    ) -> None:
+    def __init__(self, ids: Tensor, mask: Tensor, views: np.ndarray[Any, Any], rule: int) -> None:
         self.ids, self.mask, self.rule = ids, mask, rule
+        self.choice: Choice | None = None
         self.n_views, self.n_rows = len(views), len(ids)
-        device = ids.device
-        self.views = torch.as_tensor(views.astype(np.int32)).to(device, non_blocking=True)
-        self.kept = (mask, mask) if kept is None else (kept.into, kept.until)
+        self.views = torch.as_tensor(views.astype(np.int32)).to(ids.device, non_blocking=True)
         self.n_blocks = max(1, -(-self.n_rows // BLOCK_ROWS))
-        counts = torch.empty((4, self.n_views, self.n_blocks), dtype=torch.int32, device=device)
-        self.n_loads = torch.empty(
-            self.n_rows if rule == CHOSEN else 0, dtype=torch.int32, device=device
-        )
+        shape = (4, self.n_views, self.n_blocks)
+        self.counts = torch.empty(shape, dtype=torch.int32, device=ids.device)
         count_kernel[(self.n_blocks,)](
-            *self._inputs, counts, self.n_loads, *self._sizes, RULE=rule, BLOCK=BLOCK_ROWS,
-        )  # fmt: skip
-        self.ends = counts.view(4, -1).cumsum(1).view_as(counts)
-        self.counts = counts
+            mask, self.views, self.counts, *self._sizes, RULE=rule, BLOCK=BLOCK_ROWS
+        )
 
-    @property
-    def _inputs(self) -> tuple[Tensor, ...]:
-        return self.mask, self.views, *self.kept
+    def sum_up(self) -> None:
+        """Make ``ends`` of ``counts``."""
+        self.ends = self.counts.view(4, -1).cumsum(1).view_as(self.counts)
 
     @property
     def _sizes(self) -> tuple[int, ...]:
@@ -103,10 +101,12 @@ class _Batch:
         if self.rule == LAST_USE:
             for lists in (ids, positions, intervals):
                 lists["store"] = lists["final"]
-        # First interval of each row; with one interval a row that is the row itself.
-        base = self.n_loads.cumsum(0, dtype=int32) if self.rule == CHOSEN else self.n_loads
+        kept_below = n_loads = base = self.mask  # unused, but for the rule that has a choice
+        if self.choice is not None:
+            kept_below, n_loads = self.choice.kept_below, self.choice.n_loads
+            base = n_loads.cumsum(0, dtype=int32)
         fill_kernel[(self.n_blocks,)](
-            *self._inputs, self.ids, self.counts, self.ends, self.n_loads, base,
+            self.mask, self.views, kept_below, self.ids, self.counts, self.ends, n_loads, base,
             *ids.values(), *positions.values(), *intervals.values(), *self._sizes,
             RULE=self.rule, BLOCK=BLOCK_ROWS,
         )  # fmt: skip
@@ -134,15 +134,6 @@ def _slots(intervals: dict[str, Tensor], n_intervals: int, n_views: int, n_slots
         if id(entries) not in found:
             found[id(entries)] = of_interval.index_select(0, entries)
     return Slots(n_slots, {kind: found[id(entries)] for kind, entries in intervals.items()})
-
-
-def _choose(
-    ids: Tensor, mask: Tensor, views: np.ndarray[Any, Any], capacity: int, ahead: int
-) -> tuple[Tensor, Kept]:
-    planner = Planner(ids, mask, views)
-    together = planner.needed_together(ahead)
-    # What is moved is counted later, so that what is seen need not be known here.
-    return together, give_up(planner, capacity, ahead, torch.zeros_like(together), together)
 
 
 def _falls(ids: Tensor) -> Tensor:
