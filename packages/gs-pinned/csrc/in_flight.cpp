@@ -78,7 +78,8 @@ void InFlight::wait() noexcept {
 }
 
 void InFlight::raise_errors() {
-  // Whoever records may be stuck in a full queue, which only the caller's thread may end up freeing.
+  // Whoever records may be stuck in a full queue, which only the caller's thread may end up
+  // freeing.
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   for (const Use& use : uses_) {

@@ -93,7 +93,7 @@ def test_an_exception_in_the_worker_surfaces_at_the_next_step(preset: str) -> No
     trainer.model.host.worker.flush(torch.arange(5), ready=ready)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="never arrived"):
         _steps(trainer, [[VIEWS[k]] for k in range(3, 6)])
-    with pytest.raises((OSError, RuntimeError), match="never arrived|last checkpoint"):
+    with pytest.raises((OSError, RuntimeError), match=r"never arrived|last checkpoint"):
         trainer.tensors()
     _close(trainer)
 
