@@ -61,10 +61,16 @@ def street_rows(n_rows: int = N_ROWS, *, seed: int = 0, sh_degree: int = 3) -> d
     }
 
 
-def street_views(n_views: int = N_VIEWS, *, width: int = 96, height: int = 64) -> list[View]:
-    """Cameras that look at the two facades in turns; the last one looks up."""
+def street_views(
+    n_views: int = N_VIEWS, *, width: int = 96, height: int = 64, focal: float = 1.1
+) -> list[View]:
+    """Cameras that look at the two facades in turns; the last one looks up.
+
+    Args:
+        focal: length in image widths; with 1.1 a view sees 2 % of the rows.
+    """
     return [
-        _view(f"street-{i:02}", i, n_views, width, height)
+        _view(f"street-{i:02}", i, n_views, width, height, focal)
         if i < n_views - 1
         else _facing(
             "sky", (_LENGTH / 2, 0.0, 20.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0), width, height
@@ -104,13 +110,13 @@ def drive(n_steps: int, batch_size: int, *, n_views: int = N_VIEWS) -> list[list
     return steps[:n_steps]
 
 
-def _view(name: str, i: int, n_views: int, width: int, height: int) -> View:
+def _view(name: str, i: int, n_views: int, width: int, height: int, focal: float) -> View:
     side = 1.0 if i % 2 else -1.0
     yaw = 0.25 * math.sin(2.3 * i)
     eye = (_LENGTH * (i + 0.5) / n_views, -0.6 * _HALF_WIDTH * side, 2.6)
     forward = (math.sin(yaw), side * math.cos(yaw), 0.0)
     right = (side * math.cos(yaw), -math.sin(yaw), 0.0)
-    return _facing(name, eye, forward, right, width, height)
+    return _facing(name, eye, forward, right, width, height, focal)
 
 
 def _facing(
@@ -120,10 +126,12 @@ def _facing(
     right: tuple[float, ...],
     width: int,
     height: int,
+    focal: float = 1.1,
 ) -> View:
     z, x = torch.tensor(forward), torch.tensor(right)
     pose = torch.eye(4)
     pose[:3, :3] = torch.stack([x, torch.linalg.cross(z, x), z])
     pose[:3, 3] = -pose[:3, :3] @ torch.tensor(eye)
-    K = torch.tensor([[1.1 * width, 0.0, width / 2], [0.0, 1.1 * width, height / 2], [0, 0, 1.0]])
+    f = focal * width
+    K = torch.tensor([[f, 0.0, width / 2], [0.0, f, height / 2], [0.0, 0.0, 1.0]])
     return View(name, pose, K, width, height)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offloading changes where numbers live, not what they are: every preset against a plain loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from scripted import numbers
+from scripted_runs import Outcome, Seen, draw_uniformly, reference, run, views
+from street import NOTHING
+from torch import Tensor
+from watchdog import within
+
+import gs_order
+from gs_train.engine import pipeline
+from gs_train.engine.presets import PRESETS
+from gs_train.rows import NAMES
+
+OFFLOADED = ("naive", "clm", "gs-scale", "best")
+KINDS = ("load", "retain", "store", "carry", "returning", "final")
+
+
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The most rows in each list of the plans that the test makes."""
+    counted = dict.fromkeys(KINDS, 0)
+    real = gs_order.plan
+
+    def plan(*args: Any, **options: Any) -> gs_order.Plan:
+        made = real(*args, **options)
+        for kind in KINDS:
+            counted[kind] = max(counted[kind], int(made.counts[kind].max()))
+        return made
+
+    monkeypatch.setattr(pipeline.gs_order, "plan", plan)
+    return counted
+
+
+def assert_close(
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], rates: dict[str, float]
+) -> None:
+    for name in NAMES:
+        a, b = ours[name].double(), theirs[name].double()
+        assert a.shape == b.shape, name
+        excess = (a - b).abs() / b.abs().clamp_min(rates[name])
+        assert excess.max() <= 1e-5, f"{name}: {excess.max():.2e} at {int(excess.argmax())}"
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@within(400)
+def test_every_preset_does_what_torch_adam_does(
+    strategy: str, batch_size: int, monkeypatch: pytest.MonkeyPatch, most: dict[str, int]
+) -> None:
+    draw_uniformly(monkeypatch)
+    none = run("none", strategy, batch_size, monkeypatch)
+    theirs = reference(strategy, batch_size, none.orders)
+    assert len(set(theirs.counts)) > 2, "densification must have happened"
+    _check_same(none, theirs)
+    bits = {}
+    for preset in OFFLOADED:
+        if PRESETS[preset].single_view and batch_size > 1:
+            continue
+        seen = Seen()
+        cut = 440 if preset in ("clm", "best") and batch_size > 1 else None
+        ours = run(preset, strategy, batch_size, monkeypatch, most_rows=cut, seen=seen)
+        _check_same(ours, theirs)
+        bits[preset] = ours.rows
+        _check_what_happened(preset, strategy, seen, is_cut=preset == "gs-scale" or bool(cut))
+    for name in NAMES:
+        assert torch.equal(bits["naive"][name], bits["clm"][name]), name
+    if batch_size > 1:
+        assert all(most.values()), most
+
+
+def _check_same(ours: Outcome, theirs: Outcome) -> None:
+    assert ours.counts == theirs.counts
+    assert len(ours.orders) == len(theirs.orders)
+    for one, other in zip(ours.orders, theirs.orders):
+        assert torch.equal(one, other)
+    assert torch.equal(numbers(ours.rows["quats"]), numbers(theirs.rows["quats"]))
+    assert_close(ours.rows, theirs.rows, theirs.rates)
+
+
+def _check_what_happened(preset: str, strategy: str, seen: Seen, *, is_cut: bool) -> None:
+    """Without these the test would pass by doing nothing."""
+    was_cut = any(rect.width < 64 or rect.height < 48 for _, rect, _ in seen.drawn)
+    assert was_cut == is_cut, preset
+    assert views()[NOTHING].name not in {name for name, _, _ in seen.drawn}
+    if PRESETS[preset].semantics == "deferred":
+        sleeps = torch.cat(seen.sleeps)
+        # Whom relocation looks at or copies, it wakes.
+        assert sleeps.median() >= (10 if strategy == "adc" else 5)
+        assert sleeps.max() > 60
