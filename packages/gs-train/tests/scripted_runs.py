@@ -25,36 +25,38 @@ from gs_train.rows import NAMES
 from gs_train.schedule import LearningRates
 from gs_train.trainer import Trainer
 
-STEPS = 200
+STEPS = {1: 200, 4: 100}
+"""Of a run, by batch size."""
 BLANK = torch.full((48, 64, 3), 128, dtype=torch.uint8)
 
 
 def scripted_config(strategy: str, batch_size: int) -> FitConfig:
-    """All happens several times in 200 steps, and no opacity gets near what culling drops."""
+    """All happens several times in a run, and no opacity gets near what culling drops."""
     b = batch_size
+    often = 200 // STEPS.get(b, 200)  # as many events in fewer steps
     return FitConfig(
         data=Path("-"),
         out=Path("-"),
-        steps=2 * STEPS,
+        steps=400,
         renderer="cpu",
         batch_size=b,
         strategy=strategy,  # type: ignore[arg-type]
         seed=5,
-        resort_every=45 * b,
+        resort_every=45 * b // often,
         mem_limit=0.015,
         adc=AdcConfig(
             prune_opa=0.03,
             grow_grad2d=2.9 * 32 * b,
-            refine_start=20 * b,
-            refine_every=30 * b,
-            reset_every=70 * b,
+            refine_start=20 * b // often,
+            refine_every=30 * b // often,
+            reset_every=70 * b // often,
             cap=N_ROWS + 700,
         ),
         mcmc=McmcConfig(
             cap_max=N_ROWS + 1500,
             noise_lr=1e3,
-            refine_start=15 * b,
-            refine_every=25 * b,
+            refine_start=15 * b // often,
+            refine_every=25 * b // often,
             min_opacity=0.03,
         ),
         lr=LearningRates(opacities=1e-2),
@@ -114,7 +116,7 @@ def reference(strategy: str, batch_size: int, orders: Sequence[Tensor]) -> Outco
     config = scripted_config(strategy, batch_size)
     loop = PlainLoop(config, rows(), extent=EXTENT, orders=orders)
     counts = []
-    for batch in drive(STEPS, batch_size):
+    for batch in drive(STEPS[batch_size], batch_size):
         loop.train_step([views()[i] for i in batch], scripted_gradients)
         counts.append(loop.model.n_rows)
     return Outcome({n: loop.model.read(n) for n in NAMES}, counts, list(orders), loop.rates)
@@ -143,7 +145,7 @@ def run(
     seen: Seen | None = None,
     hints: Sequence[Sequence[int]] | None = None,
 ) -> Outcome:
-    """200 scripted steps of a trainer."""
+    """A trainer's scripted steps."""
     config = scripted_config(strategy, batch_size)
     renderer = ScriptedRenderer(script())
     small_rings(monkeypatch)
@@ -157,7 +159,7 @@ def run(
     )
     if seen is not None:
         watch(trainer, seen)
-    steps = drive(STEPS, batch_size)
+    steps = drive(STEPS[batch_size], batch_size)
     hints = steps[1:] if hints is None else hints
     counts: list[int] = []
     orders: list[Tensor] = []

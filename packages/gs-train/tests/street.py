@@ -92,7 +92,7 @@ def drive(n_steps: int, batch_size: int, *, n_views: int = N_VIEWS) -> list[list
     those at the other end in the last third, so that what they see sleeps for long.
     """
     draw = torch.Generator().manual_seed(7)
-    rest = n_views // 12
+    rest = n_views // 6
     steps: list[list[int]] = []
     while len(steps) < n_steps:
         first = rest if len(steps) >= 2 * n_steps // 3 else 0

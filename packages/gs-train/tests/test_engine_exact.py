@@ -18,7 +18,6 @@ from gs_train.engine import pipeline
 from gs_train.engine.presets import PRESETS
 from gs_train.rows import NAMES
 
-OFFLOADED = ("naive", "clm", "gs-scale", "best")
 KINDS = ("load", "retain", "store", "carry", "returning", "final")
 
 
@@ -55,22 +54,23 @@ def test_every_preset_does_what_torch_adam_does(
     strategy: str, batch_size: int, monkeypatch: pytest.MonkeyPatch, most: dict[str, int]
 ) -> None:
     draw_uniformly(monkeypatch)
-    none = run("none", strategy, batch_size, monkeypatch)
-    theirs = reference(strategy, batch_size, none.orders)
+    naive = run("naive", strategy, batch_size, monkeypatch)
+    theirs = reference(strategy, batch_size, naive.orders)
     assert len(set(theirs.counts)) > 2, "densification must have happened"
-    _check_same(none, theirs)
-    bits = {}
-    for preset in OFFLOADED:
+    assert len(naive.orders) > 2
+    _check_same(naive, theirs)
+    for preset in ("clm", "gs-scale", "best"):
         if PRESETS[preset].single_view and batch_size > 1:
             continue
         seen = Seen()
         cut = 440 if preset in ("clm", "best") and batch_size > 1 else None
         ours = run(preset, strategy, batch_size, monkeypatch, most_rows=cut, seen=seen)
         _check_same(ours, theirs)
-        bits[preset] = ours.rows
-        _check_what_happened(preset, strategy, seen, is_cut=preset == "gs-scale" or bool(cut))
-    for name in NAMES:
-        assert torch.equal(bits["naive"][name], bits["clm"][name]), name
+        _check_what_happened(
+            preset, strategy, batch_size, seen, is_cut=preset == "gs-scale" or bool(cut)
+        )
+        for name in NAMES if preset == "clm" else ():
+            assert torch.equal(ours.rows[name], naive.rows[name]), name
     if batch_size > 1:
         assert all(most.values()), most
 
@@ -84,13 +84,15 @@ def _check_same(ours: Outcome, theirs: Outcome) -> None:
     assert_close(ours.rows, theirs.rows, theirs.rates)
 
 
-def _check_what_happened(preset: str, strategy: str, seen: Seen, *, is_cut: bool) -> None:
+def _check_what_happened(
+    preset: str, strategy: str, batch_size: int, seen: Seen, *, is_cut: bool
+) -> None:
     """Without these the test would pass by doing nothing."""
     was_cut = any(rect.width < 64 or rect.height < 48 for _, rect, _ in seen.drawn)
     assert was_cut == is_cut, preset
     assert views()[NOTHING].name not in {name for name, _, _ in seen.drawn}
     if PRESETS[preset].semantics == "deferred":
         sleeps = torch.cat(seen.sleeps)
-        # Whom relocation looks at or copies, it wakes.
-        assert sleeps.median() >= (10 if strategy == "adc" else 5)
-        assert sleeps.max() > 60
+        # Relocation wakes the rows that it copies; a batch of four sees as much in fewer steps.
+        assert sleeps.median() >= (10 if strategy == "adc" and batch_size == 1 else 5)
+        assert sleeps.max() > (60 if batch_size == 1 else 15)

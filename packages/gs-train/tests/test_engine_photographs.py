@@ -154,13 +154,13 @@ def test_free_runs_differ_no_more_than_the_order_of_a_batch_makes_them(strategy:
     """Rounding grows in 100 steps, most where densification draws by it: hence the spread."""
     none = _free_run("none", strategy)
     spread = dict.fromkeys(NAMES, 0.0)
-    for shuffled in (1, 2):
+    for shuffled in (1, 2) if strategy == "adc" else (1,):
         apart = _differences(_free_run("none", strategy, shuffled), none)
         spread = {name: max(spread[name], apart[name]) for name in NAMES}
     assert min(spread.values()) > 0
     assert len(none["means"]) > len(first_rows()["means"]), "densification must have happened"
     assert psnr(none) > psnr(first_rows()) + 3
-    for preset in ("clm", "best"):
+    for preset in ("clm", "best") if strategy == "adc" else ("best",):
         ours = _free_run(preset, strategy)
         assert abs(len(ours["means"]) - len(none["means"])) <= 1e-3 * len(none["means"])
         assert abs(psnr(ours) - psnr(none)) <= 0.05
