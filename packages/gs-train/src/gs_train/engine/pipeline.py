@@ -138,7 +138,10 @@ class Engine:
         with self.trace.host("end step"):
             host.end(step)
         self.stats.add(ready.plan, len(ready.seen.ids))
-        self._last = _Last(ready.seen.ids, self.model.edits, self._stores.updates())
+        updates = self._stores.updates()
+        if len(ready.plan) == 1:  # sent before it was known what the next batch needs first
+            updates = Updates(updates.all, updates.all)
+        self._last = _Last(ready.seen.ids, self.model.edits, updates)
         if self._next is not None:
             self._loads.begin(self._next.plan, ready.seen.ids, self._last.updates)
             self._is_begun = True
