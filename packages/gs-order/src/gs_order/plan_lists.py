@@ -77,8 +77,9 @@ def extract(sets: Sets, ids: Bits) -> tuple[Lists, Bits, Bits]:
     first = offsets["visible"][:-1]
 
     def run(start: int, stop: int) -> None:
-        lists = (*values.values(), *positions.values())
-        _extract(*sets.words, start, stop, places, first, ids, *lists, load_of, ends)  # type: ignore[call-arg]
+        lists: list[Any] = [*values.values(), *positions.values()]
+        arguments = [*sets.words, start, stop, places, first, ids, *lists, load_of, ends]
+        _extract(*arguments)
 
     for_each_range(run, len(sets.visible))
     return Lists(offsets, values, positions), ends, places
