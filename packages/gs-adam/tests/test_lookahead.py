@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What will be written, computed elsewhere before."""
 
+import numpy as np
 import pytest
 import torch
 
-from gs_adam import HostAdam
+from gs_adam import HostAdam, Worker
 
 
 def rows_between(low, high, chance, generator):
@@ -60,6 +61,23 @@ def test_flush_twice_changes_nothing_more(host):
     once = [g["params"][0].detach().clone() for g in host.param_groups]
     host.flush()
     assert all(torch.equal(g["params"][0], p) for g, p in zip(host.param_groups, once, strict=True))
+
+
+def test_rows_can_be_looked_up_as_of_an_earlier_step(host):
+    asked = np.array([0, 7, 120], np.int32)
+    params = [group["params"][0] for group in host.param_groups]
+    expected = host.lookahead(asked)
+    with Worker(host) as worker:
+        earlier = host.now()
+        host.end_step(host.begin_step())
+        out = [torch.zeros(3, *p.shape[1:]) for p in params]
+        worker.wait(worker.lookahead(asked, out=out, as_of=earlier))
+        later = host.lookahead(asked)
+        with pytest.raises(ValueError, match="as_of"):
+            worker.lookahead(asked, out=out, step=host.begin_step(), as_of=earlier)
+    for a, b, c in zip(out, expected, later, strict=True):
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
 
 
 def test_in_dense_semantics_unseen_rows_get_the_step_of_a_zero_gradient():

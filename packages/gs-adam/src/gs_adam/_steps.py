@@ -32,6 +32,11 @@ class Steps(HostBase):
         with self._lock:
             return self._begin()
 
+    def now(self) -> _core.StepPlan:
+        """The last step begun, for `Worker.lookahead` after later ones have begun."""
+        with self._lock:
+            return self._schedule.now()
+
     def _begin(self) -> int:
         options = [options_of(group) for group in self.param_groups]
         if not self._open:

@@ -143,6 +143,7 @@ class Worker:
         ready: Ready = None,
         priority: int = 0,
         apart: bool = False,
+        as_of: _core.StepPlan | None = None,
     ) -> int:
         """Queue `HostAdam.lookahead`.
 
@@ -152,6 +153,8 @@ class Worker:
             apart: the caller's word that no other task that is queued before this one is done
                 touches these rows. It then need not be compared with them, which for long lists of
                 rows that lie between one another takes milliseconds.
+            as_of: what `HostAdam.now` returned: rows as a `flush` then would have left them, where
+                steps have begun since. None of these may have updated the rows.
 
         Returns:
             A ticket: ``out`` may be read when it is done.
@@ -161,7 +164,10 @@ class Worker:
         """
         if step is None and pending is not None:
             raise ValueError("step must be given with pending gradients, got None")
+        if step is not None and as_of is not None:
+            raise ValueError(f"step must be None where as_of is given, got {step}")
         plan, native, _ = self._optimizer._work(step)
+        plan = as_of or plan
         ids = as_ids(rows, native.n_rows)
         pending_ids, grads = (None, None) if pending is None else pending
         return self._native.submit_lookahead(
