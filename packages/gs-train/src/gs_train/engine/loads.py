@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ class _Chunk:
     microbatch: int
     ids: np.ndarray
     slots: Tensor  # of the device buffer
+    as_of: Any  # the step after which they are wanted; the ring may have no room before the next
     slot: gs_pinned.RingSlot | None = None
     ticket: int = -1
 
@@ -168,11 +170,11 @@ class Loads:
 
     def _append(self, lists: Parted, microbatch: int) -> None:
         """Queue the rows of a microbatch that sleep."""
-        rows = max(1, CHUNK_BYTES // (self._host.width * 4))
+        rows, now = max(1, CHUNK_BYTES // (self._host.width * 4)), self._host.adam.now()
         first, awake, _ = lists.bounds(microbatch)
         for start in range(first, awake, rows):
             part = slice(start, min(start + rows, awake))
-            self._waiting.append(_Chunk(microbatch, lists.on_host[part], lists.slots[part]))
+            self._waiting.append(_Chunk(microbatch, lists.on_host[part], lists.slots[part], now))
 
     def _next(self, microbatch: int) -> _Chunk:
         """The next chunk, which belongs to this microbatch, once it has been caught up."""
@@ -198,7 +200,11 @@ class Loads:
             chunk.slot = slot
             # Apart: no step since the one before last touches rows that sleep.
             chunk.ticket = self._host.worker.lookahead(
-                chunk.ids, out=list(columns(slot.torch()).values()), priority=1, apart=True
+                chunk.ids,
+                out=list(columns(slot.torch()).values()),
+                priority=1,
+                apart=True,
+                as_of=chunk.as_of,
             )
             self._working.append(self._waiting.popleft())
 
