@@ -122,7 +122,10 @@ class ScriptedRenderer:
     Attributes:
         step: what the script is asked for; the test counts it up.
         before: called with (view, rect) before a rectangle is drawn; may raise.
+        projected: called with the splats of each projection.
         drawn: (view name, rect, rows) of every rectangle drawn.
+        products: by (step, view name), see `product`: gradients do not depend on rows' values,
+            so these say whether the rows that came were the right ones.
     """
 
     name = "scripted"
@@ -133,14 +136,16 @@ class ScriptedRenderer:
         self._script = script
         self.step = 0
         self.before: Callable[[View, Rect], None] = lambda view, rect: None
+        self.projected: Callable[[ScriptedSplats], None] = lambda splats: None
         self.drawn: list[tuple[str, Rect, int]] = []
+        self.products: dict[tuple[int, str], Tensor] = {}
 
     def project(self, rows: Rows, view: View, *, sh_degree: int) -> ScriptedSplats:
         number = numbers(rows["quats"])
         n = len(number)
         means2d, depths = _pixels(rows["means"].detach(), view)
         radii = self._script.shown(view, number).int()[:, None].expand(n, 2).contiguous()
-        return ScriptedSplats(
+        splats = ScriptedSplats(
             means2d=means2d.requires_grad_(),
             conics=torch.ones(n, 3),
             depths=depths,
@@ -151,6 +156,8 @@ class ScriptedRenderer:
             rows=rows,
             gradients=self._script.gradients(view, number, self.step),
         )
+        self.projected(splats)
+        return splats
 
     def rasterize(self, splats: Splats, rect: Rect | None = None) -> tuple[Tensor, Tensor]:
         assert isinstance(splats, ScriptedSplats)
@@ -165,12 +172,24 @@ class ScriptedRenderer:
         gradients = [
             (splats.gradients[name] * has).view(leaf.shape) for name, leaf in leaves.items()
         ]
+        key = self.step, view.name
+        told = dict(zip(leaves, gradients, strict=True))
+        self.products[key] = self.products.get(key, 0.0) + product(told, splats.rows)
         # A picture that is not flat: crops that are cut in the wrong place show in the loss.
         x, y = torch.arange(rect.x0, rect.x1), torch.arange(rect.y0, rect.y1)
         wave = torch.sin(0.3 * x) * torch.cos(0.2 * y)[:, None]
         picture = (0.5 + 0.4 * wave)[..., None].expand(-1, -1, 3).contiguous()
         image = _Picture.apply(picture, gradients, *leaves.values())
         return image, torch.ones(rect.height, rect.width, 1)
+
+
+def product(gradients: Mapping[str, Tensor], rows: Rows) -> Tensor:
+    """(2,) float64: the inner product of gradients and values of appearance, and of magnitudes."""
+    terms = [
+        (gradients[name].flatten(1) * rows[name].detach().flatten(1)).double()
+        for name in ("sh0", "shN")
+    ]
+    return torch.stack([sum(t.sum() for t in terms), sum(t.abs().sum() for t in terms)])
 
 
 class _Picture(torch.autograd.Function):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from plain_adam import PlainLoop
-from scripted import Script, ScriptedRenderer, numbers, signed, small_rings
+from scripted import Script, ScriptedRenderer, numbers, product, signed, small_rings
 from street import EXTENT, N_ROWS, drive, street_rows, street_views
 from torch import Tensor
 
@@ -78,7 +78,12 @@ def script() -> Script:
     return Script(views(), rows())
 
 
-def scripted_gradients(view: View, step: int, model: Gaussians) -> tuple[dict[str, Tensor], Splats]:
+Products = dict[tuple[int, str], Tensor]
+
+
+def scripted_gradients(
+    view: View, step: int, model: Gaussians, *, products: Products
+) -> tuple[dict[str, Tensor], Splats]:
     number = numbers(model.params["quats"])
     gradients = script().gradients(view, number, step)
     nothing = torch.zeros(len(number))
@@ -92,6 +97,8 @@ def scripted_gradients(view: View, step: int, model: Gaussians) -> tuple[dict[st
         view=view,
     )
     splats.means2d.grad = gradients["means2d"]
+    key = step, view.name
+    products[key] = products.get(key, 0.0) + product(gradients, model.params)
     return gradients, splats
 
 
@@ -103,23 +110,29 @@ class Outcome:
         rows: all attributes, in the rows' order.
         counts: rows after each step.
         orders: permutations by which rows were re-sorted.
+        products: as `ScriptedRenderer.products`.
         rates: of the last step.
     """
 
     rows: dict[str, Tensor]
     counts: list[int]
-    orders: list[Tensor] = field(default_factory=list)
+    orders: list[Tensor]
+    products: Products
     rates: dict[str, float] = field(default_factory=dict)
 
 
 def reference(strategy: str, batch_size: int, orders: Sequence[Tensor]) -> Outcome:
     config = scripted_config(strategy, batch_size)
     loop = PlainLoop(config, rows(), extent=EXTENT, orders=orders)
-    counts = []
+    counts: list[int] = []
+    products: Products = {}
+    gradients = functools.partial(scripted_gradients, products=products)
     for batch in drive(STEPS[batch_size], batch_size):
-        loop.train_step([views()[i] for i in batch], scripted_gradients)
+        loop.train_step([views()[i] for i in batch], gradients)
         counts.append(loop.model.n_rows)
-    return Outcome({n: loop.model.read(n) for n in NAMES}, counts, list(orders), loop.rates)
+    return Outcome(
+        {n: loop.model.read(n) for n in NAMES}, counts, list(orders), products, loop.rates
+    )
 
 
 @dataclass
@@ -178,7 +191,9 @@ def run(
     trainer.backend.finish()
     if seen is not None:
         seen.drawn = renderer.drawn
-    outcome = Outcome({n: trainer.model.read(n).clone() for n in NAMES}, counts, orders)
+    outcome = Outcome(
+        {n: trainer.model.read(n).clone() for n in NAMES}, counts, orders, renderer.products
+    )
     if PRESETS[preset].placement == "split":
         trainer.model.close()  # type: ignore[attr-defined]
     return outcome

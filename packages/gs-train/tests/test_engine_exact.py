@@ -82,6 +82,12 @@ def _check_same(ours: Outcome, theirs: Outcome) -> None:
         assert torch.equal(one, other)
     assert torch.equal(numbers(ours.rows["quats"]), numbers(theirs.rows["quats"]))
     assert_close(ours.rows, theirs.rows, theirs.rates)
+    # The view of nothing, and views in which nothing shows, need not be drawn.
+    expected = {key: value for key, value in theirs.products.items() if value[1] > 0}
+    assert expected.keys() <= ours.products.keys()
+    for key, (value, size) in expected.items():
+        # A single row from before its last update makes ten times the difference.
+        assert (ours.products[key][0] - value).abs() <= 1e-6 * size, f"stale rows at {key}"
 
 
 def _check_what_happened(

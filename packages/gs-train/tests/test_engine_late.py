@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates that run as late as they may: what reads a row must have waited for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+import pytest
+import torch
+from scripted import Script, ScriptedRenderer, signed, small_rings
+from scripted_runs import BLANK, Products, scripted_config
+from street import EXTENT, drive, street_rows, street_views
+from torch import Tensor
+from watchdog import within
+
+from gs_train.engine import pipeline
+from gs_train.engine.presets import PRESETS
+from gs_train.rows import NAMES
+from gs_train.trainer import Trainer
+
+STEPS = 30
+ROWS = signed(street_rows(4000, sh_degree=2))
+VIEWS = street_views(width=64, height=48, focal=0.6)
+SCRIPT = Script(VIEWS, ROWS)
+
+
+class Late:
+    """Holds the worker's updates back until somebody waits for them.
+
+    Whoever waits for a look at rows waits for the updates of all steps but the last begun: those
+    of the last one are his own to wait for.
+
+    Attributes:
+        held: updates of the last step begun that somebody waited for.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._worker = trainer.model.host.worker  # type: ignore[attr-defined]
+        self._submit, self._wait = self._worker.submit, self._worker.wait
+        self._updates: dict[int, tuple[int, threading.Event]] = {}
+        self._last = 0
+        self.held = 0
+        self._worker.submit, self._worker.wait = self.submit, self.wait
+
+    def submit(self, rows: Any, grads: Any, *, step: int, ready: Any = None, **options: Any) -> int:
+        if step > self._last:
+            self._last = step
+        # On the CPU gradients have landed when they are sent.
+        event = threading.Event()
+        ticket = int(
+            self._submit(rows, grads, step=step, ready=lambda: event.wait(0.001), **options)
+        )
+        self._updates[ticket] = step, event
+        return ticket
+
+    def wait(self, ticket: int | None = None, **options: Any) -> None:
+        for update, (step, event) in self._updates.items():
+            if ticket is None or ticket == update or step < self._last:
+                self.held += ticket == update and step == self._last and not event.is_set()
+                event.set()
+        self._wait(ticket, **options)
+
+
+def _run(preset: str, batch_size: int, *, is_late: bool) -> tuple[dict[str, Tensor], Products, int]:
+    config = dataclasses.replace(scripted_config("adc", batch_size), mem_limit=0.08)
+    trainer = Trainer(
+        config,
+        ROWS,
+        renderer=ScriptedRenderer(SCRIPT),
+        extent=EXTENT,
+        preset=PRESETS[preset],
+    )
+    late = Late(trainer) if is_late else None
+    steps = drive(STEPS, batch_size)
+    # The views of the batch before come again: rows that have just been updated are needed at once.
+    steps = [steps[step - step % 3] for step in range(STEPS)]
+    for step, batch in enumerate(steps):
+        assert isinstance(trainer.renderer, ScriptedRenderer)
+        trainer.renderer.step = step
+        upcoming = steps[step + 1] if step + 1 < STEPS else []
+        trainer.train_step([(VIEWS[i], BLANK) for i in batch], [VIEWS[i] for i in upcoming])
+    trainer.backend.finish()
+    rows = {name: trainer.model.read(name).clone() for name in NAMES}
+    trainer.model.close()  # type: ignore[attr-defined]
+    assert isinstance(trainer.renderer, ScriptedRenderer)
+    return rows, trainer.renderer.products, 0 if late is None else late.held
+
+
+@pytest.mark.parametrize(("preset", "batch_size"), [("gs-scale", 1), ("best", 1), ("best", 4)])
+@within(120)
+def test_rows_are_read_only_after_the_updates_that_they_need(
+    preset: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_rings(monkeypatch)
+    monkeypatch.setattr(pipeline, "_RING_BYTES", 4 << 20)  # a full ring waits for updates
+    prompt, loaded, _ = _run(preset, batch_size, is_late=False)
+    late, loaded_late, held = _run(preset, batch_size, is_late=True)
+    assert held > 0, "updates must have been waited for"
+    for name in NAMES:
+        assert torch.equal(late[name], prompt[name]), name
+    assert loaded.keys() == loaded_late.keys()
+    for key, (value, size) in loaded.items():
+        assert (loaded_late[key][0] - value).abs() <= 1e-12 * size, f"stale rows at {key}"
