@@ -222,6 +222,48 @@ def test_rows_of_the_output_may_lie_apart(place: str) -> None:
 @on_every_place
 @few
 @given(data=st.data(), width=st.sampled_from([1, 3, 45, 48]), wide=st.booleans())
+def test_rows_move_between_a_table_and_slots(
+    place: str, data: st.DataObject, width: int, wide: bool
+) -> None:
+    kind = np.int64 if wide else np.int32
+    count = data.draw(st.integers(0, 12))
+    slots = np.asarray(data.draw(st.permutations(range(12)))[:count], kind)
+    ids = np.asarray(data.draw(st.permutations(range(50)))[:count], kind)
+    table = filled(place, 50, width)
+    expected = np.full((12, width), -1, "f4")
+    expected[slots] = table.numpy()[ids]
+    out = there(np.full((12, width), -1, "f4"), place)
+    gather(table, there(ids, place), out, slots=there(slots, place))
+    settle(place)
+    np.testing.assert_array_equal(back(out), expected)
+    stored = table.numpy().copy()
+    stored[ids] += 1000
+    scatter(out + 1000, there(ids, place), table, slots=there(slots, place))
+    settle(place)
+    np.testing.assert_array_equal(table.numpy(), stored)
+
+
+@pytest.mark.parametrize(
+    ("slots", "error", "message"),
+    [
+        (np.array([1, 2]), ValueError, "slots must be one for each of the 3 ids, got 2"),
+        (np.array([1, 2, 3], np.int32), TypeError, "one type"),
+        (np.array([1, 2, 2]), ValueError, "slots must be distinct, got 2"),
+        (np.array([1, 2, 4]), IndexError, r"slots must lie in \[0, 4\), got 4"),
+    ],
+)
+def test_slots_that_cannot_be_are_refused(
+    slots: np.ndarray[Any, Any], error: type[Exception], message: str
+) -> None:
+    out = np.full((4, 5), -1, "f4")
+    with pytest.raises(error, match=message):
+        gather(filled("cpu", 30, 5), np.array([4, 1, 29]), out, slots=slots)
+    assert (out == -1).all()
+
+
+@on_every_place
+@few
+@given(data=st.data(), width=st.sampled_from([1, 3, 45, 48]), wide=st.booleans())
 def test_gather_retained_fills_slots_from_both_sides(
     place: str, data: st.DataObject, width: int, wide: bool
 ) -> None:

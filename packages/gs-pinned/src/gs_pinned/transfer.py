@@ -15,11 +15,19 @@ from gs_pinned.table import Table
 __all__ = ["gather", "gather_retained", "raise_faults", "scatter", "scatter_add"]
 
 
-def gather(table: Any, ids: Any, out: Any, *, stream: Any = None, max_blocks: int = 16) -> Any:
+def gather(
+    table: Any,
+    ids: Any,
+    out: Any,
+    *,
+    slots: Any = None,
+    stream: Any = None,
+    max_blocks: int = 16,
+) -> Any:
     """Copy selected rows of a table to arrays.
 
-    Row ``ids[i]`` of the table becomes row ``i`` of ``out``. On a GPU a kernel reads host memory
-    directly, so only the selected rows cross the link.
+    Row ``ids[i]`` of the table becomes row ``i`` of ``out``, or row ``slots[i]``. On a GPU a kernel
+    reads host memory directly, so only the selected rows cross the link.
 
     Args:
         table: a Table; or an (N, ...) array: page-locked host memory or memory of the device.
@@ -29,6 +37,8 @@ def gather(table: Any, ids: Any, out: Any, *, stream: Any = None, max_blocks: in
         out: (R, W) of the table's dtype; or a mapping from names of the table's fields to arrays
             of (R, *field), in any order, of which fields not named are not moved; or a sequence of
             arrays that share the row in its order. On a CUDA device or on the CPU, rows contiguous.
+        slots: (R,) rows of ``out``, each once, of the type of ``ids`` and where they are; ``out``
+            then has any number of rows, and those in no slot keep their values. None: 0 .. R-1.
         stream: an integer handle, a torch stream or any object with ``__cuda_stream__``; None for
             torch's current one. None on the CPU.
         max_blocks: multiprocessors used at most. Up to 16, four large thread blocks do the work of
@@ -60,17 +70,36 @@ def gather(table: Any, ids: Any, out: Any, *, stream: Any = None, max_blocks: in
     rows, layout, selection = _select(table, ids)
     item_bytes, width = _width_of(rows)
     parts = parts_of(out, layout, width=width, item_bytes=item_bytes, name="out")
-    move(rows, selection, parts, to_parts=True, stream=stream, max_blocks=max_blocks)
+    _check_slots(slots, selection)
+    move(
+        rows,
+        selection,
+        parts,
+        to_parts=True,
+        positions=slots,
+        stream=stream,
+        max_blocks=max_blocks,
+    )
     return out
 
 
-def scatter(values: Any, ids: Any, table: Any, *, stream: Any = None, max_blocks: int = 16) -> None:
+def scatter(
+    values: Any,
+    ids: Any,
+    table: Any,
+    *,
+    slots: Any = None,
+    stream: Any = None,
+    max_blocks: int = 16,
+) -> None:
     """Write rows of arrays to selected rows of a table: ``table[ids[i]] = values[i]``.
 
     Args:
         values: as ``out`` of :func:`gather`; columns of fields not named keep their values.
         ids: as for :func:`gather`, without repeats.
         table: as for :func:`gather`.
+        slots: (R,) rows of ``values``, as for :func:`gather`: ``table[ids[i]] = values[slots[i]]``.
+            Repeats allowed.
         stream, max_blocks: as for :func:`gather`.
 
     Raises:
@@ -80,7 +109,7 @@ def scatter(values: Any, ids: Any, table: Any, *, stream: Any = None, max_blocks
         :class:`Signal` tells).
     Cost: R rows over the link, the other way.
     """
-    _write(values, ids, table, add=False, stream=stream, max_blocks=max_blocks)
+    _write(values, ids, table, slots, add=False, stream=stream, max_blocks=max_blocks)
 
 
 def scatter_add(
@@ -99,7 +128,7 @@ def scatter_add(
         reading and writing, not by atomic operations.
     Cost: R rows over the link each way at once; integers wrap around.
     """
-    _write(values, ids, table, add=True, stream=stream, max_blocks=max_blocks)
+    _write(values, ids, table, None, add=True, stream=stream, max_blocks=max_blocks)
 
 
 def gather_retained(
@@ -185,8 +214,27 @@ def _width_of(rows: _core.Rows) -> tuple[int, int]:
     return item_bytes, rows.row_bytes // item_bytes
 
 
-def _write(values: Any, ids: Any, table: Any, *, add: bool, stream: Any, max_blocks: int) -> None:
+def _write(
+    values: Any, ids: Any, table: Any, slots: Any, *, add: bool, stream: Any, max_blocks: int
+) -> None:
     rows, layout, selection = _select(table, ids)
     item_bytes, width = _width_of(rows)
     parts = parts_of(values, layout, width=width, item_bytes=item_bytes, name="values")
-    move(rows, selection, parts, to_parts=False, add=add, stream=stream, max_blocks=max_blocks)
+    _check_slots(slots, selection)
+    move(
+        rows,
+        selection,
+        parts,
+        to_parts=False,
+        positions=slots,
+        add=add,
+        stream=stream,
+        max_blocks=max_blocks,
+    )
+
+
+def _check_slots(slots: Any, selection: Selection) -> None:
+    if slots is not None and count_of(slots, "slots") != selection.n:
+        raise ValueError(
+            f"slots must be one for each of the {selection.n} ids, got {count_of(slots, 'slots')}"
+        )
