@@ -245,6 +245,18 @@ void Rows::flush(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const 
   checks.throw_found(0, 0);
 }
 
+void Rows::wake(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const {
+  Job work = job(plan, rows, {}, nullptr);
+  // A flush that ends one step earlier.
+  for (std::size_t k = 0; k < tensors_.size(); ++k)
+    scratch().segments[k].after = plan.before(tensors_[k].group);
+  work.step = plan.step() - 1;
+  Checks checks(*this, rows, kNoIds);
+  run(work, pool,
+      [&](std::int64_t first, std::int64_t last) { return checks.are_ids(first, last); });
+  checks.throw_found(0, 0);
+}
+
 void Rows::lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Ids& pending,
                      const Gradients& grads, const std::vector<Matrix>& out,
                      ThreadPool& pool) const {

@@ -73,6 +73,10 @@ class Rows {
   /// Deferred: rows written as they are after the plan's step. Throws what check_ids does.
   void flush(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const;
 
+  /// Deferred: rows written as they are after the step before the plan's. Throws what check_ids
+  /// does.
+  void wake(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const;
+
   /// What update (rows of `pending`, gradients in its order) and flush (the others) will write,
   /// into `out`; nothing of this object is written. `steps` false: as stored, brought up to date.
   /// Throws what check_ids does; nothing has been written then.

@@ -66,6 +66,12 @@ Call BoundRows::flush(const std::shared_ptr<StepPlan>& plan, const py::object& r
       ids, {}, n_rows(), [=, tensors = rows_, pool = pool_] { tensors->flush(*plan, ids, *pool); }};
 }
 
+Call BoundRows::wake(const std::shared_ptr<StepPlan>& plan, const py::object& rows) const {
+  const Ids ids = ids_from(rows, "rows", n_rows());
+  return {
+      ids, {}, n_rows(), [=, tensors = rows_, pool = pool_] { tensors->wake(*plan, ids, *pool); }};
+}
+
 Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,
                           const py::object& pending, const py::object& grads,
                           const py::object& out) const {
@@ -114,6 +120,12 @@ void register_rows(py::module_& module) {
           "flush",
           [](const BoundRows& self, const Plan& plan, const py::object& rows) {
             run(self.flush(plan, rows));
+          },
+          py::arg("plan"), py::arg("rows"))
+      .def(
+          "wake",
+          [](const BoundRows& self, const Plan& plan, const py::object& rows) {
+            run(self.wake(plan, rows));
           },
           py::arg("plan"), py::arg("rows"))
       .def(

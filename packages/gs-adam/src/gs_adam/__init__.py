@@ -8,12 +8,14 @@ from gs_adam.plain import Schedule, flush_rows, update_rows
 
 if TYPE_CHECKING:
     from gs_adam.device import DeviceAdam
+    from gs_adam.device_rows import DeviceRows
     from gs_adam.host import HostAdam
     from gs_adam.worker import Worker
 
 __all__ = [
     "CudaError",
     "DeviceAdam",
+    "DeviceRows",
     "HostAdam",
     "Schedule",
     "Worker",
@@ -26,6 +28,7 @@ __all__ = [
 # These extend or serve torch's classes, and torch is imported only where it is used.
 _NEED_TORCH = {
     "DeviceAdam": "gs_adam.device",
+    "DeviceRows": "gs_adam.device_rows",
     "HostAdam": "gs_adam.host",
     "Worker": "gs_adam.worker",
 }

@@ -40,7 +40,7 @@ class Storage:
         self._state = state
         self._schedule = schedule
         self._sleeps = sleeps
-        self._skip_nonfinite = skip_nonfinite
+        self.skips_nonfinite = skip_nonfinite
         self._threads = threads
         self._known: list[torch.Tensor] = []
         self._places: list[Any] = []
@@ -132,14 +132,26 @@ class Storage:
 
     def _native(self, last_step: torch.Tensor | None) -> _core.Rows:
         states = [self._state()[param] for param in self._known]
+        exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
+        return self.native(self._known, exp_avg, exp_avg_sq, self._groups, last_step)
+
+    def native(
+        self,
+        params: list[Any],
+        exp_avg: list[Any],
+        exp_avg_sq: list[Any],
+        groups: list[int],
+        last_step: torch.Tensor | None,
+    ) -> _core.Rows:
+        """Native views of any tensors, updated as this optimizer's own are."""
         return _core.Rows(
-            self._known,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            self._groups,
+            params,
+            exp_avg,
+            exp_avg_sq,
+            groups,
             last_step,
             self._schedule,
-            self._skip_nonfinite,
+            self.skips_nonfinite,
             self._threads,
         )
 

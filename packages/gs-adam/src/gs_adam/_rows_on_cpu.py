@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that visit slots in host memory: updated by the host kernel itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gs_adam import _core
+from gs_adam._storage import Storage
+from gs_adam._tensors import as_native, place
+from gs_adam._visit import Visit
+
+
+class RowsOnCpu:
+    """Binds the columns of three tables as an optimizer's tensors.
+
+    Args:
+        storage: the optimizer's.
+        widths, groups: columns and group of each parameter.
+    """
+
+    def __init__(self, storage: Storage, widths: list[int], groups: list[int]) -> None:
+        self._storage = storage
+        self._widths = widths
+        self._groups = groups
+        self._places: list[Any] = []
+        self._rows: _core.Rows | None = None
+        # (C,) int32: of the slots of a call, the step that each row was last updated in.
+        self._marks = torch.zeros(0, dtype=torch.int32)
+
+    def wake(self, plan: _core.StepPlan, visit: Visit) -> None:
+        """Bring rows to the step before the plan's."""
+        rows = self._bound(visit)
+        order = _sorting(visit.slots)
+        self._mark(visit)
+        rows.wake(plan, visit.slots[order].numpy())
+        self._unmark(visit)
+
+    def update(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor) -> None:
+        """Take the plan's step."""
+        rows = self._bound(visit)
+        order = _sorting(visit.slots)
+        self._mark(visit)
+        rows.update(plan, visit.slots[order].numpy(), self._columns(grads[order]), 0)
+        self._unmark(visit)
+
+    def _bound(self, visit: Visit) -> _core.Rows:
+        places = [place(table) for table in visit[:3]]
+        sleeps = visit.last_step is not None
+        if self._rows is None or places != self._places:
+            if len(self._marks) != len(visit.param):
+                self._marks = torch.zeros(len(visit.param), dtype=torch.int32)
+            param, exp_avg, exp_avg_sq = (self._columns(table) for table in visit[:3])
+            marks = self._marks if sleeps else None
+            self._rows = self._storage.native(param, exp_avg, exp_avg_sq, self._groups, marks)
+            self._places = places
+        return self._rows
+
+    def _columns(self, table: torch.Tensor) -> list[Any]:
+        return [as_native(columns) for columns in table.detach().split(self._widths, dim=1)]
+
+    def _mark(self, visit: Visit) -> None:
+        if visit.last_step is not None and visit.ids is not None:
+            self._marks[visit.slots.long()] = visit.last_step[visit.ids.long()]
+
+    def _unmark(self, visit: Visit) -> None:
+        if visit.last_step is not None and visit.ids is not None:
+            visit.last_step[visit.ids.long()] = self._marks[visit.slots.long()]
+
+
+def _sorting(slots: torch.Tensor) -> Any:
+    """What indexes slots in order; those that are so already are not copied."""
+    return slice(None) if bool((slots[1:] > slots[:-1]).all()) else slots.argsort()

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a host optimizer that are updated on a device for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gs_adam import _core
+from gs_adam._rows_on_cpu import RowsOnCpu
+from gs_adam._visit import Visit
+from gs_adam.host import HostAdam
+
+
+class DeviceRows:
+    """Updates rows of a `HostAdam` in slots of device memory, by its rule and its schedule.
+
+    Rows of all parameters lie side by side in tables of C slots, W = sum of the parameters' widths
+    floats each, in the optimizer's order. Which row is in which slot, and whose values are the
+    truth, is the caller's affair: the host optimizer is not asked and need not be given the rows
+    in the steps that they take here. Where betas change while all its rows are awake, those that
+    visit must be awake as well.
+
+    Results are those of `HostAdam.update` and `HostAdam.flush` on the same rows: bit for bit on
+    the CPU. On CUDA every value goes through the operations of the AVX kernels in their order;
+    what leaves float32 on the way (replayed values, weight decay over sleeps longer than the
+    window) may round differently, so that a call differs by 2 ulp of the movement at most.
+    Non-finite gradients are not counted on CUDA.
+
+    Args:
+        adam: an optimizer with deferred or sparse semantics.
+        device: where the tables are, ``"cpu"`` or a CUDA device.
+
+    Raises:
+        ValueError: dense semantics, whose steps end on the host for all rows; ``skip_nonfinite``,
+            which would need a row's gradients before any of its values.
+
+    Cost: 28 bytes of memory traffic a value to update, 24 to wake, none for a row that is awake;
+        one kernel. On the CPU slots out of order are sorted first.
+    Asynchrony: on the device's current stream; never synchronises unless ``GS_CHECK_INDEX=1``.
+    """
+
+    def __init__(self, adam: HostAdam, device: Any) -> None:
+        if adam.semantics == "dense":
+            raise ValueError(
+                "adam must have deferred or sparse semantics, got dense, which updates rows that "
+                "a step is not given on the host"
+            )
+        if adam._storage.skips_nonfinite:
+            raise ValueError("adam must have skip_nonfinite=False, got True")
+        self._adam = adam
+        self._sleeps = adam.semantics == "deferred"
+        self._device = _indexed(torch.device(device))
+        params, groups = adam._params_and_groups()
+        self._widths = [param.shape[1:].numel() for param in params]
+        self._rows = RowsOnCpu(adam._storage, self._widths, groups)
+
+    def __repr__(self) -> str:
+        return f"DeviceRows(width={self.width}, device={self._device}, {self._adam.semantics})"
+
+    @property
+    def width(self) -> int:
+        """W."""
+        return sum(self._widths)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tables are."""
+        return self._device
+
+    @torch.no_grad()
+    def wake(
+        self,
+        param: torch.Tensor,
+        exp_avg: torch.Tensor,
+        exp_avg_sq: torch.Tensor,
+        slots: torch.Tensor,
+        last_step: torch.Tensor | None,
+        ids: torch.Tensor | None,
+        *,
+        step: int,
+    ) -> None:
+        """Bring rows to the step before an open one. Sparse: nothing.
+
+        Args:
+            param, exp_avg, exp_avg_sq: (C, W) float32 on the device, contiguous.
+            slots: (R,) int32 or int64 rows of these, distinct, in any order. Out of range or
+                repeated they are refused on the CPU; on CUDA they are trusted unless
+                ``GS_CHECK_INDEX=1``, and so are ``ids``.
+            last_step: (N,) int32 on the device: the step that each row was last updated in. That
+                of rows which sleep becomes ``step - 1``. Not read where semantics is sparse.
+            ids: (R,) int32 or int64 rows of ``last_step``, distinct, in the order of ``slots``.
+            step: what `HostAdam.begin_step` returned.
+
+        Raises:
+            TypeError, ValueError, IndexError: arguments of another dtype, shape, device or range; a
+                step not open. Nothing is changed.
+            CudaError: the launch failed, or this build has no CUDA.
+        """
+        plan = self._plan(step)
+        visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids)
+        if self._sleeps:
+            self._rows.wake(plan, visit)
+
+    @torch.no_grad()
+    def update(
+        self,
+        param: torch.Tensor,
+        exp_avg: torch.Tensor,
+        exp_avg_sq: torch.Tensor,
+        slots: torch.Tensor,
+        last_step: torch.Tensor | None,
+        ids: torch.Tensor | None,
+        grads: torch.Tensor,
+        *,
+        step: int,
+    ) -> None:
+        """Bring rows to the step before an open one and take it.
+
+        Args:
+            param, exp_avg, exp_avg_sq, slots, last_step, ids, step: as for `wake`; ``last_step``
+                of the rows becomes ``step``.
+            grads: (R, W) float32 on the device in the order of ``slots``, rows contiguous.
+
+        Raises:
+            TypeError, ValueError, IndexError, CudaError: as `wake`; a row updated twice in the step
+                (checked as ids are).
+        """
+        plan = self._plan(step)
+        visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids)
+        visit.check_step(grads, step)
+        self._rows.update(plan, visit, grads)
+
+    def _plan(self, step: int) -> _core.StepPlan:
+        with self._adam._lock:
+            return self._adam._opened(step)
+
+    def _visit(
+        self,
+        param: torch.Tensor,
+        exp_avg: torch.Tensor,
+        exp_avg_sq: torch.Tensor,
+        slots: torch.Tensor,
+        last_step: torch.Tensor | None,
+        ids: torch.Tensor | None,
+    ) -> Visit:
+        if not self._sleeps:
+            last_step = ids = None
+        elif last_step is None or ids is None:
+            name = "last_step" if last_step is None else "ids"
+            raise ValueError(f"{name} must be given where rows sleep, got None")
+        visit = Visit(param, exp_avg, exp_avg_sq, slots, last_step, ids)
+        visit.check(self.width, self._device)
+        return visit
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """The device as tensors name it."""
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be the CPU or a CUDA device, got {device}")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
