@@ -118,11 +118,17 @@ def step_dense(model, ids, gradients):
     model.optimizer.step()
 
 
+def k_of(rows):
+    """The width of shN; no row that sleeps is read."""
+    nothing = torch.arange(0, device=getattr(rows, "device", "cpu"))
+    return rows.read("shN", nothing).shape[1]
+
+
 def train(models, n_steps, seed, *, share=0.3):
     """Steps in which few rows have gradients; the others sleep or get the zero-gradient update."""
     for i in range(n_steps):
         ids = some_ids(models[0].n_rows, seed + i, share)
-        gradients = make_rows(len(ids), seed + i, models[0].read("shN", ids[:0]).shape[1])
+        gradients = make_rows(len(ids), seed + i, k_of(models[0]))
         for model in models:
             if isinstance(model, HostRows):
                 step_host(model, ids, gradients)
@@ -154,7 +160,7 @@ def assert_close(got, reference):
 def edit(rows, operation, seed):
     """The same random edit of whatever has row operations."""
     generator = torch.Generator().manual_seed(seed)
-    n, k = rows.n_rows, rows.read("shN", torch.arange(0)).shape[1]
+    n, k = rows.n_rows, k_of(rows)
     ids = some_ids(n, seed, 0.5, dtype=[torch.int32, torch.int64][seed % 2])
     if operation == "append":
         rows.append(make_rows(seed % 5, seed, k))

@@ -13,6 +13,7 @@ from gs_train.rows import NAMES
 SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
 OPTIONS = {"betas": (0.9, 0.999), "eps": 1e-15}
 RATES = {name: 0.01 * (1 + i) for i, name in enumerate(NAMES)}
+K_OF = {0: 0, 1: 3}
 
 
 def make_rows(n, seed=0, k=3):
@@ -45,7 +46,7 @@ def train(models, n_steps, seed):
     for i in range(n_steps):
         generator = torch.Generator().manual_seed(seed + i)
         ids = (torch.rand(models[0].n_rows, generator=generator) < 0.2).nonzero().flatten()
-        gradients = make_rows(len(ids), seed + i, models[0].read("shN", ids[:0]).shape[1])
+        gradients = make_rows(len(ids), seed + i, K_OF[models[0].sh_degree])
         for model in models:
             if isinstance(model, OffloadedGaussians):
                 host = [gradients[name] for name in APPEARANCE]
@@ -63,7 +64,7 @@ def train(models, n_steps, seed):
 
 
 def edit(model, operation, seed):
-    n, k, device = model.n_rows, {0: 0, 1: 3}[model.sh_degree], model.device
+    n, k, device = model.n_rows, K_OF[model.sh_degree], model.device
     generator = torch.Generator().manual_seed(seed)
     ids = (torch.rand(n, generator=generator) < 0.5).nonzero().flatten().to(device)
     if operation == "append":
