@@ -118,15 +118,18 @@ def test_row_buffers_are_those_of_the_kind_of_retention() -> None:
     assert need(PRESETS["clm"], WORK).device["returning gradients"] == 192 * 2e5
 
 
-def test_rendering_is_counted_at_the_fuller_of_two_moments() -> None:
-    few = replace(SEEN, intersections=1.0)
-    many = replace(SEEN, intersections=1e9)
-    # 59 + 2 x 48 + 53 floats a row, 72 bytes a pixel, 12 bytes an intersection.
-    expected = 4 * 208 * 250_000 + 72 * 1920 * 1080 + 12
-    assert need(PRESETS["none"], WORK.with_batch(few)).device["rendering"] == expected
-    # 59 + 48 + 30 floats a row, 24 bytes an intersection.
-    expected = 4 * 137 * 250_000 + 24 * 10**9
-    assert need(PRESETS["none"], WORK.with_batch(many)).device["rendering"] == expected
+def test_rendering_is_counted_at_the_fullest_of_three_moments() -> None:
+    def counted(width: int, height: int, intersections: int) -> int:
+        work = WORK.with_batch(replace(SEEN, intersections=intersections))
+        work = replace(work, width=width, height=height)
+        return need(PRESETS["none"], work).device["rendering"]
+
+    # 59 + 48 + 23 floats a row, 4 bytes an intersection, 68 a pixel.
+    assert counted(1920, 1080, 1) == 4 * 130 * 250_000 + 4 + 68 * 1920 * 1080
+    # 59 + 2 x 48 + 36 floats a row, 16 bytes a pixel.
+    assert counted(192, 108, 1) == 4 * 191 * 250_000 + 16 * 192 * 108
+    # 59 + 48 + 26 floats a row, 24 bytes an intersection.
+    assert counted(1920, 1080, 10**9) == 4 * 133 * 250_000 + 24 * 10**9
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
@@ -368,7 +371,7 @@ def test_auto_stays_on_the_device_while_the_scene_fits() -> None:
     config = _config(cap=WORK.n_rows)
     chosen = choose(config, WORK, Caps(full, 10**15))
     assert chosen.preset.name == "none"
-    assert chosen.reason.startswith("all of it fits on the device (9.3 GiB for 10,000,000")
+    assert chosen.reason.startswith("all of it fits on the device (9.2 GiB for 10,000,000")
     chosen = choose(config, WORK, Caps(full - 1, 10**15))
     assert chosen.preset.name == "best"
     assert chosen.need.device_bytes < full

@@ -2,7 +2,8 @@
 """Bytes that a preset needs on the device, page-locked and in other host memory: counted before.
 
 Everything that grows with N is exact: it is the size of tensors that exist. What rendering one view
-needs follows from the tensors that gsplat's autograd keeps, at the fuller of two moments.
+needs follows from the tensors that gsplat's autograd and the fused loss keep, at the fullest of
+three moments.
 """
 
 from __future__ import annotations
@@ -33,8 +34,19 @@ _FLOAT = 4
 _STAGED_IMAGES = 3
 _REORDER = 72  # bytes a row: a slab of 64 bytes, and the order
 _MORTON = 40  # codes, two workspaces of the sort, its values and indices
-_PIXEL = 72  # image, alpha, last id, three maps a channel of the SSIM, two gradients
-_SORT, _SORTED = 24, 12  # bytes an intersection: while sorting, and after
+_SLOT = 8  # bytes a row: where torch finds it, in 64 bits
+
+# Floats a row beside its attributes, when it has been projected: activations 4, radii 2, centre 2,
+# depth, conic 3, compensation 2, direction 3, colours before and after clamping 6; while its tiles
+# are counted, their number and 64 bits of a running sum.
+_PROJECTED, _COUNTED = 23, 3
+# In the backward pass, when the harmonics have theirs: the above but one of the colours 20, and
+# gradients: centre 2, the same retained 2 and absolute 2, conic 3, opacity, colours 3, direction 3.
+_RETURNED = 36
+
+_SORTING, _SORTED = 24, 4  # bytes an intersection: key and id, both twice; the id in its place
+_IMAGE, _DRAWN = 16, 20  # bytes a pixel: colours and alpha; with the last id
+_LOSS = 48  # bytes a pixel: three maps a channel of the SSIM, the gradient
 
 
 @dataclass(frozen=True)
@@ -152,7 +164,8 @@ def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
     if is_split:
         # Re-ordering the rows happens when nothing is rendered; elsewhere it fits into what the
         # gradients leave.
-        device["rendering"] = max(device["rendering"], (_MORTON + 16) * n)
+        drawing = device["rendering"] + _SLOT * room.rows
+        device["rendering"] = max(drawing, (_MORTON + 16) * n)
         pageable["re-ordering"] = _REORDER * n
     pinned["photographs"] = _STAGED_IMAGES * image
     pageable["photographs"] = work.image_cache
@@ -174,22 +187,20 @@ def largest_n(preset: Preset, work: Workload, fits: Callable[[Workload], bool]) 
 
 
 def _rendering_bytes(work: Workload, room: Room) -> int:
-    """One microbatch, at the fuller of two moments: sorting intersections, and the gradient of the
-    colours."""
+    """One microbatch, at the fullest of three moments: sorting intersections, the gradient of the
+    image, and the gradient of the colours."""
     rows, width = room.rows, GEOMETRY + work.appearance
     # A microbatch of fewer rows is a crop, which has fewer intersections; its projection covers
     # all of its rows.
     share = rows / work.most.largest if work.most.largest > rows else 1.0
     intersections = math.ceil(work.most.intersections * share)
-    # Leaves, joined harmonics, activations, splats and 64-bit ids.
-    sorting = _FLOAT * rows * (width + work.appearance + 30) + _SORT * intersections
-    # Leaves, gradients of joined and of single harmonics, of splats and geometry, and ids.
-    colours = (
-        _FLOAT * rows * (width + 2 * work.appearance + 53)
-        + _SORTED * intersections
-        + _PIXEL * work.pixels
-    )
-    return max(sorting, colours)
+    # Leaves, and the harmonics once more, joined.
+    projected = width + work.appearance + _PROJECTED
+    sorting = _FLOAT * rows * (projected + _COUNTED) + _SORTING * intersections
+    image = _FLOAT * rows * projected + _SORTED * intersections + (_DRAWN + _LOSS) * work.pixels
+    # Leaves, joined harmonics and their gradient.
+    colours = _FLOAT * rows * (width + 2 * work.appearance + _RETURNED) + _IMAGE * work.pixels
+    return max(sorting, image, colours)
 
 
 def _culling_bytes(preset: Preset, work: Workload) -> int:
