@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import itertools
 import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +22,27 @@ import gs_adam
 import gs_cull
 import gs_pinned
 from gs_train.atomic import replacing
+from gs_train.engine.budget import GEOMETRY
+from gs_train.engine.caps import available_host_bytes
 from gs_train.errors import InputError
+from gs_train.gaussians import Gaussians
 from gs_train.loss import Crop, photometric_loss
 from gs_train.renderers import Renderer, Rows, View
 
-_REPEATS = 3
 _WIDTH = 48  # floats of a row: the appearance of one Gaussian
 _SHARE = 0.05  # of the rows that sparse measurements touch
+_ROUNDS = 4  # choices of these rows that take turns, so that no cache holds them all
+_RENDERED_BYTES = 4096  # of device memory for each row that is rendered, generously
+_LEAST_CULL_S = 1e-13  # for each row: what is less cannot be told from nothing
+
+# What is timed is far larger than any cache, where there is memory for it.
 _TABLE_BYTES = {"cuda": 768 << 20, "cpu": 96 << 20}
+_TABLE_SHARE = 1 / 8  # of the memory that is free, at most
 _RENDERED_ROWS = {"cuda": 2_000_000, "cpu": 20_000}
+
+# Calls follow one another for so long that waiting for the last does not count; the shortest of
+# several such samples is the least disturbed one.
+_SAMPLE_S, _SAMPLES_S, _LEAST_SAMPLES = 5e-3, 0.1, 3
 
 
 @dataclass(frozen=True)
@@ -42,9 +57,9 @@ class Rates:
         device_adam: dense Adam on the device, 24 bytes a value.
         host_adam: Adam on all host rows without gradients, 24 bytes a value.
         host_rows: Adam on sorted host rows, one in twenty, 28 bytes a value.
-        cull_rows: rows a second that one view is culled at.
-        view_s: seconds that a view costs whatever it sees: rendering, loss and both backward.
-        row_s: seconds more for each row that it sees.
+        cull_rows: rows a second more that one view is culled from.
+        view_s: seconds that a view costs whatever it sees: culling, rendering, loss, backward.
+        row_s: seconds more for each row that it sees: these, reading it and adding its gradient.
     """
 
     device: str
@@ -95,36 +110,46 @@ class Rates:
 def measure_rates(renderer: Renderer, rows: Rows, view: View, *, n_visible: int) -> Rates:
     """Measure, in a few seconds (ten more where the CPU renderer compiles).
 
+    On a machine where others work at the same time, the rates are those that they leave.
+
     Args:
         renderer: whose device and speed count.
         rows: the six attributes of some rows that ``view`` sees, on the renderer's device.
         view: to render.
         n_visible: rows that a view of the scene to predict sees; ``rows`` are repeated, smaller,
-            to be as many, up to two million (20 thousand on the CPU).
+            to be as many, up to two million (20 thousand on the CPU) and what memory is free for.
+
+    Cost: on a GPU about 1.5 GiB of device memory, or what rendering takes, and 2.3 GiB of host
+        memory; less where less is free. All of it is given back.
     """
     device = renderer.device
     to_device, to_host, both, gather = _link(device)
     host_adam, host_rows = _host_adam(device)
+    device_adam = _device_adam(device)
+    cull_s, cull_row_s = _culling(renderer, rows, view)
     view_s, row_s = _rendering(renderer, rows, view, n_visible)
+    gc.collect()  # optimizers and what they are made of refer to one another
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     return Rates(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         to_device=to_device,
         to_host=to_host,
         both=both,
         gather=gather,
-        device_adam=_device_adam(device),
+        device_adam=device_adam,
         host_adam=host_adam,
         host_rows=host_rows,
-        cull_rows=_culling(renderer, rows, view),
-        view_s=view_s,
+        cull_rows=1 / max(cull_row_s, _LEAST_CULL_S),
+        view_s=cull_s + view_s,
         row_s=row_s,
     )
 
 
 def _link(device: torch.device) -> tuple[float, float, float, float]:
     """Bytes a second to the device, to the host, both at once, and of gathered rows."""
-    n = _TABLE_BYTES[device.type] // (4 * _WIDTH)
-    n_moved = int(n * _SHARE) * 2
+    n = _table_rows(device, 4 * _WIDTH)
+    n_moved = n // 4
     ids = _some_rows(n).to(device)
     up, down = _stream(device), _stream(device)
     with gs_pinned.Table(n, _WIDTH) as table, gs_pinned.Table(n_moved, _WIDTH) as back:
@@ -145,96 +170,123 @@ def _link(device: torch.device) -> tuple[float, float, float, float]:
             send()
             fetch()
 
+        def gather() -> None:
+            gs_pinned.gather(table, ids, gathered)
+
         size = 4.0 * source.numel()
-        rates = [size / _seconds(work, device) for work in (send, fetch, exchange)]
-        gather = (
-            4.0
-            * gathered.numel()
-            / _seconds(lambda: gs_pinned.gather(table, ids, gathered), device)
+        return (
+            size / _seconds(send, device),
+            size / _seconds(fetch, device),
+            size / _seconds(exchange, device),
+            4.0 * gathered.numel() / _seconds(gather, device),
         )
-    return rates[0], rates[1], rates[2], gather
 
 
 def _host_adam(device: torch.device) -> tuple[float, float]:
     """Bytes a second of rows without gradients, all of them, and of sorted rows with."""
-    n = _TABLE_BYTES[device.type] // (4 * _WIDTH) // 3
-    ids = _some_rows(n)
-    gradients = [torch.full((len(ids), _WIDTH), 1e-3)]
-    rates = []
-    for semantics in ("dense", "sparse"):
-        values = torch.nn.Parameter(torch.zeros(n, _WIDTH))
-        optimizer = gs_adam.HostAdam([values], lr=1e-3, semantics=semantics)
+    n = _table_rows(device, 4 * _WIDTH)
+    rounds = [_some_rows(n, seed) for seed in range(_ROUNDS)]
+    n_updated = sum(map(len, rounds)) / _ROUNDS
+    turns = itertools.cycle(rounds)
+    gradients = torch.full((max(map(len, rounds)), _WIDTH), 1e-3)
+    # In large pages, as the engine's are. Moments of zero might cost less than others.
+    values, *moments = (gs_pinned.Table(n, _WIDTH, pinned=False).torch() for _ in range(3))
+    state = {"exp_avg": [moments[0].fill_(1.0)], "exp_avg_sq": [moments[1].fill_(1.0)]}
+    dense = gs_adam.HostAdam([values], lr=1e-3, semantics="dense", state=state)
+    sparse = gs_adam.HostAdam([values], lr=1e-3, semantics="sparse", state=state)
 
-        def step(optimizer: gs_adam.HostAdam = optimizer, semantics: str = semantics) -> None:
-            number = optimizer.begin_step()
-            if semantics == "sparse":
-                optimizer.update(ids, gradients, step=number)
-            optimizer.end_step(number)
+    def update_none() -> None:
+        dense.end_step(dense.begin_step())
 
-        size = 24.0 * values.numel() if semantics == "dense" else 28.0 * gradients[0].numel()
-        rates.append(size / _seconds(step, torch.device("cpu")))
-    return rates[0], rates[1]
+    def update_some() -> None:
+        ids = next(turns)
+        step = sparse.begin_step()
+        sparse.update(ids, [gradients[: len(ids)]], step=step)
+        sparse.end_step(step)
+
+    host = torch.device("cpu")
+    return (
+        24.0 * n * _WIDTH / _seconds(update_none, host),
+        28.0 * n_updated * _WIDTH / _seconds(update_some, host),
+    )
 
 
 def _device_adam(device: torch.device) -> float:
-    n = _TABLE_BYTES[device.type] // (4 * _WIDTH)
+    """Bytes a second of dense Adam on geometry."""
+    n = _table_rows(device, 3 * 4 * GEOMETRY)  # values and moments
     params = [torch.nn.Parameter(torch.zeros(n, width, device=device)) for width in (3, 3, 4, 1)]
     ids = _some_rows(n).to(device)
     gradients = [torch.full((len(ids), *p.shape[1:]), 1e-3, device=device) for p in params]
     optimizer = gs_adam.DeviceAdam(params, lr=1e-3)
+    optimizer.step(ids, gradients)
+    for state in optimizer.state.values():  # moments of zero might cost less than others
+        state["exp_avg"].fill_(1.0)
+        state["exp_avg_sq"].fill_(1.0)
     seconds = _seconds(lambda: optimizer.step(ids, gradients), device)
-    return 24.0 * sum(p.numel() for p in params) / seconds
+    return 24.0 * n * GEOMETRY / seconds
 
 
-def _culling(renderer: Renderer, rows: Rows, view: View) -> float:
-    """Rows a second, of rows most of which the view does not see."""
-    n = _TABLE_BYTES[renderer.device.type] // (4 * _WIDTH)
-    repeat = -(-n // len(rows["means"]))
-    geometry = {
-        name: rows[name].repeat(repeat, *[1] * (rows[name].ndim - 1))[:n].contiguous()
-        for name in ("means", "scales", "quats", "opacities")
-    }
-    away = torch.ones(n, dtype=torch.bool, device=renderer.device)
-    away[:: round(1 / _SHARE)] = False
-    geometry["means"][away] -= 1e3 * view.viewmat[2, :3]  # behind the camera
+def _culling(renderer: Renderer, rows: Rows, view: View) -> tuple[float, float]:
+    """Seconds of culling a view, and of each row more, most of which the view does not see."""
+    most = max(_table_rows(renderer.device, 4 * GEOMETRY), 8)
 
-    def cull() -> None:
-        gs_cull.cull(
-            geometry["means"],
-            geometry["scales"],
-            geometry["quats"],
-            view.viewmat[None],
-            view.K[None],
-            view.width,
-            view.height,
-            opacities=geometry["opacities"],
-            **renderer.options._asdict(),
-        )
+    def seconds(n: int) -> float:
+        at = torch.arange(n, device=renderer.device) % len(rows["means"])
+        geometry = {name: rows[name][at] for name in ("means", "scales", "quats", "opacities")}
+        away = torch.ones(n, dtype=torch.bool, device=renderer.device)
+        away[:: round(1 / _SHARE)] = False
+        geometry["means"][away] -= 1e3 * view.viewmat[2, :3]  # behind the camera
 
-    return n / _seconds(cull, renderer.device)
+        def cull() -> None:
+            gs_cull.cull(
+                geometry["means"],
+                geometry["scales"],
+                geometry["quats"],
+                view.viewmat[None],
+                view.K[None],
+                view.width,
+                view.height,
+                opacities=geometry["opacities"],
+                **renderer.options._asdict(),
+            )
+
+        return _seconds(cull, renderer.device)
+
+    return _line(seconds, most // 4, most)
 
 
 def _rendering(renderer: Renderer, rows: Rows, view: View, n_visible: int) -> tuple[float, float]:
-    """Seconds of a view, and of each row more, from two numbers of rows."""
-    most = min(max(n_visible, 8), _RENDERED_ROWS[renderer.device.type])
-    few = max(most // 4, 2)
-    truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=renderer.device)
+    """Seconds of a view, and of each row more, as a step spends them on rows that it has found."""
+    device = renderer.device
+    room = min(_RENDERED_ROWS[device.type], _free_bytes(device) // _RENDERED_BYTES)
+    most = max(min(n_visible, room), 8)
+    truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=device)
 
     def seconds(n: int) -> float:
-        some = _repeated(rows, n)
-        return _seconds(lambda: _render(renderer, some, view, truth), renderer.device)
+        model = Gaussians(_repeated(rows, n), device=device, make_optimizer=_no_optimizer)
+        ids = torch.arange(n, device=device)
 
+        def draw() -> None:
+            leaves = model.leaves(ids)
+            splats = renderer.project(leaves, view, sh_degree=model.sh_degree)
+            image, _ = renderer.rasterize(splats)
+            photometric_loss(image, truth, Crop(view, view.rect), 0.2).backward()
+            model.add_gradients(ids, leaves)
+
+        return _seconds(draw, device)
+
+    return _line(seconds, most // 4, most)
+
+
+def _no_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, lr=0.0)
+
+
+def _line(seconds: Callable[[int], float], few: int, most: int) -> tuple[float, float]:
+    """What no row costs and what each does, from the seconds of two numbers of rows."""
     short, long = seconds(few), seconds(most)
-    row_s = max(0.0, (long - short) / (most - few))
-    return max(0.0, long - row_s * most), row_s
-
-
-def _render(renderer: Renderer, rows: Rows, view: View, truth: Tensor) -> None:
-    leaves = {name: values.detach().requires_grad_() for name, values in rows.items()}
-    degree = math.isqrt(rows["shN"].shape[1] + 1) - 1
-    splats = renderer.project(leaves, view, sh_degree=degree)
-    image, _ = renderer.rasterize(splats)
-    photometric_loss(image, truth, Crop(view, view.rect), 0.2).backward()
+    each = max(0.0, (long - short) / (most - few))
+    return max(0.0, long - each * most), each
 
 
 def _repeated(rows: Rows, n: int) -> dict[str, Tensor]:
@@ -247,31 +299,50 @@ def _repeated(rows: Rows, n: int) -> dict[str, Tensor]:
     at = torch.arange(n, device=rows["means"].device) % n_given
     repeated = {name: values[at] for name, values in rows.items()}
     # The golden ratio spreads a row's copies evenly, and takes no random numbers.
-    turn = (torch.arange(n, device=at.device) * 0.6180339887) % 1.0
+    count = torch.arange(n, dtype=torch.float64, device=at.device)
+    turn = ((count * 0.6180339887) % 1.0).float()
     angles = 2 * math.pi * turn[:, None] + torch.tensor([0.0, 2.1, 4.2], device=at.device)
     repeated["means"] = repeated["means"] + torch.exp(repeated["scales"]) * torch.cos(angles)
     repeated["scales"] = repeated["scales"] - 0.5 * math.log(n / n_given)
     return repeated
 
 
-def _some_rows(n: int) -> Tensor:
+def _some_rows(n: int, seed: int = 0) -> Tensor:
     """Sorted ids of about one row in twenty, in no pattern."""
-    chosen = np.random.default_rng(0).random(n) < _SHARE
+    chosen = np.random.default_rng(seed).random(n) < _SHARE
     return torch.from_numpy(np.flatnonzero(chosen).astype(np.int32))
 
 
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The shortest of several runs after one that warms up."""
+def _table_rows(device: torch.device, row_bytes: int) -> int:
+    """Rows of a table that no cache holds, as far as memory is free for it."""
+    free = min(_free_bytes(device), available_host_bytes())
+    return min(_TABLE_BYTES[device.type], int(free * _TABLE_SHARE)) // row_bytes
 
-    def timed() -> float:
+
+def _free_bytes(device: torch.device) -> int:
+    """Memory that tensors can have there."""
+    if device.type != "cuda":
+        return available_host_bytes()
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of a call among many that follow one another, after some that warm up."""
+
+    def each_of(n_calls: int) -> float:
         _finish(device)
         start = time.perf_counter()
-        work()
+        for _ in range(n_calls):
+            work()
         _finish(device)
-        return time.perf_counter() - start
+        return max((time.perf_counter() - start) / n_calls, 1e-9)
 
-    timed()
-    return max(min(timed() for _ in range(_REPEATS)), 1e-9)
+    each_of(1)  # compiles, loads libraries, takes memory
+    once = each_of(1)
+    n_calls = math.ceil(_SAMPLE_S / once)
+    n_samples = max(_LEAST_SAMPLES, int(_SAMPLES_S / (n_calls * once)))
+    return min(each_of(n_calls) for _ in range(n_samples))
 
 
 def _finish(device: torch.device) -> None:
