@@ -47,6 +47,7 @@ def variants(n_views: int) -> tuple[dict[str, Callable[[], gs_cull.Visibility]],
     return found, arguments
 
 
+@pytest.mark.asynchrony
 @pytest.mark.parametrize("n_views", [1, 40])
 def test_a_call_waits_for_its_own_stream_only(n_views: int) -> None:
     calls, _ = variants(n_views)
