@@ -329,4 +329,4 @@ def test_the_cap_on_device_memory_is_a_hard_one(tiny_capture: Path) -> None:
         with pytest.raises(InputError, match="--device-memory must be at most the"):
             cap_device_memory(too_much, device)
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.set_per_process_memory_fraction(1.0)

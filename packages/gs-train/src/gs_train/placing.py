@@ -131,9 +131,11 @@ def cap_device_memory(config: FitConfig, device: torch.device) -> None:
     wanted = config.bytes_of("device_memory")
     if wanted is None or device.type != "cuda":
         return
-    total = torch.cuda.get_device_properties(device).total_memory
+    # Setting a limit, unlike asking for one, takes no device without an index.
+    index = torch.cuda.current_device() if device.index is None else device.index
+    total = torch.cuda.get_device_properties(index).total_memory
     if wanted > total:
         raise InputError(
             f"--device-memory must be at most the {total:,} bytes that {device} has, got {wanted:,}"
         )
-    torch.cuda.set_per_process_memory_fraction(wanted / total, device)
+    torch.cuda.set_per_process_memory_fraction(wanted / total, index)
