@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gs_train.engine import loads, pipeline, stores
+from gs_train.engine import loads, stores, streaming
 from gs_train.renderers import RenderOptions, Rows, Splats, View
 from gs_train.renderers.protocol import Rect
 from gs_train.rows import NAMES
@@ -43,7 +43,7 @@ def small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings that are full now and then, of pieces smaller than a view's rows."""
     monkeypatch.setattr(loads, "CHUNK_BYTES", 24 << 10)
     monkeypatch.setattr(stores, "CHUNK_BYTES", 24 << 10)
-    monkeypatch.setattr(pipeline, "_RING_BYTES", 64 << 10)
+    monkeypatch.setattr(streaming, "_RING_BYTES", 64 << 10)
 
 
 class Script:

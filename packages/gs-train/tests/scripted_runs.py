@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig, mcmc
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.gaussians import Gaussians
 from gs_train.renderers import Splats, View
@@ -154,7 +155,7 @@ def run(
     batch_size: int,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    most_rows: int | None = None,
+    limits: Limits = UNLIMITED,
     seen: Seen | None = None,
     hints: Sequence[Sequence[int]] | None = None,
 ) -> Outcome:
@@ -168,7 +169,7 @@ def run(
         renderer=renderer,
         extent=EXTENT,
         preset=PRESETS[preset],
-        most_rows=most_rows,
+        limits=limits,
     )
     if seen is not None:
         watch(trainer, seen)

@@ -14,7 +14,8 @@ from torch import Tensor
 from watchdog import within
 
 import gs_order
-from gs_train.engine import pipeline
+from gs_train.engine import preparing
+from gs_train.engine.limits import Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.rows import NAMES
 
@@ -33,7 +34,7 @@ def most(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
             counted[kind] = max(counted[kind], int(made.counts[kind].max()))
         return made
 
-    monkeypatch.setattr(pipeline.gs_order, "plan", plan)
+    monkeypatch.setattr(preparing.gs_order, "plan", plan)
     return counted
 
 
@@ -59,12 +60,13 @@ def test_every_preset_does_what_torch_adam_does(
     assert len(set(theirs.counts)) > 2, "densification must have happened"
     assert len(naive.orders) > 2
     _check_same(naive, theirs)
-    for preset in ("clm", "gs-scale", "best"):
+    for preset, residents in (("clm", None), ("gs-scale", None), ("best", 0), ("best", 1000)):
         if PRESETS[preset].single_view and batch_size > 1:
             continue
         seen = Seen()
         cut = 440 if preset in ("clm", "best") and batch_size > 1 else None
-        ours = run(preset, strategy, batch_size, monkeypatch, most_rows=cut, seen=seen)
+        limits = Limits(rows=cut, residents=residents)
+        ours = run(preset, strategy, batch_size, monkeypatch, limits=limits, seen=seen)
         _check_same(ours, theirs)
         _check_what_happened(
             preset, strategy, batch_size, seen, is_cut=preset == "gs-scale" or bool(cut)

@@ -16,6 +16,7 @@ from torch import Tensor
 from watchdog import within
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.renderers import View
 from gs_train.renderers.protocol import Rect
@@ -34,7 +35,7 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     small_rings(monkeypatch)
 
 
-def _trainer(preset: str, batch_size: int = 1, *, most_rows: int | None = None) -> Trainer:
+def _trainer(preset: str, batch_size: int = 1, *, limits: Limits = UNLIMITED) -> Trainer:
     config = dataclasses.replace(
         scripted_config("adc", batch_size), sh_degree=1, sh_every=1, mem_limit=0.2
     )
@@ -44,7 +45,7 @@ def _trainer(preset: str, batch_size: int = 1, *, most_rows: int | None = None) 
         renderer=ScriptedRenderer(SCRIPT),
         extent=EXTENT,
         preset=PRESETS[preset],
-        most_rows=most_rows,
+        limits=limits,
     )
 
 
@@ -83,7 +84,7 @@ def _close(trainer: Trainer) -> None:
 @pytest.mark.parametrize("preset", SPLIT)
 @within(60)
 def test_an_exception_in_the_worker_surfaces_at_the_next_step(preset: str) -> None:
-    trainer = _trainer(preset)
+    trainer = _trainer(preset, limits=Limits(residents=0))
     for k in range(3):
         _step(trainer, [VIEWS[k]])
 
@@ -101,7 +102,7 @@ def test_an_exception_in_the_worker_surfaces_at_the_next_step(preset: str) -> No
 @pytest.mark.parametrize("preset", SPLIT)
 @within(60)
 def test_an_exception_in_the_worker_in_the_middle_of_a_batch_surfaces(preset: str) -> None:
-    trainer = _trainer(preset, 4)
+    trainer = _trainer(preset, 4, limits=Limits(residents=0))
     batch = [VIEWS[k] for k in (3, 5, 7, 9)]
     _step(trainer, batch)
     drawn = []
@@ -208,7 +209,7 @@ def test_views_of_nothing_and_of_everything_train_as_they_do_on_the_device(prese
         [ALL, ALL],
         [VIEWS[4], VIEWS[NOTHING]],
     ]
-    ours, theirs = _trainer(preset, 2, most_rows=1200), _trainer("none", 2)
+    ours, theirs = _trainer(preset, 2, limits=Limits(rows=1200)), _trainer("none", 2)
     for k, batch in enumerate(batches):
         for trainer in (ours, theirs):
             _step(trainer, batch, batches[(k + 1) % len(batches)])

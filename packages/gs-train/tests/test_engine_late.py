@@ -15,7 +15,8 @@ from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
 from watchdog import within
 
-from gs_train.engine import pipeline
+from gs_train.engine import streaming
+from gs_train.engine.limits import Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.rows import NAMES
 from gs_train.trainer import Trainer
@@ -71,6 +72,7 @@ def _run(preset: str, batch_size: int, *, is_late: bool) -> tuple[dict[str, Tens
         renderer=ScriptedRenderer(SCRIPT),
         extent=EXTENT,
         preset=PRESETS[preset],
+        limits=Limits(residents=0),
     )
     late = Late(trainer) if is_late else None
     steps = drive(STEPS, batch_size)
@@ -94,7 +96,7 @@ def test_rows_are_read_only_after_the_updates_that_they_need(
     preset: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_rings(monkeypatch)
-    monkeypatch.setattr(pipeline, "_RING_BYTES", 4 << 20)  # a full ring waits for updates
+    monkeypatch.setattr(streaming, "_RING_BYTES", 4 << 20)  # a full ring waits for updates
     prompt, loaded, _ = _run(preset, batch_size, is_late=False)
     late, loaded_late, held = _run(preset, batch_size, is_late=True)
     assert held > 0, "updates must have been waited for"

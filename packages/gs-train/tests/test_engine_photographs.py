@@ -28,7 +28,8 @@ from watchdog import within
 import gs_cull
 from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.engine import pipeline
+from gs_train.engine import preparing
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.renderers import Splats
 from gs_train.rows import NAMES
@@ -44,14 +45,14 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     small_rings(monkeypatch)
 
 
-def _trainer(config: FitConfig, preset: str, *, most_rows: int | None = None) -> Trainer:
+def _trainer(config: FitConfig, preset: str, *, limits: Limits = UNLIMITED) -> Trainer:
     return Trainer(
         config,
         first_rows(),
         renderer=renderer(),
         extent=EXTENT,
         preset=PRESETS[preset],
-        most_rows=most_rows,
+        limits=limits,
     )
 
 
@@ -90,7 +91,7 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(batch_size:
                 renderer=renderer(),
                 extent=EXTENT,
                 preset=PRESETS[preset],
-                most_rows=150,
+                limits=Limits(rows=150),
             )
             train(trainer, steps[: point + 1])
             if PRESETS[preset].placement == "split":
@@ -205,6 +206,6 @@ def test_batches_found_early_miss_no_row_that_moves_into_view(
     missed, surplus = _missed_and_surplus(preset)
     assert missed == 0
     assert surplus > 0, "batches must have been found early"
-    monkeypatch.setattr(pipeline, "largest_move", lambda *_: gs_cull.Inflate())
+    monkeypatch.setattr(preparing, "largest_move", lambda *_: gs_cull.Inflate())
     missed, _ = _missed_and_surplus(preset)
     assert missed > 0, "rows must have moved into view"

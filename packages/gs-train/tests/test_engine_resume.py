@@ -14,6 +14,7 @@ from torch import Tensor
 from watchdog import within
 
 from gs_train.config import FitConfig
+from gs_train.engine.limits import Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.rows import NAMES
 from gs_train.schedule import LearningRates
@@ -23,7 +24,7 @@ STEPS, MIDDLE = 32, 19
 ROWS = signed(street_rows(4000, sh_degree=2))
 VIEWS = street_views(width=64, height=48)
 SCRIPT = Script(VIEWS, ROWS)
-MOST_ROWS = 80  # of a view: some are cut
+LIMITS = Limits(rows=80)  # some views are cut
 RUNS = [(preset, strategy, 1) for preset in PRESETS for strategy in ("adc", "mcmc")]
 RUNS += [("clm", "adc", 4), ("best", "mcmc", 4)]
 
@@ -55,7 +56,7 @@ def _new(config: FitConfig, preset: str) -> Trainer:
         renderer=ScriptedRenderer(SCRIPT),
         extent=EXTENT,
         preset=PRESETS[preset],
-        most_rows=MOST_ROWS,
+        limits=LIMITS,
     )
 
 
@@ -103,7 +104,7 @@ def test_a_run_resumed_in_the_middle_leaves_the_same_bytes(
         renderer=ScriptedRenderer(SCRIPT),
         extent=EXTENT,
         preset=PRESETS[preset],
-        most_rows=MOST_ROWS,
+        limits=LIMITS,
     )
     _train(resumed, STEPS)
     ours, theirs = resumed.tensors(), whole.tensors()

@@ -11,7 +11,7 @@ from gs_train.data.synthetic import write_demo_capture
 from gs_train.fit import fit
 
 
-@pytest.mark.parametrize("offload", ["none", "best"])
+@pytest.mark.parametrize("offload", ["none", "best", "gs-scale"])
 def test_a_trace_covers_the_steps(tmp_path: Path, offload: str) -> None:
     capture = write_demo_capture(tmp_path / "capture", n_views=8, width=48, height=40)
     path = tmp_path / "trace.json"
@@ -20,7 +20,7 @@ def test_a_trace_covers_the_steps(tmp_path: Path, offload: str) -> None:
             data=capture,
             out=tmp_path / "run",
             steps=6,
-            batch_size=2,
+            batch_size=1 if offload == "gs-scale" else 2,
             renderer="cpu",
             offload=offload,  # type: ignore[arg-type]
             trace=path,
@@ -35,8 +35,12 @@ def test_a_trace_covers_the_steps(tmp_path: Path, offload: str) -> None:
     assert {"host", "compute"} <= seen
     if offload == "none":
         assert sum(e["name"] == "view" and tracks[e["tid"]] == "host" for e in spans) == 12
+    elif offload == "best":
+        assert {"load", "cull"} <= seen
+        assert {"draw 0", "draw 1", "wake", "update appearance", "plan the next"} <= names
+        assert any(name.startswith("load ") for name in names)
     else:
         assert {"load", "store", "worker"} <= seen
-        assert {"draw 0", "draw 1", "load 0", "store 1", "plan the next"} <= names
+        assert {"draw 0", "load 0", "store 0", "plan the next"} <= names
         assert any(name.startswith("update ") for name in names)
         assert any(name.startswith("look ahead ") for name in names)

@@ -23,6 +23,7 @@ from gs_train.cli import main
 from gs_train.config import FitConfig
 from gs_train.data.colmap import find_model, read_points
 from gs_train.engine.caps import Caps
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.restore import Part, restored_offloaded
@@ -203,7 +204,7 @@ def test_a_preset_reads_the_rows_and_moments_of_another(
 ) -> None:
     run = Run.open(fitted(saved, _batch(wanted)))
     config = dataclasses.replace(run.config, offload=wanted)
-    placing = Placing(PRESETS[wanted], None, None, "as tested")
+    placing = Placing(PRESETS[wanted], UNLIMITED, "as tested")
     ours = run.trainer(renderer_for(config), config, placing).tensors()
     theirs = run.checkpoint.read()
     _assert_same(ours, theirs)
@@ -266,11 +267,11 @@ def test_auto_says_what_it_takes_and_why_and_stays_with_it(
 def test_views_are_cut_where_the_cap_asks_for_it_and_again_after_a_stop(
     tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[dict[str, int | None]] = []
+    seen: list[Limits] = []
     original = gs_train.trainer.make_backend
 
     def noted(*arguments: object, **options: object) -> object:
-        seen.append({name: options[name] for name in ("most_rows", "most_slots")})  # type: ignore[misc]
+        seen.append(options["limits"])  # type: ignore[arg-type]
         return original(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(gs_train.trainer, "make_backend", noted)
@@ -280,7 +281,8 @@ def test_views_are_cut_where_the_cap_asks_for_it_and_again_after_a_stop(
         _caps(narrow, 15 << 19)
         assert main([*command, "--steps", "1"]) == 0
     assert main([*command, "--resume", "--steps", "2"]) == 0
-    assert 0 < seen[0]["most_rows"] < 8000  # type: ignore[operator]
+    assert seen[0].rows is not None
+    assert 0 < seen[0].rows < 8000
     assert seen == [seen[0]] * 2
 
 

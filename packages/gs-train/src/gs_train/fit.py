@@ -98,8 +98,7 @@ def _started(config: FitConfig, scene: Scene, renderer: Renderer) -> tuple[Train
         renderer=renderer,
         extent=scene.frame.extent,
         preset=placing.preset,
-        most_rows=placing.most_rows,
-        most_slots=placing.most_slots,
+        limits=placing.limits,
     )
     return trainer, placing
 

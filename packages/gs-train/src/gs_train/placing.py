@@ -14,6 +14,7 @@ from gs_train.config import FitConfig
 from gs_train.engine.budget import room_wanted
 from gs_train.engine.caps import caps_of
 from gs_train.engine.choose import choose, statistics_bytes
+from gs_train.engine.limits import Limits
 from gs_train.engine.presets import Preset, preset_named
 from gs_train.engine.workload import measure_workload
 from gs_train.errors import InputError
@@ -27,23 +28,17 @@ class Placing:
 
     Attributes:
         preset: which.
-        most_rows: views that see more rows are cut into crops; None: they are rendered whole.
-        most_slots: rows of appearance on the device at once; None: as many as the preset keeps.
+        limits: of rows on the device, where memory sets them.
         reason: one line for the user.
     """
 
     preset: Preset
-    most_rows: int | None
-    most_slots: int | None
+    limits: Limits
     reason: str
 
     def to_plain(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        return {
-            "preset": self.preset.name,
-            "most_rows": self.most_rows,
-            "most_slots": self.most_slots,
-        }
+        return {"preset": self.preset.name, "limits": self.limits.to_plain()}
 
 
 def place(
@@ -90,14 +85,14 @@ def place(
     )
     choice = choose(config, work, caps_of(config, renderer.device))
     if before is not None and before["preset"] == choice.preset.name:
-        limits = before["most_rows"], before["most_slots"]
+        limits = Limits(**before["limits"])
     else:
         room, wanted = choice.room, room_wanted(choice.preset, work.with_rows(choice.n_rows))
-        limits = (
-            room.rows if room.rows < wanted.rows else None,
-            room.slots if room.slots < wanted.slots else None,
+        limits = Limits(
+            rows=room.rows if room.rows < wanted.rows else None,
+            slots=room.slots if room.slots < wanted.slots else None,
         )
-    return Placing(choice.preset, *limits, reason or choice.reason)
+    return Placing(choice.preset, limits, reason or choice.reason)
 
 
 def check_layouts(saved: str, wanted: str, semantics: str) -> None:

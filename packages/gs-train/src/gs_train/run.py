@@ -17,7 +17,6 @@ from gs_train.config import FitConfig, load_config
 from gs_train.data import Capture, load_capture
 from gs_train.engine.caps import caps_of
 from gs_train.engine.model import OffloadedGaussians
-from gs_train.engine.presets import PRESETS
 from gs_train.engine.restore import (
     Part,
     has_sleeping_rows,
@@ -101,10 +100,8 @@ class Run:
     @property
     def placing(self) -> dict[str, Any]:
         """What :meth:`gs_train.placing.Placing.to_plain` said when the checkpoint was written."""
-        # Before there were presets everything was on the device.
-        return self.checkpoint.state.get(
-            "placing", Placing(PRESETS["none"], None, None, "").to_plain()
-        )
+        placing: dict[str, Any] = self.checkpoint.state["placing"]
+        return placing
 
     def geometry(self) -> dict[str, Tensor]:
         """Means, scales, quats and opacities on the CPU.
@@ -148,8 +145,7 @@ class Run:
             renderer=renderer,
             extent=self.frame.extent,
             preset=placing.preset,
-            most_rows=placing.most_rows,
-            most_slots=placing.most_slots,
+            limits=placing.limits,
         )
 
 

@@ -13,6 +13,7 @@ from gs_train.config import FitConfig
 from gs_train.densify import Adc, Changed, Densifier, Mcmc
 from gs_train.densify.protocol import multiple_seen
 from gs_train.engine.backend import Backend, Model, StepSettings
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.make import make_backend
 from gs_train.engine.presets import PRESETS, Preset
 from gs_train.engine.restore import Part, Source, as_source, read_all
@@ -48,9 +49,8 @@ class Trainer:
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.frame.Frame`).
         preset: where the rows live.
-        most_rows: of one microbatch, where memory sets the limit; presets that keep all rows on the
-            device have none.
-        most_slots: rows of appearance on the device at once, likewise.
+        limits: of rows on the device, where memory sets them; presets that keep all rows there
+            have none.
     """
 
     def __init__(
@@ -61,10 +61,9 @@ class Trainer:
         renderer: Renderer,
         extent: float,
         preset: Preset = PRESETS["none"],
-        most_rows: int | None = None,
-        most_slots: int | None = None,
+        limits: Limits = UNLIMITED,
     ) -> None:
-        self._start(config, renderer, extent, preset, (most_rows, most_slots), rows, None)
+        self._start(config, renderer, extent, preset, limits, rows, None)
 
     @classmethod
     def restore(
@@ -76,14 +75,12 @@ class Trainer:
         renderer: Renderer,
         extent: float,
         preset: Preset = PRESETS["none"],
-        most_rows: int | None = None,
-        most_slots: int | None = None,
+        limits: Limits = UNLIMITED,
     ) -> Trainer:
         """The trainer whose :meth:`tensors` these were, after ``step`` steps."""
         trainer = cls.__new__(cls)
         source = as_source(tensors)
         model = Part(source, _MODEL)
-        limits = (most_rows, most_slots)
         trainer._start(config, renderer, extent, preset, limits, None, model)
         trainer.step = step
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
@@ -96,7 +93,7 @@ class Trainer:
         renderer: Renderer,
         extent: float,
         preset: Preset,
-        limits: tuple[int | None, int | None],
+        limits: Limits,
         rows: Rows | None,
         source: Source | None,
     ) -> None:
@@ -112,8 +109,7 @@ class Trainer:
             renderer=renderer,
             semantics=config.semantics,
             mem_limit=config.mem_limit,
-            most_rows=limits[0],
-            most_slots=limits[1],
+            limits=limits,
             seed=config.seed,
         )
         self.densifier = self._make_densifier()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +31,18 @@ APPEARANCE = ("sh0", "shN")
 Semantics = Literal["dense", "deferred", "sparse"]
 
 
+class Away(Protocol):
+    """Rows that are on the device and newer there."""
+
+    def come_home(self) -> None:
+        """Write them to the tables and wait; the copies on the device stay good."""
+        ...
+
+    def forget(self) -> None:
+        """The tables are about to change: the copies on the device are no longer good."""
+        ...
+
+
 class HostRows:
     """N rows of ``sh0`` and ``shN``, 3 + 3K floats each, in host memory.
 
@@ -39,18 +51,20 @@ class HostRows:
     semantics stored rows may sleep: what is read or edited is caught up first, rows that only move
     are not.
 
-    Row operations and reads first `rest`: they wait for the worker and end open steps. One thread
-    at a time.
+    Row operations and reads first `rest`: they wait for the worker, end open steps and bring home
+    what is `away`. One thread at a time.
 
     Args:
         rows: ``sh0`` (N, 1, 3) and ``shN`` (N, K, 3), float32, on any device; copied.
         semantics: of `gs_adam.HostAdam`.
         device: where ids and values are exchanged.
+        travels: rows go to the device with their moments, which are then page-locked as well.
         capacity: the most rows ever; None for as many as the machine's memory holds.
 
     Attributes:
         adam: the optimizer, with two groups named ``sh0`` and ``shN``.
         worker: runs it in the background.
+        away: who has rows on the device; None: nobody.
 
     Raises:
         TypeError, ValueError: rows of other names, types or shapes.
@@ -63,6 +77,7 @@ class HostRows:
         *,
         semantics: Semantics,
         device: torch.device | str,
+        travels: bool = False,
         capacity: int | None = None,
     ) -> None:
         check_rows(rows, APPEARANCE)
@@ -73,6 +88,7 @@ class HostRows:
             {"sh0": (1, 3), "shN": (self._k, 3)},
             sleeps=semantics == "deferred",
             is_locked=self._device.type == "cuda",
+            is_state_locked=travels and self._device.type == "cuda",
             capacity=capacity,
         )
         self._tables.write(self._tables.values, rows)
@@ -85,6 +101,7 @@ class HostRows:
             state=self._tables.adam_state(),
         )
         self.worker = gs_adam.Worker(self.adam)
+        self.away: Away | None = None
         self._open: list[int] = []
 
     def __len__(self) -> int:
@@ -97,6 +114,17 @@ class HostRows:
     def table(self) -> gs_pinned.Table:
         """(N, 3 + 3K) float32 with fields ``sh0`` and, unless K is 0, ``shN``; rows may sleep."""
         return self._tables.values
+
+    @property
+    def moments(self) -> tuple[gs_pinned.Table, gs_pinned.Table]:
+        """First and second moments, like `table`."""
+        return self._tables.exp_avg, self._tables.exp_avg_sq
+
+    @property
+    def last_step(self) -> Tensor | None:
+        """(N,) int32 step of each row's last update, not copied; None where rows do not sleep."""
+        steps = self._tables.steps
+        return None if steps is None else steps.torch()[:, 0]
 
     @property
     def device(self) -> torch.device:
@@ -142,7 +170,8 @@ class HostRows:
         self._open.remove(step)
 
     def rest(self) -> None:
-        """Wait for the worker and for transfers of the rows, and end the steps that are open.
+        """Wait for the worker and for transfers of the rows, end the steps that are open, and bring
+        home what is away.
 
         Raises:
             Exception: what a task of the worker raised.
@@ -150,7 +179,14 @@ class HostRows:
         self.worker.wait()
         for step in tuple(self._open):
             self.end(step)
+        if self.away is not None:
+            self.away.come_home()
         self.table.wait()
+
+    def _rest_to_change(self) -> None:
+        self.rest()
+        if self.away is not None:
+            self.away.forget()
 
     # ------------------------------------------------------------------ reading
 
@@ -179,7 +215,7 @@ class HostRows:
             on_host = ids.cpu()
             if len(ids):
                 check_range(int(on_host.min()), int(on_host.max()), self.n_rows)
-        self.rest()
+        self._rest_to_change()
         self._catch_up(None if ids is None else on_host.unique())
         stored = self._tables.views(self.table)[name]
         if self._device.type == "cpu":
@@ -228,7 +264,7 @@ class HostRows:
         Cost: R rows; those that there are stay where they are.
         """
         check_appended(rows, APPEARANCE, self._k)
-        self.rest()
+        self._rest_to_change()
         self._tables.append(rows, step=self.adam.step_count)
         self._rebind()
 
@@ -245,7 +281,7 @@ class HostRows:
         Cost: one pass over the rows in place; the memory stays for rows to come. Synchronises.
         """
         kept = ids_to_keep(ids, self.n_rows, self._device).cpu()
-        self.rest()
+        self._rest_to_change()
         self._tables.keep(kept)
         self._rebind()
 
@@ -261,7 +297,7 @@ class HostRows:
         Cost: one pass over the rows in place, 64 bytes a row beside them. Synchronises.
         """
         check_permutation(order, self.n_rows, self._device)
-        self.rest()
+        self._rest_to_change()
         self._tables.permute(order.cpu())
 
     def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
@@ -281,7 +317,7 @@ class HostRows:
             check_sorted(ids, self.n_rows, self._device, wait=True)
         n_expected = self.n_rows if ids is None else len(ids)
         check_overwriting(rows, APPEARANCE, n_rows=n_expected, k=self._k)
-        self.rest()
+        self._rest_to_change()
         self._catch_up(None if ids is None else ids.cpu())
         if ids is not None:
             rows = {name: values.to(self._device) for name, values in rows.items()}
@@ -309,7 +345,7 @@ class HostRows:
         if ids is not None:
             check_sorted(ids, self.n_rows, self._device, wait=True)
         on_host = None if ids is None else ids.cpu()
-        self.rest()
+        self._rest_to_change()
         self._catch_up(on_host)
         for table in (self._tables.exp_avg, self._tables.exp_avg_sq):
             moments = self._tables.views(table)
@@ -338,6 +374,7 @@ class HostRows:
         *,
         semantics: Semantics,
         device: torch.device | str,
+        travels: bool = False,
         capacity: int | None = None,
     ) -> HostRows:
         """The rows whose `tensors` these were, bit for bit.
@@ -345,7 +382,7 @@ class HostRows:
         Args:
             tensors: also those of another semantics, or of a model in the device's memory. Rows
                 may sleep in them only where semantics is deferred.
-            semantics, device, capacity: as the constructor's.
+            semantics, device, travels, capacity: as the constructor's.
 
         Raises:
             TypeError: a tensor is not float32.
@@ -353,7 +390,7 @@ class HostRows:
         """
         rows, states = split_state(tensors, APPEARANCE)
         check_rows(rows, APPEARANCE)
-        made = cls(rows, semantics=semantics, device=device, capacity=capacity)
+        made = cls(rows, semantics=semantics, device=device, travels=travels, capacity=capacity)
         load_state(made.adam, states)
         return made
 

@@ -21,15 +21,15 @@ _BLOCK_BYTES = 64 << 20
 class HostTables:
     """Values, two moments and, where rows sleep, the step of each row's last update.
 
-    Values are page-locked where a device reads them; moments and steps, which only the host
-    touches, never are. All four grow in place and have the same number of rows. Fields without
-    elements (``shN`` of degree 0) take no room.
+    What a device reads is page-locked, the rest never is. All four grow in place and have the same
+    number of rows. Fields without elements (``shN`` of degree 0) take no room.
 
     Args:
         n_rows: rows to begin with; everything is zero.
         fields: of one row of values, and of moments.
         sleeps: keep the step of the last update.
         is_locked: page-lock the values.
+        is_state_locked: page-lock the rest, too.
         capacity: the most rows ever; None for as many as the machine's memory holds.
 
     Raises:
@@ -43,19 +43,21 @@ class HostTables:
         *,
         sleeps: bool,
         is_locked: bool,
+        is_state_locked: bool = False,
         capacity: int | None = None,
     ) -> None:
         self._fields = dict(fields)
         stored = {name: shape for name, shape in fields.items() if math.prod(shape)}
         width = sum(math.prod(shape) for shape in stored.values())
         options: dict[str, Any] = {"capacity": capacity, "fields": stored}
+        state: Any = "auto" if is_state_locked else False
         self.values = gs_pinned.Table(
             n_rows, width, pinned="auto" if is_locked else False, **options
         )
-        self.exp_avg = gs_pinned.Table(n_rows, width, pinned=False, **options)
-        self.exp_avg_sq = gs_pinned.Table(n_rows, width, pinned=False, **options)
+        self.exp_avg = gs_pinned.Table(n_rows, width, pinned=state, **options)
+        self.exp_avg_sq = gs_pinned.Table(n_rows, width, pinned=state, **options)
         self.steps = (
-            gs_pinned.Table(n_rows, 1, "int32", pinned=False, capacity=capacity) if sleeps else None
+            gs_pinned.Table(n_rows, 1, "int32", pinned=state, capacity=capacity) if sleeps else None
         )
 
     @property

@@ -11,6 +11,7 @@ import torch
 import gs_adam
 from gs_train.engine.backend import Backend
 from gs_train.engine.in_device import InDevice
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.naive import HostMirrorAdam
 from gs_train.engine.pipeline import Engine
@@ -30,8 +31,7 @@ def make_backend(
     renderer: Renderer,
     semantics: str,
     mem_limit: float,
-    most_rows: int | None = None,
-    most_slots: int | None = None,
+    limits: Limits = UNLIMITED,
     seed: int = 0,
 ) -> Backend:
     """Build what a preset names.
@@ -43,8 +43,7 @@ def make_backend(
         renderer: decides the device.
         semantics: ``dense`` or ``sparse``.
         mem_limit: share of the scene above which a preset that splits views does.
-        most_rows: of one microbatch, where memory sets the limit.
-        most_slots: rows on the device at once, likewise.
+        limits: of rows on the device, where memory sets them.
         seed: of the search for an order.
     """
     device = renderer.device
@@ -55,19 +54,19 @@ def make_backend(
         assert source is not None
         return InDevice(restored_gaussians(source, device=device, make_optimizer=make), renderer)
     host = preset.host_semantics(semantics)
+    travels = preset.residents and limits.residents != 0
     if rows is not None:
-        offloaded = OffloadedGaussians(rows, device=device, semantics=host)
+        offloaded = OffloadedGaussians(rows, device=device, semantics=host, travels=travels)
     else:
         assert source is not None
-        offloaded = restored_offloaded(source, device=device, semantics=host)
+        offloaded = restored_offloaded(source, device=device, semantics=host, travels=travels)
     share = mem_limit if preset.split_share is not None else None
     return Engine(
         offloaded,
         renderer,
         preset,
-        most_rows=most_rows,
+        limits=limits,
         most_share=share,
-        most_slots=most_slots,
         seed=seed,
     )
 

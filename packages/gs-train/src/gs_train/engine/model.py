@@ -48,6 +48,7 @@ class OffloadedGaussians:
         *,
         device: torch.device | str,
         semantics: Semantics,
+        travels: bool = False,
         capacity: int | None = None,
     ) -> None:
         """Copy rows to their tiers.
@@ -56,6 +57,7 @@ class OffloadedGaussians:
             rows: the six attributes, float32, on any device.
             device: where the geometry is and where ids and values are exchanged.
             semantics: of the host's optimizer; the geometry's is sparse with it, else dense.
+            travels: rows of the host go to the device with their moments; see `HostRows`.
             capacity: the most rows ever; None for as many as the machine's memory holds.
 
         Raises:
@@ -67,6 +69,7 @@ class OffloadedGaussians:
             {name: rows[name] for name in APPEARANCE},
             semantics=semantics,
             device=device,
+            travels=travels,
             capacity=capacity,
         )
         self.geometry = Gaussians(
@@ -224,13 +227,14 @@ class OffloadedGaussians:
         *,
         device: torch.device | str,
         semantics: Semantics,
+        travels: bool = False,
         capacity: int | None = None,
     ) -> OffloadedGaussians:
         """The model whose `tensors` these were, bit for bit; or those of a `Gaussians`.
 
         Args:
             tensors: by flat name, on any device; copied.
-            device, semantics, capacity: as the constructor's.
+            device, semantics, travels, capacity: as the constructor's.
 
         Raises:
             TypeError: a tensor is not float32.
@@ -243,7 +247,7 @@ class OffloadedGaussians:
             parts[name.partition(".")[0] in GEOMETRY][name] = value
         model = cls.__new__(cls)
         model.host = HostRows.from_tensors(
-            parts[False], semantics=semantics, device=device, capacity=capacity
+            parts[False], semantics=semantics, device=device, travels=travels, capacity=capacity
         )
         model.geometry = Gaussians.from_tensors(
             parts[True],

@@ -26,6 +26,9 @@ class Preset:
         order: of a batch's views: ``given``, or along a short path (``tsp``).
         retain: rows that stay on the device within a batch: those that the ``previous`` view shares
             with the next, or all up to their ``last_use``.
+        residents: rows that a batch sees come to the device with their moments, are updated there,
+            and stay until others need their room; what follows says what becomes of batches that
+            see more rows than there is room for. Else the host updates them all.
         early_cull: find the next batch's rows while this one renders.
         overlapped: host updates run while the device renders.
         split_share: rows of one view, as a share of the scene, above which the view is split into
@@ -42,6 +45,7 @@ class Preset:
     overlapped: bool
     split_share: float | None = None
     single_view: bool = False
+    residents: bool = False
 
     def host_semantics(self, wanted: str) -> Semantics:
         """Semantics of the host optimizer when the run wants ``dense`` or ``sparse`` results."""
@@ -97,6 +101,7 @@ PRESETS: dict[str, Preset] = {
             retain="last_use",
             early_cull=True,
             overlapped=True,
+            residents=True,
         ),
     )
 }

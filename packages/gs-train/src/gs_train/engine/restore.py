@@ -110,14 +110,19 @@ def restored_gaussians(
 
 
 def restored_offloaded(
-    source: Source, *, device: torch.device, semantics: Semantics, to_look_at: bool = False
+    source: Source,
+    *,
+    device: torch.device,
+    semantics: Semantics,
+    travels: bool = False,
+    to_look_at: bool = False,
 ) -> OffloadedGaussians:
     """A model in two tiers.
 
     Args:
         source: what `OffloadedGaussians.tensors` or `Gaussians.tensors` named. Rows may sleep in it
             only where semantics is deferred.
-        device, semantics: as for `OffloadedGaussians`.
+        device, semantics, travels: as for `OffloadedGaussians`.
         to_look_at: leave out the optimizers' state as far as rows have none to catch up with.
 
     Raises:
@@ -126,7 +131,9 @@ def restored_offloaded(
 
     Cost: memory for the model alone; one read.
     """
-    model = OffloadedGaussians(_no_values(source), device=device, semantics=semantics)
+    model = OffloadedGaussians(
+        _no_values(source), device=device, semantics=semantics, travels=travels
+    )
     adam = model.host.adam
     host: dict[str, Tensor] = {}
     for group, name in zip(adam.param_groups, APPEARANCE, strict=True):

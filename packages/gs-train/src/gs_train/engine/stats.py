@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import gs_order
+from gs_train.engine.microbatches import Seen
 
 
 @dataclass
@@ -17,34 +17,32 @@ class BatchStats:
         visible: rows rendered, a row counted in each microbatch that sees it.
         union: distinct rows of each batch, summed.
         loaded, stored: rows over the link, in and out.
-        row_bytes: of one such row.
+        bytes_loaded, bytes_stored: of these rows.
         n_slots: most rows that were ever on the device at once.
     """
 
-    row_bytes: int = 0
     batches: int = 0
     microbatches: int = 0
     visible: int = 0
     union: int = 0
     loaded: int = 0
     stored: int = 0
+    bytes_loaded: int = 0
+    bytes_stored: int = 0
     n_slots: int = 0
 
-    def add(self, plan: gs_order.Plan, union: int) -> None:
-        """Count one batch."""
-        counts = plan.counts
+    def count(self, seen: Seen, *, loaded: int, stored: int, row_bytes: int, n_slots: int) -> None:
+        """Count one batch.
+
+        Args:
+            row_bytes: of one row that moves.
+        """
         self.batches += 1
-        self.microbatches += len(plan)
-        self.visible += int(counts["visible"].sum())
-        self.union += union
-        self.loaded += int(counts["load"].sum())
-        self.stored += int(counts["final"].sum())
-        self.n_slots = max(self.n_slots, plan.n_slots)
-
-    @property
-    def bytes_loaded(self) -> int:
-        return self.loaded * self.row_bytes
-
-    @property
-    def bytes_stored(self) -> int:
-        return self.stored * self.row_bytes
+        self.microbatches += len(seen.microbatches)
+        self.visible += sum(seen.counts)
+        self.union += len(seen.ids)
+        self.loaded += loaded
+        self.stored += stored
+        self.bytes_loaded += loaded * row_bytes
+        self.bytes_stored += stored * row_bytes
+        self.n_slots = max(self.n_slots, n_slots)

@@ -21,9 +21,8 @@ class CompactSum:
         self.ids = ids
         self.of = {name: p.new_zeros((len(ids), *p.shape[1:])) for name, p in like.items()}
 
-    def add(self, ids: Tensor, leaves: Mapping[str, Tensor]) -> None:
-        """Add the gradients of leaves whose rows are ``ids``, sorted ones among this object's."""
-        place = torch.searchsorted(self.ids, ids)
+    def add(self, place: Tensor, leaves: Mapping[str, Tensor]) -> None:
+        """Add the gradients of leaves to rows ``place``, (R,) int64 positions in ``ids``."""
         for name, total in self.of.items():
             gradient = leaves[name].grad
             if gradient is not None:

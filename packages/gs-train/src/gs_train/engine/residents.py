@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of appearance that live on the device, with their moments, while batches want them."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import gs_adam
+import gs_pinned
+from gs_train.engine.host_rows import HostRows
+from gs_train.engine.lanes import Lanes
+from gs_train.engine.trace import Trace
+
+_CHUNK_ROWS = 1 << 17
+"""Rows that leave, and those that take their slots, move in such pieces: both directions of the
+link are in use at once."""
+
+_HEADROOM = 1.125
+_NOWHERE = -1
+
+
+class Residents:
+    """A cache in the device's memory over the tables of `HostRows`.
+
+    A row comes when a batch first wants it and leaves when others need its slot, those first that
+    no batch has wanted for longest. While it is here its optimizer steps are taken here, and the
+    host does nothing for it; a row that slept is caught up where it arrives. Where a row happens to
+    be changes no number.
+
+    What is where is decided on the ``cull`` lane, rows move on ``load`` and ``store``.
+
+    Args:
+        host: the tables. Whoever reads or edits them brings the rows home first.
+        lanes, trace: of the engine.
+        most: rows that are here at once; None for as many as two batches in a row want.
+
+    Attributes:
+        loaded, stored: rows that have come and gone.
+    """
+
+    def __init__(self, host: HostRows, lanes: Lanes, trace: Trace, most: int | None) -> None:
+        self._host = host
+        self._lanes = lanes
+        self._trace = trace
+        self._most = most
+        self._adam = gs_adam.DeviceRows(host.adam, host.device)
+        self._rows = self._allocated(0)
+        self._is_open = False
+        self._is_newer = False  # than the tables
+        self._batch = 0  # the one that runs, counted from 1
+        self._home = 0  # the last whose updates are in the tables
+        self._wish = 0  # slots that two batches in a row have wanted
+        self._early: Tensor | None = None  # rows that are here, or on their way, for the next batch
+        self._arrived: torch.cuda.Event | None = None
+        self.loaded = self.stored = 0
+        host.away = self
+
+    @property
+    def values(self) -> Tensor:
+        """(C, W) rows of ``sh0`` and ``shN``, by slot."""
+        return self._rows[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row that moves: its values and both moments."""
+        return 3 * 4 * self._host.width
+
+    def fits(self, n_rows: int) -> bool:
+        """Whether a batch that sees so many rows can be updated here."""
+        return self._most is None or n_rows <= self._most
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def bring_early(self, ids: Tensor) -> None:
+        """Bring rows for the next batch, as far as the present one leaves slots.
+
+        Args:
+            ids: (U,) int32, sorted.
+
+        Synchronises with the ``cull`` lane.
+        """
+        if self._is_open and self._bring(ids, self._batch + 1, busy_from=self._batch):
+            self._early = ids
+
+    def bring(self, ids: Tensor) -> Tensor:
+        """Begin a batch: bring what is still missing.
+
+        Args:
+            ids: (U,) int32, sorted, for which `fits` holds.
+
+        Returns:
+            (U,) int32 slots; `wake` comes before anything else that reads them.
+
+        Synchronises where `bring_early` has not brought everything.
+        """
+        most = self._host.n_rows if self._most is None else min(self._most, self._host.n_rows)
+        wanted = min(max(len(ids), self._wish), most)
+        if wanted > len(self.values):
+            self.come_home()
+            self.forget()
+            self._rows = self._allocated(0)  # given back before more is asked for
+            self._rows = self._allocated(min(math.ceil(wanted * _HEADROOM), most))
+        if not self._is_open:
+            self._open()
+        self._batch += 1
+        if ids is not self._early:
+            self._lanes.wait("cull", self._lanes.mark("compute"))
+            with self._lanes.on("cull"):
+                # Rows that were brought early for other views are not in the way.
+                self._wanted.clamp_(max=self._batch - 1)
+            self._bring(ids, self._batch, busy_from=self._batch)
+        self._early = None
+        self._lanes.wait("compute", self._lanes.mark("cull"))
+        return self._slot_of.index_select(0, ids)
+
+    def wake(self, slots: Tensor, ids: Tensor, step: int) -> None:
+        """Make rows what ``step`` of the host's optimizer, which is open, begins with."""
+        self._lanes.wait("compute", self._arrived)
+        self._adam.wake(*self._rows, slots, self._last_step, ids, step=step)
+        self._is_newer = True
+
+    def update(self, slots: Tensor, ids: Tensor, gradients: Tensor, step: int) -> None:
+        """Take a step with the gradients, (U, W)."""
+        self._adam.update(*self._rows, slots, self._last_step, ids, gradients, step=step)
+
+    # -- the tables ----------------------------------------------------------------------------
+
+    def come_home(self) -> None:
+        """See `Away.come_home`."""
+        if not self._is_newer:
+            return
+        self._lanes.wait("cull", self._lanes.mark("compute"))
+        self._lanes.wait("cull", self._arrived)
+        with self._lanes.on("cull"):
+            ids = torch.nonzero(self._slot_of >= 0).squeeze(1).int()
+            slots = self._slot_of.index_select(0, ids)
+            updated = self._wanted.index_select(0, slots) > self._home
+            self._store(ids[updated], slots[updated], "cull")
+            last_step = self._host.last_step
+            if last_step is not None and self._last_step is not None:
+                last_step.copy_(self._last_step)
+        for table in (self._host.table, *self._host.moments):
+            table.wait()
+        self._home, self._is_newer = self._batch, False
+
+    def forget(self) -> None:
+        """See `Away.forget`."""
+        self._is_open, self._early = False, None
+
+    def _open(self) -> None:
+        """Begin with nothing here."""
+        self._host.rest()
+        with self._lanes.on("cull"):
+            device, n_slots = self._host.device, len(self.values)
+            self._slot_of = torch.full(
+                (self._host.n_rows,), _NOWHERE, dtype=torch.int32, device=device
+            )
+            self._id_of = torch.full((n_slots,), _NOWHERE, dtype=torch.int32, device=device)
+            # One more than there are slots: what is written for rows that have none.
+            self._wanted = torch.zeros(n_slots + 1, dtype=torch.int32, device=device)
+            last_step = self._host.last_step
+            self._last_step = None if last_step is None else last_step.to(device, copy=True)
+        self._n_free = n_slots
+        self._is_open = True
+
+    def _bring(self, ids: Tensor, batch: int, *, busy_from: int) -> bool:
+        """Bring rows into slots that no batch from ``busy_from`` on wants; whether all have come
+        or are here."""
+        n_slots = len(self.values)
+        with self._lanes.on("cull"):
+            slots = self._slot_of.index_select(0, ids)
+            is_here = slots >= 0
+            self._wanted.index_fill_(0, slots.where(is_here, n_slots).long(), batch)
+            wanted = self._wanted[:n_slots]
+            counts = torch.stack([is_here.sum(), (wanted >= busy_from).sum()])
+            n_here, n_busy = counts.tolist()
+            n_missing = len(ids) - n_here
+            self._wish = max(self._wish, n_busy + n_missing)
+            n = min(n_missing, n_slots - n_busy)
+            if n:
+                new = ids.masked_select(~is_here)[:n]
+                taken = torch.argsort(wanted, stable=True)[:n]
+                n_free = min(n, self._n_free)  # slots without a row have been wanted by nobody
+                old = self._id_of.index_select(0, taken[n_free:])
+                self._slot_of.index_fill_(0, old.long(), _NOWHERE)
+                self._slot_of.index_copy_(0, new.long(), taken.int())
+                self._id_of.index_copy_(0, taken, new)
+                self._wanted.index_fill_(0, taken, batch)
+                self._n_free -= n_free
+                self._exchange(new, old, taken.int(), n_free)
+        return n == n_missing
+
+    def _exchange(self, new: Tensor, old: Tensor, slots: Tensor, n_free: int) -> None:
+        """Rows ``old`` leave ``slots[n_free:]``, rows ``new`` come to ``slots``."""
+        decided = self._lanes.mark("cull")
+        self._lanes.wait("store", decided)
+        self._lanes.wait("load", decided)
+        for start in range(0, len(new), _CHUNK_ROWS):
+            part = slice(start, min(start + _CHUNK_ROWS, len(new)))
+            leaving = slice(max(0, part.start - n_free), max(0, part.stop - n_free))
+            if leaving.stop > leaving.start:
+                left = slots[leaving.start + n_free : part.stop]
+                with self._trace.on("store", f"store {len(left):,}"):
+                    self._store(old[leaving], left, "store")
+                self._lanes.wait("load", self._lanes.mark("store"))
+            with self._trace.on("load", f"load {part.stop - start:,}"):
+                self._load(new[part], slots[part])
+        self._arrived = self._lanes.mark("load")
+        self.loaded += len(new)
+        self.stored += len(old)
+
+    def _load(self, ids: Tensor, slots: Tensor) -> None:
+        for table, rows in zip(self._tables(), self._rows):
+            gs_pinned.gather(table, ids, rows, slots=slots, stream=self._lanes.stream("load"))
+
+    def _store(self, ids: Tensor, slots: Tensor, lane: Literal["cull", "store"]) -> None:
+        for table, rows in zip(self._tables(), self._rows):
+            gs_pinned.scatter(rows, ids, table, slots=slots, stream=self._lanes.stream(lane))
+
+    def _tables(self) -> tuple[gs_pinned.Table, gs_pinned.Table, gs_pinned.Table]:
+        return self._host.table, *self._host.moments
+
+    def _allocated(self, n_slots: int) -> tuple[Tensor, Tensor, Tensor]:
+        shape, device = (n_slots, self._host.width), self._host.device
+        return tuple(torch.empty(shape, device=device) for _ in range(3))  # type: ignore[return-value]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches whose rows are all on the device, where they are updated."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gs_train.engine.buffers import RowBuffer
+from gs_train.engine.lanes import Lanes
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.preparing import Batch
+from gs_train.engine.residents import Residents
+from gs_train.engine.stats import BatchStats
+from gs_train.engine.trace import Trace
+from gs_train.engine.work import Work, add_appearance
+
+
+class Residing:
+    """Runs batches on `Residents`: rows of the next batch arrive while this one renders."""
+
+    def __init__(
+        self,
+        model: OffloadedGaussians,
+        lanes: Lanes,
+        most: int | None,
+        stats: BatchStats,
+        trace: Trace,
+    ) -> None:
+        self._lanes = lanes
+        self._residents = Residents(model.host, lanes, trace, most)
+        self._sums = RowBuffer(model.host.width, model.device)
+        self._stats = stats
+        self._trace = trace
+        self._counted = 0, 0  # rows loaded and stored, of the batches before
+
+    def open(self, batch: Batch) -> None:
+        """Bring what is still missing."""
+        with self._trace.host("bring"), self._trace.on("cull", "bring"):
+            self._slots = self._residents.bring(batch.seen.ids)
+
+    def run(self, work: Work) -> None:
+        """Render all microbatches, then update the rows."""
+        residents, seen, slots = self._residents, work.batch.seen, self._slots
+        with self._trace.on("compute", "wake"):
+            residents.wake(slots, seen.ids, work.step)
+        edited = self._lanes.mark("compute")
+        sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
+        for i in range(len(seen.microbatches)):
+            with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
+                self._draw(i, work, sums)
+            if i == 0:
+                following = work.look_ahead(edited, None)
+                if following is not None and following.plan is None:
+                    with self._trace.host("bring the next"):
+                        residents.bring_early(following.seen.ids)
+        with self._trace.on("compute", "update appearance"):
+            residents.update(slots, seen.ids, sums, work.step)
+        self._stats.count(
+            seen,
+            loaded=residents.loaded - self._counted[0],
+            stored=residents.stored - self._counted[1],
+            row_bytes=residents.row_bytes,
+            n_slots=len(residents.values),
+        )
+        self._counted = residents.loaded, residents.stored
+
+    def close(self, following: Batch | None) -> None:
+        """Nothing: updates are in the order of the device's streams."""
+
+    def finish(self) -> None:
+        """Bring the rows home; they stay here as well."""
+        self._residents.come_home()
+
+    def leave(self) -> None:
+        """The host will update rows: none of them stays here."""
+        self._residents.come_home()
+        self._residents.forget()
+
+    def _draw(self, i: int, work: Work, sums: Tensor) -> None:
+        place = work.batch.seen.place(i)
+        ids = work.batch.seen.ids.index_select(0, place)
+        slots = self._slots.index_select(0, place)
+        leaves = work.leaves(ids.long(), self._residents.values, slots.long())
+        work.draw(i, ids, leaves)
+        work.sums.add(place, leaves)
+        add_appearance(leaves, sums, place)

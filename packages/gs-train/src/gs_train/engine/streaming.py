@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches whose rows come for the batch alone, and are updated by the host.
+
+While the device renders microbatch i, rows of i + 1 arrive and complete gradients of i - 1 leave;
+the host optimizer updates their rows beside both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import gs_order
+from gs_train.engine.buffers import RowBuffer
+from gs_train.engine.finals import Finals
+from gs_train.engine.lanes import Lanes
+from gs_train.engine.loads import Loads, Updates
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.preparing import AHEAD, Batch
+from gs_train.engine.presets import Preset
+from gs_train.engine.stats import BatchStats
+from gs_train.engine.stores import Stores
+from gs_train.engine.sums import ReturningSum
+from gs_train.engine.trace import Trace
+from gs_train.engine.work import Work, add_appearance
+
+_RING_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class _Last:
+    """What the last step has updated, or is about to."""
+
+    touched: Tensor
+    edits: int
+    updates: Updates
+
+
+class Streaming:
+    """Runs batches with loads, stores and updates beside rendering."""
+
+    def __init__(
+        self,
+        model: OffloadedGaussians,
+        preset: Preset,
+        lanes: Lanes,
+        stats: BatchStats,
+        trace: Trace,
+    ) -> None:
+        self._model = model
+        self._preset = preset
+        self._lanes = lanes
+        self._stats = stats
+        self._trace = trace
+        width = model.host.width
+        self._values = (RowBuffer(width, model.device), RowBuffer(width, model.device))
+        self._gradients = (RowBuffer(width, model.device), RowBuffer(width, model.device))
+        self._loads = Loads(model.host, lanes, _RING_BYTES)
+        self._stores = Stores(model.host, lanes, _RING_BYTES)
+        self._begun: Batch | None = None  # whose loads are on their way
+        self._last: _Last | None = None
+
+    def open(self, batch: Batch) -> None:
+        """Begin the loads, unless that has been done."""
+        begun, self._begun = self._begun, None
+        if begun is batch:
+            return
+        self._loads.drop()
+        last, plan = self._last, _plan_of(batch)
+        if last is None or last.edits != self._model.edits:
+            self._loads.begin(plan, None, Updates())
+        else:
+            everything = Updates(last.updates.all, last.updates.all)
+            self._loads.begin(plan, last.touched, everything)
+
+    def run(self, work: Work) -> None:
+        """Load, render and store, microbatch by microbatch."""
+        self._begin_untouched(work)
+        plan, lanes = _plan_of(work.batch), self._lanes
+        values = [buffer.of(plan.n_slots) for buffer in self._used(self._values)]
+        gradients = [buffer.of(plan.n_slots) for buffer in self._used(self._gradients)]
+        returning = ReturningSum(plan.ids["returning"].values, self._model.host.width)
+        drawn: list[torch.cuda.Event | None] = []
+        stored: list[torch.cuda.Event | None] = []
+        loaded: list[torch.cuda.Event | None] = []
+        edited = lanes.mark("compute")
+        lanes.wait("load", edited)
+
+        def load(i: int) -> None:
+            # The slots that it fills were last read by microbatch i - 2.
+            if i >= 1 + AHEAD:
+                lanes.wait("load", drawn[i - 1 - AHEAD])
+            before = values[(i - 1) % 2] if len(values) == 2 and i else None
+            with self._trace.host(f"load {i}"), self._trace.on("load", f"load {i}"):
+                self._loads.bring(i, values[i % len(values)], before)
+            loaded.append(lanes.mark("load"))
+
+        load(0)
+        for i in range(len(plan)):
+            lanes.wait("compute", loaded[i])
+            if i >= 1 + AHEAD:
+                lanes.wait("compute", stored[i - 1 - AHEAD])
+            with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
+                part = plan[i]
+                slots, own = part.slots.long(), gradients[i % len(gradients)]
+                _clear(part, own, gradients[(i - 1) % len(gradients)])
+                leaves = work.leaves(part.visible.long(), values[i % len(values)], slots)
+                work.draw(part.view, part.visible, leaves)
+                work.sums.add(torch.searchsorted(work.sums.ids, part.visible), leaves)
+                add_appearance(leaves, own, slots)
+                returning.complete(part.final, own, part.slots_of("final").long())
+                if plan.counts["returning"][i]:
+                    returning.put(part.returning, own, part.slots_of("returning").long())
+            drawn.append(lanes.mark("compute"))
+            if i == 0:
+                # Beside the device; with one microbatch, its gradients shall not wait for that.
+                following = self._look_ahead(work, edited) if len(plan) > 1 else None
+                finals = self._finals(plan, edited, following)
+            if i + 1 < len(plan):
+                load(i + 1)
+            lanes.wait("store", drawn[i])
+            with self._trace.host(f"store {i}"), self._trace.on("store", f"store {i}"):
+                for slots, ids, is_urgent in finals.of_microbatch(i):
+                    self._stores.send(own, slots, ids, step=work.step, is_urgent=is_urgent)
+            stored.append(lanes.mark("store"))
+        if len(plan) == 1:
+            self._look_ahead(work, edited)
+        for event in stored[-2:]:
+            lanes.wait("compute", event)
+        updates = self._stores.updates()
+        if len(plan) == 1:  # sent before it was known what the next batch needs first
+            updates = Updates(updates.all, updates.all)
+        self._last = _Last(work.batch.seen.ids, self._model.edits, updates)
+        self._count(work.batch, plan)
+
+    def close(self, following: Batch | None) -> None:
+        """After the step has ended: begin the loads of the next batch, if it is known."""
+        if following is None or following.plan is None:
+            return
+        assert self._last is not None
+        self._loads.begin(following.plan, self._last.touched, self._last.updates)
+        self._begun = following
+
+    def finish(self) -> None:
+        """Wait for all updates; what is known about the next batch stays known."""
+        self._loads.drop()
+        self._begun = None
+        self._stores.finish()
+
+    def leave(self) -> None:
+        """The device will update rows: none is on its way from here."""
+        self.finish()
+        self._last = None
+
+    def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> Batch | None:
+        plan, ids = _plan_of(work.batch), work.batch.seen.ids
+        following = work.look_ahead(edited, plan[len(plan) - 1].final)
+        if following is not None and following.plan is not None:
+            with self._lanes.on("cull"):
+                self._loads.announce(following.plan, ids)
+        return following
+
+    def _finals(
+        self, plan: gs_order.Plan, edited: torch.cuda.Event | None, following: Batch | None
+    ) -> Finals:
+        """Read on a stream of their own: the host waits for them, not for what is being drawn."""
+        self._lanes.wait("cull", edited)
+        with self._lanes.on("cull"):
+            return Finals.of(plan, following.plan if following is not None else None)
+
+    def _used(self, buffers: tuple[RowBuffer, RowBuffer]) -> tuple[RowBuffer, ...]:
+        """Two that take turns where rows are kept from one microbatch to the next only."""
+        return buffers if self._preset.retain == "previous" else buffers[:1]
+
+    def _begin_untouched(self, work: Work) -> None:
+        """Dense: rows that no view sees are updated first, waiting for nothing (CLM 4.2.2)."""
+        host = self._model.host
+        if host.adam.semantics != "dense" or not self._preset.overlapped:
+            return
+        untouched = torch.ones(host.n_rows, dtype=torch.bool, device=self._model.device)
+        untouched[work.batch.seen.ids.long()] = False
+        host.worker.submit(untouched.cpu(), None, step=work.step)
+
+    def _count(self, batch: Batch, plan: gs_order.Plan) -> None:
+        self._stats.count(
+            batch.seen,
+            loaded=int(plan.counts["load"].sum()),
+            stored=int(plan.counts["final"].sum()),
+            row_bytes=4 * self._model.host.width,
+            n_slots=plan.n_slots,
+        )
+
+
+def _plan_of(batch: Batch) -> gs_order.Plan:
+    assert batch.plan is not None
+    return batch.plan
+
+
+def _clear(part: gs_order.plan_steps.Step, own: Tensor, before: Tensor) -> None:
+    """Sums of rows that have just arrived start at zero; those of kept rows are carried."""
+    own.index_fill_(0, part.slots_of("load").long(), 0.0)
+    sources = part.retain_sources
+    if len(sources):
+        kept = before.index_select(0, sources.long())
+        own.index_copy_(0, part.slots_of("retain").long(), kept)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One batch as the engine gives it to whoever moves its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gs_train.engine.columns import columns
+from gs_train.engine.preparing import Batch
+from gs_train.engine.sums import CompactSum
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done for a batch.
+
+    Attributes:
+        batch: that begins.
+        step: of the host's optimizer, open.
+        geometry: (N, ...) parameters on the device.
+        sums: of the gradients of the geometry.
+        draw: takes (microbatch, ids, leaves), renders, and fills the leaves' gradients.
+        look_ahead: takes (event behind the last change of the geometry, rows that are updated
+            last or None) and prepares the next batch, which it returns.
+    """
+
+    batch: Batch
+    step: int
+    geometry: Mapping[str, Tensor]
+    sums: CompactSum
+    draw: Callable[[int, Tensor, Mapping[str, Tensor]], None]
+    look_ahead: Callable[[torch.cuda.Event | None, Tensor | None], Batch | None]
+
+    def leaves(self, ids: Tensor, values: Tensor, slots: Tensor) -> dict[str, Tensor]:
+        """Copies of rows that collect gradients.
+
+        Args:
+            ids: (R,) int64 rows of the geometry.
+            values: (C, W) rows of appearance.
+            slots: (R,) int64 where the same rows lie in it.
+        """
+        leaves = {
+            name: param.detach().index_select(0, ids).requires_grad_()
+            for name, param in self.geometry.items()
+        }
+        appearance = columns(values.index_select(0, slots))
+        return leaves | {name: part.requires_grad_() for name, part in appearance.items()}
+
+
+def add_appearance(leaves: Mapping[str, Tensor], sums: Tensor, place: Tensor) -> None:
+    """Add the gradients of ``sh0`` and ``shN`` to rows ``place``, (R,) int64, of sums (U, W)."""
+    for name, part in columns(sums).items():
+        gradient = leaves[name].grad
+        if gradient is not None:
+            part.index_add_(0, place, gradient)
