@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gs_train.renderers.harmonics import harmonics
 from gs_train.renderers.protocol import Rect, RenderOptions, Rows, Splats, View
 
 _TILE = 16
@@ -60,7 +61,7 @@ class GsplatRenderer:
             opacities = opacities * compensations.squeeze(0)
         centre = -view.viewmat[:3, :3].T @ view.viewmat[:3, 3]
         colors = spherical_harmonics(
-            sh_degree, rows["means"] - centre, torch.cat([rows["sh0"], rows["shN"]], 1)
+            sh_degree, rows["means"] - centre, harmonics(rows["sh0"], rows["shN"])
         )
         # squeeze rather than [0]: the gradient of an index is a copy into zeros.
         return Splats(
