@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from alone import Alone, process_bytes
 from torch import Tensor
 
 import gs_cull
@@ -34,6 +35,7 @@ from gs_train.gaussians import Gaussians
 from gs_train.morton import morton_order
 from gs_train.renderers import Renderer, RenderOptions, Splats, View, make_renderer
 
+CEILING = "none, no optimizer"
 PRESET_NAMES = ("naive", "clm", "gs-scale", "best")
 
 
@@ -55,15 +57,17 @@ class Row:
     batch: int
     overlap: float
     images_per_second: float
-    device_gb: float
+    device_gb: float  # of the process, read from the device
     loaded: float = 0.0  # rows over the link per row rendered
     union: float = 0.0  # distinct rows of a batch over the sum of its views
     milliseconds: float = 0.0  # per image
+    bound: float = 0.0  # milliseconds per image of the longest part alone
+    bound_by: str = ""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Rows in host memory, and views with their photos on the device."""
+    """Rows and photographs in host memory, views on the device."""
 
     rows: dict[str, Tensor]
     views: list[View]
@@ -94,7 +98,8 @@ def make_scene(
         at = ids.to(rows["sh0"].device)
         return {name: values[at].to(device) for name, values in rows.items()}
 
-    photos = workloads.targets(city, flight, read).to(device)
+    photos = workloads.targets(city, flight, read)
+    photos = photos.pin_memory() if device.type == "cuda" else photos
     views = [View(f"{k}", flight.viewmats[k], flight.Ks[k], width, height) for k in range(n_views)]
     n = min(n_views, 33)
     seen = gs_cull.cull(
@@ -165,13 +170,13 @@ def batches(scene: Scene, size: int) -> Iterator[list[int]]:
 
 
 def measure(
-    name: str, make: Callable[[], Backend], scene: Scene, batch: int, seconds: float
+    name: str, make: Callable[[], Backend], scene: Scene, batch: int, seconds: float, limits: Alone
 ) -> Row:
-    cuda = scene.photos.is_cuda
+    device = scene.views[0].K.device
+    cuda = device.type == "cuda"
     gc.collect()
     if cuda:
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
     backend = make()
     options = settings(scene, batch)
     source = batches(scene, batch)
@@ -180,9 +185,10 @@ def measure(
     def step() -> None:
         nonlocal following
         now, following = following, next(source)
+        photos = [scene.photos[i].to(device, non_blocking=True) for i in now]
         backend.step(
-            [(scene.views[i], scene.photos[i]) for i in now], options, lambda ids, splats: None,
-            upcoming=[scene.views[i] for i in following],
+            [(scene.views[i], photo) for i, photo in zip(now, photos)], options,
+            lambda ids, splats: None, upcoming=[scene.views[i] for i in following],
         )  # fmt: skip
 
     def settle() -> None:
@@ -199,12 +205,14 @@ def measure(
         n += 1
     settle()
     elapsed = time.perf_counter() - started
-    device_gb = torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0
-    row = Row(name, batch, scene.overlap, n * batch / elapsed, device_gb)
+    row = Row(name, batch, scene.overlap, n * batch / elapsed, process_bytes() / 1e9)
     row.milliseconds = 1e3 / row.images_per_second
     if isinstance(backend, Engine):
         row.loaded = backend.stats.loaded / max(1, backend.stats.visible)
         row.union = backend.stats.union / max(1, backend.stats.visible)
+        parts = limits.parts(backend, batch)
+        row.bound_by = max(parts, key=lambda part: parts[part])
+        row.bound = 1e3 * parts[row.bound_by]
         backend.model.close()
     return row
 
@@ -212,7 +220,7 @@ def measure(
 def makers(scene: Scene, renderer: Renderer, batch: int) -> dict[str, Callable[[], Backend]]:
     made: dict[str, Callable[[], Backend]] = {
         "none": lambda: in_device(scene, renderer, fused),
-        "none, no optimizer": lambda: in_device(scene, renderer, Nothing),
+        CEILING: lambda: in_device(scene, renderer, Nothing),
     }
     if renderer.device.type == "cuda":
         made["none, SelectiveAdam"] = lambda: Selective(scene, renderer)
@@ -228,7 +236,7 @@ def makers(scene: Scene, renderer: Renderer, batch: int) -> dict[str, Callable[[
 def show(rows: Sequence[Row]) -> None:
     print(
         f"{'':22s} {'images/s':>9s} {'ms':>7s} {'of none':>8s} {'of ceiling':>10s} "
-        f"{'device GB':>9s} {'loaded':>7s} {'union':>6s}"
+        f"{'device GB':>9s} {'loaded':>7s} {'union':>6s} {'of bound':>9s}"
     )
     by_name = {row.name: row for row in rows}
     for row in rows:
@@ -240,8 +248,9 @@ def show(rows: Sequence[Row]) -> None:
 
         print(
             f"{row.name:22s} {row.images_per_second:9.1f} {row.milliseconds:7.2f} "
-            f"{ratio('none'):>8s} {ratio('none, no optimizer'):>10s} {row.device_gb:9.2f} "
-            f"{row.loaded:7.2f} {row.union:6.2f}",
+            f"{ratio('none'):>8s} {ratio(CEILING):>10s} {row.device_gb:9.2f} "
+            f"{row.loaded:7.2f} {row.union:6.2f} {row.bound / row.milliseconds:9.2f} "
+            f"{row.bound_by}",
             flush=True,
         )
 
@@ -266,6 +275,7 @@ def main() -> None:
     city = workloads.city(arguments.n, device=device)
     city = city.reordered(morton_order(city.means))
     rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
+    alone = Alone(renderer.device)
     results: list[Row] = []
     for overlap in arguments.overlap:
         scene = make_scene(city, overlap or None, arguments.views, tuple(arguments.size), rows)
@@ -278,7 +288,9 @@ def main() -> None:
             for name, make in makers(scene, renderer, batch).items():
                 if arguments.only and name not in arguments.only:
                     continue
-                table.append(measure(name, make, scene, batch, arguments.seconds))
+                table.append(measure(name, make, scene, batch, arguments.seconds, alone))
+                if name == CEILING:
+                    alone.render_s = 1e-3 * table[-1].milliseconds
             show(table)
             results += table
         del scene

@@ -73,6 +73,11 @@ class Engine:
             )
         self._is_whole = True
 
+    @property
+    def is_resident(self) -> bool:
+        """Whether the last batch's rows were updated on the device."""
+        return isinstance(self._path, Residing)
+
     def step(
         self,
         batch: Sequence[tuple[View, Tensor]],
