@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "device_math.cuh"
 #include "device_rows.cuh"
 #include "device_step.hpp"
 #include "gs/cuda/check.hpp"
@@ -20,12 +21,8 @@ __device__ float penalty_gradient(const DeviceTensor& t, float w) {
 }
 
 __device__ void take_step(const DeviceTensor& t, float g, float& w, float& m, float& v) {
-  const Step& k = t.step;
   if (t.penalty != Penalty::kNone) g += penalty_gradient(t, w);
-  m = fmaf(k.blend, g - m, k.from_gradient ? g : m);
-  v = fmaf(k.beta2, v, k.weight2 * g * g);
-  const float denominator = fmaf(sqrtf(v), k.inverse_root, k.eps);
-  w = fmaf(-k.rate, m / denominator, w * k.keep);
+  take_step(t.step, g, w, m, v);
 }
 
 __device__ void take_step(const DeviceTensor& t, const float4& g, float4& w, float4& m, float4& v) {

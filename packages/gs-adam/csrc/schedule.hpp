@@ -22,6 +22,11 @@ class StepPlan {
   const Step& constants(int group) const { return constants_[group]; }
   Sleep before(int group) const { return sleep(before_, group, step_ - 1); }
   Sleep after(int group) const { return sleep(after_, group, step_); }
+  /// Where rows sleep; its steps before this one are final.
+  bool sleeps() const { return !series_.empty(); }
+  const Series& series(int group) const { return *series_[group]; }
+  /// Whether the steps before both plans are the same ones.
+  bool shares_past(const StepPlan& other) const { return series_ == other.series_; }
 
  private:
   friend class Schedule;

@@ -74,6 +74,11 @@ std::shared_ptr<Series> Series::grown(double beta1, double beta2, std::int64_t c
   return series;
 }
 
+Past Series::past(std::int64_t step) const {
+  const Settled settled = step >= window_ ? settled_[step - window_] : Settled{};
+  return {missed_[step], settled, power1_[step], power2_[step]};
+}
+
 double Series::kept(std::int64_t since, std::int64_t target) const {
   return std::exp(missed_[target].log_keep - missed_[since].log_keep);
 }

@@ -37,6 +37,14 @@ struct Settled {
   float trust;
 };
 
+/// One step as rows see it that sleep on a device: complete when the step after it begins.
+struct Past {
+  Missed missed;
+  Settled settled;  // of the sleep that has lasted a whole window at this step
+  float decay1;     // beta1 to the power of the step's number
+  float decay2;
+};
+
 /// Appended to by one thread at a time; entries that exist are never changed, so other threads may
 /// read them meanwhile.
 class Series {
@@ -50,10 +58,13 @@ class Series {
   double beta1() const { return beta1_; }
   double beta2() const { return beta2_; }
   std::int32_t window() const { return window_; }
+  /// Steps of a sleep that a replay sums; what the others would add is lost in float32.
+  std::int32_t replay_terms() const { return replay_terms_; }
   std::int64_t capacity() const { return static_cast<std::int64_t>(missed_.size()) - 1; }
 
   const Missed& missed(std::int64_t step) const { return missed_[step]; }
   const Settled& settled(std::int64_t step) const { return settled_[step]; }
+  Past past(std::int64_t step) const;
   /// Steps are 1, 2, ... up to capacity().
   void set(std::int64_t step, const Missed& missed) { missed_[step] = missed; }
   void settle(std::int64_t step, const Settled& settled) { settled_[step] = settled; }

@@ -72,6 +72,15 @@ Ids ids_from(py::handle object, const char* name, std::int64_t n_rows) {
   return {nullptr, array.data<std::int64_t>(), array.size(0)};
 }
 
+Ids device_ids_from(py::handle object, const char* name, int device) {
+  const Array array(object, name);
+  array.shape({python::kAny}).on(device).contiguous();
+  if (array.is<std::int32_t>()) return {array.data<std::int32_t>(), nullptr, array.size(0)};
+  GS_CHECK_AS(KindError, array.is<std::int64_t>(), name, " must be int32 or int64, got ",
+              array.dtype_text());
+  return {nullptr, array.data<std::int64_t>(), array.size(0)};
+}
+
 Gradients gradients_from(py::handle object, const char* name, const std::vector<Tensor>& tensors,
                          const Ids& rows, std::int64_t n_rows) {
   Gradients grads;

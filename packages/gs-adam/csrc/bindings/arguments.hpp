@@ -22,6 +22,14 @@ std::shared_ptr<ThreadPool> shared_pool(int n_threads);
 /// Row ids: (R,) int32 or int64 on the CPU; None is all rows.
 Ids ids_from(py::handle object, const char* name, std::int64_t n_rows);
 
+/// The same on a CUDA device; never None.
+Ids device_ids_from(py::handle object, const char* name, int device);
+
+/// Whether accesses of 16 bytes may begin there.
+inline bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
 /// A list of (rows, ...) float32 CPU arrays aligned with the tensors, or None for zero.
 Gradients gradients_from(py::handle object, const char* name, const std::vector<Tensor>& tensors,
                          const Ids& rows, std::int64_t n_rows);
@@ -39,6 +47,7 @@ void register_schedule(py::module_& module);
 void register_rows(py::module_& module);
 void register_worker(py::module_& module);
 void register_device(py::module_& module);
+void register_device_slots(py::module_& module);
 void register_memory(py::module_& module);
 
 }  // namespace gs::adam

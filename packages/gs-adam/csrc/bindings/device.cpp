@@ -33,21 +33,10 @@ float* device_data(const py::handle& object, const std::string& name, std::int64
   return array.data<float>();
 }
 
-bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
-
 Penalty penalty_named(const std::string& name) {
   GS_CHECK(name == "exp" || name == "sigmoid", "penalties must be named exp or sigmoid, got ",
            name);
   return name == "exp" ? Penalty::kExp : Penalty::kSigmoid;
-}
-
-Ids device_ids(const py::object& object, int device) {
-  const Array array(object, "ids");
-  array.shape({python::kAny}).on(device).contiguous();
-  if (array.is<std::int32_t>()) return {array.data<std::int32_t>(), nullptr, array.size(0)};
-  GS_CHECK_AS(KindError, array.is<std::int64_t>(), "ids must be int32 or int64, got ",
-              array.dtype_text());
-  return {nullptr, array.data<std::int64_t>(), array.size(0)};
 }
 
 void device_step(const StepPlan& plan, const py::list& params, const py::list& exp_avg,
@@ -60,7 +49,7 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
   job.n_rows = n_rows;
   job.by_row = ids.is_none();
   if (!job.by_row) {
-    job.ids = device_ids(ids, device);
+    job.ids = device_ids_from(ids, "ids", device);
     const Array array(words, "words");
     array.shape({device_words(n_rows)}).on(device).contiguous().writable();
     job.words = array.data<std::int64_t>();

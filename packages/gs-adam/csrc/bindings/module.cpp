@@ -12,5 +12,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::adam::register_rows(module);
   gs::adam::register_worker(module);
   gs::adam::register_device(module);
+  gs::adam::register_device_slots(module);
   gs::adam::register_memory(module);
 }

@@ -11,6 +11,13 @@ def build_info() -> dict[str, Any]: ...
 class StepPlan:
     @property
     def step(self) -> int: ...
+    @property
+    def recent_bytes(self) -> int: ...
+    @property
+    def past_bytes(self) -> int: ...
+    def write_recent(self, out: Any) -> None: ...
+    def write_past(self, first: int, out: Any) -> None: ...
+    def shares_past(self, other: StepPlan) -> bool: ...
 
 class Schedule:
     def __init__(self, n_groups: int, semantics: str, bias_correction: bool) -> None: ...
@@ -102,6 +109,22 @@ def device_step(
     grads: Any,
     penalties: list[tuple[str, float]],
     words: Any,
+    device: int,
+    stream: int,
+) -> None: ...
+def device_slots(
+    plan: StepPlan,
+    widths: list[int],
+    groups: list[int],
+    param: Any,
+    exp_avg: Any,
+    exp_avg_sq: Any,
+    slots: Any,
+    last_step: Any,
+    ids: Any,
+    grads: Any,
+    recent: Any,
+    past: Any,
     device: int,
     stream: int,
 ) -> None: ...

@@ -9,6 +9,7 @@ import torch
 
 from gs_adam import _core
 from gs_adam._rows_on_cpu import RowsOnCpu
+from gs_adam._rows_on_cuda import RowsOnCuda
 from gs_adam._visit import Visit
 from gs_adam.host import HostAdam
 
@@ -54,7 +55,11 @@ class DeviceRows:
         self._device = _indexed(torch.device(device))
         params, groups = adam._params_and_groups()
         self._widths = [param.shape[1:].numel() for param in params]
-        self._rows = RowsOnCpu(adam._storage, self._widths, groups)
+        self._rows: RowsOnCpu | RowsOnCuda
+        if self._device.type == "cpu":
+            self._rows = RowsOnCpu(adam._storage, self._widths, groups)
+        else:
+            self._rows = RowsOnCuda(self._device, self._widths, groups)
 
     def __repr__(self) -> str:
         return f"DeviceRows(width={self.width}, device={self._device}, {self._adam.semantics})"

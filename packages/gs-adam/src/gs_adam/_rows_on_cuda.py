@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that visit slots in the memory of a CUDA device."""
+
+from __future__ import annotations
+
+import torch
+
+from gs_adam import _core
+from gs_adam._sleep_tables import SleepTables
+from gs_adam._visit import Visit
+
+
+class RowsOnCuda:
+    """Updates them by one kernel.
+
+    Args:
+        device: with its index.
+        widths, groups: columns and group of each parameter.
+    """
+
+    def __init__(self, device: torch.device, widths: list[int], groups: list[int]) -> None:
+        self._device = device
+        self._widths = widths
+        self._groups = groups
+        self._tables = SleepTables(device)
+
+    def wake(self, plan: _core.StepPlan, visit: Visit) -> None:
+        """Bring rows to the step before the plan's."""
+        self._launch(plan, visit, None)
+
+    def update(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor) -> None:
+        """Take the plan's step."""
+        self._launch(plan, visit, grads)
+
+    def _launch(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
+        if len(visit.slots) == 0:
+            return
+        recent, past = (None, None) if visit.last_step is None else self._tables.of(plan)
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        _core.device_slots(
+            plan, self._widths, self._groups, *visit, grads, recent, past,
+            self._device.index, stream,
+        )  # fmt: skip

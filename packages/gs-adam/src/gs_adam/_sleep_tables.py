@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rows have missed, in device memory: uploaded once a step, of the past only what is new."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+
+from gs_adam import _core
+
+_FIRST_STEPS = 1024
+
+
+class _Upload(NamedTuple):
+    """A step's tables, ready on other streams than their own once `is_ready`."""
+
+    recent: torch.Tensor
+    past: torch.Tensor
+    stream: torch.cuda.Stream
+    is_ready: torch.cuda.Event
+
+
+class SleepTables:
+    """Follows an optimizer's schedule on one CUDA device.
+
+    Args:
+        device: with its index.
+
+    Asynchrony: copies are queued on the current stream from page-locked memory; never
+        synchronises.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        # Of plans that somebody holds: an optimizer those of its open steps.
+        self._uploads: WeakKeyDictionary[_core.StepPlan, _Upload] = WeakKeyDictionary()
+        self._last: tuple[_core.StepPlan, _Upload] | None = None
+
+    def of(self, plan: _core.StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sleeps that end at the step before the plan's, and the steps before it.
+
+        Returns:
+            (bytes,) uint8 each, to be used on the current stream.
+        """
+        stream = torch.cuda.current_stream(self._device)
+        with self._lock:
+            upload = self._uploads.get(plan)
+            if upload is None:
+                upload = self._upload(plan, stream)
+                self._uploads[plan] = upload
+                self._last = (plan, upload)
+        _use(upload, stream)
+        return upload.recent, upload.past
+
+    def _upload(self, plan: _core.StepPlan, stream: torch.cuda.Stream) -> _Upload:
+        past, first = self._continued(plan, stream)
+        begin, end = first * plan.past_bytes, plan.step * plan.past_bytes
+        recent = torch.empty(plan.recent_bytes, dtype=torch.uint8, device=self._device)
+        # torch keeps page-locked memory that it hands out from reuse until its copies are done.
+        staged = torch.empty(len(recent) + max(0, end - begin), dtype=torch.uint8, pin_memory=True)
+        plan.write_recent(staged[: len(recent)].numpy())
+        recent.copy_(staged[: len(recent)], non_blocking=True)
+        if begin < end:
+            plan.write_past(first, staged[len(recent) :].numpy())
+            past[begin:end].copy_(staged[len(recent) :], non_blocking=True)
+        is_ready = torch.cuda.Event()
+        is_ready.record(stream)
+        return _Upload(recent, past, stream, is_ready)
+
+    def _continued(
+        self, plan: _core.StepPlan, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, int]:
+        """Where the past goes, and the first step of it that is not there."""
+        size = plan.step * plan.past_bytes
+        if self._last is not None:
+            last, upload = self._last
+            if plan.shares_past(last) and size <= len(upload.past):
+                _use(upload, stream)
+                return upload.past, min(last.step, plan.step)
+        room = max(_FIRST_STEPS * plan.past_bytes, 2 * size)
+        return torch.empty(room, dtype=torch.uint8, device=self._device), 0
+
+
+def _use(upload: _Upload, stream: torch.cuda.Stream) -> None:
+    if stream == upload.stream:
+        return
+    stream.wait_event(upload.is_ready)
+    upload.recent.record_stream(stream)
+    upload.past.record_stream(stream)
