@@ -12,6 +12,8 @@ import torch
 from gs_adam import _core
 
 _FIRST_STEPS = 1024
+# One size for almost all uploads, so that page-locked memory is allocated only for the first ones.
+_STAGED_BYTES = 1 << 16
 
 
 class _Upload(NamedTuple):
@@ -61,12 +63,16 @@ class SleepTables:
         begin, end = first * plan.past_bytes, plan.step * plan.past_bytes
         recent = torch.empty(plan.recent_bytes, dtype=torch.uint8, device=self._device)
         # torch keeps page-locked memory that it hands out from reuse until its copies are done.
-        staged = torch.empty(len(recent) + max(0, end - begin), dtype=torch.uint8, pin_memory=True)
-        plan.write_recent(staged[: len(recent)].numpy())
-        recent.copy_(staged[: len(recent)], non_blocking=True)
-        if begin < end:
-            plan.write_past(first, staged[len(recent) :].numpy())
-            past[begin:end].copy_(staged[len(recent) :], non_blocking=True)
+        n_recent, n_past = len(recent), end - begin
+        staged = torch.empty(
+            max(n_recent + n_past, _STAGED_BYTES), dtype=torch.uint8, pin_memory=True
+        )
+        plan.write_recent(staged[:n_recent].numpy())
+        recent.copy_(staged[:n_recent], non_blocking=True)
+        if n_past:
+            staged = staged[n_recent : n_recent + n_past]
+            plan.write_past(first, staged.numpy())
+            past[begin:end].copy_(staged, non_blocking=True)
         is_ready = torch.cuda.Event()
         is_ready.record(stream)
         return _Upload(recent, past, stream, is_ready)
