@@ -43,7 +43,7 @@ def small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings that are full now and then, of pieces smaller than a view's rows."""
     monkeypatch.setattr(loads, "CHUNK_BYTES", 24 << 10)
     monkeypatch.setattr(stores, "CHUNK_BYTES", 24 << 10)
-    monkeypatch.setattr(streaming, "_RING_BYTES", 64 << 10)
+    monkeypatch.setattr(streaming, "RING_BYTES", 64 << 10)
 
 
 class Script:

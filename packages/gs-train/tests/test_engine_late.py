@@ -96,7 +96,7 @@ def test_rows_are_read_only_after_the_updates_that_they_need(
     preset: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_rings(monkeypatch)
-    monkeypatch.setattr(streaming, "_RING_BYTES", 4 << 20)  # a full ring waits for updates
+    monkeypatch.setattr(streaming, "RING_BYTES", 4 << 20)  # a full ring waits for updates
     prompt, loaded, _ = _run(preset, batch_size, is_late=False)
     late, loaded_late, held = _run(preset, batch_size, is_late=True)
     assert held > 0, "updates must have been waited for"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Presets, what they need, and which of them auto takes. Bytes are compared with real tensors."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +16,35 @@ import gs_cull
 import gs_order
 from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.engine import budget
-from gs_train.engine.budget import Room, largest_n, need, room_least, room_wanted, room_within
+from gs_train.engine import buffers, residents, streaming
+from gs_train.engine.backend import StepSettings
+from gs_train.engine.budget import largest_n, need
 from gs_train.engine.caps import Caps, caps_of
-from gs_train.engine.choose import GROWTH, choose, expected_rows, fit_into, statistics_bytes
-from gs_train.engine.presets import PRESETS, preset_named
+from gs_train.engine.choose import GROWTH, choose, expected_rows, statistics_bytes
+from gs_train.engine.fitting import fit_into
+from gs_train.engine.limits import Limits
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.pipeline import Engine
+from gs_train.engine.presets import PRESETS, Preset, preset_named
+from gs_train.engine.room import (
+    Room,
+    room_least,
+    room_under,
+    room_wanted,
+    room_wanted_by_host,
+)
 from gs_train.engine.workload import BatchRows, Workload, measure_workload
 from gs_train.errors import InputError
 from gs_train.gaussians import Gaussians
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
+from gs_train.rows import NAMES
 from gs_train.sizes import parse_bytes
 
 GIB = 2**30
-SEEN = BatchRows(visible=8e5, union=4e5, largest=2.5e5, loaded=6e5, held=4e5, intersections=2e6)
+SEEN = BatchRows(
+    visible=8e5, union=4e5, two=7e5, largest=2.5e5, loaded=6e5, held=4e5, intersections=2e6
+)
 WORK = Workload(
     n_rows=10_000_000, sh_degree=3, batch_size=4, width=1920, height=1080, most=SEEN, mean=SEEN
 )
@@ -56,6 +72,11 @@ def _rows(n: int, k: int = 15, seed: int = 0) -> dict[str, Tensor]:
     }
 
 
+def _room(preset: Preset, work: Workload, device_bytes: int, *, given: bool = False) -> Room | None:
+    """Where the device is short, and the host is not."""
+    return fit_into(preset, work, Caps(device_bytes, 10**15, is_given=given))
+
+
 def _views(n: int, width: int = 96, height: int = 64) -> list[View]:
     views = []
     for i in range(n):
@@ -64,6 +85,18 @@ def _views(n: int, width: int = 96, height: int = 64) -> list[View]:
         K = torch.tensor([[150.0, 0, width / 2], [0, 150.0, height / 2], [0, 0, 1]])
         views.append(View(f"{i}", viewmat, K, width, height))
     return views
+
+
+def _seen(rows: dict[str, Tensor], views: list[View]) -> list[int]:
+    """Rows that any view sees."""
+    ids = [
+        gs_cull.visible_ids(
+            rows["means"], rows["scales"], rows["quats"], view.viewmat, view.K, 96, 64,
+            opacities=rows["opacities"],
+        )
+        for view in views
+    ]  # fmt: skip
+    return torch.cat(ids).unique().tolist()
 
 
 def _bytes(*tensors: Tensor) -> int:
@@ -104,25 +137,58 @@ def test_model_and_optimizer_on_the_device_take_944_bytes_a_row() -> None:
 
 def test_a_split_scene_takes_132_bytes_a_row_on_the_device_and_580_on_the_host() -> None:
     for preset in SPLIT:
-        of = need(preset, WORK)
+        of = need(preset, WORK, room_wanted_by_host(preset, WORK))
         assert of.device["parameters"] + of.device["moments"] == 132 * WORK.n_rows
         assert of.device["gradients"] == 44 * SEEN.union
         assert of.pinned["parameters"] == 192 * WORK.n_rows
+        assert of.pinned["rings"] == 2 * streaming.RING_BYTES
         assert of.pageable["moments"] + of.pageable["steps of rows"] == 388 * WORK.n_rows
+
+
+def test_what_visits_the_device_with_its_moments_is_page_locked_and_needs_no_rings() -> None:
+    of = need(PRESETS["best"], WORK)
+    assert of.device["parameters"] + of.device["moments"] == 132 * WORK.n_rows
+    parts = ("parameters", "moments", "steps of rows")
+    assert sum(of.pinned[part] for part in parts) == 580 * WORK.n_rows
+    assert "rings" not in of.pinned
+    assert not {"moments", "steps of rows"} & of.pageable.keys()
+    assert not {"row buffers", "plans", "returning gradients"} & of.device.keys()
+
+
+def test_residents_are_those_of_two_batches_and_the_gradients_those_of_one() -> None:
+    room = room_wanted(PRESETS["best"], WORK)
+    assert (room.rows, room.residents) == (250_000, 7e5 * residents.HEADROOM)
+    parts = need(PRESETS["best"], WORK).device
+    assert parts["residents"] == 576 * room.residents
+    # 8 bytes a row, 40 a slot, 4 a row of the batch.
+    assert parts["lists of residents"] == 8e7 + 40 * room.residents + 4 * SEEN.union
+    assert parts["gradients"] == (44 + 192 * buffers.HEADROOM) * SEEN.union
+    few = replace(WORK, n_rows=500_000)
+    assert room_wanted(PRESETS["best"], few).residents == 500_000
+
+
+def test_a_batch_too_large_for_the_residents_fits_into_their_memory() -> None:
+    room = room_wanted(PRESETS["best"], WORK)
+    by_host = need(PRESETS["best"], WORK, Room(room.rows, room.slots))
+    assert by_host.device["row buffers"] <= need(PRESETS["best"], WORK).device["residents"]
+    one_more = need(PRESETS["best"], WORK, Room(room.rows, room.slots + 2)).device["row buffers"]
+    assert one_more > need(PRESETS["best"], WORK).device["residents"]
 
 
 def test_row_buffers_are_those_of_the_kind_of_retention() -> None:
     # 384 bytes a slot, values and gradient, a quarter more than needed.
-    assert need(PRESETS["best"], WORK).device["row buffers"] == 480 * SEEN.held
+    best = PRESETS["best"]
+    parts = need(best, WORK, room_wanted_by_host(best, WORK)).device
+    assert parts["row buffers"] == 480 * SEEN.held
     assert need(PRESETS["clm"], WORK).device["row buffers"] == 480 * 2 * SEEN.largest
     assert need(PRESETS["clm"], WORK).device["returning gradients"] == 192 * 2e5
 
 
 def test_rendering_is_counted_at_the_fullest_of_three_moments() -> None:
-    def counted(width: int, height: int, intersections: int) -> int:
+    def counted(width: int, height: int, intersections: int, preset: str = "none") -> int:
         work = WORK.with_batch(replace(SEEN, intersections=intersections))
         work = replace(work, width=width, height=height)
-        return need(PRESETS["none"], work).device["rendering"]
+        return need(PRESETS[preset], work).device["rendering"]
 
     # 59 + 48 + 23 floats a row, 4 bytes an intersection, 68 a pixel.
     assert counted(1920, 1080, 1) == 4 * 130 * 250_000 + 4 + 68 * 1920 * 1080
@@ -130,6 +196,8 @@ def test_rendering_is_counted_at_the_fullest_of_three_moments() -> None:
     assert counted(192, 108, 1) == 4 * 191 * 250_000 + 16 * 192 * 108
     # 59 + 48 + 26 floats a row, 24 bytes an intersection.
     assert counted(1920, 1080, 10**9) == 4 * 133 * 250_000 + 24 * 10**9
+    # Split: harmonics are not joined; ids and slots of the rows.
+    assert counted(1920, 1080, 10**9, "best") == (4 * 85 + 16) * 250_000 + 24 * 10**9
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
@@ -156,10 +224,10 @@ def test_bytes_on_the_device_are_those_of_real_tensors(degree: int) -> None:
 @pytest.mark.parametrize("degree", [0, 3])
 @pytest.mark.parametrize("preset", SPLIT, ids=lambda preset: preset.name)
 def test_bytes_of_a_split_scene_are_those_of_real_tensors(preset, degree: int) -> None:
-    from gs_train.engine.model import OffloadedGaussians
-
     n, k = 37, (degree + 1) ** 2 - 1
-    model = OffloadedGaussians(_rows(n, k), device="cpu", semantics=preset.semantics)
+    model = OffloadedGaussians(
+        _rows(n, k), device="cpu", semantics=preset.semantics, travels=preset.residents
+    )
     model.host.end(model.host.begin())
     model.host.rest()
     tensors = model.tensors()
@@ -170,9 +238,33 @@ def test_bytes_of_a_split_scene_are_those_of_real_tensors(preset, degree: int) -
         values for name, values in tensors.items() if name.startswith("sh") and ".exp_avg" in name
     ]
     assert len(moments) == 4
-    assert parts.pageable["moments"] == _bytes(*moments)
+    tier = parts.pinned if preset.residents else parts.pageable
+    assert tier["moments"] == _bytes(*moments)
     if preset.semantics == "deferred":
-        assert parts.pageable["steps of rows"] == _bytes(tensors["appearance.last_step"])
+        assert tier["steps of rows"] == _bytes(tensors["appearance.last_step"])
+
+
+def test_bytes_of_residents_are_those_of_real_tensors() -> None:
+    n = 400
+    rows, views = _rows(n), _views(4)
+    renderer = CpuRenderer()
+    model = OffloadedGaussians(rows, device="cpu", semantics="deferred", travels=True)
+    engine = Engine(model, renderer, PRESETS["best"])
+    settings = StepSettings(3, dict.fromkeys(NAMES, 1e-3), (0.9, 0.999), 1e-15, 0.2)
+    truth = torch.zeros(64, 96, 3, dtype=torch.uint8)
+    batches = [[views[i]] for i in (0, 3, 0)]
+    for batch, upcoming in zip(batches, [*batches[1:], []]):
+        engine.step([(v, truth) for v in batch], settings, lambda *_: None, upcoming=upcoming)
+    held, sums = engine._residing._residents, engine._residing._sums
+    two = [set(_seen(rows, batch)) for batch in batches[:2]]
+    assert min(len(two[0]), len(two[1])) < len(two[0] | two[1]) < n / residents.HEADROOM
+    seen = replace(SEEN, union=max(map(len, two)), two=len(two[0] | two[1]))
+    parts = need(PRESETS["best"], WORK.with_rows(n).with_batch(seen)).device
+    assert parts["residents"] == _bytes(*held._rows)
+    lists = _bytes(held._slot_of, held._last_step, held._id_of, held._wanted[:-1])
+    chosen, slots = 32 * len(held.values), 4 * seen.union
+    assert parts["lists of residents"] == lists + chosen + slots
+    assert parts["gradients"] >= sums.n_bytes + 44 * seen.union
 
 
 def test_moments_of_the_geometry_are_those_of_its_optimizer() -> None:
@@ -202,7 +294,8 @@ def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> Non
         ragged = [*plan.ids.values(), *plan.positions.values(), *(plan.slots or {}).values()]
         arrays = {part.values.data_ptr(): part.values for part in ragged if len(part.values)}
         early = 2
-        assert need(PRESETS[name], work).device["plans"] == early * _bytes(*arrays.values())
+        by_host = need(PRESETS[name], work, room_wanted_by_host(PRESETS[name], work))
+        assert by_host.device["plans"] == early * _bytes(*arrays.values())
     masks = _bytes(visible.ids, visible.mask)
     bits = 4 * -(-3000 // 32)
     assert need(PRESETS["best"], work).device["culling"] == 2 * masks + bits
@@ -217,21 +310,26 @@ def test_a_workload_is_what_culling_finds() -> None:
     work = measure_workload(
         rows, views, CpuRenderer(), n_rows=4000, sh_degree=3, batch_size=6, n_batches=1
     )
-    seen = [
-        set(
-            gs_cull.visible_ids(
-                rows["means"], rows["scales"], rows["quats"], view.viewmat, view.K, 96, 64,
-                opacities=rows["opacities"],
-            ).tolist()
-        )
-        for view in views
-    ]  # fmt: skip
+    seen = [set(_seen(rows, [view])) for view in views]
     assert len({len(ids) for ids in seen}) > 1
     assert work.most.visible == sum(len(ids) for ids in seen)
     assert work.most.union == len(set().union(*seen))
     assert work.most.largest == max(len(ids) for ids in seen)
     assert work.most.union <= work.most.loaded <= work.most.visible
     assert work.most.largest <= work.most.held <= work.most.union
+
+
+def test_two_batches_in_a_row_see_what_either_does() -> None:
+    rows, views = _rows(4000), _views(6)
+    work = measure_workload(
+        rows, views, CpuRenderer(), n_rows=8000, sh_degree=3, batch_size=2, n_batches=2
+    )
+    rows["scales"] = rows["scales"] - 0.5 * np.log(2.0)
+    sampler = gs_order.ViewSampler(6, 2, seed=0)
+    a, b, c = (set(_seen(rows, [views[k] for k in sampler.batch(step)])) for step in range(3))
+    assert len({len(a), len(a | b), len(b | c)}) == 3
+    assert work.most.two == 2 * max(len(a | b), len(b | c))
+    assert work.mean.two == len(a | b) + len(b | c)
 
 
 def test_intersections_are_the_tiles_that_the_rasterizer_lists() -> None:
@@ -265,7 +363,7 @@ def test_views_that_see_nothing_are_counted_as_such() -> None:
     rows, views = _rows(100), _views(3)
     rows["means"][:, 2] = -5.0
     work = measure_workload(rows, views, CpuRenderer(), n_rows=100, sh_degree=3, batch_size=2)
-    assert work.most == BatchRows(0, 0, 0, 0, 0, 0)
+    assert work.most == BatchRows(0, 0, 0, 0, 0, 0, 0)
     for preset in PRESETS.values():
         assert fit_into(preset, work, PLENTY) is not None
 
@@ -316,14 +414,15 @@ def test_offloading_trains_more_rows_and_best_most() -> None:
 
 @pytest.mark.parametrize("preset", SPLIT, ids=lambda preset: preset.name)
 def test_a_smaller_cap_cuts_views_and_keeps_fewer_rows(preset) -> None:
+    preset = replace(preset, residents=False)
     wanted, least = room_wanted(preset, WORK), room_least(preset, WORK)
     full = need(preset, WORK, wanted).device_bytes
-    assert room_within(preset, WORK, full) == wanted
+    assert _room(preset, WORK, full) == wanted
     tight = need(preset, WORK, least).device_bytes
-    assert room_within(preset, WORK, tight - 1) is None
+    assert _room(preset, WORK, tight - 1) is None
     before = wanted
     for cap in np.linspace(full - 1, tight, 7).astype(int).tolist():
-        room = room_within(preset, WORK, cap)
+        room = _room(preset, WORK, cap)
         assert room is not None
         assert need(preset, WORK, room).device_bytes <= cap
         assert (room.rows, room.slots) <= (before.rows, before.slots)
@@ -331,11 +430,69 @@ def test_a_smaller_cap_cuts_views_and_keeps_fewer_rows(preset) -> None:
     assert before.rows < wanted.rows
 
 
-def test_rows_that_wait_give_way_before_views_are_cut() -> None:
+def test_residents_become_fewer_then_views_are_cut_then_the_host_updates() -> None:
     best = PRESETS["best"]
+    # So few pixels that rendering is a matter of rows.
+    work = replace(WORK, width=64, height=64, n_rows=1_000_000)
+    wanted = room_wanted(best, work)
+    of_a_batch = Room.of_residents(wanted.rows, math.ceil(work.most.union))
+    least = Room.of_residents(math.ceil(wanted.rows / 16), of_a_batch.residents)
+    by_host = room_least(best, work)
+    sizes = [need(best, work, room).device_bytes for room in (wanted, of_a_batch, least, by_host)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert _room(best, work, sizes[0]) == wanted
+    fewer = _room(best, work, sizes[0] - 1)
+    assert fewer is not None
+    assert (fewer.rows, fewer.residents) == (wanted.rows, pytest.approx(wanted.residents, abs=2))
+    assert _room(best, work, sizes[1]) == of_a_batch
+    cut = _room(best, work, sizes[1] - 1)
+    assert cut is not None
+    assert least.rows < cut.rows < wanted.rows
+    assert cut.residents >= of_a_batch.residents
+    smallest = _room(best, work, sizes[2])
+    assert smallest is not None
+    assert smallest.residents == least.residents
+    streamed = _room(best, work, sizes[2] - 1)
+    assert streamed is not None
+    assert streamed.residents == 0
+    assert _room(best, work, sizes[3]) == by_host
+    assert _room(best, work, sizes[3] - 1) is None
+
+
+def test_residents_take_what_is_left_of_a_cap_that_was_given_and_of_no_other() -> None:
+    best = PRESETS["best"]
+    wanted = room_wanted(best, WORK)
+    cap = 2 * need(best, WORK, wanted).device_bytes
+    assert _room(best, WORK, cap) == wanted
+    room = _room(best, WORK, cap, given=True)
+    assert room is not None
+    assert room.rows == wanted.rows
+    of = need(best, WORK, room).device_bytes
+    one_more = need(best, WORK, Room.of_residents(room.rows, room.residents + 1)).device_bytes
+    assert of <= 0.9 * cap < one_more
+    everything = _room(best, WORK, 10**15, given=True)
+    assert everything is not None
+    assert everything.residents == WORK.n_rows
+    nearly = need(best, WORK, wanted).device_bytes
+    assert _room(best, WORK, nearly, given=True) == wanted
+
+
+def test_a_run_under_limits_takes_the_room_that_they_come_from() -> None:
+    best, clm = PRESETS["best"], PRESETS["clm"]
+    assert room_under(best, WORK, Limits()) == room_wanted(best, WORK)
+    assert room_under(best, WORK, Limits(residents=0)) == room_wanted_by_host(best, WORK)
+    limits = Limits(rows=9000, slots=20_000, residents=0)
+    assert room_under(best, WORK, limits) == Room(9000, 20_000)
+    assert room_under(best, WORK, Limits(residents=500_000)).residents == 500_000
+    assert room_under(best, WORK, Limits(residents=10**9)).residents == WORK.n_rows
+    assert room_under(clm, WORK, Limits(slots=10**9)) == room_wanted(clm, WORK)
+
+
+def test_rows_that_wait_give_way_before_views_are_cut() -> None:
+    best = replace(PRESETS["best"], residents=False)
     work = WORK.with_batch(replace(SEEN, held=4e6, union=4e6))
     enough_for_two_views = need(best, work, Room(250_000, 500_000)).device_bytes
-    room = room_within(best, work, enough_for_two_views)
+    room = _room(best, work, enough_for_two_views)
     assert room is not None
     assert room.rows == 250_000
     assert 500_000 <= room.slots < 500_010
@@ -344,8 +501,8 @@ def test_rows_that_wait_give_way_before_views_are_cut() -> None:
 def test_what_is_all_on_the_device_cuts_no_view() -> None:
     none = PRESETS["none"]
     full = need(none, WORK).device_bytes
-    assert room_within(none, WORK, full) == room_wanted(none, WORK)
-    assert room_within(none, WORK, full - 1) is None
+    assert _room(none, WORK, full) == room_wanted(none, WORK)
+    assert _room(none, WORK, full - 1) is None
 
 
 def test_gs_scale_cuts_views_above_its_share() -> None:
@@ -439,7 +596,8 @@ def test_caps_follow_the_options_else_what_is_free(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "available_host_bytes", lambda: 10_000)
     cpu = torch.device("cpu")
     assert caps_of(_config(), cpu) == Caps(9000, 9000, shared=True)
-    assert caps_of(_config(device_memory="2GB"), cpu) == Caps(2 * 10**9, 9000, shared=True)
+    given = Caps(2 * 10**9, 9000, shared=True, is_given=True)
+    assert caps_of(_config(device_memory="2GB"), cpu) == given
     assert caps_of(_config(host_memory="64KiB"), cpu) == Caps(65536, 65536, shared=True)
 
 
@@ -472,4 +630,3 @@ def test_parts_are_positive_and_add_up() -> None:
         parts = [*of.device.values(), *of.pinned.values(), *of.pageable.values()]
         assert all(isinstance(part, int) and part >= 0 for part in parts)
         assert of.device_bytes + of.host_bytes == sum(parts)
-    assert budget.HEADROOM >= 1

@@ -32,7 +32,9 @@ RATES = Rates(
     view_s=1e-3,
     row_s=5e-9,
 )
-MEAN = BatchRows(visible=1.6e6, union=1e6, largest=4.5e5, loaded=1.2e6, held=9e5, intersections=4e6)
+MEAN = BatchRows(
+    visible=1.6e6, union=1e6, two=1.4e6, largest=4.5e5, loaded=1.2e6, held=9e5, intersections=4e6
+)
 WORK = Workload(
     n_rows=20_000_000, sh_degree=3, batch_size=4, width=1920, height=1080, most=MEAN, mean=MEAN
 )

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from gs_train.config import FitConfig
-from gs_train.engine.budget import room_wanted
 from gs_train.engine.caps import caps_of
-from gs_train.engine.choose import choose, statistics_bytes
-from gs_train.engine.limits import Limits
+from gs_train.engine.choose import Choice, choose, statistics_bytes
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import Preset, preset_named
-from gs_train.engine.workload import measure_workload
+from gs_train.engine.room import room_wanted, room_wanted_by_host
+from gs_train.engine.workload import Workload, measure_workload
 from gs_train.errors import InputError
 from gs_train.renderers import Renderer, Rows
 from gs_train.scene import Scene
@@ -83,16 +83,26 @@ def place(
         statistics_bytes=statistics_bytes(config),
         seed=config.seed,
     )
-    choice = choose(config, work, caps_of(config, renderer.device))
+    caps = caps_of(config, renderer.device)
+    choice = choose(config, work, caps)
     if before is not None and before["preset"] == choice.preset.name:
         limits = Limits(**before["limits"])
     else:
-        room, wanted = choice.room, room_wanted(choice.preset, work.with_rows(choice.n_rows))
-        limits = Limits(
-            rows=room.rows if room.rows < wanted.rows else None,
-            slots=room.slots if room.slots < wanted.slots else None,
-        )
+        limits = _limits(choice, work.with_rows(choice.n_rows), is_capped=caps.is_given)
     return Placing(choice.preset, limits, reason or choice.reason)
+
+
+def _limits(choice: Choice, work: Workload, *, is_capped: bool) -> Limits:
+    """What the run has to respect where memory is short, or is given."""
+    room, wanted = choice.room, room_wanted(choice.preset, work)
+    rows = room.rows if room.rows < wanted.rows else None
+    if not room.residents:
+        kept = room_wanted_by_host(choice.preset, work).slots
+        residents = 0 if choice.preset.residents else None
+        return Limits(rows, room.slots if room.slots < kept else None, residents)
+    if is_capped or room != wanted:
+        return Limits(rows, room.slots, room.residents)
+    return UNLIMITED
 
 
 def check_layouts(saved: str, wanted: str, semantics: str) -> None:

@@ -13,11 +13,13 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from gs_train.config import FitConfig
-from gs_train.engine.budget import largest_n, need, room_least, room_wanted
+from gs_train.engine.budget import largest_n, need
 from gs_train.engine.caps import Caps, caps_of
-from gs_train.engine.choose import choose, expected_rows, fit_into
+from gs_train.engine.choose import choose, expected_rows
+from gs_train.engine.fitting import fit_into
 from gs_train.engine.presets import PRESETS, Preset
 from gs_train.engine.rates import Rates, measure_rates
+from gs_train.engine.room import room_least, room_wanted
 from gs_train.engine.speed import predict
 from gs_train.engine.workload import Workload
 from gs_train.errors import InputError

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from gs_train.engine import buffers, streaming
 from gs_train.engine.presets import Preset
+from gs_train.engine.room import Room, room_wanted
 from gs_train.engine.workload import Workload
 
 Tier = Literal["device", "pinned", "pageable"]
@@ -21,20 +23,14 @@ Tier = Literal["device", "pinned", "pageable"]
 GEOMETRY = 11
 """Floats of means, scales, quats and opacities."""
 
-HEADROOM = 1.25
-"""Row buffers are taken this much larger than needed, so that they seldom grow."""
-
-RING_BYTES = 256 << 20
-"""Page-locked memory for rows on their way, in each direction."""
-
-MOST_CROPS = 16
-"""Parts that a view may be cut into before a cap counts as too small."""
-
 _FLOAT = 4
 _STAGED_IMAGES = 3
 _REORDER = 72  # bytes a row: a slab of 64 bytes, and the order
 _MORTON = 40  # codes, two workspaces of the sort, its values and indices
 _SLOT = 8  # bytes a row: where torch finds it, in 64 bits
+_PLACE = 16  # the same beside its id and its slot
+_OF_ROW, _OF_SLOT = 8, 8  # bytes: slot and last step of a row; row and last batch of a slot
+_CHOSEN = 32  # bytes a slot: the sort that finds those to give away
 
 # Floats a row beside its attributes, when it has been projected: activations 4, radii 2, centre 2,
 # depth, conic 3, compensation 2, direction 3, colours before and after clamping 6; while its tiles
@@ -71,56 +67,6 @@ class Need:
         return self.pinned_bytes + sum(self.pageable.values())
 
 
-@dataclass(frozen=True)
-class Room:
-    """What the working memory of a preset is dimensioned for.
-
-    Attributes:
-        rows: of the largest microbatch.
-        slots: of rows that are on the device at once, placement ``split``.
-    """
-
-    rows: int
-    slots: int
-
-
-def room_wanted(preset: Preset, work: Workload) -> Room:
-    """Every view whole, and rows kept as long as the preset would."""
-    rows = work.most.largest
-    if preset.split_share is not None:
-        rows = min(rows, preset.split_share * work.n_rows)
-    # Without slots to keep, two buffers take turns.
-    slots = work.most.held if preset.retain == "last_use" else 2 * rows
-    return Room(math.ceil(rows), math.ceil(max(slots, rows)))
-
-
-def room_least(preset: Preset, work: Workload) -> Room:
-    """Views in as many parts as a plan allows, and no row kept longer than it must be."""
-    if preset.placement != "split":
-        return room_wanted(preset, work)
-    rows = math.ceil(work.most.largest / MOST_CROPS)
-    return Room(rows, 2 * rows)
-
-
-def room_within(preset: Preset, work: Workload, device_bytes: int) -> Room | None:
-    """The largest room whose bytes fit into a cap; None where not even the least does.
-
-    Rows of one microbatch come first, then rows that are kept for later ones.
-    """
-    least, most = room_least(preset, work), room_wanted(preset, work)
-
-    def fits(room: Room) -> bool:
-        return need(preset, work, room).device_bytes <= device_bytes
-
-    if fits(most):
-        return most
-    if not fits(least):
-        return None
-    rows = _largest(least.rows, most.rows, lambda n: fits(Room(n, 2 * n)))
-    slots = _largest(2 * rows, max(2 * rows, most.slots), lambda n: fits(Room(rows, n)))
-    return Room(rows, slots)
-
-
 def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
     """Bytes by part.
 
@@ -128,48 +74,24 @@ def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
         room: of the working memory; :func:`room_wanted` when None.
     """
     room = room or room_wanted(preset, work)
-    n, appearance, is_split = work.n_rows, work.appearance, preset.placement == "split"
-    width = GEOMETRY + appearance
-    image = 3 * work.pixels
+    n, image = work.n_rows, 3 * work.pixels
+    is_split = preset.placement == "split"
 
-    device: dict[str, int] = {}
-    pinned: dict[str, int] = {}
-    pageable: dict[str, int] = {}
-    if is_split:
-        device["parameters"] = GEOMETRY * _FLOAT * n
-        device["moments"] = 2 * GEOMETRY * _FLOAT * n
-        device["gradients"] = GEOMETRY * _FLOAT * _ceil(work.most.union)
-        device["row buffers"] = int(2 * appearance * _FLOAT * room.slots * HEADROOM)
-        device["plans"] = _plan_bytes(preset, work)
-        if preset.retain == "previous":
-            returning = max(0.0, work.most.loaded - work.most.union)
-            device["returning gradients"] = appearance * _FLOAT * _ceil(returning)
-        pinned["parameters"] = appearance * _FLOAT * n
-        pinned["rings"] = 2 * RING_BYTES
-        pageable["moments"] = 2 * appearance * _FLOAT * n
-        pageable["steps of rows"] = 4 * n
-    else:
-        device["parameters"] = width * _FLOAT * n
-        device["gradients"] = width * _FLOAT * n
-        if preset.placement == "mirror":
-            pinned["parameters"] = width * _FLOAT * n
-            pinned["gradients"] = width * _FLOAT * n
-            pageable["moments"] = 2 * width * _FLOAT * n
-        else:
-            device["moments"] = 2 * width * _FLOAT * n
+    of = _split(preset, work, room) if is_split else _whole(preset, work)
+    device, pinned, pageable = of.device, of.pinned, of.pageable
     device["densification"] = work.statistics_bytes * n
     device["culling"] = _culling_bytes(preset, work)
     device["photographs"] = (work.batch_size + _STAGED_IMAGES) * image
-    device["rendering"] = _rendering_bytes(work, room)
+    device["rendering"] = _rendering_bytes(preset, work, room)
     if is_split:
         # Re-ordering the rows happens when nothing is rendered; elsewhere it fits into what the
         # gradients leave.
-        drawing = device["rendering"] + _SLOT * room.rows
+        drawing = device["rendering"] + (_PLACE if room.residents else _SLOT) * room.rows
         device["rendering"] = max(drawing, (_MORTON + 16) * n)
         pageable["re-ordering"] = _REORDER * n
     pinned["photographs"] = _STAGED_IMAGES * image
     pageable["photographs"] = work.image_cache
-    return Need(device, pinned, pageable)
+    return of
 
 
 def largest_n(preset: Preset, work: Workload, fits: Callable[[Workload], bool]) -> int:
@@ -183,10 +105,58 @@ def largest_n(preset: Preset, work: Workload, fits: Callable[[Workload], bool]) 
     """
     if not fits(work.with_rows(1)):
         return 0
-    return _largest(1, 2**31 - 2, lambda n: fits(work.with_rows(n)))
+    return largest(1, 2**31 - 2, lambda n: fits(work.with_rows(n)))
 
 
-def _rendering_bytes(work: Workload, room: Room) -> int:
+def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The largest whole number in [low, high] that ``holds``, where ``low`` does."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _whole(preset: Preset, work: Workload) -> Need:
+    """All rows with their gradients on the device."""
+    of = Need({}, {}, {})
+    one = (GEOMETRY + work.appearance) * _FLOAT * work.n_rows
+    of.device["parameters"] = of.device["gradients"] = one
+    if preset.placement == "mirror":
+        of.pinned["parameters"] = of.pinned["gradients"] = one
+        of.pageable["moments"] = 2 * one
+    else:
+        of.device["moments"] = 2 * one
+    return of
+
+
+def _split(preset: Preset, work: Workload, room: Room) -> Need:
+    """Geometry on the device, appearance on the host and, for a while, on the device."""
+    of = Need({}, {}, {})
+    geometry, appearance = GEOMETRY * _FLOAT, work.appearance * _FLOAT
+    of.device["parameters"] = geometry * work.n_rows
+    of.device["moments"] = 2 * geometry * work.n_rows
+    of.device["gradients"] = geometry * _ceil(work.most.union)
+    of.pinned["parameters"] = appearance * work.n_rows
+    moments, steps = 2 * appearance * work.n_rows, 4 * work.n_rows
+    if room.residents:
+        union = min(_ceil(work.most.union), room.residents)
+        of.device["gradients"] += appearance * int(union * buffers.HEADROOM)
+        of.device["residents"] = 3 * appearance * room.residents
+        lists = _OF_ROW * work.n_rows + (_OF_SLOT + _CHOSEN) * room.residents
+        of.device["lists of residents"] = lists + 4 * union
+        of.pinned.update({"moments": moments, "steps of rows": steps})
+        return of
+    of.device["row buffers"] = int(2 * appearance * room.slots * buffers.HEADROOM)
+    of.device["plans"] = _plan_bytes(preset, work)
+    if preset.retain == "previous":
+        returning = max(0.0, work.most.loaded - work.most.union)
+        of.device["returning gradients"] = appearance * _ceil(returning)
+    of.pinned["rings"] = 2 * streaming.RING_BYTES
+    of.pageable.update({"moments": moments, "steps of rows": steps})
+    return of
+
+
+def _rendering_bytes(preset: Preset, work: Workload, room: Room) -> int:
     """One microbatch, at the fullest of three moments: sorting intersections, the gradient of the
     image, and the gradient of the colours."""
     rows, width = room.rows, GEOMETRY + work.appearance
@@ -194,11 +164,12 @@ def _rendering_bytes(work: Workload, room: Room) -> int:
     # all of its rows.
     share = rows / work.most.largest if work.most.largest > rows else 1.0
     intersections = math.ceil(work.most.intersections * share)
-    # Leaves, and the harmonics once more, joined.
-    projected = width + work.appearance + _PROJECTED
+    # Leaves and, where they do not lie side by side, the harmonics once more, joined.
+    joined = 0 if preset.placement == "split" else work.appearance
+    projected = width + joined + _PROJECTED
     sorting = _FLOAT * rows * (projected + _COUNTED) + _SORTING * intersections
     image = _FLOAT * rows * projected + _SORTED * intersections + (_DRAWN + _LOSS) * work.pixels
-    # Leaves, joined harmonics and their gradient.
+    # Leaves, and the gradient of the harmonics with what it was made from or what it becomes.
     colours = _FLOAT * rows * (width + 2 * work.appearance + _RETURNED) + _IMAGE * work.pixels
     return max(sorting, image, colours)
 
@@ -220,14 +191,6 @@ def _plan_bytes(preset: Preset, work: Workload) -> int:
     if preset.retain == "last_use":
         return batches * _ceil(16 * visible + 16 * work.most.union)
     return batches * _ceil(12 * visible + 16 * work.most.loaded)
-
-
-def _largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The largest whole number in [low, high] that ``holds``, where ``low`` does."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low
 
 
 def _ceil(x: float) -> int:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_HEADROOM = 1.25
+HEADROOM = 1.25
+"""Buffers are taken this much larger than needed, so that they seldom grow."""
 
 
 class RowBuffer:
@@ -29,6 +30,6 @@ class RowBuffer:
         """The whole buffer, of at least ``n_slots`` slots."""
         if n_slots > len(self._rows):
             self._rows = self._rows[:0]  # given back before more is asked for
-            grown = int(n_slots * _HEADROOM)
+            grown = int(n_slots * HEADROOM)
             self._rows = torch.empty((grown, self._width), device=self._device)
         return self._rows

@@ -23,11 +23,13 @@ class Caps:
         device: of the renderer's device.
         host: page-locked and pageable together.
         shared: the device is the host: both together must fit into ``host`` as well.
+        is_given: the options give ``device``: a run may take all of it.
     """
 
     device: int
     host: int
     shared: bool = False
+    is_given: bool = False
 
     def hold(self, need: Need) -> bool:
         """Whether all of it fits."""
@@ -48,7 +50,7 @@ def caps_of(
     host = config.bytes_of("host_memory")
     if host is None:
         host = int((available_host_bytes() + held_host) * (1 - _KEPT_FREE))
-    on_device = config.bytes_of("device_memory")
+    given = on_device = config.bytes_of("device_memory")
     if on_device is None:
         on_device = host
         if device.type == "cuda":
@@ -56,7 +58,7 @@ def caps_of(
             free, _ = torch.cuda.mem_get_info(device)
             unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
             on_device = free + unused + held_device
-    return Caps(on_device, host, shared=device.type != "cuda")
+    return Caps(on_device, host, shared=device.type != "cuda", is_given=given is not None)
 
 
 def available_host_bytes() -> int:

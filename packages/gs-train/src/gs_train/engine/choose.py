@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gs_train.config import FitConfig
-from gs_train.engine.budget import Need, Room, need, room_least, room_wanted, room_within
+from gs_train.engine.budget import Need, need
 from gs_train.engine.caps import Caps
+from gs_train.engine.fitting import fit_into
 from gs_train.engine.presets import PRESETS, Preset, preset_named
+from gs_train.engine.room import Room, room_least, room_wanted
 from gs_train.engine.workload import Workload
 from gs_train.errors import InputError
 from gs_train.sizes import format_bytes
@@ -59,19 +61,6 @@ def statistics_bytes(config: FitConfig) -> int:
     if config.strategy == "mcmc":
         return 0
     return 12 if config.adc.refine_scale2d_stop > 0 else 8
-
-
-def fit_into(preset: Preset, work: Workload, caps: Caps) -> Room | None:
-    """The room that a preset gets within the caps; None where it does not fit."""
-    room = room_within(preset, work, caps.device)
-    if room is None:
-        return None
-    if caps.hold(need(preset, work, room)):
-        return room
-    least = room_least(preset, work)
-    if not caps.shared or not caps.hold(need(preset, work, least)):
-        return None
-    return least
 
 
 def choose(config: FitConfig, work: Workload, caps: Caps) -> Choice:

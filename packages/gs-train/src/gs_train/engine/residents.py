@@ -19,7 +19,9 @@ _CHUNK_ROWS = 1 << 17
 """Rows that leave, and those that take their slots, move in such pieces: both directions of the
 link are in use at once."""
 
-_HEADROOM = 1.125
+HEADROOM = 1.125
+"""There are this many times the slots that two batches in a row want."""
+
 _NOWHERE = -1
 
 
@@ -103,7 +105,7 @@ class Residents:
             self.come_home()
             self.forget()
             self._rows = self._allocated(0)  # given back before more is asked for
-            self._rows = self._allocated(min(math.ceil(wanted * _HEADROOM), most))
+            self._rows = self._allocated(min(math.ceil(wanted * HEADROOM), most))
         if not self._is_open:
             self._open()
         self._batch += 1

@@ -26,7 +26,8 @@ from gs_train.engine.sums import ReturningSum
 from gs_train.engine.trace import Trace
 from gs_train.engine.work import Work, add_appearance
 
-_RING_BYTES = 256 << 20
+RING_BYTES = 256 << 20
+"""Page-locked memory for rows on their way, in each direction."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Streaming:
         width = model.host.width
         self._values = (RowBuffer(width, model.device), RowBuffer(width, model.device))
         self._gradients = (RowBuffer(width, model.device), RowBuffer(width, model.device))
-        self._loads = Loads(model.host, lanes, _RING_BYTES)
-        self._stores = Stores(model.host, lanes, _RING_BYTES)
+        self._loads = Loads(model.host, lanes, RING_BYTES)
+        self._stores = Stores(model.host, lanes, RING_BYTES)
         self._begun: Batch | None = None  # whose loads are on their way
         self._last: _Last | None = None
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -25,6 +26,7 @@ class BatchRows:
     Attributes:
         visible: sum over the views of the rows that each sees.
         union: rows that any view sees.
+        two: rows that any view of this batch or the next sees.
         largest: of the view that sees most.
         loaded: what crosses the link when only consecutive views share rows.
         held: most rows on the device at once when rows stay to their last use.
@@ -34,6 +36,7 @@ class BatchRows:
 
     visible: float
     union: float
+    two: float
     largest: float
     loaded: float
     held: float
@@ -128,7 +131,7 @@ def measure_workload(
     Raises:
         ValueError: no rows or no views.
 
-    Cost: ``n_batches`` culls of at most a million rows, and a projection of a few views.
+    Cost: ``n_batches + 1`` culls of at most a million rows, and a projection of a few views.
     """
     n_now = len(geometry["means"])
     if n_now == 0 or not views:
@@ -138,9 +141,11 @@ def measure_workload(
     rows["scales"] = rows["scales"] - 0.5 * float(np.log(growth))
     factor = n_rows / len(rows["means"])
     sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
+    chosen = [[views[int(k)] for k in sampler.batch(step)] for step in range(n_batches + 1)]
+    seen = [_cull(rows, of, renderer) for of in chosen]
     batches = [
-        _count(rows, [views[int(k)] for k in chosen], renderer).scaled(factor)
-        for chosen in (sampler.batch(k) for k in range(n_batches))
+        _count(rows, of, *two, renderer).scaled(factor)
+        for of, two in zip(chosen, itertools.pairwise(seen))
     ]
     columns = {f.name: [getattr(batch, f.name) for batch in batches] for f in fields(BatchRows)}
     return Workload(
@@ -165,8 +170,8 @@ def _choice(geometry: Rows, device: torch.device) -> dict[str, Tensor]:
     }
 
 
-def _count(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
-    visible = gs_cull.cull(
+def _cull(rows: Rows, views: list[View], renderer: Renderer) -> gs_cull.Visibility:
+    return gs_cull.cull(
         rows["means"],
         rows["scales"],
         rows["quats"],
@@ -177,8 +182,18 @@ def _count(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
         opacities=rows["opacities"],
         **renderer.options._asdict(),
     )
+
+
+def _count(
+    rows: Rows,
+    views: list[View],
+    visible: gs_cull.Visibility,
+    following: gs_cull.Visibility,
+    renderer: Renderer,
+) -> BatchRows:
+    two = float(len(torch.cat([visible.ids, following.ids]).unique()))
     if not len(visible):
-        return BatchRows(0, 0, 0, 0, 0, 0)
+        return BatchRows(0, 0, two, 0, 0, 0, 0)
     counts = visible.counts.cpu().numpy()
     ids, mask = visible.ids.cpu(), visible.mask.cpu()
     order = gs_order.order(mask, n_views=len(views), method="tsp")
@@ -187,6 +202,7 @@ def _count(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
     return BatchRows(
         visible=float(counts.sum()),
         union=float(len(visible)),
+        two=two,
         largest=float(counts.max()),
         loaded=float(previous.counts["load"].sum()),
         held=float(last_use.n_slots),

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The room that a preset gets where memory is short, and where there is more than it wants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from gs_train.engine.budget import largest, need
+from gs_train.engine.caps import Caps
+from gs_train.engine.presets import Preset
+from gs_train.engine.room import Room, least_rows, room_least, room_wanted, room_wanted_by_host
+from gs_train.engine.workload import Workload
+
+_FILLED = 0.9  # of a device's cap, by residents that nobody asked for: counting is not exact
+
+_Fits = Callable[[Room], bool]
+
+
+def fit_into(preset: Preset, work: Workload, caps: Caps) -> Room | None:
+    """The room that a preset gets within the caps; None where it does not fit.
+
+    Residents come first, at least those of one batch, for which views are cut if they must be.
+    Where not even these fit the host updates all rows; then rows of one microbatch come first, and
+    rows that are kept for later ones follow. Where the options give the device's memory and all
+    that is wanted fits, residents take what is left of it.
+    """
+
+    def fits(room: Room) -> bool:
+        return caps.hold(need(preset, work, room))
+
+    if preset.residents:
+        room = _with_residents(preset, work, fits)
+        if room is not None and caps.is_given and room == room_wanted(preset, work):
+            return _filled(preset, work, caps, room)
+        if room is not None:
+            return room
+    return _by_host(preset, work, fits)
+
+
+def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
+    most = room_wanted(preset, work)
+    if fits(most):
+        return most
+    kept = max(1, min(math.ceil(work.most.union), most.residents))
+    least = least_rows(work)
+    if not fits(Room.of_residents(least, kept)):
+        return None
+    rows = largest(least, most.rows, lambda n: fits(Room.of_residents(n, kept)))
+    kept = largest(kept, most.residents, lambda n: fits(Room.of_residents(rows, n)))
+    return Room.of_residents(rows, kept)
+
+
+def _filled(preset: Preset, work: Workload, caps: Caps, room: Room) -> Room:
+    tight = replace(caps, device=int(_FILLED * caps.device))
+    kept = largest(
+        room.residents,
+        max(room.residents, work.n_rows),
+        lambda n: tight.hold(need(preset, work, Room.of_residents(room.rows, n))),
+    )
+    return Room.of_residents(room.rows, kept)
+
+
+def _by_host(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
+    least, most = room_least(preset, work), room_wanted_by_host(preset, work)
+    if fits(most):
+        return most
+    if not fits(least):
+        return None
+    rows = largest(least.rows, most.rows, lambda n: fits(Room(n, 2 * n)))
+    slots = largest(2 * rows, max(2 * rows, most.slots), lambda n: fits(Room(rows, n)))
+    return Room(rows, slots)
