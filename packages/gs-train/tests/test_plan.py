@@ -10,9 +10,11 @@ import torch
 
 from gs_train.cli import main
 from gs_train.engine import rates as rates_module
+from gs_train.engine import residents
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.rates import Rates, measure_rates
-from gs_train.engine.speed import predict
+from gs_train.engine.room import Room, room_wanted_by_host
+from gs_train.engine.speed import Speed, predict
 from gs_train.engine.workload import BatchRows, Workload
 from gs_train.errors import InputError
 from gs_train.plan import parse_count
@@ -26,6 +28,7 @@ RATES = Rates(
     both=40e9,
     gather=45e9,
     device_adam=2e12,
+    fused_adam=3e12,
     host_adam=150e9,
     host_rows=100e9,
     cull_rows=20e9,
@@ -90,6 +93,30 @@ def test_as_json_it_says_all_that_it_predicts(
     assert not result["presets"]["none"]["fits"]
     assert result["presets"]["best"]["fits"]
     assert result["auto"]["preset"] == "best"
+
+
+def test_it_says_how_many_rows_stay_on_the_device(
+    tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
+) -> None:
+    options = ("--gaussians", "2M", "--offload-rates", str(rates_file), "--json")
+    planned = {}
+    for cap in ("900MiB", "2GiB", "8GiB"):
+        assert _plan(tiny_capture, *options, "--device-memory", cap) == 0
+        presets = json.loads(capsys.readouterr().out)["presets"]
+        assert {of["residents"] for name, of in presets.items() if name != "best"} == {0}
+        planned[cap] = presets["best"]
+        assert planned[cap]["fits"]
+    by_host, fewer, every = planned.values()
+    assert by_host["residents"] == 0 < by_host["seconds"]["host"]
+    assert 0 < fewer["residents"] < 2_000_000
+    assert fewer["seconds"]["host"] == 0 < fewer["seconds"]["link"]
+    assert every["residents"] == 2_000_000
+    assert every["seconds"]["link"] == 0
+    for of in (fewer, every):
+        assert of["parts"]["device"]["residents"] == 576 * of["residents"]
+    assert _plan(tiny_capture, *options[:-1], "--device-memory", "8GiB") == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "│ best " in line)
+    assert line.split("│")[6].strip() == "2M"
 
 
 def test_where_nothing_fits_it_says_what_would(
@@ -181,7 +208,8 @@ def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path:
     rates = measure_rates(CpuRenderer(), rows, view, n_visible=300)
     assert all(torch.equal(before[name], rows[name]) for name in rows)
     assert rates.device == "CPU"
-    for name in ("to_device", "to_host", "both", "gather", "host_adam", "host_rows", "cull_rows"):
+    names = "to_device to_host both gather device_adam fused_adam host_adam host_rows cull_rows"
+    for name in names.split():
         assert getattr(rates, name) > 1e6, name
     assert rates.view_s + rates.row_s > 0
     rates.save(tmp_path / "rates.json")
@@ -219,7 +247,7 @@ RENDER_S = 4 * (1e-3 + 20e6 / 20e9) + 5e-9 * 1.6e6
 
 def test_none_is_rendering_and_dense_adam_on_the_device() -> None:
     speed = predict(PRESETS["none"], WORK, RATES)
-    assert speed.device_s == pytest.approx(RENDER_S + 32 * 59 * 20e6 / 2e12)
+    assert speed.device_s == pytest.approx(RENDER_S + 32 * 59 * 20e6 / 3e12)
     assert (speed.link_s, speed.host_s, speed.bound) == (0, 0, "device")
     assert speed.images_per_second == pytest.approx(4 / speed.device_s)
 
@@ -232,16 +260,42 @@ def test_naive_moves_everything_one_after_the_other() -> None:
     assert speed.images_per_second == pytest.approx(4 / total)
 
 
-def test_best_takes_as_long_as_its_longest_part() -> None:
+def test_best_updates_rows_on_the_device_and_moves_those_that_are_new() -> None:
     speed = predict(PRESETS["best"], WORK, RATES)
+    geometry_s = 11 * (24 * 20e6 + 4 * 1e6) / 2e12
+    assert speed.device_s == pytest.approx(RENDER_S + geometry_s + 48 * 52 * 1e6 / 2e12)
+    assert speed.host_s == 0
+    wanted = 1.4e6 * residents.HEADROOM  # a little more than two batches see
+    rarer = 1 - (wanted - 1.4e6) / (20e6 - 1.4e6)
+    assert speed.link_s == pytest.approx(12 * 48 * 0.4e6 / 40e9 * rarer)
+    assert (speed.bound, speed.images_per_second) == ("device", pytest.approx(4 / speed.device_s))
+    slow = predict(PRESETS["best"], WORK, replace(RATES, both=1e9))
+    assert (slow.bound, slow.images_per_second) == ("link", pytest.approx(4 / slow.link_s))
+
+
+def test_more_residents_move_less_and_fewer_come_late() -> None:
+    def with_room(n: int) -> Speed:
+        return predict(PRESETS["best"], WORK, RATES, Room.of_residents(450_000, n))
+
+    rates = [with_room(n) for n in (1_000_000, 1_200_000, 1_400_000, 10_000_000, 20_000_000)]
+    new_s = 12 * 48 * 0.4e6 / 40e9
+    assert [speed.link_s for speed in rates[:3]] == pytest.approx([new_s] * 3)
+    assert 0 == rates[4].link_s < rates[3].link_s < new_s
+    batches = [4 / speed.images_per_second - speed.device_s for speed in rates]
+    assert batches == pytest.approx([new_s, new_s / 2, 0, 0, 0], abs=1e-12)
+
+
+def test_a_batch_that_the_host_updates_takes_as_long_as_its_longest_part() -> None:
+    room = room_wanted_by_host(PRESETS["best"], WORK)
+    speed = predict(PRESETS["best"], WORK, RATES, room)
     assert speed.device_s == pytest.approx(RENDER_S + 11 * (24 * 20e6 + 4 * 1e6) / 2e12)
     assert speed.link_s == pytest.approx(4 * 48 * 1e6 / 40e9)
     assert speed.host_s == pytest.approx(48 * 1e6 * (44 / 100e9 + 8 / 150e9))
     assert speed.images_per_second == pytest.approx(4 / max(speed.device_s, speed.host_s))
     assert speed.bound == "host"
-    fast = predict(PRESETS["best"], WORK, replace(RATES, host_rows=1e13, host_adam=1e13))
+    fast = predict(PRESETS["best"], WORK, replace(RATES, host_rows=1e13, host_adam=1e13), room)
     assert fast.bound == "device"
-    slow = predict(PRESETS["best"], WORK, replace(RATES, gather=1e9))
+    slow = predict(PRESETS["best"], WORK, replace(RATES, gather=1e9), room)
     assert slow.bound == "link"
     assert slow.images_per_second == pytest.approx(4 / (192e6 / 1e9))
 

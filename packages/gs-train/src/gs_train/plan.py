@@ -164,17 +164,19 @@ def _auto(run: FitConfig, work: Workload, caps: Caps) -> dict[str, Any]:
 
 
 def _predict(preset: Preset, work: Workload, caps: Caps, rates: Rates) -> dict[str, Any]:
-    room = fit_into(preset, work, caps)
-    wanted = need(preset, work, room or room_least(preset, work))
-    speed = predict(preset, work, rates)
+    fitted = fit_into(preset, work, caps)
+    room = fitted or room_least(preset, work)
+    wanted = need(preset, work, room)
+    speed = predict(preset, work, rates, room)
     return {
         "batch_size": work.batch_size,
-        "fits": room is not None,
+        "fits": fitted is not None,
         "device_bytes": wanted.device_bytes,
         "pinned_bytes": wanted.pinned_bytes,
         "host_bytes": wanted.host_bytes,
         "parts": asdict(wanted),
-        "views_whole": room is not None and room.rows >= room_wanted(preset, work).rows,
+        "views_whole": fitted is not None and room.rows >= room_wanted(preset, work).rows,
+        "residents": room.residents,
         "images_per_second": speed.images_per_second,
         "bound": speed.bound,
         "seconds": {

@@ -49,7 +49,7 @@ def _summary(result: dict[str, Any]) -> Table:
     for name in ("device", "page-locked", "other host"):
         table.add_column(name, justify="right")
     table.add_column("fits")
-    for name in ("images/s", "bound by", "largest N"):
+    for name in ("residents", "images/s", "bound by", "largest N"):
         table.add_column(name, justify="right")
     for name, of in result["presets"].items():
         fits = "no" if not of["fits"] else "yes" if of["views_whole"] else "views cut"
@@ -61,6 +61,7 @@ def _summary(result: dict[str, Any]) -> Table:
             format_bytes(of["pinned_bytes"]),
             format_bytes(of["host_bytes"] - of["pinned_bytes"]),
             fits,
+            _million(of["residents"]) if of["residents"] else "",
             f"{of['images_per_second']:.3g}",
             of["bound"],
             _million(of["largest_n"]),
@@ -88,7 +89,8 @@ def _rates(rates: dict[str, Any]) -> Table:
         "to_host": "copy to the host",
         "both": "both at once, each",
         "gather": "gather of sorted rows",
-        "device_adam": "Adam on the device",
+        "device_adam": "Adam on the device, geometry",
+        "fused_adam": "Adam on the device, all attributes",
         "host_adam": "Adam on the host, all rows",
         "host_rows": "Adam on the host, one row in twenty",
     }

@@ -55,6 +55,8 @@ class Rates:
         both: the same at once, each way.
         gather: sorted rows, one in twenty, from a page-locked table to the device.
         device_adam: dense Adam on the device, 24 bytes a value.
+        fused_adam: dense Adam of a scene that is all on the device, with gradients that are zeroed
+            after, 32 bytes a value.
         host_adam: Adam on all host rows without gradients, 24 bytes a value.
         host_rows: Adam on sorted host rows, one in twenty, 28 bytes a value.
         cull_rows: rows a second more that one view is culled from.
@@ -68,6 +70,7 @@ class Rates:
     both: float
     gather: float
     device_adam: float
+    fused_adam: float
     host_adam: float
     host_rows: float
     cull_rows: float
@@ -125,7 +128,7 @@ def measure_rates(renderer: Renderer, rows: Rows, view: View, *, n_visible: int)
     device = renderer.device
     to_device, to_host, both, gather = _link(device)
     host_adam, host_rows = _host_adam(device)
-    device_adam = _device_adam(device)
+    device_adam, fused_adam = _device_adam(device), _fused_adam(device)
     cull_s, cull_row_s = _culling(renderer, rows, view)
     view_s, row_s = _rendering(renderer, rows, view, n_visible)
     gc.collect()  # optimizers and what they are made of refer to one another
@@ -138,6 +141,7 @@ def measure_rates(renderer: Renderer, rows: Rows, view: View, *, n_visible: int)
         both=both,
         gather=gather,
         device_adam=device_adam,
+        fused_adam=fused_adam,
         host_adam=host_adam,
         host_rows=host_rows,
         cull_rows=1 / max(cull_row_s, _LEAST_CULL_S),
@@ -224,6 +228,33 @@ def _device_adam(device: torch.device) -> float:
         state["exp_avg_sq"].fill_(1.0)
     seconds = _seconds(lambda: optimizer.step(ids, gradients), device)
     return 24.0 * n * GEOMETRY / seconds
+
+
+def _fused_adam(device: torch.device) -> float:
+    """Bytes a second of the optimizer of ``none`` on all attributes."""
+    values = GEOMETRY + _WIDTH
+    n = _table_rows(device, 4 * 4 * values)  # values, gradients and moments
+    shapes = ((3,), (3,), (4,), (), (1, 3), (_WIDTH // 3 - 1, 3))
+    params = [torch.nn.Parameter(torch.zeros(n, *shape, device=device)) for shape in shapes]
+    optimizer: torch.optim.Optimizer
+    if device.type == "cuda":
+        optimizer = torch.optim.Adam(params, fused=True)
+    else:
+        optimizer = gs_adam.HostAdam(params, semantics="dense")
+
+    def step() -> None:
+        for param in params:
+            assert param.grad is not None
+            param.grad.zero_()
+        optimizer.step()
+
+    for param in params:
+        param.grad = torch.full_like(param, 1e-3)
+    step()
+    for state in optimizer.state.values():  # moments of zero might cost less than others
+        state["exp_avg"].fill_(1.0)
+        state["exp_avg_sq"].fill_(1.0)
+    return 32.0 * n * values / _seconds(step, device)
 
 
 def _culling(renderer: Renderer, rows: Rows, view: View) -> tuple[float, float]:
@@ -323,8 +354,11 @@ def _free_bytes(device: torch.device) -> int:
     """Memory that tensors can have there."""
     if device.type != "cuda":
         return available_host_bytes()
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    # A cap on what torch takes may leave less than there is.
+    left = int(torch.cuda.get_per_process_memory_fraction(device) * total) - reserved
+    return max(0, min(free, left)) + reserved - torch.cuda.memory_allocated(device)
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from gs_train.engine.budget import GEOMETRY
 from gs_train.engine.presets import Preset
 from gs_train.engine.rates import Rates
+from gs_train.engine.room import Room, room_wanted
 from gs_train.engine.workload import Workload
 
 _FLOAT = 4
-_FUSED = 32  # torch's Adam, 28 bytes a value, and zeroing the gradient
-_DEVICE_ADAM = 24
+# Bytes a value. Of Adam on the device: with gradients that are zeroed, without gradients, of rows
+# that are caught up.
+_FULL, _DEVICE_ADAM, _WAKE = 32, 24, 24
 _IDLE, _UPDATE, _CATCH_UP, _CROSSING = 24, 28, 16, 8
+_TRAVELS = 3 * _FLOAT  # with both moments
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,9 @@ class Speed:
     """One batch of a preset.
 
     Attributes:
-        images_per_second: of the batch when its longest part hides the others, or when all follow
-            one another in a preset that overlaps nothing.
+        images_per_second: of the batch when its longest part hides the others, but for rows that
+            come late because there was no room for them before, or when all follow one another in a
+            preset that overlaps nothing.
         device_s: seconds of culling, rendering and the device's optimizer.
         link_s: seconds of rows on their way.
         host_s: seconds of the host optimizer.
@@ -40,23 +44,33 @@ class Speed:
         return max(parts, key=lambda name: parts[name])
 
 
-def predict(preset: Preset, work: Workload, rates: Rates) -> Speed:
+def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = None) -> Speed:
     """The seconds of a mean batch.
 
     A lower bound of the time: what overlaps is taken to overlap completely.
+
+    Args:
+        room: of the working memory; :func:`room_wanted` when None.
     """
+    room = room or room_wanted(preset, work)
     rows, n, batch = work.mean, work.n_rows, work.batch_size
     appearance, width = work.appearance, GEOMETRY + work.appearance
     device_s = batch * (rates.view_s + n / rates.cull_rows) + rates.row_s * rows.visible
-    link_s = host_s = 0.0
+    link_s = host_s = late_s = 0.0
     if preset.placement == "device":
-        device_s += _FUSED * width * n / rates.device_adam
+        device_s += _FULL * width * n / rates.fused_adam
     elif preset.placement == "mirror":
         device_s += _FLOAT * width * n / rates.device_adam
         link_s = _FLOAT * width * n * (1 / rates.to_host + 1 / rates.to_device)
         host_s = _UPDATE * width * n / rates.host_adam
     else:
         device_s += (_DEVICE_ADAM * n + _FLOAT * rows.union) * GEOMETRY / rates.device_adam
+    if room.residents:
+        device_s += (_WAKE + _UPDATE) * appearance * rows.union / rates.device_adam
+        row_s = _TRAVELS * appearance / rates.both  # while another one leaves
+        new, late = _rows_that_come(work, room.residents)
+        link_s, late_s = row_s * new, row_s * late
+    elif preset.placement == "split":
         crossing = appearance * (rows.union if preset.retain == "last_use" else rows.loaded)
         link_s = _FLOAT * crossing / min(rates.both, rates.gather)
         updated = appearance * rows.union
@@ -67,5 +81,18 @@ def predict(preset: Preset, work: Workload, rates: Rates) -> Speed:
             host_s = (_UPDATE + _CATCH_UP) * updated / rates.host_rows
         host_s += _CROSSING * crossing / rates.host_adam
     parts = (device_s, link_s, host_s)
-    total = max(parts) if preset.overlapped else sum(parts)
+    early = (device_s, link_s - late_s, host_s)
+    total = max(early) + late_s if preset.overlapped else sum(parts)
     return Speed(batch / total, *parts)
+
+
+def _rows_that_come(work: Workload, residents: int) -> tuple[float, float]:
+    """Rows of a batch that the one before has not left on the device, and those among them that
+    find no slot before it ends.
+
+    Slots beyond those of two batches hold rows that come back; with a slot for each row all do.
+    """
+    union, two = work.mean.union, min(work.mean.two, work.n_rows)
+    if residents <= two:
+        return two - union, min(two - union, two - residents)
+    return (two - union) * (1 - (residents - two) / max(1.0, work.n_rows - two)), 0.0
