@@ -52,7 +52,9 @@ def lint(session: nox.Session) -> None:
 def tests(session: nox.Session, package: str) -> None:
     """One package alone (with the siblings that it declares) and its tests."""
     _install(session, package, extra="test")
-    session.run("pytest", f"packages/{package}/tests", *session.posargs)
+    # The trainer's tests are many and mostly one thread each.
+    workers = ["-n2", "--dist=worksteal"] if package == "gs-train" else []
+    session.run("pytest", f"packages/{package}/tests", *workers, *session.posargs)
 
 
 @nox.session

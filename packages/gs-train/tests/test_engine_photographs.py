@@ -120,7 +120,7 @@ def _free_config(strategy: str) -> FitConfig:
             reset_every=50 * b,
             cap=5000,
         ),
-        mcmc=McmcConfig(cap_max=4600, noise_lr=2e3, refine_start=10 * b, refine_every=20 * b),
+        mcmc=McmcConfig(cap_max=4600, noise_lr=2e2, refine_start=10 * b, refine_every=20 * b),
         lr=LIVELY,
     )
 
