@@ -14,50 +14,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from device_timing import copy_bandwidth, host_time, timed
 
 import gs_adam
 from gs_adam import DeviceAdam
 
 WIDTHS = (3, 3, 4, 1)
 SHARES = (0.02, 0.1, 1.0)
-# Clock cycles for which the device is held, so that the host has queued a call before it begins.
-HELD = 4_000_000
-
-
-def timed(call: Callable[[], object], samples: int) -> list[float]:
-    """Seconds of each call on the device alone, by CUDA events, after a warm-up."""
-    for _ in range(3):
-        call()
-    seconds = []
-    for _ in range(samples):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(HELD)
-        begin.record()
-        call()
-        end.record()
-        assert not begin.query(), "the device was not held until the call was queued"
-        end.synchronize()
-        seconds.append(begin.elapsed_time(end) / 1e3)
-    return seconds
-
-
-def host_time(call: Callable[[], object], samples: int) -> float:
-    """Seconds until a call returns, its work queued on a device that is busy; the median."""
-    seconds = []
-    for _ in range(samples):
-        torch.cuda._sleep(HELD)
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-        torch.cuda.synchronize()
-    return float(np.median(seconds))
 
 
 def make_params(n_rows: int) -> list[torch.nn.Parameter]:
@@ -67,13 +35,6 @@ def make_params(n_rows: int) -> list[torch.nn.Parameter]:
         torch.nn.Parameter(torch.randn(n_rows, width, device="cuda"), requires_grad=False)
         for width in WIDTHS
     ]
-
-
-def copy_bandwidth(n_values: int, samples: int) -> float:
-    """GB/s of a copy, counted as 8 bytes a value: the limit."""
-    source = torch.ones(n_values, device="cuda")
-    target = torch.empty_like(source)
-    return 8 * n_values / min(timed(lambda: target.copy_(source), samples)) / 1e9
 
 
 def check() -> None:

@@ -27,24 +27,14 @@ __device__ __forceinline__ double kept(const DeviceSleep& sleep, std::int32_t si
   return exp(past_of(sleep, target).missed.log_keep - past_of(sleep, since).missed.log_keep);
 }
 
-/// Series::distant.
-__device__ CatchUp distant(const DeviceSleep& sleep, Slept slept) {
-  const std::int32_t settled_at = slept.since + sleep.window;
-  const Settled& settled = past_of(sleep, settled_at).settled;
-  const Past& powers = past_of(sleep, slept.steps());
-  CatchUp missed{settled.total, settled.eps,   settled.skew2, settled.skew3,
-                 settled.trust, powers.decay1, powers.decay2, 1.0f};
-  const Missed& last = past_of(sleep, slept.target).missed;
-  if (last.log_keep == past_of(sleep, slept.since).missed.log_keep) return missed;
-  missed.total = static_cast<float>(settled.total * kept(sleep, settled_at, slept.target));
-  missed.keep = static_cast<float>(kept(sleep, slept.since, slept.target));
-  return missed;
+__device__ __forceinline__ bool decays(const DeviceSleep& sleep, Slept slept) {
+  return past_of(sleep, slept.target).missed.log_keep !=
+         past_of(sleep, slept.since).missed.log_keep;
 }
 
 /// Series::replay.
 __device__ float replay(const DeviceSleep& sleep, Slept slept, float exp_avg, float exp_avg_sq) {
-  const bool decays =
-      past_of(sleep, slept.target).missed.log_keep != past_of(sleep, slept.since).missed.log_keep;
+  const bool has_decay = decays(sleep, slept);
   const std::int32_t last = min(slept.target, slept.since + sleep.replay_terms);
   double m = exp_avg, root = sqrt(static_cast<double>(exp_avg_sq)), moved = 0;
   for (std::int32_t step = slept.since + 1; step <= last; ++step) {
@@ -52,21 +42,34 @@ __device__ float replay(const DeviceSleep& sleep, Slept slept, float exp_avg, fl
     root *= sleep.root_beta2;
     const Missed& missed = past_of(sleep, step).missed;
     moved +=
-        missed.rate * m / (root + missed.eps) * (decays ? kept(sleep, step, slept.target) : 1.0);
+        missed.rate * m / (root + missed.eps) * (has_decay ? kept(sleep, step, slept.target) : 1.0);
   }
   return static_cast<float>(moved);
 }
 
-/// What a row has missed that has slept for a window at most.
-__device__ __forceinline__ CatchUp recent(const DeviceSleep& sleep, std::int32_t steps) {
-  const auto* const at = reinterpret_cast<const float4*>(sleep.recent + steps);
-  const float4 a = __ldg(at), b = __ldg(at + 1);
-  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+/// What a row has missed, from a table where it has slept for a window at most, else as
+/// Series::distant but for decays.
+__device__ __forceinline__ CatchUp look_up(const DeviceSleep& sleep, Slept slept) {
+  if (slept.steps() <= sleep.window) {
+    const auto* const at = reinterpret_cast<const float4*>(sleep.recent + slept.steps());
+    const float4 a = __ldg(at), b = __ldg(at + 1);
+    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  }
+  const Settled settled = past_of(sleep, slept.since + sleep.window).settled;
+  const Past& powers = past_of(sleep, slept.steps());
+  return {settled.total, settled.eps,   settled.skew2, settled.skew3,
+          settled.trust, powers.decay1, powers.decay2, 1.0f};
 }
 
-__device__ CatchUp look_up(const DeviceSleep& sleep, Slept slept) {
-  const std::int32_t steps = slept.steps();
-  return steps <= sleep.window ? recent(sleep, steps) : distant(sleep, slept);
+/// Whether look_up has left something out.
+__device__ __forceinline__ bool lacks_decay(const DeviceSleep& sleep, Slept slept) {
+  return slept.steps() > sleep.window && decays(sleep, slept);
+}
+
+__device__ __forceinline__ void add_decay(const DeviceSleep& sleep, Slept slept, CatchUp& missed) {
+  missed.total =
+      static_cast<float>(missed.total * kept(sleep, slept.since + sleep.window, slept.target));
+  missed.keep = static_cast<float>(kept(sleep, slept.since, slept.target));
 }
 
 /// How far a sleep has moved a value. False where the formula is not to be trusted.

@@ -54,7 +54,7 @@ __device__ Slept slept_of(const DeviceSlots& job, std::int64_t row) {
   return {job.last_step[id_at(job.ids, row)], job.step - 1};
 }
 
-/// Values of which one has slept for longer than a window or is to be summed term by term. Apart
+/// Values of which one is to be summed term by term or has decayed for longer than a window. Apart
 /// from the others, and from memory again, so that these few cost the many no registers.
 template <int kLanes, bool kSteps>
 __device__ __noinline__ void update_rare(const DeviceSlots& job, std::int64_t row, int column) {
@@ -67,7 +67,8 @@ __device__ __noinline__ void update_rare(const DeviceSlots& job, std::int64_t ro
     const DeviceColumns& tensor = job.tensors[k];
     const std::int64_t at = row_at + column;
     float w = job.param[at], m = job.exp_avg[at], v = job.exp_avg_sq[at], moved;
-    const CatchUp missed = look_up(tensor.sleep, slept);
+    CatchUp missed = look_up(tensor.sleep, slept);
+    if (lacks_decay(tensor.sleep, slept)) add_decay(tensor.sleep, slept, missed);
     if (!movement(missed, m, v, moved)) moved = replay(tensor.sleep, slept, m, v);
     end_sleep(missed, moved, w, m, v);
     if (kSteps) take_step(tensor.step, job.grads[row * job.grad_stride + column], w, m, v);
@@ -83,21 +84,21 @@ __device__ __forceinline__ bool update_values(const DeviceSlots& job, std::int64
                                               int column) {
   const std::int64_t slot = id_at(job.slots, row);
   // Not a reason to wait before the values are read, unless they might not have to be.
-  const std::int32_t slept = kSleeps ? slept_of(job, row).steps() : 0;
-  if (!kSteps && slept <= 0) return true;
+  const Slept slept = kSleeps ? slept_of(job, row) : Slept{0, 0};
+  if (!kSteps && slept.steps() <= 0) return true;
   const std::int64_t at = slot * job.width + column;
   Values<kLanes> w = values_at<kLanes>(job.param, at);
   Values<kLanes> m = values_at<kLanes>(job.exp_avg, at);
   Values<kLanes> v = values_at<kLanes>(job.exp_avg_sq, at);
   Values<kLanes> g{};
   if (kSteps) g = values_at<kLanes>(job.grads, row * job.grad_stride + column);
-  if (kSleeps && slept > 0) {
+  if (kSleeps && slept.steps() > 0) {
     CatchUp missed;
     bool is_good = true;
     for_lanes<kLanes>(job, column, [&](const DeviceColumns& tensor, int i, bool is_first) {
       if (is_first) {
-        is_good = is_good && slept <= tensor.sleep.window;
-        missed = recent(tensor.sleep, min(slept, tensor.sleep.window));
+        missed = look_up(tensor.sleep, slept);
+        is_good = is_good && !lacks_decay(tensor.sleep, slept);
       }
       float moved;
       is_good = movement(missed, m.of[i], v.of[i], moved) && is_good;

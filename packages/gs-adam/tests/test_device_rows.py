@@ -144,7 +144,7 @@ def visits(device, *, shapes=SHAPES, n_rows=60, n_steps=160, size=1.0, seed=0, *
     return alone, host
 
 
-# The windows of these betas are 397, 66 and 50 steps; epsilon is negligible, matters, is all.
+# The windows of these betas are 397, 65 and 50 steps; epsilon is negligible, matters, is all.
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.9**8, 0.999**8)])
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_rows_of_a_device_are_as_exact_as_dense_adam_in_float32(device, size, ne
     for number in range(500):
         step = host.begin(rate(number))
         seen = chosen(n_rows, 0.05, generator)
-        # Some sleep for longer than the window, 193 steps.
+        # Some sleep for longer than the window, 191 steps.
         seen = seen[(seen >= 20) | (number < 100) | (number > 400)]
         grads = size * torch.randn(len(seen), 12, generator=generator)
         slots.update(seen, grads, step)
