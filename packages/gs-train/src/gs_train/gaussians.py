@@ -21,6 +21,7 @@ from gs_train.rows import (
     check_rows,
     check_sorted,
     ids_to_keep,
+    take_rows,
 )
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
@@ -157,8 +158,7 @@ class Gaussians:
             return leaves
         check_sorted(ids, self.n_rows, self._device, wait=False)
         return {
-            name: p.detach().index_select(0, ids).requires_grad_()
-            for name, p in self.params.items()
+            name: take_rows(p.detach(), ids).requires_grad_() for name, p in self.params.items()
         }
 
     def add_gradients(self, ids: Tensor | None, leaves: Mapping[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from gs_train.engine.columns import columns
 from gs_train.engine.preparing import Batch
 from gs_train.engine.sums import CompactSum
+from gs_train.rows import take_rows
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class Work:
             slots: (R,) int64 where the same rows lie in it.
         """
         leaves = {
-            name: param.detach().index_select(0, ids).requires_grad_()
+            name: take_rows(param.detach(), ids).requires_grad_()
             for name, param in self.geometry.items()
         }
-        appearance = columns(values.index_select(0, slots))
+        appearance = columns(take_rows(values, slots))
         return leaves | {name: part.requires_grad_() for name, part in appearance.items()}
 
 
