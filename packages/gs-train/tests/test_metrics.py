@@ -16,7 +16,14 @@ from torchmetrics.functional.image import (
     structural_similarity_index_measure,
 )
 
-from gs_train.metrics import ImageScore, peak_host_bytes, psnr, ssim, write_metrics
+from gs_train.metrics import (
+    ImageScore,
+    peak_host_bytes,
+    psnr,
+    resident_bytes,
+    ssim,
+    write_metrics,
+)
 
 
 def pair(height, width, *, seed=0, noise=0.1, dtype=torch.float64):
@@ -175,6 +182,13 @@ def test_metrics_are_the_means_over_images_with_all_that_a_result_depends_on(tmp
     assert {"gsplat", "numba", "gs-train"} <= set(read["versions"])
 
 
+def test_what_training_took_is_written_beside_the_scores(tmp_path):
+    figures = {"real": {"device_bytes": 5}, "batches": {"rows_updated": 2.5}}
+    read = write_metrics(tmp_path / "m.json", images=[], figures=figures, **RUN)
+    assert {name: read[name] for name in figures} == figures
+    assert read["psnr"] == "n/a"
+
+
 def test_a_score_that_does_not_exist_is_not_available_and_never_zero(tmp_path):
     scores = [ImageScore("a", 20, 0.5, None), ImageScore("b", math.inf, 1.0, 0.5)]
     read = write_metrics(tmp_path / "m.json", images=scores, **RUN)
@@ -199,3 +213,13 @@ def test_peak_host_memory_sees_an_allocation():
     block = np.ones(before // 8 + 4_000_000)
     assert peak_host_bytes() - before > 16_000_000
     del block
+
+
+def test_resident_memory_is_what_is_held_now():
+    before = resident_bytes()
+    block = np.ones(40_000_000)
+    during = resident_bytes()
+    assert 0 < before < during - 0.9 * block.nbytes
+    assert during <= peak_host_bytes()
+    del block
+    assert resident_bytes() < during - 200_000_000

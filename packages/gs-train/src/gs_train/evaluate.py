@@ -107,6 +107,7 @@ def report(
         renderer=renderer.name,
         seed=config.seed,
         lpips_net=lpips.net if lpips else None,
+        figures=spent.figures,
     )
     print(_summary(metrics, folder), file=sys.stderr)
     return metrics

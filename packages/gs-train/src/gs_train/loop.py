@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from gs_train.config import FitConfig
 from gs_train.data import read_image
 from gs_train.errors import InputError
 from gs_train.feed import ImageFeed
+from gs_train.figures import Pace, figures
 from gs_train.interrupt import StopRequest
 from gs_train.logs import RunLog
 from gs_train.metrics import peak_host_bytes
@@ -74,13 +76,14 @@ def train(
                     [scene.views[i] for i in next(upcoming, ())],
                 )
                 n_rows = trainer.model.n_rows
+                saver.pace.step(n_rows)
                 bar.update(trainer.step, result.loss.item, n_rows, n_images=len(batch))
                 is_last = trainer.step == config.steps
                 if trainer.step % _LOG_EVERY == 0 or is_last:
                     log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                 every = config.checkpoint_every
                 if is_last or stop.signal_number or (every and trainer.step % every == 0):
-                    saver.save()
+                    saver.save(is_last=is_last)
                 if not is_last:
                     stop.check("training")
     except InputError:
@@ -93,13 +96,18 @@ def train(
 
 
 class _Saver:
-    """Writes checkpoints, and knows what the run has cost at each."""
+    """Writes checkpoints, and knows what the run has cost at each.
+
+    Attributes:
+        spent: until the last checkpoint.
+        pace: of the steps.
+    """
 
     def __init__(
         self, trainer: Trainer, scene: Scene, folder: RunFolder, before: Spent, placing: Placing
     ) -> None:
         self._trainer = trainer
-        self._frame = scene.frame
+        self._scene = scene
         self._digest = capture_digest(scene.capture)
         self._folder = folder
         self._before = before
@@ -107,12 +115,15 @@ class _Saver:
         self._first_step = self.saved_step = trainer.step
         self._started = time.perf_counter()
         self.spent = before
+        self.pace = Pace(trainer.config.batch_size)
 
     def start_clock(self) -> None:
         """Leave what has been prepared so far out of the time."""
         self._started = time.perf_counter()
 
-    def save(self) -> None:
+    def save(self, *, is_last: bool = False) -> None:
+        """Write a checkpoint; after the last step also what training took is gathered."""
+        started = time.perf_counter()
         trainer, device = self._trainer, self._trainer.renderer.device
         peak = reserved = 0
         if device.type == "cuda":
@@ -127,15 +138,27 @@ class _Saver:
             max(self._before.peak_device_reserved_bytes, reserved),
             max(self._before.peak_host_bytes, peak_host_bytes()),
         )
+        if is_last:
+            seconds = self.spent.seconds - self._before.seconds
+            of = figures(
+                trainer,
+                self._scene,
+                self._placing,
+                n_steps=n_steps,
+                seconds=seconds,
+                pace=self.pace,
+            )
+            self.spent = dataclasses.replace(self.spent, figures=of)
         save_checkpoint(
             self._folder.checkpoints,
             step=trainer.step,
             tensors=trainer.tensors(),
-            state=checkpoint_state(self._frame, self.spent, self._digest, self._placing),
+            state=checkpoint_state(self._scene.frame, self.spent, self._digest, self._placing),
             keep=trainer.config.keep_checkpoints,
         )
         trainer.backend.trace.write()
         self.saved_step = trainer.step
+        self.pace.leave_out(time.perf_counter() - started)
 
 
 def _feed(

@@ -9,7 +9,7 @@ import math
 import platform
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,14 +112,17 @@ def ssim(image: Tensor, truth: Tensor) -> float:
     return float(total) / (height * width * channels)
 
 
+def resident_bytes() -> int | None:
+    """Memory that this process has resident; None where the system does not say."""
+    return _status_bytes("VmRSS")
+
+
 def peak_host_bytes() -> int:
     """The most memory that this process has had resident so far, in bytes."""
     # Not getrusage where this exists: its figure starts at that of the process that launched us.
-    status = Path("/proc/self/status")
-    if status.is_file():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    known = _status_bytes("VmHWM")
+    if known is not None:
+        return known
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
 
@@ -150,6 +153,7 @@ def write_metrics(
     renderer: str,
     seed: int,
     lpips_net: str | None = None,
+    figures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write what a run reached as JSON.
 
@@ -166,10 +170,11 @@ def write_metrics(
         peak_host_bytes: the most memory that training had resident.
         preset, renderer, seed: what was run.
         lpips_net: the network behind lpips.
+        figures: more sections, of training: :func:`gs_train.figures.figures`.
 
     Returns:
         What was written: psnr, ssim, lpips, lpips_net, steps, seconds, images_per_second,
-        n_gaussians, the three peaks, preset, renderer, seed, versions, images.
+        n_gaussians, the three peaks, preset, renderer, seed, versions, images, and ``figures``.
         A score that does not exist (no test image, no weights) is "n/a"; infinity is "inf", because
         JSON has no word for it.
     """
@@ -198,10 +203,21 @@ def write_metrics(
             }
             for image in images
         ],
+        **(figures or {}),
     }
     with replacing(path) as file:
         file.write((json.dumps(metrics, indent=2, allow_nan=False) + "\n").encode())
     return metrics
+
+
+def _status_bytes(name: str) -> int | None:
+    """A size that Linux tells about this process."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def _check_images(image: Tensor, truth: Tensor) -> None:

@@ -18,6 +18,7 @@ from gs_train.engine.presets import Preset, preset_named
 from gs_train.engine.room import room_wanted, room_wanted_by_host
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.errors import InputError
+from gs_train.metrics import resident_bytes
 from gs_train.renderers import Renderer, Rows
 from gs_train.scene import Scene
 
@@ -30,11 +31,14 @@ class Placing:
         preset: which.
         limits: of rows on the device, where memory sets them.
         reason: one line for the user.
+        host_bytes_before: memory that the process had resident before its rows got there; None
+            where that cannot be told.
     """
 
     preset: Preset
     limits: Limits
     reason: str
+    host_bytes_before: int | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
@@ -89,7 +93,16 @@ def place(
         limits = Limits(**before["limits"])
     else:
         limits = _limits(choice, work.with_rows(choice.n_rows), is_capped=caps.is_given)
-    return Placing(choice.preset, limits, reason or choice.reason)
+    return Placing(choice.preset, limits, reason or choice.reason, _resident_without(rows))
+
+
+def _resident_without(rows: Rows) -> int | None:
+    """Memory that the process has resident for anything but these rows."""
+    resident = resident_bytes()
+    if resident is None:
+        return None
+    on_host = (values for values in rows.values() if values.device.type == "cpu")
+    return resident - sum(values.untyped_storage().nbytes() for values in on_host)
 
 
 def _limits(choice: Choice, work: Workload, *, is_capped: bool) -> Limits:

@@ -21,7 +21,7 @@ from gs_train.engine.presets import PRESETS, Preset
 from gs_train.engine.rates import Rates, measure_rates
 from gs_train.engine.room import room_least, room_wanted
 from gs_train.engine.speed import predict
-from gs_train.engine.workload import Workload
+from gs_train.engine.workload import Workload, middle_view
 from gs_train.errors import InputError
 from gs_train.plan_sample import Sample
 from gs_train.plan_table import print_plan
@@ -139,7 +139,7 @@ def _rates(config: PlanConfig, sample: Sample, renderer: Renderer, work: Workloa
     path = config.offload_rates
     if path is not None and path.exists():
         return Rates.load(path)
-    view, ids = sample.middle_view(renderer)
+    view, ids = middle_view(sample.rows, sample.views, renderer)
     if not len(ids):
         raise InputError(f"{config.data}: no camera sees any of the points")
     rates = measure_rates(

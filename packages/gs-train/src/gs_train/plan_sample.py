@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-import gs_cull
 from gs_train.config import FitConfig
 from gs_train.data.capture import CaptureView
 from gs_train.data.colmap import find_model, read_model, read_points
@@ -72,25 +71,6 @@ class Sample:
             statistics_bytes=statistics_bytes(run),
             seed=run.seed,
         )
-
-    def middle_view(self, renderer: Renderer) -> tuple[View, Tensor]:
-        """Of some views, the one that sees neither most nor least, and what it sees."""
-        seen = []
-        for view in self.views[:: max(1, len(self.views) // 9)]:
-            ids = gs_cull.visible_ids(
-                self.rows["means"],
-                self.rows["scales"],
-                self.rows["quats"],
-                view.viewmat,
-                view.K,
-                view.width,
-                view.height,
-                opacities=self.rows["opacities"],
-                **renderer.options._asdict(),
-            )
-            seen.append((view, ids.long()))
-        seen.sort(key=lambda pair: len(pair[1]))
-        return seen[len(seen) // 2]
 
 
 def _cameras(run: FitConfig) -> list[CaptureView]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ class Spent:
         peak_device_bytes: the most device memory that tensors held; 0 on the CPU.
         peak_device_reserved_bytes: the most that torch's allocator held; 0 on the CPU.
         peak_host_bytes: the most memory that a training process had resident.
+        figures: what the process that did the last step took and moved, and what was predicted of
+            it; see :func:`gs_train.figures.figures`. Empty before.
     """
 
     seconds: float = 0.0
@@ -53,6 +56,7 @@ class Spent:
     peak_device_bytes: int = 0
     peak_device_reserved_bytes: int = 0
     peak_host_bytes: int = 0
+    figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from gs_train.densify.protocol import RowOperations
+from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.renderers.protocol import Splats, View
 
@@ -63,9 +64,11 @@ class Backend(Protocol):
 
     Attributes:
         trace: off until started.
+        stats: what has moved so far.
     """
 
     trace: Trace
+    stats: BatchStats
 
     @property
     def model(self) -> Model:

@@ -12,8 +12,10 @@ from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Microbatch
+from gs_train.engine.naive import HostMirrorAdam
 from gs_train.engine.regularise import add_to, penalties
 from gs_train.engine.selective import SelectiveAdam
+from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.gaussians import Gaussians
 from gs_train.loss import Crop
@@ -33,6 +35,7 @@ class InDevice:
         self.model = model
         self._renderer = renderer
         self.trace = Trace(Lanes(model.device))
+        self.stats = BatchStats()
 
     def step(
         self,
@@ -61,8 +64,10 @@ class InDevice:
             group["eps"] = settings.eps
         is_sparse = isinstance(model.optimizer, SelectiveAdam)
         everything = settings.regularise_all and not is_sparse
+        union = None if everything else torch.cat(seen).unique()
         with self.trace.host("update"), self.trace.on("compute", "update"):
-            self._update(settings, None if everything else torch.cat(seen).unique())
+            self._update(settings, union)
+        self._count(seen, len(union) if is_sparse and union is not None else model.n_rows)
         return loss
 
     @torch.no_grad()
@@ -89,6 +94,17 @@ class InDevice:
         for name in of:
             gradients[name].index_copy_(0, seen, compact[name])
         model.optimizer.step()
+
+    def _count(self, seen: Sequence[Tensor], n_updated: int) -> None:
+        stats = self.stats
+        stats.batches += 1
+        stats.microbatches += len(seen)
+        stats.visible += sum(map(len, seen))
+        stats.updated += n_updated
+        if isinstance(self.model.optimizer, HostMirrorAdam):  # gradients out, parameters in
+            moved = sum(param.nbytes for param in self.model.params.values())
+            stats.bytes_loaded += moved
+            stats.bytes_stored += moved
 
     def finish(self) -> None:
         """See `Backend.finish`: nothing is in the background."""

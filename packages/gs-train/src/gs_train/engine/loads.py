@@ -70,6 +70,11 @@ class Loads:
         """Whether rows sleep."""
         return self._host.adam.semantics == "deferred"
 
+    @property
+    def n_asleep(self) -> int:
+        """Rows of the batch begun that are caught up on their way."""
+        return 0 if self._lists is None else int(self._lists.n_first.sum())
+
     def announce(self, plan: Plan, touched: Tensor) -> None:
         """Catch up what the next batch needs first and the present one does not touch.
 

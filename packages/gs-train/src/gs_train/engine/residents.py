@@ -119,11 +119,19 @@ class Residents:
         self._lanes.wait("compute", self._lanes.mark("cull"))
         return self._slot_of.index_select(0, ids)
 
-    def wake(self, slots: Tensor, ids: Tensor, step: int) -> None:
-        """Make rows what ``step`` of the host's optimizer, which is open, begins with."""
+    def wake(self, slots: Tensor, ids: Tensor, step: int) -> int | Tensor:
+        """Make rows what ``step`` of the host's optimizer, which is open, begins with.
+
+        Returns:
+            How many of them slept, () int64 on the device; 0 where none ever does.
+        """
         self._lanes.wait("compute", self._arrived)
+        slept: int | Tensor = 0
+        if self._last_step is not None:
+            slept = (self._last_step.index_select(0, ids) < step - 1).sum()
         self._adam.wake(*self._rows, slots, self._last_step, ids, step=step)
         self._is_newer = True
+        return slept
 
     def update(self, slots: Tensor, ids: Tensor, gradients: Tensor, step: int) -> None:
         """Take a step with the gradients, (U, W)."""

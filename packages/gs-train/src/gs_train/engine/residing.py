@@ -42,7 +42,7 @@ class Residing:
         """Render all microbatches, then update the rows."""
         residents, seen, slots = self._residents, work.batch.seen, self._slots
         with self._trace.on("compute", "wake"):
-            residents.wake(slots, seen.ids, work.step)
+            slept = residents.wake(slots, seen.ids, work.step)
         edited = self._lanes.mark("compute")
         sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
         for i in range(len(seen.microbatches)):
@@ -61,6 +61,7 @@ class Residing:
             stored=residents.stored - self._counted[1],
             row_bytes=residents.row_bytes,
             n_slots=len(residents.values),
+            caught_up=slept,
         )
         self._counted = residents.loaded, residents.stored
 

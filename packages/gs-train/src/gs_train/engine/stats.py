@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from gs_train.engine.microbatches import Seen
 
 
@@ -15,7 +17,10 @@ class BatchStats:
     Attributes:
         batches, microbatches: how many; crops count as microbatches.
         visible: rows rendered, a row counted in each microbatch that sees it.
-        union: distinct rows of each batch, summed.
+        union: distinct rows of each batch, summed; not counted where all rows are on the device.
+        updated: rows that an optimizer step changed, in each batch.
+        caught_up: rows that had slept through steps when a batch wanted them; counted on the
+            device where they are caught up there.
         loaded, stored: rows over the link, in and out.
         bytes_loaded, bytes_stored: of these rows.
         n_slots: most rows that were ever on the device at once.
@@ -25,24 +30,53 @@ class BatchStats:
     microbatches: int = 0
     visible: int = 0
     union: int = 0
+    updated: int = 0
+    caught_up: int | Tensor = 0
     loaded: int = 0
     stored: int = 0
     bytes_loaded: int = 0
     bytes_stored: int = 0
     n_slots: int = 0
 
-    def count(self, seen: Seen, *, loaded: int, stored: int, row_bytes: int, n_slots: int) -> None:
+    def count(
+        self,
+        seen: Seen,
+        *,
+        loaded: int,
+        stored: int,
+        row_bytes: int,
+        n_slots: int,
+        caught_up: int | Tensor,
+        updated: int | None = None,
+    ) -> None:
         """Count one batch.
 
         Args:
             row_bytes: of one row that moves.
+            caught_up: rows, or () int64 on the device.
+            updated: rows; None for those that it sees.
         """
         self.batches += 1
         self.microbatches += len(seen.microbatches)
         self.visible += sum(seen.counts)
         self.union += len(seen.ids)
+        self.updated += len(seen.ids) if updated is None else updated
+        self.caught_up += caught_up
         self.loaded += loaded
         self.stored += stored
         self.bytes_loaded += loaded * row_bytes
         self.bytes_stored += stored * row_bytes
         self.n_slots = max(self.n_slots, n_slots)
+
+    def means(self) -> dict[str, float]:
+        """What a batch moves and updates; empty before the first. Waits for the device."""
+        if not self.batches:
+            return {}
+        totals = {
+            "bytes_loaded": self.bytes_loaded,
+            "bytes_stored": self.bytes_stored,
+            "rows_visible": self.visible,
+            "rows_updated": self.updated,
+            "rows_caught_up": int(self.caught_up),
+        }
+        return {name: total / self.batches for name, total in totals.items()}

@@ -185,12 +185,15 @@ class Streaming:
         host.worker.submit(untouched.cpu(), None, step=work.step)
 
     def _count(self, batch: Batch, plan: gs_order.Plan) -> None:
+        host = self._model.host
         self._stats.count(
             batch.seen,
             loaded=int(plan.counts["load"].sum()),
             stored=int(plan.counts["final"].sum()),
-            row_bytes=4 * self._model.host.width,
+            row_bytes=4 * host.width,
             n_slots=plan.n_slots,
+            caught_up=self._loads.n_asleep,
+            updated=host.n_rows if host.adam.semantics == "dense" else None,
         )
 
 

@@ -80,6 +80,11 @@ class Trace:
         yield
         self._spans.append((track, name, started - self._origin, time.monotonic() - started))
 
+    @property
+    def spans(self) -> tuple[tuple[str, str, float, float], ...]:
+        """Track, name, start and length in seconds of what was recorded until the last `write`."""
+        return tuple(self._spans)
+
     def write(self) -> None:
         """Write everything so far; the file is complete after each call. Waits for the device."""
         if self._path is None:

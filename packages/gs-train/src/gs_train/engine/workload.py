@@ -161,6 +161,33 @@ def measure_workload(
     )
 
 
+def middle_view(geometry: Rows, views: list[View], renderer: Renderer) -> tuple[View, Tensor]:
+    """Of nine views or so, the one that sees neither most nor least, and what it sees.
+
+    Args:
+        geometry: as :func:`measure_workload`'s, on the renderer's device.
+
+    Returns:
+        The view, and (R,) int64 sorted rows.
+    """
+    seen = []
+    for view in views[:: max(1, len(views) // 9)]:
+        ids = gs_cull.visible_ids(
+            geometry["means"],
+            geometry["scales"],
+            geometry["quats"],
+            view.viewmat,
+            view.K,
+            view.width,
+            view.height,
+            opacities=geometry["opacities"],
+            **renderer.options._asdict(),
+        )
+        seen.append((view, ids.long()))
+    seen.sort(key=lambda pair: len(pair[1]))
+    return seen[len(seen) // 2]
+
+
 def _choice(geometry: Rows, device: torch.device) -> dict[str, Tensor]:
     n = len(geometry["means"])
     every = -(-n // _MOST_ROWS)
