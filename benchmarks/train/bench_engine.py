@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from gs_train.engine.presets import PRESETS
 from gs_train.gaussians import Gaussians
 from gs_train.morton import morton_order
 from gs_train.renderers import Renderer, RenderOptions, Splats, View, make_renderer
+
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as gs-train does
 
 CEILING = "none, no optimizer"
 PRESET_NAMES = ("naive", "clm", "gs-scale", "best")
@@ -277,8 +280,10 @@ def main() -> None:
     rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
     alone = Alone(renderer.device)
     results: list[Row] = []
-    for overlap in arguments.overlap:
-        scene = make_scene(city, overlap or None, arguments.views, tuple(arguments.size), rows)
+    size = tuple(arguments.size)
+    scenes = [make_scene(city, o or None, arguments.views, size, rows) for o in arguments.overlap]
+    del city  # its copy on the device is not the trainer's
+    for scene in scenes:
         for batch in arguments.batch:
             print(
                 f"\n{arguments.n:,} Gaussians, batch {batch}, {scene.visible:,.0f} rows a view, "
@@ -293,7 +298,6 @@ def main() -> None:
                     alone.render_s = 1e-3 * table[-1].milliseconds
             show(table)
             results += table
-        del scene
     if arguments.json:
         arguments.json.write_text(json.dumps([vars(row) for row in results], indent=1))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 2 after input that the user can correct, with one line on stderr; 128 + the signal when
         stopped.
     """
+    # Tensors of many sizes come and go on several streams: in segments of fixed size that leaves
+    # gaps of gigabytes. Read when the device's memory is first used.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         config = _parse(argv)
