@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory model against what torch allocates on a GPU."""
 
+import dataclasses
+import itertools
 import json
 import math
 import time
@@ -9,12 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from gs_order import ViewSampler
+from gs_train.engine.backend import StepSettings
 from gs_train.engine.budget import need
+from gs_train.engine.limits import Limits
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.rates import measure_rates
+from gs_train.engine.room import room_under
 from gs_train.engine.workload import measure_workload
 from gs_train.loss import Crop, photometric_loss
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
+from gs_train.rows import NAMES
 
 pytestmark = pytest.mark.gpu
 
@@ -75,6 +84,63 @@ def test_rendering_a_view_takes_the_memory_that_is_counted(n: int) -> None:
     assert 0.85 < peak / counted < 1.1
 
 
+def _street(n: int, n_views: int) -> tuple[dict[str, Tensor], list[View]]:
+    """The same rows spread along a street on the host, of which a view sees about a seventh."""
+    rows, view = _scene(n)
+    length = 10.0 * n_views
+    rows["means"][:, 0] = torch.rand(n, device="cuda") * length
+    views = []
+    for i in range(n_views):
+        viewmat = torch.eye(4, device="cuda")
+        viewmat[0, 3] = -(i + 0.5) * length / n_views
+        views.append(dataclasses.replace(view, name=f"{i}", viewmat=viewmat))
+    return {name: values.cpu() for name, values in rows.items()}, views
+
+
+@pytest.mark.parametrize("residents", [None, 0])
+def test_training_takes_the_memory_that_is_counted(residents: int | None) -> None:
+    """Rows updated on the device, and by the host."""
+    n, batch_size, n_batches = 2_000_000, 2, 4
+    best, limits = PRESETS["best"], Limits(residents=residents)
+    rows, views = _street(n, 10)
+    renderer = make_renderer("gsplat", RenderOptions())
+    work = measure_workload(
+        rows,
+        views,
+        renderer,
+        n_rows=n,
+        sh_degree=3,
+        batch_size=batch_size,
+        n_batches=n_batches,
+        statistics_bytes=0,
+    )
+    assert work.most.union < 0.5 * n
+    counted = need(best, work, room_under(best, work, limits))
+    truth = torch.full((1080, 1920, 3), 99, dtype=torch.uint8, device="cuda")
+    settings = StepSettings(3, dict.fromkeys(NAMES, 1e-5), (0.9, 0.999), 1e-15, 0.2)
+    sampler = ViewSampler(len(views), batch_size, seed=0)
+    batches = [[views[k] for k in sampler.batch(step)] for step in range(n_batches + 1)]
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    model = OffloadedGaussians(
+        rows, device="cuda", semantics="deferred", travels=limits.residents != 0
+    )
+    engine = Engine(model, renderer, best, limits=limits)
+    torch.cuda.reset_peak_memory_stats()
+    for batch, upcoming in itertools.pairwise(batches):
+        engine.step([(v, truth) for v in batch], settings, lambda *_: None, upcoming=upcoming)
+    engine.finish()
+    torch.cuda.synchronize()
+    real = torch.cuda.max_memory_allocated() - before
+    assert engine.is_resident == (residents is None)
+    expected = counted.device_bytes - counted.device["photographs"]
+    print(json.dumps({"counted": counted.device, "real": real, "ratio": real / expected}))
+    locked = sum(table.stats.locked_bytes for table in (model.host.table, *model.host.moments))
+    parts = ("parameters", "moments")
+    assert locked == pytest.approx(sum(counted.pinned.get(part, 0) for part in parts), rel=0.01)
+    assert 0.9 < real / expected < 1.1
+
+
 def _copied_bytes_a_second(values: Tensor) -> float:
     """Read and written by a copy within the device's memory."""
     target = torch.empty_like(values)
@@ -120,6 +186,7 @@ def test_rates_of_a_gpu_are_those_of_its_link_and_memory() -> None:
     copied = _copied_bytes_a_second(torch.ones(1 << 27, device="cuda"))
     assert 0.6 < rates.device_adam / copied < 1.2
     assert rates.device_adam > 5 * rates.host_rows
+    assert 0.4 < rates.fused_adam / copied < 1.2
     assert rates.host_adam > 0.5 * rates.host_rows
     assert rates.cull_rows > 1e9
     # What is predicted includes finding the rows.
