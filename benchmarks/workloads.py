@@ -182,6 +182,16 @@ def attributes(scene: City, *, sh_degree: int = 3, seed: int = 0) -> dict[str, T
     }
 
 
+def host_attributes(scene: City, *, sh_degree: int = 3, seed: int = 0) -> dict[str, Tensor]:
+    """The same values in host memory, for scenes whose appearance no device holds."""
+    n = len(scene.means)
+    sh0, shN = torch.empty((n, 1, 3)), torch.empty((n, (sh_degree + 1) ** 2 - 1, 3))
+    for rows, low, high in appearance(scene, sh_degree=sh_degree, seed=seed):
+        sh0[rows], shN[rows] = low.cpu(), high.cpu()
+    geometry = {name: getattr(scene, name).cpu() for name in ("means", "scales", "quats")}
+    return {**geometry, "opacities": scene.opacities.cpu(), "sh0": sh0, "shN": shN}
+
+
 def flight(
     scene: City,
     n_views: int,

@@ -104,7 +104,6 @@ class Residents:
         if wanted > len(self.values):
             self.come_home()
             self.forget()
-            self._rows = self._allocated(0)  # given back before more is asked for
             self._rows = self._allocated(min(math.ceil(wanted * HEADROOM), most))
         if not self._is_open:
             self._open()
@@ -158,8 +157,11 @@ class Residents:
         self._home, self._is_newer = self._batch, False
 
     def forget(self) -> None:
-        """See `Away.forget`."""
+        """See `Away.forget`. Gives the memory back: whoever changes all rows needs some."""
         self._is_open, self._early = False, None
+        self._rows = self._allocated(0)
+        self._slot_of = self._id_of = self._wanted = torch.empty(0, dtype=torch.int32)
+        self._last_step = None
 
     def _open(self) -> None:
         """Begin with nothing here."""

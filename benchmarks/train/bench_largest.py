@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many Gaussians does a GPU of a given memory really train?
+
+Decides which card a scene needs. Each line is a process of its own that may take so much device
+memory and no more (torch refuses what is beyond it, as a smaller card would): the synthetic city
+at 1080p, 20 steps, and the loss of the same views at the beginning and at the end.
+
+    PYTHONPATH=benchmarks python benchmarks/train/bench_largest.py best:120M:24 best:34M:8 none:20M:24
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SCALE = {"k": 10**3, "M": 10**6}
+
+
+@dataclasses.dataclass
+class Row:
+    """One line of the table."""
+
+    preset: str
+    n_rows: int
+    cap_gib: float
+    batch: int
+    loss: tuple[float, float]  # of the same views, at the beginning and at the end
+    images_per_second: float
+    device_gb: float  # most that torch held
+    pinned_gb: float
+    host_gb: float  # rows and their moments, page-locked and not
+    updated_on: str
+    predicted_device_gb: float
+    seconds: float  # of everything, the scene included
+
+
+def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views: int) -> Row:
+    import torch
+
+    import bench_engine
+    import workloads
+    from gs_train.config import FitConfig
+    from gs_train.engine.make import make_backend
+    from gs_train.engine.pipeline import Engine
+    from gs_train.engine.workload import measure_workload
+    from gs_train.morton import morton_order
+    from gs_train.placing import place_within
+    from gs_train.renderers import RenderOptions, make_renderer
+
+    started = time.perf_counter()
+    renderer = make_renderer("gsplat", RenderOptions(), device=torch.device("cuda", 0))
+    city = workloads.city(n_rows, device=renderer.device)
+    city = city.reordered(morton_order(city.means))
+    rows = workloads.host_attributes(city)
+    scene = bench_engine.make_scene(city, 0.72, views, (1920, 1080), rows)
+    work = measure_workload(
+        rows, scene.views, renderer, n_rows=n_rows, sh_degree=3, batch_size=batch,
+        batches=[[(k * batch + i) % views for i in range(batch)] for k in range(4)],
+    )  # fmt: skip
+    del city
+    torch.cuda.empty_cache()
+    config = FitConfig(
+        data=Path(), out=Path(), offload=preset, batch_size=batch,  # type: ignore[arg-type]
+        device_memory=f"{cap_gib}GiB",
+    )  # fmt: skip
+    choice, limits = place_within(config, work, renderer.device)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(cap_gib * 2**30 / total, 0)
+    backend = make_backend(
+        choice.preset, rows, None, renderer=renderer, semantics="dense", mem_limit=0.3,
+        limits=limits,
+    )  # fmt: skip
+    rows.clear()
+    options = bench_engine.settings(scene, batch)
+    source = bench_engine.batches(scene, batch)
+    following = next(source)
+    losses: list[torch.Tensor] = []
+    torch.cuda.reset_peak_memory_stats()
+    for step in range(steps):
+        if step == steps // 4:
+            torch.cuda.synchronize()
+            timed = time.perf_counter()
+        now, following = following, next(source)
+        photos = [scene.photos[i].to(renderer.device, non_blocking=True) for i in now]
+        loss = backend.step(
+            [(scene.views[i], photo) for i, photo in zip(now, photos)], options,
+            lambda ids, splats: None, upcoming=[scene.views[i] for i in following],
+        )  # fmt: skip
+        losses.append(loss)
+    torch.cuda.synchronize()
+    elapsed = time.perf_counter() - timed
+    backend.finish()
+    every = views // batch  # steps until the same views come again
+    first, last = (float(torch.stack(part).mean()) for part in (losses[:every], losses[-every:]))
+    on_device = isinstance(backend, Engine) and backend.is_resident
+    return Row(
+        preset, n_rows, cap_gib, batch, (first, last),
+        (steps - steps // 4) * batch / elapsed,
+        torch.cuda.max_memory_reserved() / 1e9,
+        choice.need.pinned_bytes / 1e9,
+        choice.need.host_bytes / 1e9,
+        "device" if on_device or preset == "none" else "host",
+        choice.need.device_bytes / 1e9,
+        time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def _count(text: str) -> int:
+    return round(float(text[:-1]) * SCALE[text[-1]]) if text[-1] in SCALE else int(text)
+
+
+def _alone(case: str, options: list[str]) -> dict[str, Any]:
+    """The line of one case, from a process of its own; its last words where there is none."""
+    command = [sys.executable, __file__, "--here", case, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{case:18s} failed: {done.stderr.strip().splitlines()[-1][:300]}", flush=True)
+        return {"case": case, "failed": done.stderr.strip().splitlines()[-1]}
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(
+        f"{case:18s} {row['images_per_second']:9.1f} {row['loss'][0]:7.4f} {row['loss'][1]:7.4f} "
+        f"{row['device_gb']:9.2f} {row['predicted_device_gb']:9.2f} {row['pinned_gb']:9.1f} "
+        f"{row['host_gb']:8.1f} {row['updated_on']:>7s} {row['seconds']:8.0f}",
+        flush=True,
+    )
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", help="preset:Gaussians:GiB[:batch]")
+    parser.add_argument("--here", help="one case, in this process")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--views", type=int, default=32)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    if arguments.here:
+        preset, n, cap, *batch = arguments.here.split(":")
+        size = int(batch[0]) if batch else 8
+        row = run(preset, _count(n), float(cap), size, arguments.steps, arguments.views)
+        print(json.dumps(dataclasses.asdict(row)))
+        return
+    print(
+        f"{'preset:N:GiB':18s} {'images/s':>9s} {'loss':>7s} {'later':>7s} {'device GB':>9s} "
+        f"{'predicted':>9s} {'pinned GB':>9s} {'host GB':>8s} {'updates':>7s} {'seconds':>8s}"
+    )
+    options = ["--steps", str(arguments.steps), "--views", str(arguments.views)]
+    results = [_alone(case, options) for case in arguments.cases]
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
