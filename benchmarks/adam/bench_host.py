@@ -27,7 +27,7 @@ from host_table import SLEEP, WIDTH, Rows, Table, check, decay, random_rows, row
 import gs_adam
 from gs_adam import HostAdam, Worker
 
-UPDATE_BYTES, LOOKAHEAD_BYTES, CATCH_UP_BYTES = 28, 16, 16
+UPDATE_BYTES, ABSENT_BYTES, LOOKAHEAD_BYTES, CATCH_UP_BYTES = 28, 24, 16, 16
 
 
 def default_rows() -> int:
@@ -71,6 +71,41 @@ def bench_dense(table: Table, report: Report, samples: int) -> None:
     report.add(
         "gs-adam dense, 10% have gradients", timed(lambda: dense.step(rows, some), 3), n_bytes
     )
+
+
+def bench_mask(table: Table, report: Report, samples: int) -> None:
+    """Dense in parts, as a trainer does it: rows that no view sees by mask, then those seen."""
+    dense = table.host("dense")
+    seen = rows_in_runs(table.n_rows, table.n_rows * 6 // 100, np.random.default_rng(5))
+    grads = [g.contiguous() for g in table.split(table.grads[: len(seen)])]
+    unseen = torch.ones(table.n_rows, dtype=torch.bool)
+    unseen[seen.long()] = False
+    all_bytes = table.n_rows * WIDTH * ABSENT_BYTES
+
+    def in_parts(first: torch.Tensor | None) -> None:
+        step = dense.begin_step()
+        dense.update(first, None, step=step)
+        if first is not None:
+            dense.update(seen, grads, step=step)
+        dense.end_step(step)
+
+    fused = timed(table.torch_adam(fused=True).step, samples)
+    report.add("torch fused, once more", fused, table.n_rows * WIDTH * UPDATE_BYTES)
+    own = table.split(table.grads)
+    whole = timed(lambda: dense.step(None, own), samples)
+    report.add("gs-adam dense, step(None)", whole, table.n_rows * WIDTH * UPDATE_BYTES)
+    nothing = timed(lambda: in_parts(None), samples)
+    report.add("gs-adam dense, all rows, none has a gradient", nothing, all_bytes)
+    report.add(
+        "gs-adam dense by mask, all but 6% in runs",
+        timed(lambda: in_parts(unseen), samples),
+        all_bytes + grads_bytes(grads),
+    )
+
+
+def grads_bytes(grads: list[torch.Tensor]) -> int:
+    """Of all of them together."""
+    return sum(g.nbytes for g in grads)
 
 
 def step_on(
@@ -164,6 +199,7 @@ def bench_overheads(table: Table, report: Report, samples: int) -> None:
 CASES = {
     "peers": bench_peers,
     "dense": bench_dense,
+    "mask": bench_mask,
     "deferred": bench_deferred,
     "lookahead": bench_lookahead,
     "overheads": bench_overheads,

@@ -5,7 +5,7 @@ Decides which card a scene needs. Each line is a process of its own that may tak
 memory and no more (torch refuses what is beyond it, as a smaller card would): the synthetic city
 at 1080p, 20 steps, and the loss of the same views at the beginning and at the end.
 
-    PYTHONPATH=benchmarks python benchmarks/train/bench_largest.py best:120M:24 best:34M:8 none:20M:24
+    PYTHONPATH=benchmarks python benchmarks/train/bench_largest.py best:120M:24 none:20M:24
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SCALE = {"k": 10**3, "M": 10**6}
+HOST_MEMORY = "112GiB"
 
 
 @dataclasses.dataclass
@@ -41,9 +42,9 @@ class Row:
 
 
 def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views: int) -> Row:
+    import bench_engine
     import torch
 
-    import bench_engine
     import workloads
     from gs_train.config import FitConfig
     from gs_train.engine.make import make_backend
@@ -54,7 +55,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     from gs_train.renderers import RenderOptions, make_renderer
 
     started = time.perf_counter()
-    renderer = make_renderer("gsplat", RenderOptions(), device=torch.device("cuda", 0))
+    renderer = make_renderer("gsplat", RenderOptions())
     city = workloads.city(n_rows, device=renderer.device)
     city = city.reordered(morton_order(city.means))
     rows = workloads.host_attributes(city)
@@ -67,7 +68,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     torch.cuda.empty_cache()
     config = FitConfig(
         data=Path(), out=Path(), offload=preset, batch_size=batch,  # type: ignore[arg-type]
-        device_memory=f"{cap_gib}GiB",
+        device_memory=f"{round(1024 * cap_gib)}MiB", host_memory=HOST_MEMORY,
     )  # fmt: skip
     choice, limits = place_within(config, work, renderer.device)
     total = torch.cuda.get_device_properties(0).total_memory

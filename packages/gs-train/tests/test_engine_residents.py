@@ -149,6 +149,18 @@ def test_it_grows_to_what_two_batches_want_and_no_further_than_it_may():
     advance(*make(most=90), batch(0), 0, batch(1))
 
 
+def test_rows_stay_while_it_grows():
+    (host, residents), (twin, _) = make(), make()
+    far = 20
+    for step, k in enumerate([0, far, 0, far]):
+        # The first batch makes room for itself alone; the next one's rows come early.
+        advance(host, residents, batch(k), step, batch(far - k))
+        advance_host(twin, batch(k), step)
+    assert residents.loaded == len(torch.cat([batch(0), batch(far)]).unique())
+    assert residents.stored == 0
+    assert_same(state(host), state(twin))
+
+
 def test_a_batch_that_sees_nothing_and_one_that_sees_everything():
     (host, residents), (twin, _) = make(n=50), make(n=50)
     nothing, everything = torch.empty(0, dtype=torch.int32), torch.arange(50, dtype=torch.int32)

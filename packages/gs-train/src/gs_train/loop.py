@@ -66,21 +66,24 @@ def train(
             _feed(config, scene, fed, device) as feed,
             Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
         ):
+            trace = trainer.backend.trace
             if config.trace is not None:
-                trainer.backend.trace.start(config.trace)
+                trace.start(config.trace)
             saver.start_clock()
             while trainer.step < config.steps:
-                batch = [feed.next() for _ in range(config.batch_size)]
+                with trace.host("wait for photographs"):
+                    batch = [feed.next() for _ in range(config.batch_size)]
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
                     [scene.views[i] for i in next(upcoming, ())],
                 )
                 n_rows = trainer.model.n_rows
                 saver.pace.step(n_rows)
-                bar.update(trainer.step, result.loss.item, n_rows, n_images=len(batch))
                 is_last = trainer.step == config.steps
-                if trainer.step % _LOG_EVERY == 0 or is_last:
-                    log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
+                with trace.host("log"):
+                    bar.update(trainer.step, result.loss.item, n_rows, n_images=len(batch))
+                    if trainer.step % _LOG_EVERY == 0 or is_last:
+                        log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                 every = config.checkpoint_every
                 if is_last or stop.signal_number or (every and trainer.step % every == 0):
                     saver.save(is_last=is_last)
@@ -124,6 +127,14 @@ class _Saver:
     def save(self, *, is_last: bool = False) -> None:
         """Write a checkpoint; after the last step also what training took is gathered."""
         started = time.perf_counter()
+        trace = self._trainer.backend.trace
+        with trace.host("checkpoint"):
+            self._save(is_last=is_last)
+        trace.write()
+        self.saved_step = self._trainer.step
+        self.pace.leave_out(time.perf_counter() - started)
+
+    def _save(self, *, is_last: bool) -> None:
         trainer, device = self._trainer, self._trainer.renderer.device
         peak = reserved = 0
         if device.type == "cuda":
@@ -156,9 +167,6 @@ class _Saver:
             state=checkpoint_state(self._scene.frame, self.spent, self._digest, self._placing),
             keep=trainer.config.keep_checkpoints,
         )
-        trainer.backend.trace.write()
-        self.saved_step = trainer.step
-        self.pace.leave_out(time.perf_counter() - started)
 
 
 def _feed(

@@ -87,13 +87,21 @@ def place(
         statistics_bytes=statistics_bytes(config),
         seed=config.seed,
     )
-    caps = caps_of(config, renderer.device)
-    choice = choose(config, work, caps)
+    choice, limits = place_within(config, work, renderer.device)
     if before is not None and before["preset"] == choice.preset.name:
         limits = Limits(**before["limits"])
-    else:
-        limits = _limits(choice, work.with_rows(choice.n_rows), is_capped=caps.is_given)
     return Placing(choice.preset, limits, reason or choice.reason, _resident_without(rows))
+
+
+def place_within(config: FitConfig, work: Workload, device: torch.device) -> tuple[Choice, Limits]:
+    """The preset of a run and how many rows may be on the device, from the options' caps.
+
+    Raises:
+        InputError: nothing fits, or not what was asked for.
+    """
+    caps = caps_of(config, device)
+    choice = choose(config, work, caps)
+    return choice, _limits(choice, work.with_rows(choice.n_rows), is_capped=caps.is_given)
 
 
 def _resident_without(rows: Rows) -> int | None:

@@ -154,13 +154,14 @@ class Trainer:
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
-        changed = self.densifier.after_step(
-            self.model,
-            step=self.step,
-            images_before=images_before,
-            images_after=images_after,
-            means_lr=next_lr,
-        )
+        with self.backend.trace.host("densify"):
+            changed = self.densifier.after_step(
+                self.model,
+                step=self.step,
+                images_before=images_before,
+                images_after=images_after,
+                means_lr=next_lr,
+            )
         changed = self._resort(images_before, images_after, changed)
         self.step += 1
         return StepResult(loss, changed)
@@ -187,9 +188,10 @@ class Trainer:
         every = self.config.resort_every
         if every == 0 or not multiple_seen(every, images_before, images_after):
             return changed
-        order = morton_order(self.model.read("means"))
-        self.model.permute(order)
-        self.densifier.permute(order)
+        with self.backend.trace.host("sort rows"):
+            order = morton_order(self.model.read("means"))
+            self.model.permute(order)
+            self.densifier.permute(order)
         return dataclasses.replace(changed, rows_changed=True)
 
     def _make_densifier(self) -> Densifier:

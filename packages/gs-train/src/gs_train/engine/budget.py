@@ -84,10 +84,11 @@ def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
     device["photographs"] = (work.batch_size + _STAGED_IMAGES) * image
     device["rendering"] = _rendering_bytes(preset, work, room)
     if is_split:
-        # Re-ordering the rows happens when nothing is rendered; elsewhere it fits into what the
-        # gradients leave.
-        drawing = device["rendering"] + (_PLACE if room.residents else _SLOT) * room.rows
-        device["rendering"] = max(drawing, (_MORTON + 16) * n)
+        device["rendering"] += (_PLACE if room.residents else _SLOT) * room.rows
+        # Rows are re-ordered when nothing is rendered and none is resident; elsewhere that fits
+        # into what the gradients leave.
+        idle = ("rendering", "residents", "lists of residents")
+        device["re-ordering"] = max(0, (_MORTON + 16) * n - sum(device.get(p, 0) for p in idle))
         pageable["re-ordering"] = _REORDER * n
     pinned["photographs"] = _STAGED_IMAGES * image
     pageable["photographs"] = work.image_cache

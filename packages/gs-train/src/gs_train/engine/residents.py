@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 import gs_adam
 import gs_pinned
@@ -50,7 +51,8 @@ class Residents:
         self._trace = trace
         self._most = most
         self._adam = gs_adam.DeviceRows(host.adam, host.device)
-        self._rows = self._allocated(0)
+        self._rows = self._nothing()
+        self._last_step: Tensor | None = None
         self._is_open = False
         self._is_newer = False  # than the tables
         self._batch = 0  # the one that runs, counted from 1
@@ -99,14 +101,7 @@ class Residents:
 
         Synchronises where `bring_early` has not brought everything.
         """
-        most = self._host.n_rows if self._most is None else min(self._most, self._host.n_rows)
-        wanted = min(max(len(ids), self._wish), most)
-        if wanted > len(self.values):
-            self.come_home()
-            self.forget()
-            self._rows = self._allocated(min(math.ceil(wanted * HEADROOM), most))
-        if not self._is_open:
-            self._open()
+        self._make_room(len(ids))
         self._batch += 1
         if ids is not self._early:
             self._lanes.wait("cull", self._lanes.mark("compute"))
@@ -128,13 +123,17 @@ class Residents:
         slept: int | Tensor = 0
         if self._last_step is not None:
             slept = (self._last_step.index_select(0, ids) < step - 1).sum()
-        self._adam.wake(*self._rows, slots, self._last_step, ids, step=step)
+        values, exp_avg, exp_avg_sq = self._rows
+        self._adam.wake(values, exp_avg, exp_avg_sq, slots, self._last_step, ids, step=step)
         self._is_newer = True
         return slept
 
     def update(self, slots: Tensor, ids: Tensor, gradients: Tensor, step: int) -> None:
         """Take a step with the gradients, (U, W)."""
-        self._adam.update(*self._rows, slots, self._last_step, ids, gradients, step=step)
+        values, exp_avg, exp_avg_sq = self._rows
+        self._adam.update(
+            values, exp_avg, exp_avg_sq, slots, self._last_step, ids, gradients, step=step
+        )
 
     # -- the tables ----------------------------------------------------------------------------
 
@@ -159,13 +158,40 @@ class Residents:
     def forget(self) -> None:
         """See `Away.forget`. Gives the memory back: whoever changes all rows needs some."""
         self._is_open, self._early = False, None
-        self._rows = self._allocated(0)
+        self._rows = self._nothing()
         self._slot_of = self._id_of = self._wanted = torch.empty(0, dtype=torch.int32)
         self._last_step = None
 
+    def _make_room(self, n_rows: int) -> None:
+        """Slots for a batch of so many rows and, if memory allows, for the next one beside it."""
+        n = self._host.n_rows
+        most = n if self._most is None else min(self._most, n)
+        wanted = min(max(n_rows, self._wish), most) if self._most is None else most
+        before = len(self.values) if self._is_open else 0
+        if not self._is_open:
+            self._host.rest()
+        if wanted > before:
+            n_slots = min(math.ceil(wanted * HEADROOM), most)
+            self._lanes.wait("compute", self._arrived)
+            # One table at a time: the old one's memory is there for the next.
+            for k in range(len(self._rows)):
+                self._grow(k, n_slots, before)
+        if not self._is_open:
+            self._open()
+        elif wanted > before:
+            self._lanes.wait("cull", self._lanes.mark("compute"))
+            with self._lanes.on("cull"):
+                self._id_of = pad(self._id_of, (0, n_slots - before), value=_NOWHERE)
+                self._wanted = pad(self._wanted[:before], (0, n_slots + 1 - before))
+            self._n_free += n_slots - before
+
+    def _grow(self, k: int, n_slots: int, kept: int) -> None:
+        rows = torch.empty((n_slots, self._host.width), device=self._host.device)
+        rows[:kept] = self._rows[k][:kept]
+        self._rows[k] = rows
+
     def _open(self) -> None:
         """Begin with nothing here."""
-        self._host.rest()
         with self._lanes.on("cull"):
             device, n_slots = self._host.device, len(self.values)
             self._slot_of = torch.full(
@@ -236,6 +262,5 @@ class Residents:
     def _tables(self) -> tuple[gs_pinned.Table, gs_pinned.Table, gs_pinned.Table]:
         return self._host.table, *self._host.moments
 
-    def _allocated(self, n_slots: int) -> tuple[Tensor, Tensor, Tensor]:
-        shape, device = (n_slots, self._host.width), self._host.device
-        return tuple(torch.empty(shape, device=device) for _ in range(3))  # type: ignore[return-value]
+    def _nothing(self) -> list[Tensor]:
+        return [torch.empty((0, self._host.width), device=self._host.device) for _ in range(3)]

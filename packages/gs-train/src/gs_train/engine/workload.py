@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -110,6 +111,7 @@ def measure_workload(
     sh_degree: int,
     batch_size: int,
     n_batches: int = 4,
+    batches: Sequence[Sequence[int]] | None = None,
     seed: int = 0,
     image_cache: int = 0,
     statistics_bytes: int = 8,
@@ -125,7 +127,8 @@ def measure_workload(
             same surfaces: extents shrink by the root of N / R, and views see the same share.
         sh_degree, image_cache, statistics_bytes: see :class:`Workload`.
         batch_size: views a step; may be more than there are.
-        n_batches: batches to look at.
+        n_batches: batches to look at, drawn as training draws them.
+        batches: the views of two batches or more in a row to look at instead, in this order.
         seed: of the views chosen.
 
     Raises:
@@ -140,14 +143,16 @@ def measure_workload(
     growth = max(1.0, n_rows / n_now)
     rows["scales"] = rows["scales"] - 0.5 * float(np.log(growth))
     factor = n_rows / len(rows["means"])
-    sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
-    chosen = [[views[int(k)] for k in sampler.batch(step)] for step in range(n_batches + 1)]
+    if batches is None:
+        sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
+        batches = [[int(k) for k in sampler.batch(step)] for step in range(n_batches + 1)]
+    chosen = [[views[k] for k in batch] for batch in batches]
     seen = [_cull(rows, of, renderer) for of in chosen]
-    batches = [
+    counted = [
         _count(rows, of, *two, renderer).scaled(factor)
         for of, two in zip(chosen, itertools.pairwise(seen))
     ]
-    columns = {f.name: [getattr(batch, f.name) for batch in batches] for f in fields(BatchRows)}
+    columns = {f.name: [getattr(batch, f.name) for batch in counted] for f in fields(BatchRows)}
     return Workload(
         n_rows=n_rows,
         sh_degree=sh_degree,
