@@ -37,10 +37,11 @@ from gs_train.metrics import package_versions, psnr, ssim
 from gs_train.scene import Scene
 from gs_train.schedule import LearningRates
 
+PEER = "gsplat's loop"
 COLUMNS = ("psnr", "ssim", "n_gaussians", "images_per_second", "peak_device_mb")
 
 
-def ours(data: Path, seed: int, options: argparse.Namespace) -> dict[str, float]:
+def ours(data: Path, seed: int, offload: str, options: argparse.Namespace) -> dict[str, float]:
     """One run of the command line's ``fit``."""
     # Absolute gradients are larger; this threshold grows about as many Gaussians.
     absgrad = AdcConfig(absgrad=True, grow_grad2d=0.0012)
@@ -55,6 +56,8 @@ def ours(data: Path, seed: int, options: argparse.Namespace) -> dict[str, float]
             adc=absgrad if options.absgrad else AdcConfig(),
             renderer="gsplat",
             checkpoint_every=0,
+            offload=offload,  # type: ignore[arg-type]
+            device_memory=options.device_memory,
         )
         torch.cuda.reset_peak_memory_stats()
         metrics = fit(config)
@@ -159,26 +162,30 @@ def main() -> None:
     parser.add_argument("--cap", type=int)
     parser.add_argument("--absgrad", action="store_true")
     parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--offload", nargs="+", default=["none"], help="presets, one after another")
+    parser.add_argument("--device-memory", help="as gs-train's, where the presets shall live")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
 
-    runs: dict[str, list[dict[str, float]]] = {"gs-train": [], "gsplat's loop": []}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in options.offload}
+    runs |= {} if options.no_peer else {PEER: []}
     with tempfile.TemporaryDirectory() as cache:
         capture = load_capture(options.capture, cache_dir=Path(cache))
         for seed in options.seeds:
-            runs["gs-train"].append(ours(options.capture, seed, options))
+            for name in options.offload:
+                runs[name].append(ours(options.capture, seed, name, options))
             if not options.no_peer:
-                runs["gsplat's loop"].append(gsplats_loop(capture, seed, options.steps))
+                runs[PEER].append(gsplats_loop(capture, seed, options.steps))
     print(f"{options.strategy}, {options.steps} steps, seeds {options.seeds}: mean (least to most)")
     print(f"{'':14s}" + "".join(f"{column:>28s}" for column in COLUMNS))
     for name, results in runs.items():
         if results:
             print(f"{name:14s}" + "".join(f"{_spread(results, c):>28s}" for c in COLUMNS))
-    if not options.no_peer:
-        ratio = _mean(runs["gs-train"], "images_per_second") / _mean(
-            runs["gsplat's loop"], "images_per_second"
-        )
-        print(f"rate of gs-train over gsplat's loop: {ratio:.2f}")
+    other = options.offload[0] if options.no_peer else PEER
+    for name in options.offload:
+        if name != other:
+            rate = _mean(runs[name], "images_per_second") / _mean(runs[other], "images_per_second")
+            print(f"rate of {name} over {other}: {rate:.2f}")
     if options.json:
         machine = {"gpu": torch.cuda.get_device_name(), "versions": package_versions()}
         arguments = {k: str(v) for k, v in vars(options).items()}

@@ -146,8 +146,10 @@ class Residents:
         with self._lanes.on("cull"):
             ids = torch.nonzero(self._slot_of >= 0).squeeze(1).int()
             slots = self._slot_of.index_select(0, ids)
-            updated = self._wanted.index_select(0, slots) > self._home
-            self._store(ids[updated], slots[updated], "cull")
+            if not self._is_complete:
+                updated = self._wanted.index_select(0, slots) > self._home
+                ids, slots = ids[updated], slots[updated]
+            self._store(ids, slots, "cull")
             last_step = self._host.last_step
             if last_step is not None and self._last_step is not None:
                 last_step.copy_(self._last_step)
@@ -204,11 +206,22 @@ class Residents:
             self._last_step = None if last_step is None else last_step.to(device, copy=True)
         self._n_free = n_slots
         self._is_open = True
+        if self._most is not None and n_slots >= self._host.n_rows:
+            self._lanes.wait("cull", self._lanes.mark("compute"))
+            everything = torch.arange(self._host.n_rows, dtype=torch.int32, device=device)
+            self._bring(everything, self._batch, busy_from=self._batch + 1)
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether every row is here, so that none comes or goes and nobody asks when."""
+        return len(self.values) - self._n_free == self._host.n_rows
 
     def _bring(self, ids: Tensor, batch: int, *, busy_from: int) -> bool:
         """Bring rows into slots that no batch from ``busy_from`` on wants; whether all have come
         or are here."""
         n_slots = len(self.values)
+        if self._is_complete:
+            return True
         with self._lanes.on("cull"):
             slots = self._slot_of.index_select(0, ids)
             is_here = slots >= 0
