@@ -130,7 +130,8 @@ class _Saver:
         trace = self._trainer.backend.trace
         with trace.host("checkpoint"):
             self._save(is_last=is_last)
-        trace.write()
+        with trace.host("write trace"):
+            trace.write()
         self.saved_step = self._trainer.step
         self.pace.leave_out(time.perf_counter() - started)
 
