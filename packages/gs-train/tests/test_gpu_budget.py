@@ -2,6 +2,7 @@
 """The memory model against what torch allocates on a GPU."""
 
 import dataclasses
+import gc
 import itertools
 import json
 import math
@@ -174,6 +175,7 @@ def test_rates_of_a_gpu_are_those_of_its_link_and_memory() -> None:
     rows, view = _scene(n_given)
     renderer = make_renderer("gsplat", RenderOptions())
     real_s = _seconds_of_one_view(renderer, rows, view)
+    gc.collect()
     held = torch.cuda.memory_allocated()
     rates = measure_rates(renderer, rows, view, n_visible=4 * n_given)
     print(rates)

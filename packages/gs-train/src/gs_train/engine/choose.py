@@ -111,7 +111,7 @@ def _reason(name: str, work: Workload, caps: Caps) -> str:
 def _too_small(presets: tuple[Preset, ...], work: Workload, caps: Caps) -> InputError:
     least = [(preset, smallest_caps(preset, work)) for preset in presets]
     remedies = [
-        f"--device-memory {_mib(n.device_bytes)} --host-memory "
+        f"--device-memory {_mib(caps.taken(n.device_bytes))} --host-memory "
         f"{_mib(n.host_bytes + (n.device_bytes if caps.shared else 0))} with --offload {p.name}"
         for p, n in sorted(least, key=lambda pair: pair[1].device_bytes)
     ]

@@ -121,10 +121,9 @@ class HostRows:
         return self._tables.exp_avg, self._tables.exp_avg_sq
 
     @property
-    def last_step(self) -> Tensor | None:
-        """(N,) int32 step of each row's last update, not copied; None where rows do not sleep."""
-        steps = self._tables.steps
-        return None if steps is None else steps.torch()[:, 0]
+    def steps(self) -> gs_pinned.Table | None:
+        """(N, 1) int32: the step of each row's last update; None where rows do not sleep."""
+        return self._tables.steps
 
     @property
     def device(self) -> torch.device:

@@ -150,10 +150,13 @@ class Residents:
                 updated = self._wanted.index_select(0, slots) > self._home
                 ids, slots = ids[updated], slots[updated]
             self._store(ids, slots, "cull")
-            last_step = self._host.last_step
-            if last_step is not None and self._last_step is not None:
-                last_step.copy_(self._last_step)
-        for table in (self._host.table, *self._host.moments):
+            steps, stream = self._host.steps, self._lanes.stream("cull")
+            if steps is not None and self._last_step is not None:
+                # Not torch's copy: page-locked memory that has grown is locked in pieces, and no
+                # single copy may reach over two of them.
+                gs_pinned.scatter(self._last_step[:, None], slice(None), steps, stream=stream)
+                steps.wait()
+        for table in self._tables():
             table.wait()
         self._home, self._is_newer = self._batch, False
 
@@ -202,8 +205,11 @@ class Residents:
             self._id_of = torch.full((n_slots,), _NOWHERE, dtype=torch.int32, device=device)
             # One more than there are slots: what is written for rows that have none.
             self._wanted = torch.zeros(n_slots + 1, dtype=torch.int32, device=device)
-            last_step = self._host.last_step
-            self._last_step = None if last_step is None else last_step.to(device, copy=True)
+            steps, stream = self._host.steps, self._lanes.stream("cull")
+            self._last_step = None
+            if steps is not None:
+                self._last_step = torch.empty(len(steps), dtype=torch.int32, device=device)
+                gs_pinned.gather(steps, slice(None), self._last_step[:, None], stream=stream)
         self._n_free = n_slots
         self._is_open = True
         if self._most is not None and n_slots >= self._host.n_rows:
