@@ -54,15 +54,16 @@ class Seen:
     mask: Tensor
     counts: tuple[int, ...]
 
-    def place(self, i: int) -> Tensor:
-        """(counts[i],) int64 positions in ``ids`` of the rows that microbatch i sees, sorted.
+    def place(self, i: int) -> Tensor | None:
+        """(counts[i],) int64 positions in ``ids`` of the rows that microbatch i sees, sorted; None
+        where it sees them all.
 
         Does not synchronise, as finding the set bits alone would: their number is known.
         """
         n = len(self.ids)
-        everything = torch.arange(n, device=self.ids.device)
         if self.counts[i] == n:
-            return everything
+            return None
+        everything = torch.arange(n, device=self.ids.device)
         word, bit = divmod(i, 32)
         sees = (self.mask[:, word] >> bit) & 1
         # Rows that it does not see go to a place behind the last.

@@ -79,9 +79,10 @@ class Residing:
 
     def _draw(self, i: int, work: Work, sums: Tensor) -> None:
         place = work.batch.seen.place(i)
-        ids = work.batch.seen.ids.index_select(0, place)
-        slots = self._slots.index_select(0, place)
-        leaves = work.leaves(ids.long(), self._residents.values, slots.long())
+        ids, slots = work.batch.seen.ids, self._slots
+        if place is not None:
+            ids, slots = ids.index_select(0, place), slots.index_select(0, place)
+        leaves = work.leaves(ids, self._residents.values, slots)
         work.draw(i, ids, leaves)
         work.sums.add(place, leaves)
         add_appearance(leaves, sums, place)

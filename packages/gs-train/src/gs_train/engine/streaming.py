@@ -105,9 +105,9 @@ class Streaming:
                 lanes.wait("compute", stored[i - 1 - AHEAD])
             with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                 part = plan[i]
-                slots, own = part.slots.long(), gradients[i % len(gradients)]
+                slots, own = part.slots, gradients[i % len(gradients)]
                 _clear(part, own, gradients[(i - 1) % len(gradients)])
-                leaves = work.leaves(part.visible.long(), values[i % len(values)], slots)
+                leaves = work.leaves(part.visible, values[i % len(values)], slots)
                 work.draw(part.view, part.visible, leaves)
                 work.sums.add(torch.searchsorted(work.sums.ids, part.visible), leaves)
                 add_appearance(leaves, own, slots)

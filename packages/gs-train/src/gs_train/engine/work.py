@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gs_train.engine.columns import columns
 from gs_train.engine.preparing import Batch
-from gs_train.engine.sums import CompactSum
+from gs_train.engine.sums import CompactSum, add_rows
 from gs_train.rows import take_rows
 
 
@@ -40,9 +40,9 @@ class Work:
         """Copies of rows that collect gradients.
 
         Args:
-            ids: (R,) int64 rows of the geometry.
+            ids: (R,) rows of the geometry.
             values: (C, W) rows of appearance.
-            slots: (R,) int64 where the same rows lie in it.
+            slots: (R,) where the same rows lie in it.
         """
         leaves = {
             name: take_rows(param.detach(), ids).requires_grad_()
@@ -52,9 +52,8 @@ class Work:
         return leaves | {name: part.requires_grad_() for name, part in appearance.items()}
 
 
-def add_appearance(leaves: Mapping[str, Tensor], sums: Tensor, place: Tensor) -> None:
-    """Add the gradients of ``sh0`` and ``shN`` to rows ``place``, (R,) int64, of sums (U, W)."""
+def add_appearance(leaves: Mapping[str, Tensor], sums: Tensor, place: Tensor | None) -> None:
+    """Add the gradients of ``sh0`` and ``shN`` to rows ``place``, (R,), of sums (U, W); None: to
+    all."""
     for name, part in columns(sums).items():
-        gradient = leaves[name].grad
-        if gradient is not None:
-            part.index_add_(0, place, gradient)
+        add_rows(part, place, leaves[name].grad)
