@@ -3,23 +3,20 @@
 
 The command line is ``gs-train``; the same things from Python:
 
->>> from gs_train import FitConfig, fit  # doctest: +SKIP
+>>> from gs_train.config import FitConfig  # doctest: +SKIP
+>>> from gs_train.fit import fit  # doctest: +SKIP
 >>> metrics = fit(FitConfig(data=Path("capture"), out=Path("run"), steps=7000))  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gs_train.config import FitConfig as FitConfig
-    from gs_train.fit import fit as fit
-
-__all__ = ["FitConfig", "InputError", "build_info", "fit"]
-__version__ = importlib.metadata.version("gs-train")
+from typing import Any
 
 from gs_train.errors import InputError as InputError
+
+__all__ = ["InputError", "build_info"]
+__version__ = importlib.metadata.version("gs-train")
 
 
 def build_info() -> dict[str, Any]:
@@ -27,16 +24,3 @@ def build_info() -> dict[str, Any]:
     from gs_train.metrics import package_versions
 
     return {"version": __version__, "packages": package_versions()}
-
-
-def __getattr__(name: str) -> Any:
-    # Imported on use: torch and tyro take seconds.
-    if name == "FitConfig":
-        from gs_train.config import FitConfig
-
-        return FitConfig
-    if name == "fit":
-        from gs_train.fit import fit
-
-        return fit
-    raise AttributeError(f"module 'gs_train' has no attribute {name!r}")
