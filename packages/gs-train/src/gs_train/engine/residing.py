@@ -14,6 +14,9 @@ from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.engine.work import Work, add_appearance
 
+_MANY_ROWS = 1 << 17
+"""Two milliseconds of a fast link at the highest degree of harmonics."""
+
 
 class Residing:
     """Runs batches on `Residents`: rows of the next batch arrive while this one renders."""
@@ -31,6 +34,7 @@ class Residing:
         self._sums = RowBuffer(model.host.width, model.device)
         self._stats = stats
         self._trace = trace
+        self._moved = 0  # rows brought for the next batch
         self._counted = 0, 0  # rows loaded and stored, of the batches before
 
     def open(self, batch: Batch) -> None:
@@ -45,14 +49,16 @@ class Residing:
             slept = residents.wake(slots, seen.ids, work.step)
         edited = self._lanes.mark("compute")
         sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
-        for i in range(len(seen.microbatches)):
+        n = len(seen.microbatches)
+        # Beside the device; but with one microbatch there is little to hide many rows behind.
+        looks_first = n == 1 and self._moved > _MANY_ROWS
+        if looks_first:
+            self._look_ahead(work, edited)
+        for i in range(n):
             with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                 self._draw(i, work, sums)
-            if i == 0:
-                following = work.look_ahead(edited, None)
-                if following is not None and following.plan is None:
-                    with self._trace.host("bring the next"):
-                        residents.bring_early(following.seen.ids)
+            if i == 0 and not looks_first:
+                self._look_ahead(work, edited)
         with self._trace.on("compute", "update appearance"):
             residents.update(slots, seen.ids, sums, work.step)
         self._stats.count(
@@ -76,6 +82,14 @@ class Residing:
         """The host will update rows: none of them stays here."""
         self._residents.come_home()
         self._residents.forget()
+
+    def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> None:
+        following = work.look_ahead(edited, None)
+        if following is not None and following.plan is None:
+            before = self._residents.loaded
+            with self._trace.host("bring the next"):
+                self._residents.bring_early(following.seen.ids)
+            self._moved = self._residents.loaded - before
 
     def _draw(self, i: int, work: Work, sums: Tensor) -> None:
         place = work.batch.seen.place(i)
