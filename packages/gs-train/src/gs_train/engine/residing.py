@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from gs_train.engine.buffers import RowBuffer
