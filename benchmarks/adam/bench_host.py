@@ -26,6 +26,7 @@ from host_table import SLEEP, WIDTH, Rows, Table, check, decay, random_rows, row
 
 import gs_adam
 from gs_adam import HostAdam, Worker
+from gs_adam._tensors import as_ids
 
 UPDATE_BYTES, ABSENT_BYTES, LOOKAHEAD_BYTES, CATCH_UP_BYTES = 28, 24, 16, 16
 
@@ -77,7 +78,7 @@ def bench_mask(table: Table, report: Report, samples: int) -> None:
     """Dense in parts, as a trainer does it: rows that no view sees by mask, then those seen."""
     dense = table.host("dense")
     seen = rows_in_runs(table.n_rows, table.n_rows * 6 // 100, np.random.default_rng(5))
-    grads = [g.contiguous() for g in table.split(table.grads[: len(seen)])]
+    grads = table.split(table.grads[: len(seen)])
     unseen = torch.ones(table.n_rows, dtype=torch.bool)
     unseen[seen.long()] = False
     all_bytes = table.n_rows * WIDTH * ABSENT_BYTES
@@ -89,23 +90,22 @@ def bench_mask(table: Table, report: Report, samples: int) -> None:
             dense.update(seen, grads, step=step)
         dense.end_step(step)
 
-    fused = timed(table.torch_adam(fused=True).step, samples)
-    report.add("torch fused, once more", fused, table.n_rows * WIDTH * UPDATE_BYTES)
-    own = table.split(table.grads)
-    whole = timed(lambda: dense.step(None, own), samples)
-    report.add("gs-adam dense, step(None)", whole, table.n_rows * WIDTH * UPDATE_BYTES)
-    nothing = timed(lambda: in_parts(None), samples)
-    report.add("gs-adam dense, all rows, none has a gradient", nothing, all_bytes)
+    whole_bytes = table.n_rows * WIDTH * UPDATE_BYTES
     report.add(
-        "gs-adam dense by mask, all but 6% in runs",
-        timed(lambda: in_parts(unseen), samples),
-        all_bytes + grads_bytes(grads),
+        "torch fused, beside", timed(table.torch_adam(fused=True).step, samples), whole_bytes
     )
-
-
-def grads_bytes(grads: list[torch.Tensor]) -> int:
-    """Of all of them together."""
-    return sum(g.nbytes for g in grads)
+    own = table.split(table.grads)
+    report.add(
+        "gs-adam dense, whole step", timed(lambda: dense.step(None, own), samples), whole_bytes
+    )
+    report.add("gs-adam dense, no gradients", timed(lambda: in_parts(None), samples), all_bytes)
+    report.add(
+        "gs-adam dense by mask, all but 6% in runs of 32",
+        timed(lambda: in_parts(unseen), samples),
+        all_bytes + len(seen) * WIDTH * 4,
+    )
+    ids = timed(lambda: as_ids(unseen, table.n_rows), samples)
+    report.add("of which the mask's ids", ids, table.n_rows + 4 * (table.n_rows - len(seen)))
 
 
 def step_on(

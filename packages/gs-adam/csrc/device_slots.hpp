@@ -46,6 +46,7 @@ struct DeviceSlots {
   std::int32_t first_column;
   std::int32_t end_column;
   std::int32_t row_threads;
+  std::int32_t row_share;  // its reciprocal
   std::int32_t block_rows;
 };
 

@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::int64_t kPrefetchRows = 8;
 constexpr std::int64_t kNear = 2;
+// Consecutive rows from which on the processor fetches them better by itself.
+constexpr std::int64_t kLongRun = 8;
 
 inline std::int64_t id_at(const Ids& ids, std::int64_t i) {
   if (ids.narrow != nullptr) return ids.narrow[i];
@@ -115,15 +117,31 @@ struct Kernel : Items<V> {
     return id_at(job.rows, last - 1) - id_at(job.rows, first) < kNear * (last - first);
   }
 
-  /// Rows without ids that all do the same: item by item, a step's constants in registers.
+  /// Rows that all take one step and nothing else. They are due: only where rows sleep, or write
+  /// elsewhere, may a job have some that this step has already updated.
   static bool is_uniform(const Job& job) {
-    if (job.rows.narrow != nullptr || job.rows.wide != nullptr || job.use_pending) return false;
-    if (job.last_step != nullptr || job.skip_non_finite || job.segments[0].out != nullptr)
+    if (job.use_pending || job.sleeps || job.skip_non_finite || job.segments[0].out != nullptr)
       return false;
     if (!job.has_grads && job.absent != Absent::kStep) return false;
     for (std::int32_t k = 0; k < job.n_items; ++k)
       if (job.items[k].grads_apart) return false;
     return true;
+  }
+
+  /// Where the run of consecutive rows ends that begins at a position, `last` at most. Ids are
+  /// sorted and unique.
+  static std::int64_t end_of_run(const Ids& ids, std::int64_t first, std::int64_t last) {
+    if (ids.narrow == nullptr && ids.wide == nullptr) return last;
+    const std::int64_t apart = id_at(ids, first) - first;
+    std::int64_t inside = first, step = 1;
+    while (inside + step < last && id_at(ids, inside + step) - (inside + step) == apart) {
+      inside += step;
+      step *= 2;
+    }
+    for (; step > 0; step /= 2)
+      if (inside + step < last && id_at(ids, inside + step) - (inside + step) == apart)
+        inside += step;
+    return inside + 1;
   }
 
   /// An item's rows are one long row.
@@ -133,28 +151,33 @@ struct Kernel : Items<V> {
            s.exp_avg_sq_stride != item.columns || (job.has_grads && s.grad_stride != item.columns);
   }
 
+  /// Consecutive rows that all do the same: item by item, a step's constants in registers.
   static std::int64_t run_uniform(const Job& job, std::int64_t first, std::int64_t last) {
+    const std::int64_t row = id_at(job.rows, first), n = last - first;
+    const std::int64_t grad_row = job.grads_by_row ? row : first;
     std::int64_t bad_rows = 0;
     // Items of rows with gaps take turns so often that the processor sees memory read in order.
     std::int64_t block = 32;
     for (std::int32_t k = 0; k < job.n_items; ++k)
       if (has_gaps(job, job.items[k])) block = 2;
-    for (std::int64_t begin = first; begin < last; begin += block) {
-      const std::int64_t end = begin + block < last ? begin + block : last;
+    for (std::int64_t begin = 0; begin < n; begin += block) {
+      const std::int64_t end = begin + block < n ? begin + block : n;
       Float bad = V::set(0.0f);
       for (std::int32_t k = 0; k < job.n_items; ++k)
-        run_uniform_item(job, job.items[k], begin, end, bad);
-      for (std::int64_t row = begin; V::has_nan(bad) && row < end; ++row)
-        bad_rows += !row_is_finite(job, row);
+        run_uniform_item(job, job.items[k], row + begin, grad_row + begin, end - begin, bad);
+      for (std::int64_t i = begin; V::has_nan(bad) && i < end; ++i)
+        bad_rows += !row_is_finite(job, grad_row + i);
     }
+    for (std::int64_t i = row; job.last_step != nullptr && i < row + n; ++i)
+      job.last_step[i] = job.step;
     return bad_rows;
   }
 
   static void run_uniform_item(const Job& job, const Item& item, std::int64_t begin,
-                               std::int64_t end, Float& bad) {
+                               std::int64_t grad_begin, std::int64_t rows, Float& bad) {
     const Segment& s = job.segments[item.segment];
     const StepVector step(item);
-    std::int64_t rows = end - begin, columns = item.columns;
+    std::int64_t columns = item.columns;
     if (!has_gaps(job, item)) {
       columns *= rows;
       rows = 1;
@@ -162,7 +185,7 @@ struct Kernel : Items<V> {
     float* w = s.param + begin * s.param_stride + item.offset;
     float* m = s.exp_avg + begin * s.exp_avg_stride + item.offset;
     float* v = s.exp_avg_sq + begin * s.exp_avg_sq_stride + item.offset;
-    const float* grad = job.has_grads ? s.grad + begin * s.grad_stride + item.offset : nullptr;
+    const float* grad = job.has_grads ? s.grad + grad_begin * s.grad_stride + item.offset : nullptr;
     const auto one = [&](std::int64_t i, auto lanes) {
       Values x{lanes.load(w + i), lanes.load(m + i), lanes.load(v + i)};
       const Float g = grad != nullptr ? lanes.load(grad + i) : V::set(0.0f);
@@ -189,8 +212,8 @@ struct Kernel : Items<V> {
       Items<V>::template run<kSleeps, kSteps>(job, job.items[k], missed, work, bad);
   }
 
-  static std::int64_t run_rows(const Job& job, std::int64_t first, std::int64_t last) {
-    if (is_uniform(job)) return run_uniform(job, first, last);
+  static std::int64_t run_each(const Job& job, std::int64_t first, std::int64_t last) {
+    if (first == last) return 0;
     const bool writes_elsewhere = job.segments[0].out != nullptr;
     Missed missed;
     RowWork work;
@@ -230,6 +253,21 @@ struct Kernel : Items<V> {
     }
     if (writes_elsewhere) V::end_stores();
     return bad_rows;
+  }
+
+  static std::int64_t run_rows(const Job& job, std::int64_t first, std::int64_t last) {
+    if (!is_uniform(job)) return run_each(job, first, last);
+    std::int64_t bad_rows = 0;
+    std::int64_t done = first;
+    for (std::int64_t i = first; i < last;) {
+      const std::int64_t end = end_of_run(job.rows, i, last);
+      if (end - i >= kLongRun) {
+        bad_rows += run_each(job, done, i) + run_uniform(job, i, end);
+        done = end;
+      }
+      i = end;
+    }
+    return bad_rows + run_each(job, done, last);
   }
 };
 

@@ -238,6 +238,7 @@ void Rows::update_rest(const StepPlan& plan, ThreadPool& pool) const {
 }
 
 void Rows::flush(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const {
+  if (semantics_ != Semantics::kDeferred) return check_ids(rows, n_rows_, "rows");
   Job work = job(plan, rows, {}, nullptr);
   Checks checks(*this, rows, kNoIds);
   run(work, pool,

@@ -70,7 +70,8 @@ class Rows {
   /// Dense: the zero-gradient step on every row that this step has not updated.
   void update_rest(const StepPlan& plan, ThreadPool& pool) const;
 
-  /// Deferred: rows written as they are after the plan's step. Throws what check_ids does.
+  /// Deferred: rows written as they are after the plan's step; others are so already. Throws what
+  /// check_ids does.
   void flush(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const;
 
   /// Deferred: rows written as they are after the step before the plan's. Throws what check_ids

@@ -2,12 +2,15 @@
 """Dense semantics: torch.optim.Adam, on the host, in one pass over the rows."""
 
 import copy
+import itertools
 import threading
 
+import numpy as np
 import pytest
 import torch
 
 from gs_adam import HostAdam
+from gs_adam._tensors import as_ids
 
 SHAPES = ((3,), (3,), (4,), (), (1, 3), (15, 3))
 RATES = (1.6e-4, 5e-3, 1e-3, 5e-2, 2.5e-3, 1.25e-4)
@@ -112,6 +115,92 @@ def test_thread_counts_and_parts_give_the_same_bits():
         in_parts.end_step(number)
     for params, _ in runs:
         assert_same_bits(params, parts)
+
+
+def in_runs(*lengths):
+    """A mask of 700 rows, taken and left in turn; the lengths come again and again."""
+    repeated = itertools.islice(itertools.cycle(lengths), 700)
+    return torch.cat([torch.full((n,), k % 2 == 0) for k, n in enumerate(repeated)])[:700]
+
+
+MASKS = {
+    "all": torch.ones(700, dtype=torch.bool),
+    "none": torch.zeros(700, dtype=torch.bool),
+    "one run": in_runs(600, 100),
+    "single gaps": in_runs(13, 1, 40, 1),
+    "single rows": in_runs(1, 1),
+    "runs around the shortest that is one": in_runs(7, 1, 8, 1, 9, 1, 8, 2),
+    # A thread's piece of 73 values a row is 128 rows.
+    "runs to the ends of pieces": in_runs(128, 128),
+    "runs to one before and one beyond": in_runs(127, 2, 127, 1, 128, 1),
+    "runs between rows apart": in_runs(1, 3, 1, 1, 30, 2),
+}
+
+
+@pytest.mark.parametrize("case", MASKS)
+@pytest.mark.parametrize("semantics", ["dense", "sparse"])
+@pytest.mark.parametrize("has_table", [False, True])
+def test_runs_of_rows_have_the_bits_of_single_ones(case, semantics, has_table):
+    """With and without gradients, by position and by row; and a row is not updated twice."""
+    widths, mask = [3, 20, 1, 49], MASKS[case]
+
+    def columns(values):
+        parts = values.split(widths, dim=1)
+        return list(parts) if has_table else [part.clone() for part in parts]
+
+    def fresh(threads):
+        values = columns(torch.randn(700, 73, generator=torch.Generator().manual_seed(0)))
+        groups = [{"params": [p], "lr": 0.1 / (k + 1)} for k, p in enumerate(values)]
+        return values, HostAdam(groups, semantics=semantics, threads=threads, weight_decay=0.01)
+
+    (whole, host), (single, other) = fresh(3), fresh(1)
+    chosen, rest = mask.nonzero().flatten(), (~mask).nonzero().flatten()
+    for number in range(4):
+        grads = torch.randn(700, 73, generator=torch.Generator().manual_seed(number))
+        step = host.begin_step()
+        assert other.begin_step() == step
+        host.update(mask if number % 2 else mask.numpy(), None, step=step)
+        if number < 2:
+            host.update(rest, columns(grads[rest]), step=step)
+        else:
+            host.update(rest.int(), columns(grads), step=step)
+        for row in chosen.tolist():
+            other.update(torch.tensor([row]), None, step=step)
+        for row in rest.tolist():
+            other.update(torch.tensor([row]), columns(grads[row : row + 1]), step=step)
+        for row in (0, 350, 699):
+            with pytest.raises(ValueError, match="rows must be updated once a step"):
+                host.update(torch.tensor([row]), None, step=step)
+        host.end_step(step)
+        other.end_step(step)
+    assert_same_bits(whole, single)
+    for key in ("exp_avg", "exp_avg_sq"):
+        assert_same_bits(
+            *([h.state[p][key] for p in ps] for ps, h in ((whole, host), (single, other)))
+        )
+
+
+def test_rows_with_nonfinite_gradients_are_counted_in_runs():
+    ours, host = make(300, HostAdam, semantics="dense", threads=2)
+    grads = gradients(ours, 0, seen=1)
+    for row in (0, 99, 100, 199):
+        grads[row % 2][row] = float("nan")
+    step = host.begin_step()
+    host.update(torch.arange(50, 250), [g[:200] for g in grads], step=step)
+    host.end_step(step)
+    assert host.nonfinite_rows == 4
+    bad = (ours[0].isnan().any(1) | ours[1].isnan().any(1)).nonzero().flatten()
+    assert bad.tolist() == [50, 149, 150, 249]
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 7, 8, 9, 64, 1001])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99, 1.0])
+def test_a_masks_ids_are_those_of_its_rows(n_rows, share):
+    wide = torch.rand(2 * n_rows, generator=torch.Generator().manual_seed(n_rows)) < share
+    for mask in (wide[:n_rows], wide[1::2], wide[:n_rows].numpy(), wide[::2].numpy()):
+        ids = as_ids(mask, n_rows)
+        assert ids.dtype == np.int32
+        assert ids.tolist() == torch.as_tensor(mask).nonzero().flatten().tolist()
 
 
 def test_a_step_may_begin_before_the_last_one_ends():

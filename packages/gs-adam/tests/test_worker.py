@@ -57,6 +57,19 @@ def test_steps_in_the_background_give_the_bits_of_steps_in_front(semantics):
     assert torch.equal(p, q)
 
 
+@pytest.mark.parametrize("semantics", ["dense", "sparse"])
+def test_a_flush_leaves_rows_alone_that_do_not_sleep(semantics):
+    p, host = make(semantics=semantics)
+    host.step(torch.arange(64), grads(64, 0))
+    before = p.detach().clone()
+    with Worker(host) as worker:
+        worker.wait(worker.flush(torch.arange(20)))
+        worker.wait(worker.flush(None))
+        with pytest.raises(IndexError, match=r"rows must be in \[0, 64\), got 64"):
+            worker.flush(torch.tensor([64]))
+    assert torch.equal(p, before)
+
+
 def test_a_rows_tasks_keep_their_steps_order_and_other_rows_overtake():
     p, host = make()
     q, front = make()

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bound_rows.hpp"
+#include "mask.hpp"
 
 namespace gs::adam {
 namespace {
@@ -35,6 +36,26 @@ std::shared_ptr<const Rows> make_rows(const py::list& params, const py::list& ex
 void run(const Call& call) {
   const py::gil_scoped_release nogil;
   call.run();
+}
+
+std::int64_t count_masked(const py::object& object) {
+  const Array mask(object, "mask");
+  const std::uint8_t* const bytes =
+      mask.shape({python::kAny}).on(-1).contiguous().data<const std::uint8_t>();
+  const py::gil_scoped_release nogil;
+  return count_rows(bytes, mask.size(0));
+}
+
+void write_masked(const py::object& object, const py::object& out) {
+  const Array mask(object, "mask"), ids(out, "out");
+  const std::uint8_t* const bytes =
+      mask.shape({python::kAny}).on(-1).contiguous().data<const std::uint8_t>();
+  GS_CHECK(mask.size(0) < INT32_MAX, "mask must have fewer than 2**31 - 1 rows, got ",
+           mask.size(0));
+  ids.shape({count_rows(bytes, mask.size(0))}).on(-1).contiguous().writable();
+  auto* const first = ids.data<std::int32_t>();
+  const py::gil_scoped_release nogil;
+  write_rows(bytes, mask.size(0), first);
 }
 
 }  // namespace
@@ -101,6 +122,8 @@ void BoundRows::update_rest(const StepPlan& plan) const {
 
 void register_rows(py::module_& module) {
   using Plan = std::shared_ptr<StepPlan>;
+  module.def("count_rows", &count_masked, py::arg("mask"));
+  module.def("write_rows", &write_masked, py::arg("mask"), py::arg("out"));
   py::class_<BoundRows>(module, "Rows", py::module_local())
       .def(py::init<const py::list&, const py::list&, const py::list&, const std::vector<int>&,
                     const py::object&, const Schedule&, bool, int>(),

@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from gs_adam import _core, _memory
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -58,7 +61,7 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def as_ids(rows: Any, n_rows: int) -> Any:
-    """Row ids as the native part takes them: None, or (R,) int32 or int64.
+    """Row ids as the native part takes them: None, or (R,) int32 or int64; int32 of a CPU mask.
 
     Args:
         rows: None, (R,) ids, or an (n_rows,) bool mask; numpy or torch.
@@ -74,8 +77,15 @@ def as_ids(rows: Any, n_rows: int) -> Any:
         return as_native(rows)
     if tuple(rows.shape) != (n_rows,):
         raise ValueError(f"rows must be a mask of ({n_rows},), got shape {tuple(rows.shape)}")
-    ids = rows.nonzero()
-    return as_native(ids.flatten()) if isinstance(ids, torch.Tensor) else ids[0]
+    if isinstance(rows, torch.Tensor):
+        if rows.device.type != "cpu":
+            return rows.nonzero().flatten()
+        rows = rows.detach().numpy()
+    mask = np.ascontiguousarray(rows).view(np.uint8)
+    # A table of ids, made anew each time, costs more in small pages than its contents do.
+    ids = _memory.empty((_core.count_rows(mask),), torch.int32)
+    _core.write_rows(mask, ids)
+    return ids.numpy()
 
 
 def as_native(array: Any) -> Any:
