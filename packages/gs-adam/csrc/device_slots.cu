@@ -12,9 +12,6 @@ namespace {
 // What a value waits for, its row's ids and then its memory, is hidden by other threads alone.
 constexpr int kThreads = 256;
 constexpr int kBlocks = 5;
-// threadIdx.x / row_threads is threadIdx.x * row_share >> kShareBits: no remainder is as near to
-// the next quotient as 256 / 2^16.
-constexpr int kShareBits = 16;
 
 // What a launch can be given.
 static_assert(sizeof(DeviceSlots) <= 4096);
@@ -53,11 +50,15 @@ __device__ __forceinline__ void for_lanes(const DeviceSlots& job, int column, co
   }
 }
 
+__device__ Slept slept_of(const DeviceSlots& job, std::int64_t row) {
+  return {job.last_step[id_at(job.ids, row)], job.step - 1};
+}
+
 /// Values of which one is to be summed term by term or has decayed for longer than a window. Apart
 /// from the others, and from memory again, so that these few cost the many no registers.
 template <int kLanes, bool kSteps>
-__device__ __noinline__ void update_rare(const DeviceSlots& job, std::int64_t row, int column,
-                                         Slept slept) {
+__device__ __noinline__ void update_rare(const DeviceSlots& job, std::int64_t row, int column) {
+  const Slept slept = slept_of(job, row);
   const std::int64_t row_at = id_at(job.slots, row) * job.width;
   int k = 0;
 #pragma unroll 1
@@ -77,27 +78,20 @@ __device__ __noinline__ void update_rare(const DeviceSlots& job, std::int64_t ro
   }
 }
 
-/// What one thread works on, on its way from memory.
-template <int kLanes>
-struct Loaded {
-  std::int64_t at;  // of the first value in the tables
-  Values<kLanes> w, m, v, g;
-};
-
-template <int kLanes, bool kSteps>
-__device__ __forceinline__ void load(const DeviceSlots& job, std::int64_t row, std::int64_t slot,
-                                     int column, Loaded<kLanes>& x) {
-  x.at = slot * job.width + column;
-  x.w = values_at<kLanes>(job.param, x.at);
-  x.m = values_at<kLanes>(job.exp_avg, x.at);
-  x.v = values_at<kLanes>(job.exp_avg_sq, x.at);
-  if (kSteps) x.g = values_at<kLanes>(job.grads, row * job.grad_stride + column);
-}
-
 /// False, nothing written, where one of the values is rare.
 template <int kLanes, bool kSleeps, bool kSteps>
-__device__ __forceinline__ bool update_values(const DeviceSlots& job, int column, Slept slept,
-                                              Loaded<kLanes>& x) {
+__device__ __forceinline__ bool update_values(const DeviceSlots& job, std::int64_t row,
+                                              int column) {
+  const std::int64_t slot = id_at(job.slots, row);
+  // Not a reason to wait before the values are read, unless they might not have to be.
+  const Slept slept = kSleeps ? slept_of(job, row) : Slept{0, 0};
+  if (!kSteps && slept.steps() <= 0) return true;
+  const std::int64_t at = slot * job.width + column;
+  Values<kLanes> w = values_at<kLanes>(job.param, at);
+  Values<kLanes> m = values_at<kLanes>(job.exp_avg, at);
+  Values<kLanes> v = values_at<kLanes>(job.exp_avg_sq, at);
+  Values<kLanes> g{};
+  if (kSteps) g = values_at<kLanes>(job.grads, row * job.grad_stride + column);
   if (kSleeps && slept.steps() > 0) {
     CatchUp missed;
     bool is_good = true;
@@ -107,8 +101,8 @@ __device__ __forceinline__ bool update_values(const DeviceSlots& job, int column
         is_good = is_good && !lacks_decay(tensor.sleep, slept);
       }
       float moved;
-      is_good = movement(missed, x.m.of[i], x.v.of[i], moved) && is_good;
-      end_sleep(missed, moved, x.w.of[i], x.m.of[i], x.v.of[i]);
+      is_good = movement(missed, m.of[i], v.of[i], moved) && is_good;
+      end_sleep(missed, moved, w.of[i], m.of[i], v.of[i]);
     });
     if (!is_good) return false;
   }
@@ -116,12 +110,12 @@ __device__ __forceinline__ bool update_values(const DeviceSlots& job, int column
     Step step;
     for_lanes<kLanes>(job, column, [&](const DeviceColumns& tensor, int i, bool is_first) {
       if (is_first) step = tensor.step;
-      take_step(step, x.g.of[i], x.w.of[i], x.m.of[i], x.v.of[i]);
+      take_step(step, g.of[i], w.of[i], m.of[i], v.of[i]);
     });
   }
-  values_at<kLanes>(job.param, x.at) = x.w;
-  values_at<kLanes>(job.exp_avg, x.at) = x.m;
-  values_at<kLanes>(job.exp_avg_sq, x.at) = x.v;
+  values_at<kLanes>(job.param, at) = w;
+  values_at<kLanes>(job.exp_avg, at) = m;
+  values_at<kLanes>(job.exp_avg_sq, at) = v;
   return true;
 }
 
@@ -129,36 +123,22 @@ template <int kLanes, bool kSleeps, bool kSteps>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     device_slots_kernel(const __grid_constant__ DeviceSlots job) {
   // A row's threads are one block's, so that none reads last_step after it was written.
-  const unsigned local = threadIdx.x * job.row_share >> kShareBits;
+  const unsigned local = threadIdx.x / job.row_threads;
   const unsigned thread = threadIdx.x - local * job.row_threads;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * job.block_rows + local;
   const int column = job.first_column + static_cast<int>(thread) * kLanes;
-  const bool has_values = local < job.block_rows && row < job.slots.size && column < job.end_column;
-  Slept slept{0, 0};
-  std::int32_t* last_step = nullptr;
-  Loaded<kLanes> x;
-  if (has_values) {
-    const std::int64_t slot = id_at(job.slots, row);
-    if (kSleeps) {
-      last_step = job.last_step + id_at(job.ids, row);
-      slept = {*last_step, job.step - 1};
-    }
-    // Not a reason to wait before the values are read, unless they might not have to be.
-    if (kSteps || slept.steps() > 0) load<kLanes, kSteps>(job, row, slot, column, x);
-  }
-  // Here, while values are on their way, and not at the end, where all would wait for it alone.
-  if (kSleeps && job.end_column == job.width) {
-    __syncthreads();
-    if (has_values && thread == 0) {
-      if (kSteps)
-        *last_step = job.step;
-      else if (slept.steps() > 0)
-        *last_step = slept.target;
-    }
-  }
-  if (!has_values || (!kSteps && slept.steps() <= 0)) return;
-  if (!update_values<kLanes, kSleeps, kSteps>(job, column, slept, x))
-    update_rare<kLanes, kSteps>(job, row, column, slept);
+  const bool has_row = local < job.block_rows && row < job.slots.size;
+  if (has_row && column < job.end_column)
+    if (!update_values<kLanes, kSleeps, kSteps>(job, row, column))
+      update_rare<kLanes, kSteps>(job, row, column);
+  if (!kSleeps || job.end_column < job.width) return;
+  __syncthreads();
+  if (!has_row || thread != 0) return;
+  std::int32_t& last_step = job.last_step[id_at(job.ids, row)];
+  if (kSteps)
+    last_step = job.step;
+  else if (last_step < job.step - 1)
+    last_step = job.step - 1;
 }
 
 template <int kLanes>
@@ -183,7 +163,6 @@ void launch_device_slots(DeviceSlots job, int device, std::uintptr_t stream) {
     job.first_column = job.end_column;
     job.end_column = std::min(job.width, job.first_column + lanes * kThreads);
     job.row_threads = std::max(1, (job.end_column - job.first_column) / lanes);
-    job.row_share = ((1 << kShareBits) + job.row_threads - 1) / job.row_threads;
     job.block_rows = kThreads / job.row_threads;
     if (job.has_quads)
       launch<4>(job, cuda::as_stream(stream));

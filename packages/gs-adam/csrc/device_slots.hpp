@@ -46,7 +46,6 @@ struct DeviceSlots {
   std::int32_t first_column;
   std::int32_t end_column;
   std::int32_t row_threads;
-  std::int32_t row_share;  // its reciprocal
   std::int32_t block_rows;
 };
 

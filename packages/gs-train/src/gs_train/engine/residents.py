@@ -60,6 +60,9 @@ class Residents:
         self._wish = 0  # slots that two batches in a row have wanted
         self._early: Tensor | None = None  # rows that are here, or on their way, for the next batch
         self._arrived: torch.cuda.Event | None = None
+        self._begun: torch.cuda.Event | None = (
+            None  # the batch that runs, the last one's updates done
+        )
         self.loaded = self.stored = 0
         host.away = self
 
@@ -87,7 +90,11 @@ class Residents:
 
         Synchronises with the ``cull`` lane.
         """
-        if self._is_open and self._bring(ids, self._batch + 1, busy_from=self._batch):
+        if not self._is_open:
+            return
+        # Rows that leave were updated by the batch before this one at the latest.
+        self._lanes.wait("cull", self._begun)
+        if self._bring(ids, self._batch + 1, busy_from=self._batch):
             self._early = ids
 
     def bring(self, ids: Tensor) -> Tensor:
@@ -126,6 +133,7 @@ class Residents:
         values, exp_avg, exp_avg_sq = self._rows
         self._adam.wake(values, exp_avg, exp_avg_sq, slots, self._last_step, ids, step=step)
         self._is_newer = True
+        self._begun = self._lanes.mark("compute")
         return slept
 
     def update(self, slots: Tensor, ids: Tensor, gradients: Tensor, step: int) -> None:
