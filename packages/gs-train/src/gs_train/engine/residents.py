@@ -60,9 +60,7 @@ class Residents:
         self._wish = 0  # slots that two batches in a row have wanted
         self._early: Tensor | None = None  # rows that are here, or on their way, for the next batch
         self._arrived: torch.cuda.Event | None = None
-        self._begun: torch.cuda.Event | None = (
-            None  # the batch that runs, the last one's updates done
-        )
+        self._begun: torch.cuda.Event | None = None  # the batch, the updates before it done
         self.loaded = self.stored = 0
         host.away = self
 
@@ -263,6 +261,8 @@ class Residents:
         """Rows ``old`` leave ``slots[n_free:]``, rows ``new`` come to ``slots``."""
         decided = self._lanes.mark("cull")
         self._lanes.wait("store", decided)
+        # Rows that came for views which did not follow may leave before anybody has waited for them.
+        self._lanes.wait("store", self._arrived)
         self._lanes.wait("load", decided)
         for start in range(0, len(new), _CHUNK_ROWS):
             part = slice(start, min(start + _CHUNK_ROWS, len(new)))
