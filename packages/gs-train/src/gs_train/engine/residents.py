@@ -261,7 +261,7 @@ class Residents:
         """Rows ``old`` leave ``slots[n_free:]``, rows ``new`` come to ``slots``."""
         decided = self._lanes.mark("cull")
         self._lanes.wait("store", decided)
-        # Rows that came for views which did not follow may leave before anybody has waited for them.
+        # Rows that came for views which did not follow leave before anybody has waited for them.
         self._lanes.wait("store", self._arrived)
         self._lanes.wait("load", decided)
         for start in range(0, len(new), _CHUNK_ROWS):
