@@ -24,6 +24,8 @@ PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam")
 PACKAGES = (*PARTS, "gs-train")
 NATIVE = ("gs-cull", "gs-pinned", "gs-adam")
 NEEDS = dict.fromkeys(PARTS, ()) | {"gs-train": PARTS}
+# Their tests are many and mostly one thread each.
+ONE_THREADED = ("gs-order", "gs-adam", "gs-train")
 CPP_FILES = ("*.hpp", "*.cpp", "*.cu", "*.cuh")
 # Sizes that fit a GPU of 8 GB and a few minutes; the documented figures come from the defaults.
 GPU_BENCHMARKS = (
@@ -52,8 +54,7 @@ def lint(session: nox.Session) -> None:
 def tests(session: nox.Session, package: str) -> None:
     """One package alone (with the siblings that it declares) and its tests."""
     _install(session, package, extra="test")
-    # The trainer's tests are many and mostly one thread each.
-    workers = ["-n2", "--dist=worksteal"] if package == "gs-train" else []
+    workers = ["-n2", "--dist=worksteal"] if package in ONE_THREADED else []
     session.run("pytest", f"packages/{package}/tests", *workers, *session.posargs)
 
 
