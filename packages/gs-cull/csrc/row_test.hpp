@@ -163,6 +163,24 @@ GS_CULL_HD float largest_compensation2(Interval a, Interval c, Interval b, float
                 (det_high + rounding) / (det_high + added));
 }
 
+/// The same for every shape whose a and c lie in these intervals, whatever its b: det may be
+/// anything from 0 on, where the quotient lies between its value at 0 and 1.
+GS_CULL_HD float largest_compensation2_of_any(Interval a, Interval c, float eps) {
+  const float rounding = 4e-7f * (a.high + eps) * (c.high + eps);
+  const float added = eps * (a.low + c.low + eps) * (1 - kRelative) - rounding;
+  return added > 0 ? larger(1, rounding / added) : INFINITY;
+}
+
+/// How small a squared scale within reach may be, of the largest within reach.
+GS_CULL_HD float least_shrink2(const Row& row, const Options& options) {
+  if (!(options.move_scales > 0)) return 1;
+  if (!options.activated) return expf(-4 * options.move_scales) * (1 - kRelative);
+  float least = 1;
+  for (int c = 0; c < 3; ++c)
+    least = smaller(least, larger(0, 1 - 2 * options.move_scales / row.scale[c]));
+  return least * least * (1 - kRelative);
+}
+
 /// sqrt(2 ln(255 opacity)), at most kExtent, as gsplat's box is sized. Where its fast logarithm may
 /// come out negative the root is NaN, and its minimum with 3.33 is 3.33.
 GS_CULL_HD float extent_of(float opacity) {
@@ -299,14 +317,19 @@ GS_CULL_HD bool box_of(const Camera& camera, const Row& row, const Options& opti
   float extent = kExtent;
   if (row.has_opacity) {
     float opacity = row.opacity;
-    if (options.antialiased) {
+    if (options.antialiased && options.moves()) {
+      // a_high - a is the most that rounding and rotations change a by, up or down.
+      const float shrink = least_shrink2(row, options);
+      opacity *= sqrtf(largest_compensation2_of_any(
+          {larger(shrink * a - (a_high - a), 0), a_high},
+          {larger(shrink * c - (c_high - c), 0), c_high}, options.eps2d));
+    } else if (options.antialiased) {
       const float b = quadratic(row.cov, wu, wv);
       const float b_error =
           kCovariance * nu * nv * s2 + sqrtf(a) * drift_v + sqrtf(c) * drift_u + drift_u * drift_v;
-      const float compensation2 = largest_compensation2(
+      opacity *= sqrtf(largest_compensation2(
           {larger(2 * a - a_high, 0), a_high}, {larger(2 * c - c_high, 0), c_high},
-          {larger(fabsf(b) - b_error, 0), fabsf(b) + b_error}, options.eps2d);
-      opacity *= options.moves() ? larger(1, compensation2) : sqrtf(compensation2);
+          {larger(fabsf(b) - b_error, 0), fabsf(b) + b_error}, options.eps2d));
     }
     if (opacity < 1 / 255.0f * (1 - 2 * kRelative)) return false;
     extent = extent_of(opacity);

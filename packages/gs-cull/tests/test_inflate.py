@@ -9,13 +9,29 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 import gs_cull
 
 from .oracle import random_scene
 
 
+# Needles and flakes whose compensation rounding alone brings above 1 once they have moved.
+_NEEDLES: dict[str, Any] = {
+    "means": 0.0,
+    "scales": 0.01,
+    "quats": 0.0,
+    "opacities": 0.0,
+    "camera_model": "ortho",
+    "antialiased": True,
+    "activated": True,
+    "with_blocks": False,
+}
+
+
+@example(seed=333, **_NEEDLES)
+@example(seed=5, **_NEEDLES)
+@example(seed=55, **_NEEDLES)
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
