@@ -56,7 +56,8 @@ class RowLayout:
         if not isinstance(width, int | np.integer) or width < 1:
             raise ValueError(f"width must be a whole number of at least 1, got {width!r}")
         self.width = int(width)
-        self.dtype = np.dtype(dtype_name(dtype))
+        self.dtype_name = dtype_name(dtype)  # numpy finds it anew at each look
+        self.dtype = np.dtype(self.dtype_name)
         self.fields: dict[str, Field] = {}
         first = 0
         for name, shape in (fields or {}).items():

@@ -343,7 +343,7 @@ class Table:
             first_byte=first * row_bytes,
             rows=count,
             row_bytes=row_bytes,
-            dtype=self.dtype.name,
+            dtype=self._layout.dtype_name,
         )
 
     def _grow(self, rows: int) -> None:
