@@ -320,9 +320,9 @@ GS_CULL_HD bool box_of(const Camera& camera, const Row& row, const Options& opti
     if (options.antialiased && options.moves()) {
       // a_high - a is the most that rounding and rotations change a by, up or down.
       const float shrink = least_shrink2(row, options);
-      opacity *= sqrtf(largest_compensation2_of_any(
-          {larger(shrink * a - (a_high - a), 0), a_high},
-          {larger(shrink * c - (c_high - c), 0), c_high}, options.eps2d));
+      opacity *= sqrtf(largest_compensation2_of_any({larger(shrink * a - (a_high - a), 0), a_high},
+                                                    {larger(shrink * c - (c_high - c), 0), c_high},
+                                                    options.eps2d));
     } else if (options.antialiased) {
       const float b = quadratic(row.cov, wu, wv);
       const float b_error =

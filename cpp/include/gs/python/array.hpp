@@ -204,8 +204,8 @@ class Array {
     return false;
   }
 
-  /// A capsule from the type's own exchange, ten times faster than calling __dlpack__; nothing where
-  /// the type has none that is known here.
+  /// A capsule from the type's own exchange, ten times faster than calling __dlpack__; nothing
+  /// where the type has none that is known here.
   static py::object export_natively(py::handle object) {
     const py::object found =
         py::getattr(py::type::handle_of(object), "__dlpack_c_exchange_api__", py::none());
@@ -225,8 +225,8 @@ class Array {
   }
 
   static void destroy_capsule(PyObject* capsule) {
-    auto* managed = static_cast<dlpack::ManagedVersioned*>(
-        PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    auto* managed =
+        static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
     if (managed->deleter != nullptr) managed->deleter(managed);
   }
 
