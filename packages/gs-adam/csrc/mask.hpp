@@ -3,13 +3,28 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
+
+#include "gs/thread_pool.hpp"
 
 namespace gs::adam {
 
-/// How many of n rows a mask of bytes, 0 or 1, chooses.
-std::int64_t count_rows(const std::uint8_t* mask, std::int64_t n);
+/// A mask of n bytes, 0 or 1, looked at by several threads.
+class Mask {
+ public:
+  Mask(const std::uint8_t* bytes, std::int64_t n, ThreadPool& pool);
 
-/// Writes their ids in order, count_rows of them.
-void write_rows(const std::uint8_t* mask, std::int64_t n, std::int32_t* ids);
+  /// How many rows it chooses.
+  std::int64_t count() const { return firsts_.back(); }
+
+  /// Writes their ids in order, count() of them.
+  void write(std::int32_t* ids) const;
+
+ private:
+  const std::uint8_t* bytes_;
+  std::int64_t n_;
+  ThreadPool& pool_;
+  std::vector<std::int64_t> firsts_;  // chosen rows before each part, and all of them
+};
 
 }  // namespace gs::adam

@@ -16,6 +16,7 @@ namespace {
 constexpr std::int64_t kPieceBytes = 1 << 18;
 constexpr std::int64_t kBytesPerValue = 28;
 constexpr std::int64_t kCheckGrain = 1 << 10;
+constexpr std::int64_t kCallersGrain = 1 << 18;
 
 std::int64_t id_at(const Ids& ids, std::int64_t i) {
   if (ids.narrow != nullptr) return ids.narrow[i];
@@ -81,6 +82,16 @@ RowKernel chosen_kernel(Simd level) {
 void check_ids(const Ids& ids, std::int64_t n_rows, const char* name) {
   if (!has_ids(ids)) return;
   throw_wrong_ids(ids, n_rows, name, first_not_increasing(ids, 0, ids.size));
+}
+
+void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool& pool) {
+  if (!has_ids(ids)) return;
+  std::atomic<std::int64_t> wrong{-1};
+  pool.parallel_for(0, ids.size, kCallersGrain, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t at = first_not_increasing(ids, first, last);
+    if (at >= 0) wrong.store(at, std::memory_order_relaxed);
+  });
+  throw_wrong_ids(ids, n_rows, name, wrong.load());
 }
 
 /// What is wrong with a call's rows, found by several threads, said by one.
@@ -220,20 +231,25 @@ std::int64_t Rows::update(const StepPlan& plan, const Ids& rows, const Gradients
 }
 
 void Rows::update_rest(const StepPlan& plan, ThreadPool& pool) const {
-  constexpr std::int64_t kBlock = 256;
+  // Mostly few rows or none are left, so that looking for them is what costs.
+  constexpr std::int64_t kBlock = 256, kGrain = 1 << 12;
   Job whole = job(plan, Ids{nullptr, nullptr, n_rows_}, {}, nullptr);
   list_lines(whole, &scratch().ahead);
   const auto nothing = [](std::int64_t, std::int64_t) { return true; };
-  check_then_work(pool, n_rows_, n_rows_, kBlock, nothing,
+  const auto update_block = [&](std::int64_t first, std::int64_t last) {
+    std::int64_t rest[kBlock];
+    std::int64_t n = 0;
+    for (std::int64_t row = first; row < last; ++row)
+      if (last_step_[row] < plan.step()) rest[n++] = row;
+    if (n == 0) return;
+    Job part = whole;
+    part.rows = Ids{nullptr, rest, n};
+    kernel_.run(part, 0, n);
+  };
+  check_then_work(pool, n_rows_, n_rows_, kGrain, nothing,
                   [&](std::int64_t first, std::int64_t last) {
-                    std::int64_t rest[kBlock];
-                    std::int64_t n = 0;
-                    for (std::int64_t row = first; row < last; ++row)
-                      if (last_step_[row] < plan.step()) rest[n++] = row;
-                    if (n == 0) return;
-                    Job part = whole;
-                    part.rows = Ids{nullptr, rest, n};
-                    kernel_.run(part, 0, n);
+                    for (; first < last; first += kBlock)
+                      update_block(first, std::min(first + kBlock, last));
                   });
 }
 

@@ -43,6 +43,9 @@ RowKernel chosen_kernel(Simd level);
 /// Throws gs::Error or gs::RangeError unless ids are sorted, unique and in [0, n_rows).
 void check_ids(const Ids& ids, std::int64_t n_rows, const char* name);
 
+/// The same by several threads where there are many.
+void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool& pool);
+
 /// Borrowed tensors of equal row count. Calls may run on several threads for disjoint rows.
 class Rows {
  public:

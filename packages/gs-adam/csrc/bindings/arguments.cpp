@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/arguments.hpp"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -56,6 +57,11 @@ std::shared_ptr<ThreadPool> shared_pool(int n_threads) {
   const int size = n_threads > 0 ? n_threads : ThreadPool::usable_cpus();
   std::shared_ptr<ThreadPool>& pool = pools[size];
   if (!pool) pool = std::make_shared<ThreadPool>(size);
+  return pool;
+}
+
+ThreadPool& callers_pool() {
+  static ThreadPool pool(std::min(8, ThreadPool::usable_cpus()));
   return pool;
 }
 

@@ -19,6 +19,9 @@ namespace py = pybind11;
 /// One pool per number of threads, shared by all optimizers of the module; 0: one per processor.
 std::shared_ptr<ThreadPool> shared_pool(int n_threads);
 
+/// For what a caller is waiting for: not an optimizer's pool, which may be at work for long.
+ThreadPool& callers_pool();
+
 /// Row ids: (R,) int32 or int64 on the CPU; None is all rows.
 Ids ids_from(py::handle object, const char* name, std::int64_t n_rows);
 

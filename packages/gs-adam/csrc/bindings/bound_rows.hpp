@@ -25,8 +25,7 @@ struct Call {
   std::int64_t n_rows;
   std::function<void()> run;
 
-  /// Throws what run() will where ids are wrong now. On the calling thread alone, for the pool may
-  /// be at work.
+  /// Throws what run() will where ids are wrong now. Does not wait for the optimizer's pool.
   void check() const;
 };
 

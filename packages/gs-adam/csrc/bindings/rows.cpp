@@ -43,7 +43,7 @@ std::int64_t count_masked(const py::object& object) {
   const std::uint8_t* const bytes =
       mask.shape({python::kAny}).on(-1).contiguous().data<const std::uint8_t>();
   const py::gil_scoped_release nogil;
-  return count_rows(bytes, mask.size(0));
+  return Mask(bytes, mask.size(0), callers_pool()).count();
 }
 
 void write_masked(const py::object& object, const py::object& out) {
@@ -52,10 +52,13 @@ void write_masked(const py::object& object, const py::object& out) {
       mask.shape({python::kAny}).on(-1).contiguous().data<const std::uint8_t>();
   GS_CHECK(mask.size(0) < INT32_MAX, "mask must have fewer than 2**31 - 1 rows, got ",
            mask.size(0));
-  ids.shape({count_rows(bytes, mask.size(0))}).on(-1).contiguous().writable();
+  ids.shape({python::kAny}).on(-1).contiguous().writable();
   auto* const first = ids.data<std::int32_t>();
   const py::gil_scoped_release nogil;
-  write_rows(bytes, mask.size(0), first);
+  const Mask rows(bytes, mask.size(0), callers_pool());
+  GS_CHECK(ids.size(0) == rows.count(), "out must have shape (", rows.count(), "), got ",
+           ids.shape_text());
+  rows.write(first);
 }
 
 }  // namespace
@@ -111,8 +114,8 @@ Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, con
 
 void Call::check() const {
   const py::gil_scoped_release nogil;
-  check_ids(rows, n_rows, "rows");
-  check_ids(pending, n_rows, "pending ids");
+  check_ids(rows, n_rows, "rows", callers_pool());
+  check_ids(pending, n_rows, "pending ids", callers_pool());
 }
 
 void BoundRows::update_rest(const StepPlan& plan) const {

@@ -153,6 +153,8 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
         returning = max(0.0, work.most.loaded - work.most.union)
         of.device["returning gradients"] = appearance * _ceil(returning)
     of.pinned["rings"] = 2 * streaming.RING_BYTES
+    if preset.semantics == "dense":
+        of.pinned["mask of untouched rows"] = work.n_rows
     of.pageable.update({"moments": moments, "steps of rows": steps})
     return of
 

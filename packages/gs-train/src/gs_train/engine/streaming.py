@@ -62,6 +62,7 @@ class Streaming:
         self._stores = Stores(model.host, lanes, RING_BYTES)
         self._begun: Batch | None = None  # whose loads are on their way
         self._last: _Last | None = None
+        self._mask: Tensor | None = None  # of the rows that no view sees, on the host
 
     def open(self, batch: Batch) -> None:
         """Begin the loads, unless that has been done."""
@@ -180,9 +181,20 @@ class Streaming:
         host = self._model.host
         if host.adam.semantics != "dense" or not self._preset.overlapped:
             return
-        untouched = torch.ones(host.n_rows, dtype=torch.bool, device=self._model.device)
-        untouched[work.batch.seen.ids.long()] = False
-        host.worker.submit(untouched.cpu(), None, step=work.step)
+        with self._trace.host("find untouched"), self._lanes.on("cull"):
+            untouched = torch.ones(host.n_rows, dtype=torch.bool, device=self._model.device)
+            untouched.index_fill_(0, work.batch.seen.ids.long(), False)
+            host.worker.submit(self._on_host(untouched), None, step=work.step)
+
+    def _on_host(self, mask: Tensor) -> Tensor:
+        """The same in memory that is taken once; valid until the next call."""
+        if not mask.is_cuda:
+            return mask
+        if self._mask is None or len(self._mask) != len(mask):
+            self._mask = torch.empty(len(mask), dtype=torch.bool, pin_memory=True)
+        self._mask.copy_(mask, non_blocking=True)
+        torch.cuda.current_stream(mask.device).synchronize()
+        return self._mask
 
     def _count(self, batch: Batch, plan: gs_order.Plan) -> None:
         host = self._model.host
