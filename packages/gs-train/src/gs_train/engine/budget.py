@@ -140,10 +140,11 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
     of.pinned["parameters"] = appearance * work.n_rows
     moments, steps = 2 * appearance * work.n_rows, 4 * work.n_rows
     if room.residents:
-        union = min(_ceil(work.most.union), room.residents)
+        kept = min(room.residents, work.n_rows)
+        union = min(_ceil(work.most.union), kept)
         of.device["gradients"] += appearance * int(union * buffers.HEADROOM)
-        of.device["residents"] = 3 * appearance * room.residents
-        lists = _OF_ROW * work.n_rows + (_OF_SLOT + _CHOSEN) * room.residents
+        of.device["residents"] = 3 * appearance * kept
+        lists = _OF_ROW * work.n_rows + (_OF_SLOT + _CHOSEN) * kept
         of.device["lists of residents"] = lists + 4 * union
         of.pinned.update({"moments": moments, "steps of rows": steps})
         return of

@@ -79,7 +79,7 @@ def choose(config: FitConfig, work: Workload, caps: Caps) -> Choice:
     """
     if config.offload != "auto":
         preset = preset_named(config.offload)
-        room = fit_into(preset, work, caps)
+        room = fit_into(preset, work, caps, grows_to=expected_rows(config, work.n_rows))
         if room is None:
             raise _too_small((preset,), work, caps)
         return _choice(preset, work, room, "as --offload says")

@@ -18,13 +18,18 @@ _FILLED = 0.9  # of a device's cap, by residents that nobody asked for: counting
 _Fits = Callable[[Room], bool]
 
 
-def fit_into(preset: Preset, work: Workload, caps: Caps) -> Room | None:
+def fit_into(
+    preset: Preset, work: Workload, caps: Caps, *, grows_to: int | None = None
+) -> Room | None:
     """The room that a preset gets within the caps; None where it does not fit.
 
     Residents come first, at least those of one batch, for which views are cut if they must be.
     Where not even these fit the host updates all rows; then rows of one microbatch come first, and
     rows that are kept for later ones follow. Where the options give the device's memory and all
-    that is wanted fits, residents take what is left of it.
+    that is wanted fits, residents take what is left of it, room for rows to come included.
+
+    Args:
+        grows_to: rows that densification may reach; None for no more than there are.
     """
 
     def fits(room: Room) -> bool:
@@ -33,7 +38,7 @@ def fit_into(preset: Preset, work: Workload, caps: Caps) -> Room | None:
     if preset.residents:
         room = _with_residents(preset, work, fits)
         if room is not None and caps.is_given and room == room_wanted(preset, work):
-            return _filled(preset, work, caps, room)
+            return _filled(preset, work, caps, room, max(work.n_rows, grows_to or 0))
         if room is not None:
             return room
     return _by_host(preset, work, fits)
@@ -52,13 +57,16 @@ def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
     return Room.of_residents(rows, kept)
 
 
-def _filled(preset: Preset, work: Workload, caps: Caps, room: Room) -> Room:
+def _filled(preset: Preset, work: Workload, caps: Caps, room: Room, most: int) -> Room:
     tight = replace(caps, device=int(_FILLED * caps.device))
-    kept = largest(
-        room.residents,
-        max(room.residents, work.n_rows),
-        lambda n: tight.hold(need(preset, work, Room.of_residents(room.rows, n))),
-    )
+
+    def holds(n: int) -> bool:
+        """Whether so many residents fit, of a scene that has grown to as many where it had less."""
+        grown = work.with_rows(max(work.n_rows, n))
+        rows = round(room.rows * grown.n_rows / work.n_rows)
+        return tight.hold(need(preset, grown, Room.of_residents(rows, n)))
+
+    kept = largest(room.residents, max(room.residents, most), holds)
     return Room.of_residents(room.rows, kept)
 
 

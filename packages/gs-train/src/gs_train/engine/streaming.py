@@ -181,6 +181,7 @@ class Streaming:
         host = self._model.host
         if host.adam.semantics != "dense" or not self._preset.overlapped:
             return
+        self._lanes.wait("cull", self._lanes.mark("compute"))
         with self._trace.host("find untouched"), self._lanes.on("cull"):
             untouched = torch.ones(host.n_rows, dtype=torch.bool, device=self._model.device)
             untouched.index_fill_(0, work.batch.seen.ids.long(), False)
