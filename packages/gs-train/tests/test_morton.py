@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from gs_train import morton
 from gs_train.morton import morton_codes, morton_order
 
 
@@ -48,6 +49,16 @@ def test_equal_points_keep_their_order_and_sorting_twice_changes_nothing():
     same = (points[order][1:] == points[order][:-1]).all(dim=1)
     assert (order[1:] > order[:-1])[same].all()
     assert morton_order(points[order]).tolist() == list(range(200))
+
+
+@pytest.mark.parametrize("piece", [64, 1000, 2999])
+def test_many_points_are_sorted_in_stretches_to_the_same_order(monkeypatch, piece):
+    points = torch.rand(3000, 3, generator=torch.Generator().manual_seed(3))
+    points[::5] = points[0]  # more than a stretch of equal points, which keep their order
+    points[7], points[11] = torch.nan, 1e6  # almost all others in one cell of a coarse grid
+    expected = torch.sort(morton_codes(points), stable=True).indices
+    monkeypatch.setattr(morton, "PIECE", piece)
+    assert torch.equal(morton_order(points), expected)
 
 
 def test_points_that_are_not_finite_do_not_widen_the_cube():

@@ -144,5 +144,9 @@ def check_permutation(order: Tensor, n_rows: int, device: torch.device) -> None:
     check_ids(order, device, name="order")
     if len(order) != n_rows:
         raise ValueError(f"order must be a permutation of {n_rows} rows, got {len(order)} ids")
-    if not torch.equal(order.long().sort().values, torch.arange(n_rows, device=order.device)):
+    is_there = torch.zeros(n_rows, dtype=torch.bool, device=order.device)
+    in_range = n_rows == 0 or (int(order.min()) >= 0 and int(order.max()) < n_rows)
+    if in_range:
+        is_there.index_fill_(0, order.long(), True)
+    if not in_range or not bool(is_there.all()):
         raise ValueError(f"order must be a permutation of {n_rows} rows, got repeated or other ids")

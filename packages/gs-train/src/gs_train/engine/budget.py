@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from gs_train import morton
 from gs_train.engine import buffers, streaming
 from gs_train.engine.presets import Preset
 from gs_train.engine.room import Room, room_wanted
@@ -26,7 +27,7 @@ GEOMETRY = 11
 _FLOAT = 4
 _STAGED_IMAGES = 3
 _REORDER = 72  # bytes a row: a slab of 64 bytes, and the order
-_MORTON = 40  # codes, two workspaces of the sort, its values and indices
+_MOVING = 8 + 16 + 1  # bytes a row: the order, the largest attribute once more, its check
 _SLOT = 8  # bytes a row: where torch finds it, in 64 bits
 _PLACE = 16  # the same beside its id and its slot
 _OF_ROW, _OF_SLOT = 8, 8  # bytes: slot and last step of a row; row and last batch of a slot
@@ -88,7 +89,8 @@ def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
         # Rows are re-ordered when nothing is rendered and none is resident; elsewhere that fits
         # into what the gradients leave.
         idle = ("rendering", "residents", "lists of residents")
-        device["re-ordering"] = max(0, (_MORTON + 16) * n - sum(device.get(p, 0) for p in idle))
+        sorting = _MOVING * n + morton.SORT_BYTES * min(n, morton.PIECE)
+        device["re-ordering"] = max(0, sorting - sum(device.get(p, 0) for p in idle))
         pageable["re-ordering"] = _REORDER * n
     pinned["photographs"] = _STAGED_IMAGES * image
     pageable["photographs"] = work.image_cache
