@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numba import njit
 from torch import Tensor
 
+from gs_train.renderers import TooManyIntersectionsError, protocol
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.renderers.cpu.rasterize import _exp
 from gs_train.renderers.protocol import Rect, RenderOptions, Splats, View
@@ -196,6 +197,16 @@ def test_gradients_of_crops_add_up_to_those_of_the_whole_image():
         torch.testing.assert_close(
             parts[name].grad, grad, rtol=1e-8, atol=1e-10 * grad.abs().max().item()
         )
+
+
+def test_a_rectangle_of_too_many_intersections_is_refused_and_its_halves_are_not(monkeypatch):
+    splats = CpuRenderer().project(ROWS, VIEW, sh_degree=0)
+    left, right = Rect(0, 0, 75, 101), Rect(75, 0, 150, 101)
+    monkeypatch.setattr(protocol, "MOST_INTERSECTIONS", 5_000)
+    with pytest.raises(TooManyIntersectionsError, match=r"at most 5,000 tiles in all, got \d,\d+;"):
+        CpuRenderer().rasterize(splats)
+    for half in (left, right):
+        CpuRenderer().rasterize(splats, half)
 
 
 def test_absgrad_is_an_error_unless_it_was_asked_for():

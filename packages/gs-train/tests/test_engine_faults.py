@@ -18,7 +18,7 @@ from watchdog import within
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import PRESETS
-from gs_train.renderers import View
+from gs_train.renderers import TooManyIntersectionsError, View
 from gs_train.renderers.protocol import Rect
 from gs_train.rows import NAMES
 from gs_train.trainer import Trainer
@@ -273,6 +273,29 @@ def test_a_view_that_memory_does_not_suffice_for_is_drawn_in_two_halves(
     ours, theirs = tight.densifier.tensors(), roomy.densifier.tensors()
     for name in theirs:
         assert torch.equal(ours[name], theirs[name]), name
+    assert _same(_rows_of(tight), _rows_of(roomy))
+    _close(tight)
+    _close(roomy)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@within(60)
+def test_a_view_of_too_many_intersections_is_drawn_in_as_many_parts_as_that_takes(
+    preset: str,
+) -> None:
+    tight, roomy = _trainer(preset), _trainer(preset)
+
+    def counts(view: View, rect: Rect) -> None:
+        if view.name == VIEWS[5].name and rect.width > 32:
+            raise TooManyIntersectionsError(2**31)
+
+    _renderer(tight).before = counts
+    for k in (3, 5, 3):
+        losses = [float(_step(trainer, [VIEWS[k]])) for trainer in (tight, roomy)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    # Cut across x, y and x; with halos.
+    widths = [rect.width for _, rect, _ in _renderer(tight).drawn]
+    assert widths == [64, *(2 * [16 + 5, 16 + 10]), *(2 * [16 + 10, 16 + 5]), 64]
     assert _same(_rows_of(tight), _rows_of(roomy))
     _close(tight)
     _close(roomy)

@@ -21,7 +21,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from gs_train.renderers import Rect, Renderer, RenderOptions, View
+from gs_train.renderers import (
+    Rect,
+    Renderer,
+    RenderOptions,
+    TooManyIntersectionsError,
+    View,
+    protocol,
+)
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.renderers.gsplat import GsplatRenderer
 
@@ -214,6 +221,16 @@ def test_both_renderers_agree_with_gsplats_own_rasterization(antialiased):
         found = run(renderer, scene, scene.translucent, 3)
         assert_same_pixels(found, expected, scene.clear)
         assert_same_grads(found, expected, TIGHT)
+
+
+def test_gsplat_refuses_a_rectangle_of_too_many_intersections(monkeypatch):
+    scene = make_scene(20, 0, antialiased=False)
+    renderer = GsplatRenderer()
+    rows = {name: values.cuda() for name, values in scene.rows.items()}
+    splats = renderer.project(rows, scene.view.to("cuda"), sh_degree=0)
+    monkeypatch.setattr(protocol, "MOST_INTERSECTIONS", 100)
+    with pytest.raises(TooManyIntersectionsError, match=r"at most 100 tiles in all, got \d"):
+        renderer.rasterize(splats)
 
 
 def test_no_visible_row_gives_black_on_both():

@@ -13,7 +13,7 @@ from torch import Tensor
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.microbatches import Microbatch
 from gs_train.loss import Crop, photometric_loss
-from gs_train.renderers import Renderer, Splats
+from gs_train.renderers import Renderer, Splats, TooManyIntersectionsError
 from gs_train.renderers.protocol import Rect
 
 
@@ -57,11 +57,24 @@ class Drawing:
             self._note(microbatch, ids, None)
             return self._loss(black, truth, crop)
         try:
-            loss, splats = self._pass(leaves, truth, (crop,))
+            loss, splats = self._in_parts(leaves, truth, (crop,))
         except torch.OutOfMemoryError:
             loss, splats = self._in_halves(leaves, truth, crop)
         self._note(microbatch, ids, splats)
         return loss
+
+    def _in_parts(
+        self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
+    ) -> tuple[Tensor, Splats]:
+        """In as many parts as the renderer's counting of intersections needs."""
+        try:
+            return self._pass(leaves, truth, crops)
+        except TooManyIntersectionsError:
+            halves = [half for crop in crops for half in _halves(crop)]
+            if min(min(half.core.width, half.core.height) for half in halves) < 1:
+                raise
+        _forget_gradients(leaves)
+        return self._in_parts(leaves, truth, halves)
 
     def _pass(
         self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
@@ -83,12 +96,11 @@ class Drawing:
         self, leaves: Mapping[str, Tensor], truth: Tensor, crop: Crop
     ) -> tuple[Tensor, Splats]:
         """Once more after the device's memory did not suffice, half of the pixels at a time."""
-        for leaf in leaves.values():
-            leaf.grad = None  # whatever the pass that failed had left there
+        _forget_gradients(leaves)
         if truth.is_cuda:
             torch.cuda.empty_cache()
         try:
-            return self._pass(leaves, truth, _halves(crop))
+            return self._in_parts(leaves, truth, _halves(crop))
         except torch.OutOfMemoryError as error:
             raise torch.OutOfMemoryError(
                 f"view {crop.view.name} needs more device memory than there is, even in halves: it "
@@ -114,6 +126,12 @@ class Drawing:
             del self._halves[microbatch.index]
             if half.ids:
                 self._observe(*_joined(half))
+
+
+def _forget_gradients(leaves: Mapping[str, Tensor]) -> None:
+    """Whatever a pass that failed has left there."""
+    for leaf in leaves.values():
+        leaf.grad = None
 
 
 def _halves(crop: Crop) -> tuple[Crop, Crop]:

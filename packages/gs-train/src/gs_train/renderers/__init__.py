@@ -8,9 +8,26 @@ import importlib.util
 import torch
 
 from gs_train.errors import InputError
-from gs_train.renderers.protocol import Rect, Renderer, RenderOptions, Rows, Splats, View
+from gs_train.renderers.protocol import (
+    Rect,
+    Renderer,
+    RenderOptions,
+    Rows,
+    Splats,
+    TooManyIntersectionsError,
+    View,
+)
 
-__all__ = ["Rect", "RenderOptions", "Renderer", "Rows", "Splats", "View", "make_renderer"]
+__all__ = [
+    "Rect",
+    "RenderOptions",
+    "Renderer",
+    "Rows",
+    "Splats",
+    "TooManyIntersectionsError",
+    "View",
+    "make_renderer",
+]
 
 
 def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -> Renderer:

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from gs_train.renderers.harmonics import harmonics
-from gs_train.renderers.protocol import Rect, RenderOptions, Rows, Splats, View
+from gs_train.renderers.protocol import (
+    Rect,
+    RenderOptions,
+    Rows,
+    Splats,
+    View,
+    check_intersections,
+)
 
 _TILE = 16
 
@@ -88,6 +95,7 @@ class GsplatRenderer:
         _, isect_ids, flatten_ids = isect_tiles(
             means2d, splats.radii[None], splats.depths[None], _TILE, *tiles
         )
+        check_intersections(len(flatten_ids))  # what follows counts in 32 bits
         image, alpha = rasterize_to_pixels(
             means2d,
             splats.conics[None],

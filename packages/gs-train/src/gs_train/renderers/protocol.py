@@ -17,6 +17,26 @@ Rows = Mapping[str, Tensor]
 ``opacities`` (R,) logit, ``sh0`` (R, 1, 3), ``shN`` (R, K, 3) with K = 0, 3, 8 or 15."""
 
 
+MOST_INTERSECTIONS = 2**31 - 1
+"""Pairs of a splat and a tile that it touches in one rectangle: their places are 32-bit numbers."""
+
+
+class TooManyIntersectionsError(ValueError):
+    """A rectangle is more than one pass can draw; parts of it are not."""
+
+    def __init__(self, n_intersections: int) -> None:
+        super().__init__(
+            f"splats must touch at most {MOST_INTERSECTIONS:,} tiles in all, got "
+            f"{n_intersections:,}; rasterize smaller rectangles"
+        )
+
+
+def check_intersections(n_intersections: int) -> None:
+    """Raise TooManyIntersectionsError where there are too many for one rectangle."""
+    if n_intersections > MOST_INTERSECTIONS:
+        raise TooManyIntersectionsError(n_intersections)
+
+
 class RenderOptions(NamedTuple):
     """How rows are projected, and so which of them show; gsplat's defaults.
 

@@ -103,8 +103,8 @@ class CpuRenderer:
             Image (h, w, 3) and alpha (h, w, 1) of the rectangle, in the dtype of the splats.
 
         Raises:
-            ValueError: the rectangle is not inside the view, or the splats touch 2^31 tiles or
-                more.
+            ValueError: the rectangle is not inside the view.
+            TooManyIntersectionsError: the splats touch 2^31 tiles or more.
 
         Cost: 8 bytes for each tile that each splat touches while the result's graph lives, and
             36 to 44 (float32) more during the backward pass.

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from gs_train.renderers.protocol import Rect
+from gs_train.renderers.protocol import Rect, check_intersections
 
 TILE = 16
-MAX_PAIRS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def list_tiles(means2d: np.ndarray, radii: np.ndarray, depths: np.ndarray, rect:
         rect: not empty.
 
     Raises:
-        ValueError: there are 2^31 pairs or more.
+        TooManyIntersectionsError: there are 2^31 pairs or more.
     """
     x0, y0 = rect.x0 // TILE, rect.y0 // TILE
     x1, y1 = -(-rect.x1 // TILE), -(-rect.y1 // TILE)
@@ -75,11 +74,7 @@ def list_tiles(means2d: np.ndarray, radii: np.ndarray, depths: np.ndarray, rect:
     slot_begins = np.zeros(len(order) + 1, np.int64)
     _span_tiles(order, means2d, radii, (x0, y0, x1, y1), spans, slot_begins)
     n_pairs = int(slot_begins[-1])
-    if n_pairs > MAX_PAIRS:
-        raise ValueError(
-            f"splats must touch fewer than 2^31 tiles in all, got {n_pairs}; rasterize smaller "
-            f"rectangles"
-        )
+    check_intersections(n_pairs)
     offsets = np.zeros((x1 - x0) * (y1 - y0) + 1, np.int64)
     splats = np.empty(n_pairs, np.int32)
     slots = np.empty(n_pairs, np.int32)
