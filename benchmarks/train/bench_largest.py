@@ -34,6 +34,7 @@ class Row:
     loss: tuple[float, float]  # of the same views, at the beginning and at the end
     images_per_second: float
     device_gb: float  # most that torch held
+    process_gb: float  # of the device at the end, CUDA's own share included
     pinned_gb: float
     host_gb: float  # rows and their moments, page-locked and not
     updated_on: str
@@ -44,6 +45,7 @@ class Row:
 def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views: int) -> Row:
     import bench_engine
     import torch
+    from alone import process_bytes
 
     import workloads
     from gs_train.config import FitConfig
@@ -104,6 +106,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
         preset, n_rows, cap_gib, batch, (first, last),
         (steps - steps // 4) * batch / elapsed,
         torch.cuda.max_memory_reserved() / 1e9,
+        process_bytes() / 1e9,
         choice.need.pinned_bytes / 1e9,
         choice.need.host_bytes / 1e9,
         "device" if on_device or preset == "none" else "host",
@@ -126,7 +129,7 @@ def _alone(case: str, options: list[str]) -> dict[str, Any]:
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(
         f"{case:18s} {row['images_per_second']:9.1f} {row['loss'][0]:7.4f} {row['loss'][1]:7.4f} "
-        f"{row['device_gb']:9.2f} {row['predicted_device_gb']:9.2f} {row['pinned_gb']:9.1f} "
+        f"{row['device_gb']:9.2f} {row['process_gb']:8.2f} {row['predicted_device_gb']:9.2f} {row['pinned_gb']:9.1f} "
         f"{row['host_gb']:8.1f} {row['updated_on']:>7s} {row['seconds']:8.0f}",
         flush=True,
     )
@@ -151,7 +154,7 @@ def main() -> None:
         return
     print(
         f"{'preset:N:GiB':18s} {'images/s':>9s} {'loss':>7s} {'later':>7s} {'device GB':>9s} "
-        f"{'predicted':>9s} {'pinned GB':>9s} {'host GB':>8s} {'updates':>7s} {'seconds':>8s}"
+        f"{'process':>8s} {'predicted':>9s} {'pinned GB':>9s} {'host GB':>8s} {'updates':>7s} {'seconds':>8s}"
     )
     options = ["--steps", str(arguments.steps), "--views", str(arguments.views)]
     results = [_alone(case, options) for case in arguments.cases]

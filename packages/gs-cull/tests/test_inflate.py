@@ -15,7 +15,6 @@ import gs_cull
 
 from .oracle import random_scene
 
-
 # Needles and flakes whose compensation rounding alone brings above 1 once they have moved.
 _NEEDLES: dict[str, Any] = {
     "means": 0.0,
