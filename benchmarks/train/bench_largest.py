@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many Gaussians does a GPU of a given memory really train?
+"""How many Gaussians does a GPU of a given memory really train, and was it foretold?
 
-Decides which card a scene needs. Each line is a process of its own that may take so much device
-memory and no more (torch refuses what is beyond it, as a smaller card would): the synthetic city
-at 1080p, 20 steps, and the loss of the same views at the beginning and at the end.
+Decides which card a scene needs, and how far ``gs-train plan`` can be believed. Each line is a
+process of its own that may take so much device memory and no more (torch refuses what is beyond it,
+as a smaller card would): the synthetic city at 1080p, 20 steps, and the loss of the same views at
+the beginning and at the end.
 
     PYTHONPATH=benchmarks python benchmarks/train/bench_largest.py best:120M:24 none:20M:24
 """
@@ -33,6 +34,7 @@ class Row:
     batch: int
     loss: tuple[float, float]  # of the same views, at the beginning and at the end
     images_per_second: float
+    predicted_images_per_second: float
     device_gb: float  # most that torch held
     process_gb: float  # of the device at the end, CUDA's own share included
     pinned_gb: float
@@ -50,8 +52,12 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     import workloads
     from gs_train.config import FitConfig
     from gs_train.engine.make import make_backend
+    from gs_train.engine.model import GEOMETRY
     from gs_train.engine.pipeline import Engine
-    from gs_train.engine.workload import measure_workload
+    from gs_train.engine.rates import measure_rates
+    from gs_train.engine.room import room_under
+    from gs_train.engine.speed import predict
+    from gs_train.engine.workload import measure_workload, middle_view
     from gs_train.morton import morton_order
     from gs_train.placing import place_within
     from gs_train.renderers import RenderOptions, make_renderer
@@ -73,6 +79,13 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
         device_memory=f"{round(1024 * cap_gib)}MiB", host_memory=HOST_MEMORY,
     )  # fmt: skip
     choice, limits = place_within(config, work, renderer.device)
+    geometry = {name: rows[name].to(renderer.device) for name in GEOMETRY}
+    view, ids = middle_view(geometry, scene.views, renderer)
+    del geometry
+    visible = {name: values[ids.cpu()].to(renderer.device) for name, values in rows.items()}
+    rates = measure_rates(renderer, visible, view, n_visible=round(work.mean.visible / batch))
+    speed = predict(choice.preset, work, rates, room_under(choice.preset, work, limits))
+    torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(cap_gib * 2**30 / total, 0)
     backend = make_backend(
@@ -105,6 +118,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     return Row(
         preset, n_rows, cap_gib, batch, (first, last),
         (steps - steps // 4) * batch / elapsed,
+        speed.images_per_second,
         torch.cuda.max_memory_reserved() / 1e9,
         process_bytes() / 1e9,
         choice.need.pinned_bytes / 1e9,
@@ -128,8 +142,9 @@ def _alone(case: str, options: list[str]) -> dict[str, Any]:
         return {"case": case, "failed": done.stderr.strip().splitlines()[-1]}
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(
-        f"{case:18s} {row['images_per_second']:9.1f} {row['loss'][0]:7.4f} {row['loss'][1]:7.4f} "
-        f"{row['device_gb']:9.2f} {row['process_gb']:8.2f} {row['predicted_device_gb']:9.2f} {row['pinned_gb']:9.1f} "
+        f"{case:18s} {row['images_per_second']:9.1f} {row['predicted_images_per_second']:9.1f} "
+        f"{row['loss'][0]:7.4f} {row['loss'][1]:7.4f} {row['process_gb']:8.2f} "
+        f"{row['device_gb']:9.2f} {row['predicted_device_gb']:9.2f} {row['pinned_gb']:9.1f} "
         f"{row['host_gb']:8.1f} {row['updated_on']:>7s} {row['seconds']:8.0f}",
         flush=True,
     )
@@ -153,8 +168,9 @@ def main() -> None:
         print(json.dumps(dataclasses.asdict(row)))
         return
     print(
-        f"{'preset:N:GiB':18s} {'images/s':>9s} {'loss':>7s} {'later':>7s} {'device GB':>9s} "
-        f"{'process':>8s} {'predicted':>9s} {'pinned GB':>9s} {'host GB':>8s} {'updates':>7s} {'seconds':>8s}"
+        f"{'preset:N:GiB':18s} {'images/s':>9s} {'predicted':>9s} {'loss':>7s} {'later':>7s} "
+        f"{'process':>8s} {'device GB':>9s} {'predicted':>9s} {'pinned GB':>9s} {'host GB':>8s} "
+        f"{'updates':>7s} {'seconds':>8s}"
     )
     options = ["--steps", str(arguments.steps), "--views", str(arguments.views)]
     results = [_alone(case, options) for case in arguments.cases]

@@ -311,6 +311,102 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
 #endif
 }
 
+#if defined(GS_WITH_CUDA)
+
+// What one stream has done and another waits for, as often as asked.
+class Passed {
+ public:
+  Passed() { GS_CUDA_TRY(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  ~Passed() { (void)cudaEventDestroy(event_); }
+  Passed(const Passed&) = delete;
+  Passed& operator=(const Passed&) = delete;
+
+  void hand_over(std::uintptr_t from, std::uintptr_t to) const {
+    GS_CUDA_TRY(cudaEventRecord(event_, cuda::as_stream(from)));
+    GS_CUDA_TRY(cudaStreamWaitEvent(cuda::as_stream(to), event_, 0));
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+#endif
+
+// Both ways of one table of an exchange.
+struct Exchange {
+  Rows rows;
+  Prepared load, store;
+};
+
+void exchange_rows(const py::list& tables, const py::list& arrays, const py::object& stored,
+                   std::int64_t n_stored, const py::object& loaded, std::int64_t n_loaded,
+                   const py::object& slots, std::int64_t piece, const Options& storing,
+                   const Options& loading) {
+  std::vector<Exchange> parts;
+  for (std::size_t k = 0; k < tables.size(); ++k) {
+    const Rows rows = tables[k].cast<Rows>();
+    parts.push_back(
+        {rows, prepare(rows, {{arrays[k], 0}}, true), prepare(rows, {{arrays[k], 0}}, false)});
+    const Transfer& t = parts[k].load.transfer;
+    GS_CHECK(t.parts[0].bytes == t.row_bytes, "arrays[", k, "] must have rows of ", t.row_bytes,
+             " bytes as its table, got ", t.parts[0].bytes);
+    GS_CHECK(parts[k].load.device == parts[0].load.device, "arrays must be on one device");
+  }
+  const int device = parts[0].load.device;
+  const IdArray out(stored, "stored", n_stored, device), in(loaded, "loaded", n_loaded, device);
+  const IdArray places(slots, "slots", n_loaded, device);
+  check_same_width(out.ids, places.ids);
+  check_same_width(in.ids, places.ids);
+  const std::int64_t n_free = n_loaded - n_stored;
+  for (Exchange& part : parts) {
+    part.load.transfer.whole_ids = in.ids;
+    part.load.transfer.parts_ids = places.ids;
+    part.load.transfer.n = n_loaded;
+    part.store.transfer.whole_ids = out.ids;
+    part.store.transfer.parts_ids = places.ids.from(n_free);
+    part.store.transfer.n = n_stored;
+  }
+  python::ReleaseGil release;
+  if (device < 0) {
+    for (const Exchange& part : parts)
+      for (const Transfer& t : {part.store.transfer, part.load.transfer}) {
+        check_ids(t.whole_ids, t.n, t.whole_rows, t.to_parts ? "loaded" : "stored", !t.to_parts);
+        check_ids(t.parts_ids, t.n, t.parts_rows, "slots", true);
+      }
+    for (const Exchange& part : parts) {
+      transfer_on_host(part.store.transfer);
+      transfer_on_host(part.load.transfer);
+    }
+    return;
+  }
+#if defined(GS_WITH_CUDA)
+  for (const Exchange& part : parts) {
+    check_for_device(part.store.transfer, device, storing);
+    check_for_device(part.load.transfer, device, loading);
+  }
+  Options store = storing, load = loading;
+  store.checked = load.checked = false;
+  const cuda::DeviceGuard guard(device);
+  const Passed left;
+  for (std::int64_t first = 0; first < n_loaded; first += piece) {
+    const std::int64_t last = std::min(first + piece, n_loaded);
+    const std::int64_t leaves = std::max<std::int64_t>(first - n_free, 0);
+    const std::int64_t leaving = std::max<std::int64_t>(last - n_free, 0) - leaves;
+    if (leaving > 0) {
+      for (const Exchange& part : parts)
+        run_on_device(part.store.transfer.piece(leaves, leaving), part.rows, device, store);
+      left.hand_over(store.stream, load.stream);
+    }
+    for (const Exchange& part : parts)
+      run_on_device(part.load.transfer.piece(first, last - first), part.rows, device, load);
+  }
+#else
+  for (const Exchange& part : parts) run_on_device(part.load.transfer, part.rows, device, loading);
+  (void)storing;
+  (void)piece;
+#endif
+}
+
 void keep(const Rows& rows, const py::object& ids, std::int64_t n) {
   const IdArray kept(ids, "ids", n, -1);
   python::ReleaseGil release;
@@ -361,6 +457,19 @@ void register_transfer(py::module_& module) {
       py::arg("rows"), py::arg("load_ids"), py::arg("load_slots"), py::arg("n_load"),
       py::arg("source"), py::arg("source_slots"), py::arg("out_slots"), py::arg("n_retain"),
       py::arg("out"), py::kw_only(), py::arg("stream"), py::arg("max_blocks"), py::arg("checked"));
+  module.def(
+      "exchange_rows",
+      [](const py::list& tables, const py::list& arrays, const py::object& stored,
+         std::int64_t n_stored, const py::object& loaded, std::int64_t n_loaded,
+         const py::object& slots, std::int64_t piece, std::uintptr_t store_stream,
+         std::uintptr_t load_stream, int max_blocks, bool checked) {
+        exchange_rows(tables, arrays, stored, n_stored, loaded, n_loaded, slots, piece,
+                      Options{store_stream, max_blocks, checked, true},
+                      Options{load_stream, max_blocks, checked, true});
+      },
+      py::arg("tables"), py::arg("arrays"), py::arg("stored"), py::arg("n_stored"),
+      py::arg("loaded"), py::arg("n_loaded"), py::arg("slots"), py::kw_only(), py::arg("piece"),
+      py::arg("store_stream"), py::arg("load_stream"), py::arg("max_blocks"), py::arg("checked"));
   module.def("keep_rows", &keep, py::arg("rows"), py::arg("ids"), py::kw_only(), py::arg("n"));
   module.def("permute_rows", &permute, py::arg("rows"), py::arg("perm"));
   module.def("raise_faults", &raise_faults);

@@ -9,6 +9,7 @@ from gs_pinned.errors import (
     PageableWarning,
     PoisonedError,
 )
+from gs_pinned.exchange import exchange
 from gs_pinned.ring import Ring, RingSlot, RingStats, store_compact
 from gs_pinned.signal import Signal
 from gs_pinned.table import Table, TableStats
@@ -28,6 +29,7 @@ __all__ = [
     "TableStats",
     "__version__",
     "build_info",
+    "exchange",
     "gather",
     "gather_retained",
     "raise_faults",

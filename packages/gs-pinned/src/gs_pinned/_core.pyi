@@ -82,6 +82,21 @@ def gather_retained(
     max_blocks: int,
     checked: bool,
 ) -> None: ...
+def exchange_rows(
+    tables: list[Rows],
+    arrays: list[Any],
+    stored: Any,
+    n_stored: int,
+    loaded: Any,
+    n_loaded: int,
+    slots: Any,
+    *,
+    piece: int,
+    store_stream: int,
+    load_stream: int,
+    max_blocks: int,
+    checked: bool,
+) -> None: ...
 def keep_rows(rows: Rows, ids: Any, *, n: int) -> None: ...
 def permute_rows(rows: Rows, perm: Any) -> None: ...
 def raise_faults() -> None: ...

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from gs_train.engine.trace import Trace
 _PIECES = 6
 _LEAST_PIECE, _LARGEST_PIECE = 1 << 15, 1 << 18
 """Rows that leave, and those that take their slots, move in pieces, so that both directions of the
-link are in use at once; few, because each costs a fifth of a millisecond of this thread."""
+link are in use at once; few, because each costs six launches."""
 
 HEADROOM = 1.0625
 """There are this many times the slots that two batches in a row want."""
@@ -156,8 +155,9 @@ class Residents:
             if not self._is_complete:
                 updated = self._wanted.index_select(0, slots) > self._home
                 ids, slots = ids[updated], slots[updated]
-            self._store(ids, slots, "cull")
             steps, stream = self._host.steps, self._lanes.stream("cull")
+            for table, rows in zip(self._tables(), self._rows):
+                gs_pinned.scatter(rows, ids, table, slots=slots, stream=stream)
             if steps is not None and self._last_step is not None:
                 # Not torch's copy: page-locked memory that has grown is locked in pieces, and no
                 # single copy may reach over two of them.
@@ -248,7 +248,7 @@ class Residents:
             self._wish = max(self._wish, n_busy + n_missing)
             n = min(n_missing, n_slots - n_busy)
             if n:
-                new = ids.masked_select(~is_here)[:n]
+                new = _chosen(ids, ~is_here, n_missing)[:n]
                 taken = torch.argsort(wanted, stable=True)[:n]
                 n_free = min(n, self._n_free)  # slots without a row have been wanted by nobody
                 old = self._id_of.index_select(0, taken[n_free:])
@@ -257,41 +257,40 @@ class Residents:
                 self._id_of.index_copy_(0, taken, new)
                 self._wanted.index_fill_(0, taken, batch)
                 self._n_free -= n_free
-                self._exchange(new, old, taken.int(), n_free)
+                self._exchange(new, old, taken.int())
         return n == n_missing
 
-    def _exchange(self, new: Tensor, old: Tensor, slots: Tensor, n_free: int) -> None:
-        """Rows ``old`` leave ``slots[n_free:]``, rows ``new`` come to ``slots``."""
+    def _exchange(self, new: Tensor, old: Tensor, slots: Tensor) -> None:
+        """Rows ``old`` leave the last of ``slots``, rows ``new`` come to all of them."""
         decided = self._lanes.mark("cull")
         self._lanes.wait("store", decided)
         # Rows that came for views which did not follow leave before anybody has waited for them.
         self._lanes.wait("store", self._arrived)
         self._lanes.wait("load", decided)
-        piece = min(max(-(-len(new) // _PIECES), _LEAST_PIECE), _LARGEST_PIECE)
-        for start in range(0, len(new), piece):
-            part = slice(start, min(start + piece, len(new)))
-            leaving = slice(max(0, part.start - n_free), max(0, part.stop - n_free))
-            if leaving.stop > leaving.start:
-                left = slots[leaving.start + n_free : part.stop]
-                with self._trace.on("store", f"store {len(left):,}"):
-                    self._store(old[leaving], left, "store")
-                self._lanes.wait("load", self._lanes.mark("store"))
-            with self._trace.on("load", f"load {part.stop - start:,}"):
-                self._load(new[part], slots[part])
+        stores, loads = f"store {len(old):,}", f"load {len(new):,}"
+        with self._trace.on("store", stores), self._trace.on("load", loads):
+            gs_pinned.exchange(
+                self._tables(),
+                self._rows,
+                old,
+                new,
+                slots,
+                store_stream=self._lanes.stream("store"),
+                load_stream=self._lanes.stream("load"),
+                piece_rows=min(max(-(-len(new) // _PIECES), _LEAST_PIECE), _LARGEST_PIECE),
+            )
         self._arrived = self._lanes.mark("load")
         self.loaded += len(new)
         self.stored += len(old)
-
-    def _load(self, ids: Tensor, slots: Tensor) -> None:
-        for table, rows in zip(self._tables(), self._rows):
-            gs_pinned.gather(table, ids, rows, slots=slots, stream=self._lanes.stream("load"))
-
-    def _store(self, ids: Tensor, slots: Tensor, lane: Literal["cull", "store"]) -> None:
-        for table, rows in zip(self._tables(), self._rows):
-            gs_pinned.scatter(rows, ids, table, slots=slots, stream=self._lanes.stream(lane))
 
     def _tables(self) -> tuple[gs_pinned.Table, gs_pinned.Table, gs_pinned.Table]:
         return self._host.table, *self._host.moments
 
     def _nothing(self) -> list[Tensor]:
         return [torch.empty((0, self._host.width), device=self._host.device) for _ in range(3)]
+
+
+def _chosen(values: Tensor, mask: Tensor, count: int) -> Tensor:
+    """``values[mask]``, of which there are ``count``. Unlike that it does not synchronise."""
+    place = (torch.cumsum(mask, 0) - 1).where(mask, count)
+    return values.new_empty(count + 1).scatter_(0, place, values)[:count]

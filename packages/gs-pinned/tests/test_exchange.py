@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that take each other's place: against two indexed assignments of numpy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gs_pinned import Signal, Table, exchange
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def scene(
+    device: str, dtype: torch.dtype, n_slots: int, n_stored: int, n_loaded: int, width: int
+) -> dict[str, Any]:
+    """Two tables of 500 rows, arrays that hold rows of them, and rows that leave and come."""
+    random = np.random.default_rng(n_loaded)
+    tables = [Table(500, width), Table(500, width)]
+    for k, table in enumerate(tables):
+        table.numpy()[:] = random.normal(size=(500, width)) + 10 * k
+    rows = random.permutation(500)
+    arrays = [torch.from_numpy(random.normal(size=(n_slots, width)).astype("f4")) for _ in tables]
+    return {
+        "tables": tables,
+        "arrays": [array.to(device) for array in arrays],
+        "stored": torch.from_numpy(np.sort(rows[:n_stored])).to(device, dtype),
+        "loaded": torch.from_numpy(np.sort(rows[250 : 250 + n_loaded])).to(device, dtype),
+        "slots": torch.from_numpy(random.permutation(n_slots)[:n_loaded]).to(device, dtype),
+    }
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("n_slots", "n_stored", "n_loaded"), [(300, 200, 200), (300, 17, 250), (300, 0, 9), (4, 0, 0)]
+)
+@pytest.mark.parametrize("piece_rows", [1, 64, 1 << 18])
+@pytest.mark.parametrize("width", [48, 5])
+def test_rows_take_each_others_place(
+    device: str,
+    dtype: torch.dtype,
+    n_slots: int,
+    n_stored: int,
+    n_loaded: int,
+    piece_rows: int,
+    width: int,
+) -> None:
+    made = scene(device, dtype, n_slots, n_stored, n_loaded, width)
+    tables, arrays = made["tables"], made["arrays"]
+    stored, loaded, slots = (made[k].cpu().long() for k in ("stored", "loaded", "slots"))
+    expected = []
+    for table, array in zip(tables, arrays):
+        in_table, in_array = table.torch().clone(), array.cpu().clone()
+        in_table[stored] = in_array[slots[n_loaded - n_stored :]]
+        in_array[slots] = in_table[loaded]
+        expected.append((in_table, in_array))
+    exchange(**made, piece_rows=piece_rows)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    for table, array, (in_table, in_array) in zip(tables, arrays, expected):
+        assert torch.equal(table.torch(), in_table)
+        assert torch.equal(array.cpu(), in_array)
+
+
+@pytest.mark.gpu
+@pytest.mark.asynchrony
+def test_rows_come_to_slots_only_after_what_was_there_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GS_CHECK_INDEX", "0")
+    made = scene("cuda", torch.int32, 300, 200, 200, 48)
+    arrays = [array.clone() for array in made["arrays"]]
+    slots = made["slots"].long()
+    out, into, latch = torch.cuda.Stream(), torch.cuda.Stream(), Signal()
+    torch.cuda.synchronize()
+    latch.wait_on(out, 1)  # nothing leaves before this
+    exchange(**made, store_stream=out, load_stream=into, piece_rows=64)
+    assert not out.query()
+    assert not into.query()
+    latch.set(1)
+    torch.cuda.synchronize()
+    for table, array in zip(made["tables"], arrays):
+        assert torch.equal(table.torch()[made["stored"].cpu().long()], array[slots].cpu())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"arrays": []}, ValueError, "arrays must be one for each of one or more tables, got 0 "),
+        ({"loaded": slice(0, 8)}, ValueError, "stored must be at most the 8 rows of loaded, got 9"),
+        ({"slots": slice(0, 8)}, ValueError, "slots must be one for each of the 9 loaded rows"),
+        ({"piece_rows": 0}, ValueError, "piece_rows must be at least 1, got 0"),
+        ({"loaded": "other"}, TypeError, "must be of one type"),
+        ({"loaded": "far"}, IndexError, "500"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_moves(
+    device: str,
+    change: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GS_CHECK_INDEX", "1")
+    made = scene(device, torch.int32, 20, 9, 9, 48)
+    before = [array.clone() for array in made["arrays"]]
+    for name, value in change.items():
+        if isinstance(value, slice):
+            value = made[name][value]
+        elif value == "other":
+            value = made[name].long()
+        elif value == "far":
+            value = made[name].index_fill(0, torch.tensor([8], device=device), 500)
+        made[name] = value
+    tables = [table.torch().clone() for table in made["tables"]]
+    arrays = made["arrays"]
+    with pytest.raises(error, match=message):
+        exchange(**made)
+    assert all(torch.equal(a, b) for a, b in zip(arrays, before))
+    assert all(torch.equal(t.torch(), b) for t, b in zip(made["tables"], tables))
