@@ -85,6 +85,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     visible = {name: values[ids.cpu()].to(renderer.device) for name, values in rows.items()}
     rates = measure_rates(renderer, visible, view, n_visible=round(work.mean.visible / batch))
     speed = predict(choice.preset, work, rates, room_under(choice.preset, work, limits))
+    del visible, ids
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(cap_gib * 2**30 / total, 0)

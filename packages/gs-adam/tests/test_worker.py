@@ -244,6 +244,20 @@ def test_arguments_are_checked_when_submitted():
         host.end_step(step)
 
 
+@pytest.mark.parametrize("at", [1, (1 << 18) - 1, 1 << 18, (1 << 19) + 5])
+def test_ids_out_of_order_are_found_wherever_they_are_in_a_long_list(at):
+    rows = torch.arange(600_000)
+    rows[at] = rows[at - 1]
+    p = torch.nn.Parameter(torch.zeros(600_000, 1))
+    host = HostAdam([p])
+    with Worker(host) as worker:
+        step = host.begin_step()
+        message = f"rows must be sorted and unique, got {at - 1} after {at - 1} at position {at}"
+        with pytest.raises(ValueError, match=message):
+            worker.submit(rows, None, step=step)
+        host.end_step(step)
+
+
 def test_closed_workers_refuse_work():
     _, host = make()
     worker = Worker(host)

@@ -86,6 +86,16 @@ def test_rows_come_to_slots_only_after_what_was_there_has_left(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_tables_of_unequal_length_are_refused(device: str) -> None:
+    made = scene(device, torch.int32, 20, 9, 9, 48)
+    made["tables"][1] = Table(400, 48)
+    with pytest.raises(
+        ValueError, match=r"tables must have equal numbers of rows, got \[500, 400\]"
+    ):
+        exchange(**made)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -93,8 +103,18 @@ def test_rows_come_to_slots_only_after_what_was_there_has_left(
         ({"loaded": slice(0, 8)}, ValueError, "stored must be at most the 8 rows of loaded, got 9"),
         ({"slots": slice(0, 8)}, ValueError, "slots must be one for each of the 9 loaded rows"),
         ({"piece_rows": 0}, ValueError, "piece_rows must be at least 1, got 0"),
-        ({"loaded": "other"}, TypeError, "must be of one type"),
-        ({"loaded": "far"}, IndexError, "500"),
+        (
+            {"loaded": "other"},
+            TypeError,
+            "loaded and slots must be of one type, got int32 and int64",
+        ),
+        ({"loaded": "far"}, IndexError, r"loaded must lie in \[0, 500\), got 500"),
+        ({"stored": "far"}, IndexError, r"stored must lie in \[0, 500\), got 500"),
+        (
+            {"arrays": "other"},
+            TypeError,
+            r"arrays\[1\] must be float32 like the table, got float64",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_moves(
@@ -110,6 +130,8 @@ def test_what_does_not_fit_is_refused_before_anything_moves(
     for name, value in change.items():
         if isinstance(value, slice):
             value = made[name][value]
+        elif value == "other" and name == "arrays":
+            value = [made[name][0], made[name][1].double()]
         elif value == "other":
             value = made[name].long()
         elif value == "far":

@@ -278,15 +278,18 @@ def test_a_view_that_memory_does_not_suffice_for_is_drawn_in_two_halves(
     _close(roomy)
 
 
+@pytest.mark.parametrize("where", ["everywhere", "on the right"])
 @pytest.mark.parametrize("preset", PRESETS)
 @within(60)
 def test_a_view_of_too_many_intersections_is_drawn_in_as_many_parts_as_that_takes(
-    preset: str,
+    preset: str, where: str
 ) -> None:
     tight, roomy = _trainer(preset), _trainer(preset)
 
     def counts(view: View, rect: Rect) -> None:
-        if view.name == VIEWS[5].name and rect.width > 32:
+        # On the right: a pass fails after its first part has left gradients.
+        is_crowded = where == "everywhere" or rect.width == 64 or rect.x0 > 0
+        if view.name == VIEWS[5].name and rect.width > 32 and is_crowded:
             raise TooManyIntersectionsError(2**31)
 
     _renderer(tight).before = counts
@@ -295,7 +298,10 @@ def test_a_view_of_too_many_intersections_is_drawn_in_as_many_parts_as_that_take
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     # Cut across x, y and x; with halos.
     widths = [rect.width for _, rect, _ in _renderer(tight).drawn]
-    assert widths == [64, *(2 * [16 + 5, 16 + 10]), *(2 * [16 + 10, 16 + 5]), 64]
+    if where == "everywhere":
+        assert widths == [64, *(2 * [16 + 5, 16 + 10]), *(2 * [16 + 10, 16 + 5]), 64]
+    else:
+        assert widths.count(32 + 5) > 0
     assert _same(_rows_of(tight), _rows_of(roomy))
     _close(tight)
     _close(roomy)

@@ -477,6 +477,35 @@ def test_residents_take_what_is_left_of_a_cap_that_was_given_and_of_no_other() -
     assert _room(best, WORK, nearly, given=True) == wanted
 
 
+def test_residents_leave_room_for_rows_that_densification_may_add() -> None:
+    best = PRESETS["best"]
+
+    def needed(n_rows: int, room: Room) -> int:
+        rows = math.ceil(room.rows * n_rows / WORK.n_rows)
+        work = WORK.with_rows(n_rows)
+        return need(best, work, Room.of_residents(rows, room.residents)).device_bytes
+
+    def room_of(cap: int, grows_to: int) -> Room:
+        room = fit_into(best, WORK, Caps(cap, 10**15, is_given=True), grows_to=grows_to)
+        assert room is not None
+        return room
+
+    plenty = 10 * needed(
+        3 * WORK.n_rows, Room.of_residents(room_wanted(best, WORK).rows, WORK.n_rows)
+    )
+    assert room_of(plenty, 3 * WORK.n_rows).residents == 3 * WORK.n_rows
+    # Rows enough for a third of what may come: some more are kept, and all that comes still fits.
+    wanted = room_wanted(best, WORK)
+    cap = int(1.3 * needed(3 * WORK.n_rows, wanted))
+    tight = room_of(cap, 3 * WORK.n_rows)
+    assert wanted.residents < tight.residents < 3 * WORK.n_rows
+    assert needed(3 * WORK.n_rows, tight) <= cap
+    # Not even these rows fit: as many as fit beside those that there are.
+    small = int(1.2 * needed(WORK.n_rows, wanted))
+    assert small < needed(30 * WORK.n_rows, wanted)
+    assert room_of(small, 30 * WORK.n_rows) == room_of(small, WORK.n_rows)
+
+
 def test_a_run_under_limits_takes_the_room_that_they_come_from() -> None:
     best, clm = PRESETS["best"], PRESETS["clm"]
     assert room_under(best, WORK, Limits()) == room_wanted(best, WORK)

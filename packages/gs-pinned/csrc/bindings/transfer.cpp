@@ -104,9 +104,9 @@ struct Options {
   bool copy_engine;  // for dense copies
 };
 
-void check_same_width(const Ids& a, const Ids& b) {
-  GS_CHECK_AS(KindError, a.data == nullptr || b.data == nullptr || a.wide == b.wide,
-              "ids and slots must be of one type, got int32 and int64");
+void check_same_width(const Ids& a, const Ids& b, const char* names = "ids and slots") {
+  GS_CHECK_AS(KindError, a.data == nullptr || b.data == nullptr || a.wide == b.wide, names,
+              " must be of one type, got int32 and int64");
 }
 
 #if defined(GS_WITH_CUDA)
@@ -132,10 +132,11 @@ void check_device_ids(Ids ids, std::int64_t n, std::int64_t rows, const char* na
   check_ids(Ids{copy.data(), ids.wide}, n, rows, name, distinct);
 }
 
-void check_for_device(const Transfer& t, int device, const Options& options) {
+void check_for_device(const Transfer& t, int device, const Options& options,
+                      const char* ids_name = "ids") {
   if (!options.checked) return;
   cuda::DeviceGuard guard(device);
-  check_device_ids(t.whole_ids, t.n, t.whole_rows, "ids", !t.to_parts, options.stream);
+  check_device_ids(t.whole_ids, t.n, t.whole_rows, ids_name, !t.to_parts, options.stream);
   check_device_ids(t.parts_ids, t.n, t.parts_rows, "slots", t.to_parts, options.stream);
 }
 
@@ -187,8 +188,9 @@ struct Prepared {
   int device = -1;
 };
 
-Prepared prepare(const Rows& rows, const PartArrays& parts, bool to_parts) {
-  const char* const name = to_parts ? "out" : "values";
+Prepared prepare(const Rows& rows, const PartArrays& parts, bool to_parts,
+                 const char* name = nullptr) {
+  if (name == nullptr) name = to_parts ? "out" : "values";
   GS_CHECK(!parts.empty() && parts.size() <= kMaxParts, name, " must be 1 to ", kMaxParts,
            " arrays, got ", parts.size());
   GS_CHECK(rows.row_bytes <= kMaxRowBytes, "table must have rows of at most ", kMaxRowBytes,
@@ -345,18 +347,21 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
   std::vector<Exchange> parts;
   for (std::size_t k = 0; k < tables.size(); ++k) {
     const Rows rows = tables[k].cast<Rows>();
-    parts.push_back(
-        {rows, prepare(rows, {{arrays[k], 0}}, true), prepare(rows, {{arrays[k], 0}}, false)});
+    const std::string name = "arrays[" + std::to_string(k) + "]";
+    parts.push_back({rows, prepare(rows, {{arrays[k], 0}}, true, name.c_str()),
+                     prepare(rows, {{arrays[k], 0}}, false, name.c_str())});
     const Transfer& t = parts[k].load.transfer;
-    GS_CHECK(t.parts[0].bytes == t.row_bytes, "arrays[", k, "] must have rows of ", t.row_bytes,
+    GS_CHECK(t.parts[0].bytes == t.row_bytes, name, " must have rows of ", t.row_bytes,
              " bytes as its table, got ", t.parts[0].bytes);
-    GS_CHECK(parts[k].load.device == parts[0].load.device, "arrays must be on one device");
+    GS_CHECK(parts[k].load.device == parts[0].load.device, name,
+             " must be where arrays[0] is, got device ", parts[k].load.device, " and ",
+             parts[0].load.device);
   }
   const int device = parts[0].load.device;
   const IdArray out(stored, "stored", n_stored, device), in(loaded, "loaded", n_loaded, device);
   const IdArray places(slots, "slots", n_loaded, device);
-  check_same_width(out.ids, places.ids);
-  check_same_width(in.ids, places.ids);
+  check_same_width(out.ids, places.ids, "stored and slots");
+  check_same_width(in.ids, places.ids, "loaded and slots");
   const std::int64_t n_free = n_loaded - n_stored;
   for (Exchange& part : parts) {
     part.load.transfer.whole_ids = in.ids;
@@ -381,8 +386,8 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
   }
 #if defined(GS_WITH_CUDA)
   for (const Exchange& part : parts) {
-    check_for_device(part.store.transfer, device, storing);
-    check_for_device(part.load.transfer, device, loading);
+    check_for_device(part.store.transfer, device, storing, "stored");
+    check_for_device(part.load.transfer, device, loading, "loaded");
   }
   Options store = storing, load = loading;
   store.checked = load.checked = false;

@@ -60,6 +60,10 @@ def exchange(
             f"arrays must be one for each of one or more tables, got {len(arrays)} for "
             f"{len(tables)}"
         )
+    if len({table.rows for table in tables}) > 1:
+        raise ValueError(
+            f"tables must have equal numbers of rows, got {[table.rows for table in tables]}"
+        )
     n_stored, n_loaded = count_of(stored, "stored"), count_of(loaded, "loaded")
     if n_stored > n_loaded:
         raise ValueError(f"stored must be at most the {n_loaded} rows of loaded, got {n_stored}")
@@ -71,6 +75,9 @@ def exchange(
         raise ValueError(f"piece_rows must be at least 1, got {piece_rows}")
     where, storing = place_of(arrays[0], store_stream)
     _, loading = place_of(arrays[0], load_stream)
+    # Before the call: where a later piece fails, earlier ones are on their way.
+    keep_until_passed((stored, slots, *arrays), where, storing)
+    keep_until_passed((loaded, slots, *arrays), where, loading)
     _core.exchange_rows(
         [table.native_rows() for table in tables],
         list(arrays),
@@ -85,5 +92,3 @@ def exchange(
         max_blocks=blocks(max_blocks),
         checked=is_checked(),
     )
-    keep_until_passed((stored, slots, *arrays), where, storing)
-    keep_until_passed((loaded, slots, *arrays), where, loading)

@@ -61,8 +61,14 @@ def morton_order(means: Tensor) -> Tensor:
     order, done = torch.empty(n, dtype=torch.int64, device=means.device), 0
     for k in range(n_stretches):
         rows = torch.nonzero(stretch == k).squeeze(1)
-        rows = rows[torch.sort(cube.codes(means[rows]), stable=True).indices]
-        order[done : done + len(rows)] = rows
+        codes = torch.cat([cube.codes(means[part]) for part in rows.split(PIECE)])
+        if k:
+            # Where one far point makes the cube vast, most rows are in the cell of a cut.
+            is_first = codes == cuts[k - 1]
+            first, rows, codes = rows[is_first], rows[~is_first], codes[~is_first]
+            order[done : done + len(first)] = first
+            done += len(first)
+        order[done : done + len(rows)] = rows[torch.sort(codes, stable=True).indices]
         done += len(rows)
     return order
 

@@ -12,7 +12,7 @@ import gs_cull
 from gs_train.engine.backend import Model
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.ply import CHUNK_ROWS
-from gs_train.renderers import Renderer, View
+from gs_train.renderers import Rect, Renderer, Splats, TooManyIntersectionsError, View
 from gs_train.rows import NAMES
 
 
@@ -49,7 +49,21 @@ def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     if not len(ids):
         return torch.zeros((view.height, view.width, 3), device=model.device)
     splats = renderer.project(caught_up_rows(model, ids), view, sh_degree=model.sh_degree)
-    return renderer.rasterize(splats)[0].clamp_(0.0, 1.0)
+    image = torch.zeros((view.height, view.width, 3), device=model.device)
+    _paint(image, splats, renderer, view.rect)
+    return image.clamp_(0.0, 1.0)
+
+
+def _paint(image: Tensor, splats: Splats, renderer: Renderer, rect: Rect) -> None:
+    """Draw a rectangle of an image, in as few parts as the renderer can count."""
+    try:
+        image[rect.y0 : rect.y1, rect.x0 : rect.x1] = renderer.rasterize(splats, rect)[0]
+    except TooManyIntersectionsError:
+        halves = rect.halves()
+        if not halves[0].width or not halves[0].height:
+            raise
+        for half in halves:
+            _paint(image, splats, renderer, half)
 
 
 def caught_up_rows(model: Model, ids: Tensor) -> dict[str, Tensor]:

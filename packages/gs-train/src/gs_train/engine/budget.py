@@ -27,7 +27,8 @@ GEOMETRY = 11
 _FLOAT = 4
 _STAGED_IMAGES = 3
 _REORDER = 72  # bytes a row: a slab of 64 bytes, and the order
-_MOVING = 8 + 16 + 1  # bytes a row: the order, the largest attribute once more, its check
+_SORTING_ROWS = 8 + 2 + 1  # bytes a row: the order, stretches of the curve, one of them
+_MOVING = 8 + 16 + 1  # the order, the largest attribute once more, its check
 _SLOT = 8  # bytes a row: where torch finds it, in 64 bits
 _PLACE = 16  # the same beside its id and its slot
 _OF_ROW, _OF_SLOT = 8, 8  # bytes: slot and last step of a row; row and last batch of a slot
@@ -86,11 +87,11 @@ def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
     device["rendering"] = _rendering_bytes(preset, work, room)
     if is_split:
         device["rendering"] += (_PLACE if room.residents else _SLOT) * room.rows
-        # Rows are re-ordered when nothing is rendered and none is resident; elsewhere that fits
-        # into what the gradients leave.
-        idle = ("rendering", "residents", "lists of residents")
-        sorting = _MOVING * n + morton.SORT_BYTES * min(n, morton.PIECE)
-        device["re-ordering"] = max(0, sorting - sum(device.get(p, 0) for p in idle))
+        # Nothing is rendered while rows are re-ordered, and none is resident while they move.
+        sorting = _SORTING_ROWS * n + morton.SORT_BYTES * min(n, morton.PIECE)
+        idle = ("residents", "lists of residents")
+        moving = _MOVING * n - sum(device.get(part, 0) for part in idle)
+        device["re-ordering"] = max(0, max(sorting, moving) - device["rendering"])
         pageable["re-ordering"] = _REORDER * n
     pinned["photographs"] = _STAGED_IMAGES * image
     pageable["photographs"] = work.image_cache
@@ -157,7 +158,8 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
         of.device["returning gradients"] = appearance * _ceil(returning)
     of.pinned["rings"] = 2 * streaming.RING_BYTES
     if preset.semantics == "dense":
-        of.pinned["mask of untouched rows"] = work.n_rows
+        # torch gives out page-locked memory in powers of two.
+        of.pinned["mask of untouched rows"] = 1 << max(0, work.n_rows - 1).bit_length()
     of.pageable.update({"moments": moments, "steps of rows": steps})
     return of
 

@@ -14,7 +14,6 @@ from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.microbatches import Microbatch
 from gs_train.loss import Crop, photometric_loss
 from gs_train.renderers import Renderer, Splats, TooManyIntersectionsError
-from gs_train.renderers.protocol import Rect
 
 
 @dataclass
@@ -136,14 +135,8 @@ def _forget_gradients(leaves: Mapping[str, Tensor]) -> None:
 
 def _halves(crop: Crop) -> tuple[Crop, Crop]:
     """The crop cut across its longer side."""
-    core = crop.core
-    if core.width >= core.height:
-        x = (core.x0 + core.x1) // 2
-        parts = Rect(core.x0, core.y0, x, core.y1), Rect(x, core.y0, core.x1, core.y1)
-    else:
-        y = (core.y0 + core.y1) // 2
-        parts = Rect(core.x0, core.y0, core.x1, y), Rect(core.x0, y, core.x1, core.y1)
-    return Crop(crop.view, parts[0]), Crop(crop.view, parts[1])
+    first, second = crop.core.halves()
+    return Crop(crop.view, first), Crop(crop.view, second)
 
 
 def _statistics_of(splats: Splats) -> Splats:

@@ -58,16 +58,18 @@ def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
 
 
 def _filled(preset: Preset, work: Workload, caps: Caps, room: Room, most: int) -> Room:
+    """As many residents as fit beside ``most`` rows; where not even these rows fit, as many as fit
+    beside those that there are."""
     tight = replace(caps, device=int(_FILLED * caps.device))
 
-    def holds(n: int) -> bool:
-        """Whether so many residents fit, of a scene that has grown to as many where it had less."""
-        grown = work.with_rows(max(work.n_rows, n))
-        rows = round(room.rows * grown.n_rows / work.n_rows)
+    def holds(n: int, n_rows: int) -> bool:
+        grown = work.with_rows(n_rows)
+        rows = math.ceil(room.rows * n_rows / work.n_rows)
         return tight.hold(need(preset, grown, Room.of_residents(rows, n)))
 
-    kept = largest(room.residents, max(room.residents, most), holds)
-    return Room.of_residents(room.rows, kept)
+    n_rows = most if holds(room.residents, most) else work.n_rows
+    high = max(room.residents, n_rows)
+    return Room.of_residents(room.rows, largest(room.residents, high, lambda n: holds(n, n_rows)))
 
 
 def _by_host(preset: Preset, work: Workload, fits: _Fits) -> Room | None:

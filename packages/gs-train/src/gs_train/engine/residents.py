@@ -188,7 +188,7 @@ class Residents:
             for k in range(len(self._rows)):
                 self._grow(k, n_slots, before)
             if before and self._host.device.type == "cuda":
-                # Where the old tables were, the new ones do not fit: nothing else would.
+                # The old tables' memory is too small for the new ones: nothing here wants it.
                 torch.cuda.empty_cache()
         if not self._is_open:
             self._open()

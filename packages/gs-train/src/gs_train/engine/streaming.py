@@ -177,7 +177,7 @@ class Streaming:
         return buffers if self._preset.retain == "previous" else buffers[:1]
 
     def _begin_untouched(self, work: Work) -> None:
-        """Dense: rows that no view sees are updated first, waiting for nothing (CLM 4.2.2)."""
+        """Dense: rows that no view sees are updated first, waiting for no gradient (CLM 4.2.2)."""
         host = self._model.host
         if host.adam.semantics != "dense" or not self._preset.overlapped:
             return
@@ -192,6 +192,7 @@ class Streaming:
         if not mask.is_cuda:
             return mask
         if self._mask is None or len(self._mask) != len(mask):
+            self._mask = None  # given back before more is asked for
             self._mask = torch.empty(len(mask), dtype=torch.bool, pin_memory=True)
         self._mask.copy_(mask, non_blocking=True)
         torch.cuda.current_stream(mask.device).synchronize()

@@ -99,6 +99,14 @@ class Rect:
     def height(self) -> int:
         return self.y1 - self.y0
 
+    def halves(self) -> tuple[Rect, Rect]:
+        """The two parts of a cut across the longer side; of a single pixel, one is empty."""
+        if self.width >= self.height:
+            x = (self.x0 + self.x1) // 2
+            return Rect(self.x0, self.y0, x, self.y1), Rect(x, self.y0, self.x1, self.y1)
+        y = (self.y0 + self.y1) // 2
+        return Rect(self.x0, self.y0, self.x1, y), Rect(self.x0, y, self.x1, self.y1)
+
 
 @dataclass
 class Splats:
