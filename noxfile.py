@@ -19,7 +19,8 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["tests", "integration"]
 
 ROOT = Path(__file__).parent
-CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
+# Compiling torch to bytecode takes as long as the rest of its installation, and most is never run.
+PIP = ("--no-compile", "-c", str(ROOT / ".ci" / "constraints.txt"))
 PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam")
 PACKAGES = (*PARTS, "gs-train")
 NATIVE = ("gs-cull", "gs-pinned", "gs-adam")
@@ -40,7 +41,7 @@ GPU_BENCHMARKS = (
 def lint(session: nox.Session) -> None:
     """Style of Python and C++, and types."""
     session.install("ruff==0.17.5", "mypy==2.4.1", "clang-format==23.1.5", "types-PyYAML", "nox")
-    session.install("-c", str(CONSTRAINTS), "torch", "numpy", "pytest", "tyro")
+    session.install(*PIP, "torch", "numpy", "pytest", "tyro")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     files = [str(f) for kind in CPP_FILES for f in _tracked(session, kind)]
@@ -78,7 +79,7 @@ def sdist(session: nox.Session, package: str) -> None:
     session.run("python", "-m", "tarfile", "-e", str(archive), str(away), silent=True)
     (unpacked,) = (path for path in away.iterdir() if path.is_dir())
     siblings = [str(_wheel(session, name)) for name in NEEDS[package]]
-    session.install("-c", str(CONSTRAINTS), f"{archive}[test]", *siblings)
+    session.install(*PIP, f"{archive}[test]", *siblings)
     shutil.copy(ROOT / ".pytest.toml", unpacked)
     session.chdir(unpacked)
     session.run("pytest", "tests", *session.posargs)
@@ -116,7 +117,7 @@ def cuda_compile(session: nox.Session) -> None:
 def gpu(session: nox.Session) -> None:
     """All tests, with a GPU required, and short benchmarks with JSON below build/bench."""
     _install(session, *PACKAGES, extra="test")
-    session.install("-c", str(CONSTRAINTS), "gsplat>=1.5.3", "ninja")
+    session.install(*PIP, "gsplat>=1.5.3", "ninja")
     environment = {"GS_REQUIRE_GPU": "1"}
     for folder in (*(f"packages/{package}/tests" for package in PACKAGES), "tests"):
         session.run("pytest", folder, *session.posargs, env=environment)
@@ -153,7 +154,7 @@ def demo(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """One benchmark: ``nox -s bench -- benchmarks/adam/bench_rows.py --json out.json``."""
     _install(session, *PACKAGES, extra="test")
-    session.install("-c", str(CONSTRAINTS), "fast-tsp", "matplotlib")
+    session.install(*PIP, "fast-tsp", "matplotlib")
     _benchmark(session, *session.posargs)
 
 
@@ -174,7 +175,7 @@ def _install(session: nox.Session, *packages: str, extra: str | None = None) -> 
     wanted = list(dict.fromkeys(p for name in packages for p in (*NEEDS[name], name)))
     suffix = f"[{extra}]" if extra else ""
     wheels = [f"{_wheel(session, name)}{suffix if name in packages else ''}" for name in wanted]
-    session.install("-c", str(CONSTRAINTS), *wheels)
+    session.install(*PIP, *wheels)
 
 
 def _wheel(session: nox.Session, package: str) -> Path:
