@@ -49,21 +49,20 @@ def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     if not len(ids):
         return torch.zeros((view.height, view.width, 3), device=model.device)
     splats = renderer.project(caught_up_rows(model, ids), view, sh_degree=model.sh_degree)
-    image = torch.zeros((view.height, view.width, 3), device=model.device)
-    _paint(image, splats, renderer, view.rect)
-    return image.clamp_(0.0, 1.0)
+    return _draw(splats, renderer, None).clamp_(0.0, 1.0)
 
 
-def _paint(image: Tensor, splats: Splats, renderer: Renderer, rect: Rect) -> None:
-    """Draw a rectangle of an image, in as few parts as the renderer can count."""
+def _draw(splats: Splats, renderer: Renderer, rect: Rect | None) -> Tensor:
+    """(h, w, 3) of a rectangle, all of the view for None, in as few parts as can be counted."""
     try:
-        image[rect.y0 : rect.y1, rect.x0 : rect.x1] = renderer.rasterize(splats, rect)[0]
+        return renderer.rasterize(splats, rect)[0]
     except TooManyIntersectionsError:
-        halves = rect.halves()
-        if not halves[0].width or not halves[0].height:
+        whole = rect or splats.view.rect
+        first, second = whole.halves()
+        if not first.width or not first.height:
             raise
-        for half in halves:
-            _paint(image, splats, renderer, half)
+    axis = 1 if first.height == whole.height else 0
+    return torch.cat([_draw(splats, renderer, half) for half in (first, second)], axis)
 
 
 def caught_up_rows(model: Model, ids: Tensor) -> dict[str, Tensor]:
