@@ -66,6 +66,10 @@ def bench_dense(table: Table, report: Report, samples: int) -> None:
     # Fused again, beside ours: both in the same minutes of a shared machine.
     report.add("torch fused, again", timed(table.torch_adam(fused=True).step, samples), n_bytes)
     report.add("gs-adam dense, all rows", timed(lambda: dense.step(grads=grads), samples), n_bytes)
+    # And on memory as torch takes it, which is in small pages unless the system makes them large.
+    own = Table(table.n_rows, table.threads, huge=False)
+    report.add("torch fused, its own memory", timed(own.torch_adam(fused=True).step, 3), n_bytes)
+    del own
     rows = random_rows(table.n_rows, table.n_rows // 10, np.random.default_rng(3))
     some = [g.contiguous() for g in table.split(table.grads[: len(rows)])]
     n_bytes -= (table.n_rows - len(rows)) * WIDTH * 4

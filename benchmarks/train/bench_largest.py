@@ -35,6 +35,7 @@ class Row:
     loss: tuple[float, float]  # of the same views, at the beginning and at the end
     images_per_second: float
     predicted_images_per_second: float
+    predicted_seconds: dict[str, float]  # of a batch's parts
     device_gb: float  # most that torch held
     process_gb: float  # of the device at the end, CUDA's own share included
     pinned_gb: float
@@ -120,6 +121,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
         preset, n_rows, cap_gib, batch, (first, last),
         (steps - steps // 4) * batch / elapsed,
         speed.images_per_second,
+        {"device": speed.device_s, "link": speed.link_s, "host": speed.host_s},
         torch.cuda.max_memory_reserved() / 1e9,
         process_bytes() / 1e9,
         choice.need.pinned_bytes / 1e9,

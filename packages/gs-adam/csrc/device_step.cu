@@ -12,6 +12,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocks = 6;
 constexpr std::int64_t kValues = 4 * kThreads;
+// Blocks between one that asks for gradients and the one that reads them: about as many as run at
+// once, so that they have come and are still there.
+constexpr std::uint32_t kAhead = 800;
 
 /// The gradient of the tensor's penalty at w.
 __device__ float penalty_gradient(const DeviceTensor& t, float w) {
@@ -99,11 +102,38 @@ __device__ void update_values(const DeviceTensor& t, const RowWord* __restrict__
   }
 }
 
+__device__ int tensor_of(const DeviceJob& job, std::uint32_t block) {
+  int k = 0;
+  while (k + 1 < job.n_tensors && block >= job.first_block[k + 1]) ++k;
+  return k;
+}
+
+__device__ void fetch(const float* value) { asm volatile("prefetch.global.L2 [%0];" ::"l"(value)); }
+
+/// Brings the gradients of a later block into the second-level cache, a word of its rows to a
+/// thread. Where they lie is known only after a look-up: a block that begins with it would wait
+/// twice, and values without a gradient do not wait at all.
+__device__ void fetch_gradients(const DeviceJob& job, std::uint32_t block) {
+  constexpr unsigned kMostWords = kValues / kWordRows + 1;
+  if (threadIdx.x >= kMostWords || block >= gridDim.x) return;
+  const int k = tensor_of(job, block);
+  const DeviceTensor& t = job.tensors[k];
+  const std::int64_t start = static_cast<std::int64_t>(block - job.first_block[k]) * kValues;
+  const std::int64_t last_row = min((start + kValues - 1) / t.width, job.n_rows - 1);
+  const std::int64_t at = start / t.width / kWordRows + threadIdx.x;
+  if (t.grad == nullptr || at > last_row / kWordRows) return;
+  const RowWord word = static_cast<const RowWord*>(job.words)[at];
+  if (word.rows == 0) return;
+  const float* const first = t.grad + word.first * t.grad_stride;
+  fetch(first);
+  fetch(first + (__popc(word.rows) - 1) * t.grad_stride + t.width - 1);
+}
+
 template <bool kByRow>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     device_step_kernel(const __grid_constant__ DeviceJob job) {
-  int k = 0;
-  while (k + 1 < job.n_tensors && blockIdx.x >= job.first_block[k + 1]) ++k;
+  if (!kByRow) fetch_gradients(job, blockIdx.x + kAhead);
+  const int k = tensor_of(job, blockIdx.x);
   const DeviceTensor& t = job.tensors[k];
   const auto* const words = static_cast<const RowWord*>(job.words);
   Start start;

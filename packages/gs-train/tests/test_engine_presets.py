@@ -299,7 +299,7 @@ def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> Non
     masks = _bytes(visible.ids, visible.mask)
     bits = 4 * -(-3000 // 32)
     assert need(PRESETS["best"], work).device["culling"] == 2 * masks + bits
-    assert need(PRESETS["clm"], work).device["culling"] == 2 * masks + bits + 3000
+    assert need(PRESETS["clm"], work).device["culling"] == 2 * masks + bits + 2 * 3000
 
 
 # ---------------------------------------------------------------------- what views see

@@ -158,8 +158,7 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
         of.device["returning gradients"] = appearance * _ceil(returning)
     of.pinned["rings"] = 2 * streaming.RING_BYTES
     if preset.semantics == "dense":
-        # torch gives out page-locked memory in powers of two.
-        of.pinned["mask of untouched rows"] = 1 << max(0, work.n_rows - 1).bit_length()
+        of.pinned["lists of untouched rows"] = 2 * 4 * work.n_rows
     of.pageable.update({"moments": moments, "steps of rows": steps})
     return of
 
@@ -185,7 +184,7 @@ def _rendering_bytes(preset: Preset, work: Workload, room: Room) -> int:
 def _culling_bytes(preset: Preset, work: Workload) -> int:
     bits = 4 * _ceil(work.n_rows / 32)
     if preset.placement == "split" and preset.semantics == "dense":
-        bits += work.n_rows  # a mask of the rows that no view sees
+        bits += 2 * work.n_rows  # a mask of the rows that no view sees, some of their ids
     if preset.placement != "split":
         return bits + (4 + 4 + 8) * _ceil(work.most.largest)  # one view; ids of torch are int64
     batches = 2 if preset.early_cull else 1

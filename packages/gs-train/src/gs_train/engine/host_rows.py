@@ -168,6 +168,11 @@ class HostRows:
         self.adam.end_step(step)
         self._open.remove(step)
 
+    def end_before(self, step: int) -> None:
+        """End the earlier steps that are open; see `end`."""
+        for earlier in [earlier for earlier in self._open if earlier < step]:
+            self.end(earlier)
+
     def rest(self) -> None:
         """Wait for the worker and for transfers of the rows, end the steps that are open, and bring
         home what is away.

@@ -41,6 +41,10 @@ class Updates:
     urgent: tuple[int, ...] = ()
     all: tuple[int, ...] = ()
 
+    def joined(self, urgent: tuple[int, ...]) -> Updates:
+        """These and others, needed first."""
+        return Updates(urgent + self.urgent, urgent + self.all)
+
 
 class Loads:
     """The loads of one batch at a time, in the order in which they are needed.
@@ -117,11 +121,13 @@ class Loads:
         """
         assert self._plan is not None
         step = self._plan[i]
+        updates = self._updates.urgent if i == 0 else self._updates.all
         with self._lanes.on("load"):
             sources = step.retain_sources
             targets = step.slots_of("retain") if len(sources) else sources
             kept = values[:0] if before is None else before
             if not self.is_deferred:
+                self._wait_for(updates)
                 self._gather(step.load, step.slots_of("load"), values, (kept, sources, targets))
                 return
             assert self._lists is not None
@@ -134,8 +140,7 @@ class Loads:
                 self._gather(order, chunk.slots, values, None, chunk.slot.torch())
                 self._passing.append((self._lanes.mark("load"), chunk.slot))
                 n -= len(chunk.ids)
-            for ticket in self._updates.urgent if i == 0 else self._updates.all:
-                self._host.worker.wait(ticket)
+            self._wait_for(updates)
             part = slice(awake, last)
             rest = (kept, sources, targets)
             self._gather(self._lists.ids[part], self._lists.slots[part], values, rest)
@@ -169,9 +174,12 @@ class Loads:
 
     def _settle(self) -> None:
         """Wait for the updates of the step before: what sleeps now may be among their rows."""
-        for ticket in self._updates.all:
-            self._host.worker.wait(ticket)
+        self._wait_for(self._updates.all)
         self._updates = Updates()
+
+    def _wait_for(self, tickets: tuple[int, ...]) -> None:
+        for ticket in tickets:
+            self._host.worker.wait(ticket)
 
     def _append(self, lists: Parted, microbatch: int) -> None:
         """Queue the rows of a microbatch that sleep."""

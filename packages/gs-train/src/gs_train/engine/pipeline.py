@@ -114,8 +114,7 @@ class Engine:
             self._preparing.wait_to_edit()
             self._update_geometry(sums, settings)
         with self.trace.host("end step"):
-            host.end(step)
-        path.close(self._preparing.next)
+            path.close(step, self._preparing.next)
         self._is_whole = True
         return loss
 

@@ -8,41 +8,25 @@ import gc
 import itertools
 import json
 import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import gs_adam
-import gs_cull
 import gs_pinned
 from gs_train.atomic import replacing
 from gs_train.engine.budget import GEOMETRY
-from gs_train.engine.caps import available_host_bytes
+from gs_train.engine.timed import seconds_of, table_rows
+from gs_train.engine.view_rates import measure_views
 from gs_train.errors import InputError
-from gs_train.gaussians import Gaussians
-from gs_train.loss import Crop, photometric_loss
 from gs_train.renderers import Renderer, Rows, View
 
 _WIDTH = 48  # floats of a row: the appearance of one Gaussian
 _SHARE = 0.05  # of the rows that sparse measurements touch
 _ROUNDS = 4  # choices of these rows that take turns, so that no cache holds them all
-_RENDERED_BYTES = 4096  # of device memory for each row that is rendered, generously
-_LEAST_CULL_S = 1e-13  # for each row: what is less cannot be told from nothing
-
-# What is timed is far larger than any cache, where there is memory for it.
-_TABLE_BYTES = {"cuda": 768 << 20, "cpu": 96 << 20}
-_TABLE_SHARE = 1 / 8  # of the memory that is free, at most
-_RENDERED_ROWS = {"cuda": 2_000_000, "cpu": 20_000}
-
-# Calls follow one another for so long that waiting for the last does not count; the shortest of
-# several such samples is the least disturbed one.
-_SAMPLE_S, _SAMPLES_S, _LEAST_SAMPLES = 5e-3, 0.1, 3
 
 
 @dataclass(frozen=True)
@@ -59,9 +43,13 @@ class Rates:
             after, 32 bytes a value.
         host_adam: Adam on all host rows without gradients, 24 bytes a value.
         host_rows: Adam on sorted host rows, one in twenty, 28 bytes a value.
-        cull_rows: rows a second more that one view is culled from.
-        view_s: seconds that a view costs whatever it sees: culling, rendering, loss, backward.
+        cull_rows: rows a second more that a view is culled from, or the first of a batch.
+        cull_more_rows: the same of each further view of a batch that is culled at once.
+        view_s: seconds that a view costs whatever it sees: culling, rendering, loss, backward, when
+            each view is culled before it is drawn.
         row_s: seconds more for each row that it sees: these, reading it and adding its gradient.
+        batch_view_s, batch_row_s: the same when a batch is culled at once, while the one before
+            renders.
     """
 
     device: str
@@ -74,8 +62,11 @@ class Rates:
     host_adam: float
     host_rows: float
     cull_rows: float
+    cull_more_rows: float
     view_s: float
     row_s: float
+    batch_view_s: float
+    batch_row_s: float
 
     def save(self, path: Path) -> None:
         """Write as JSON, to be read by :meth:`load`."""
@@ -100,7 +91,7 @@ class Rates:
             )
         for name in names[1:]:
             value = values[name]
-            may_be_zero = name in ("view_s", "row_s")
+            may_be_zero = name.endswith("_s")
             if not isinstance(value, int | float) or not 0 <= value < math.inf:
                 value = math.nan
             if not value > 0 and not (may_be_zero and value == 0):
@@ -129,8 +120,7 @@ def measure_rates(renderer: Renderer, rows: Rows, view: View, *, n_visible: int)
     to_device, to_host, both, gather = _link(device)
     host_adam, host_rows = _host_adam(device)
     device_adam, fused_adam = _device_adam(device), _fused_adam(device)
-    cull_s, cull_row_s = _culling(renderer, rows, view)
-    view_s, row_s = _rendering(renderer, rows, view, n_visible)
+    views = measure_views(renderer, rows, view, n_visible)
     gc.collect()  # optimizers and what they are made of refer to one another
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -144,15 +134,13 @@ def measure_rates(renderer: Renderer, rows: Rows, view: View, *, n_visible: int)
         fused_adam=fused_adam,
         host_adam=host_adam,
         host_rows=host_rows,
-        cull_rows=1 / max(cull_row_s, _LEAST_CULL_S),
-        view_s=cull_s + view_s,
-        row_s=row_s,
+        **views._asdict(),
     )
 
 
 def _link(device: torch.device) -> tuple[float, float, float, float]:
     """Bytes a second to the device, to the host, both at once, and of gathered rows."""
-    n = _table_rows(device, 4 * _WIDTH)
+    n = table_rows(device, 4 * _WIDTH)
     n_moved = n // 4
     ids = _some_rows(n).to(device)
     up, down = _stream(device), _stream(device)
@@ -179,16 +167,16 @@ def _link(device: torch.device) -> tuple[float, float, float, float]:
 
         size = 4.0 * source.numel()
         return (
-            size / _seconds(send, device),
-            size / _seconds(fetch, device),
-            size / _seconds(exchange, device),
-            4.0 * gathered.numel() / _seconds(gather, device),
+            size / seconds_of(send, device),
+            size / seconds_of(fetch, device),
+            size / seconds_of(exchange, device),
+            4.0 * gathered.numel() / seconds_of(gather, device),
         )
 
 
 def _host_adam(device: torch.device) -> tuple[float, float]:
     """Bytes a second of rows without gradients, all of them, and of sorted rows with."""
-    n = _table_rows(device, 4 * _WIDTH)
+    n = table_rows(device, 4 * _WIDTH)
     rounds = [_some_rows(n, seed) for seed in range(_ROUNDS)]
     n_updated = sum(map(len, rounds)) / _ROUNDS
     turns = itertools.cycle(rounds)
@@ -210,14 +198,14 @@ def _host_adam(device: torch.device) -> tuple[float, float]:
 
     host = torch.device("cpu")
     return (
-        24.0 * n * _WIDTH / _seconds(update_none, host),
-        28.0 * n_updated * _WIDTH / _seconds(update_some, host),
+        24.0 * n * _WIDTH / seconds_of(update_none, host),
+        28.0 * n_updated * _WIDTH / seconds_of(update_some, host),
     )
 
 
 def _device_adam(device: torch.device) -> float:
     """Bytes a second of dense Adam on geometry."""
-    n = _table_rows(device, 3 * 4 * GEOMETRY)  # values and moments
+    n = table_rows(device, 3 * 4 * GEOMETRY)  # values and moments
     params = [torch.nn.Parameter(torch.zeros(n, width, device=device)) for width in (3, 3, 4, 1)]
     ids = _some_rows(n).to(device)
     gradients = [torch.full((len(ids), *p.shape[1:]), 1e-3, device=device) for p in params]
@@ -226,14 +214,14 @@ def _device_adam(device: torch.device) -> float:
     for state in optimizer.state.values():  # moments of zero might cost less than others
         state["exp_avg"].fill_(1.0)
         state["exp_avg_sq"].fill_(1.0)
-    seconds = _seconds(lambda: optimizer.step(ids, gradients), device)
+    seconds = seconds_of(lambda: optimizer.step(ids, gradients), device)
     return 24.0 * n * GEOMETRY / seconds
 
 
 def _fused_adam(device: torch.device) -> float:
     """Bytes a second of the optimizer of ``none`` on all attributes."""
     values = GEOMETRY + _WIDTH
-    n = _table_rows(device, 4 * 4 * values)  # values, gradients and moments
+    n = table_rows(device, 4 * 4 * values)  # values, gradients and moments
     shapes = ((3,), (3,), (4,), (), (1, 3), (_WIDTH // 3 - 1, 3))
     params = [torch.nn.Parameter(torch.zeros(n, *shape, device=device)) for shape in shapes]
     optimizer: torch.optim.Optimizer
@@ -254,134 +242,13 @@ def _fused_adam(device: torch.device) -> float:
     for state in optimizer.state.values():  # moments of zero might cost less than others
         state["exp_avg"].fill_(1.0)
         state["exp_avg_sq"].fill_(1.0)
-    return 32.0 * n * values / _seconds(step, device)
-
-
-def _culling(renderer: Renderer, rows: Rows, view: View) -> tuple[float, float]:
-    """Seconds of culling a view, and of each row more, most of which the view does not see."""
-    most = max(_table_rows(renderer.device, 4 * GEOMETRY), 8)
-
-    def seconds(n: int) -> float:
-        at = torch.arange(n, device=renderer.device) % len(rows["means"])
-        geometry = {name: rows[name][at] for name in ("means", "scales", "quats", "opacities")}
-        away = torch.ones(n, dtype=torch.bool, device=renderer.device)
-        away[:: round(1 / _SHARE)] = False
-        geometry["means"][away] -= 1e3 * view.viewmat[2, :3]  # behind the camera
-
-        def cull() -> None:
-            gs_cull.cull(
-                geometry["means"],
-                geometry["scales"],
-                geometry["quats"],
-                view.viewmat[None],
-                view.K[None],
-                view.width,
-                view.height,
-                opacities=geometry["opacities"],
-                **renderer.options._asdict(),
-            )
-
-        return _seconds(cull, renderer.device)
-
-    return _line(seconds, most // 4, most)
-
-
-def _rendering(renderer: Renderer, rows: Rows, view: View, n_visible: int) -> tuple[float, float]:
-    """Seconds of a view, and of each row more, as a step spends them on rows that it has found."""
-    device = renderer.device
-    room = min(_RENDERED_ROWS[device.type], _free_bytes(device) // _RENDERED_BYTES)
-    most = max(min(n_visible, room), 8)
-    truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=device)
-
-    def seconds(n: int) -> float:
-        model = Gaussians(_repeated(rows, n), device=device, make_optimizer=_no_optimizer)
-        ids = torch.arange(n, device=device)
-
-        def draw() -> None:
-            leaves = model.leaves(ids)
-            splats = renderer.project(leaves, view, sh_degree=model.sh_degree)
-            image, _ = renderer.rasterize(splats)
-            photometric_loss(image, truth, Crop(view, view.rect), 0.2).backward()
-            model.add_gradients(ids, leaves)
-
-        return _seconds(draw, device)
-
-    return _line(seconds, most // 4, most)
-
-
-def _no_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(groups, lr=0.0)
-
-
-def _line(seconds: Callable[[int], float], few: int, most: int) -> tuple[float, float]:
-    """What no row costs and what each does, from the seconds of two numbers of rows."""
-    short, long = seconds(few), seconds(most)
-    each = max(0.0, (long - short) / (most - few))
-    return max(0.0, long - each * most), each
-
-
-def _repeated(rows: Rows, n: int) -> dict[str, Tensor]:
-    """``n`` rows: some of these, or all of them several times, smaller and moved within
-    themselves."""
-    n_given = len(rows["means"])
-    if n <= n_given:
-        at = torch.arange(n, device=rows["means"].device) * n_given // n
-        return {name: values[at] for name, values in rows.items()}
-    at = torch.arange(n, device=rows["means"].device) % n_given
-    repeated = {name: values[at] for name, values in rows.items()}
-    # The golden ratio spreads a row's copies evenly, and takes no random numbers.
-    count = torch.arange(n, dtype=torch.float64, device=at.device)
-    turn = ((count * 0.6180339887) % 1.0).float()
-    angles = 2 * math.pi * turn[:, None] + torch.tensor([0.0, 2.1, 4.2], device=at.device)
-    repeated["means"] = repeated["means"] + torch.exp(repeated["scales"]) * torch.cos(angles)
-    repeated["scales"] = repeated["scales"] - 0.5 * math.log(n / n_given)
-    return repeated
+    return 32.0 * n * values / seconds_of(step, device)
 
 
 def _some_rows(n: int, seed: int = 0) -> Tensor:
     """Sorted ids of about one row in twenty, in no pattern."""
     chosen = np.random.default_rng(seed).random(n) < _SHARE
     return torch.from_numpy(np.flatnonzero(chosen).astype(np.int32))
-
-
-def _table_rows(device: torch.device, row_bytes: int) -> int:
-    """Rows of a table that no cache holds, as far as memory is free for it."""
-    free = min(_free_bytes(device), available_host_bytes())
-    return min(_TABLE_BYTES[device.type], int(free * _TABLE_SHARE)) // row_bytes
-
-
-def _free_bytes(device: torch.device) -> int:
-    """Memory that tensors can have there."""
-    if device.type != "cuda":
-        return available_host_bytes()
-    free, total = torch.cuda.mem_get_info(device)
-    reserved = torch.cuda.memory_reserved(device)
-    # A cap on what torch takes may leave less than there is.
-    left = int(torch.cuda.get_per_process_memory_fraction(device) * total) - reserved
-    return max(0, min(free, left)) + reserved - torch.cuda.memory_allocated(device)
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of a call among many that follow one another, after some that warm up."""
-
-    def each_of(n_calls: int) -> float:
-        _finish(device)
-        start = time.perf_counter()
-        for _ in range(n_calls):
-            work()
-        _finish(device)
-        return max((time.perf_counter() - start) / n_calls, 1e-9)
-
-    each_of(1)  # compiles, loads libraries, takes memory
-    once = each_of(1)
-    n_calls = math.ceil(_SAMPLE_S / once)
-    n_samples = max(_LEAST_SAMPLES, int(_SAMPLES_S / (n_calls * once)))
-    return min(each_of(n_calls) for _ in range(n_samples))
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:

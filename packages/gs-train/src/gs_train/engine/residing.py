@@ -31,6 +31,7 @@ class Residing:
         trace: Trace,
     ) -> None:
         self._lanes = lanes
+        self._host = model.host
         self._residents = Residents(model.host, lanes, trace, most)
         self._sums = RowBuffer(model.host.width, model.device)
         self._stats = stats
@@ -72,8 +73,9 @@ class Residing:
         )
         self._counted = residents.loaded, residents.stored
 
-    def close(self, following: Batch | None) -> None:
-        """Nothing: updates are in the order of the device's streams."""
+    def close(self, step: int, following: Batch | None) -> None:
+        """End the step: updates are in the order of the device's streams."""
+        self._host.end(step)
 
     def finish(self) -> None:
         """Bring the rows home; they stay here as well."""

@@ -55,7 +55,11 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
     room = room or room_wanted(preset, work)
     rows, n, batch = work.mean, work.n_rows, work.batch_size
     appearance, width = work.appearance, GEOMETRY + work.appearance
-    device_s = batch * (rates.view_s + n / rates.cull_rows) + rates.row_s * rows.visible
+    if preset.placement == "split":
+        cull_s = n / rates.cull_rows + (batch - 1) * n / rates.cull_more_rows
+        device_s = batch * rates.batch_view_s + rates.batch_row_s * rows.visible + cull_s
+    else:
+        device_s = batch * (rates.view_s + n / rates.cull_rows) + rates.row_s * rows.visible
     link_s = host_s = late_s = 0.0
     if preset.placement == "device":
         device_s += _FULL * width * n / rates.fused_adam

@@ -24,6 +24,7 @@ from gs_train.engine.stats import BatchStats
 from gs_train.engine.stores import Stores
 from gs_train.engine.sums import ReturningSum
 from gs_train.engine.trace import Trace
+from gs_train.engine.untouched import Untouched
 from gs_train.engine.work import Work, add_appearance
 
 RING_BYTES = 256 << 20
@@ -62,7 +63,9 @@ class Streaming:
         self._stores = Stores(model.host, lanes, RING_BYTES)
         self._begun: Batch | None = None  # whose loads are on their way
         self._last: _Last | None = None
-        self._mask: Tensor | None = None  # of the rows that no view sees, on the host
+        self._untouched: Untouched | None = None
+        if model.host.adam.semantics == "dense" and preset.overlapped:
+            self._untouched = Untouched(model.host, model.device)
 
     def open(self, batch: Batch) -> None:
         """Begin the loads, unless that has been done."""
@@ -70,6 +73,8 @@ class Streaming:
         if begun is batch:
             return
         self._loads.drop()
+        if self._untouched is not None:
+            self._model.host.rest()  # rows of this batch may be among those not updated yet
         last, plan = self._last, _plan_of(batch)
         if last is None or last.edits != self._model.edits:
             self._loads.begin(plan, None, Updates())
@@ -79,7 +84,6 @@ class Streaming:
 
     def run(self, work: Work) -> None:
         """Load, render and store, microbatch by microbatch."""
-        self._begin_untouched(work)
         plan, lanes = _plan_of(work.batch), self._lanes
         values = [buffer.of(plan.n_slots) for buffer in self._used(self._values)]
         gradients = [buffer.of(plan.n_slots) for buffer in self._used(self._gradients)]
@@ -101,6 +105,8 @@ class Streaming:
 
         load(0)
         for i in range(len(plan)):
+            if i and self._untouched is not None:
+                self._untouched.feed(len(plan) - i)
             lanes.wait("compute", loaded[i])
             if i >= 1 + AHEAD:
                 lanes.wait("compute", stored[i - 1 - AHEAD])
@@ -120,6 +126,8 @@ class Streaming:
                 # Beside the device; with one microbatch, its gradients shall not wait for that.
                 following = self._look_ahead(work, edited) if len(plan) > 1 else None
                 finals = self._finals(plan, edited, following)
+                if len(plan) > 1:
+                    early = self._find_untouched(work, following)
             if i + 1 < len(plan):
                 load(i + 1)
             lanes.wait("store", drawn[i])
@@ -128,17 +136,25 @@ class Streaming:
                     self._stores.send(own, slots, ids, step=work.step, is_urgent=is_urgent)
             stored.append(lanes.mark("store"))
         if len(plan) == 1:
-            self._look_ahead(work, edited)
+            early = self._find_untouched(work, self._look_ahead(work, edited))
+            if self._untouched is not None:
+                self._untouched.feed(1)
         for event in stored[-2:]:
             lanes.wait("compute", event)
-        updates = self._stores.updates()
+        updates = self._stores.updates().joined(early)
         if len(plan) == 1:  # sent before it was known what the next batch needs first
             updates = Updates(updates.all, updates.all)
         self._last = _Last(work.batch.seen.ids, self._model.edits, updates)
         self._count(work.batch, plan)
 
-    def close(self, following: Batch | None) -> None:
-        """After the step has ended: begin the loads of the next batch, if it is known."""
+    def close(self, step: int, following: Batch | None) -> None:
+        """End the step, or the one before where rows that no view sees are still being updated;
+        begin the loads of the next batch, if it is known."""
+        host = self._model.host
+        is_known = following is not None and following.plan is not None
+        host.end_before(step)
+        if self._untouched is None or not is_known:
+            host.end(step)
         if following is None or following.plan is None:
             return
         assert self._last is not None
@@ -176,27 +192,15 @@ class Streaming:
         """Two that take turns where rows are kept from one microbatch to the next only."""
         return buffers if self._preset.retain == "previous" else buffers[:1]
 
-    def _begin_untouched(self, work: Work) -> None:
-        """Dense: rows that no view sees are updated first, waiting for no gradient (CLM 4.2.2)."""
-        host = self._model.host
-        if host.adam.semantics != "dense" or not self._preset.overlapped:
-            return
-        self._lanes.wait("cull", self._lanes.mark("compute"))
+    def _find_untouched(self, work: Work, following: Batch | None) -> tuple[int, ...]:
+        """Dense: update rows that no view sees; tickets of those that the next batch needs."""
+        if self._untouched is None:
+            return ()
+        needed = None
+        if following is not None and following.plan is not None:
+            needed = following.seen.ids
         with self._trace.host("find untouched"), self._lanes.on("cull"):
-            untouched = torch.ones(host.n_rows, dtype=torch.bool, device=self._model.device)
-            untouched.index_fill_(0, work.batch.seen.ids.long(), False)
-            host.worker.submit(self._on_host(untouched), None, step=work.step)
-
-    def _on_host(self, mask: Tensor) -> Tensor:
-        """The same in memory that is taken once; valid until the next call."""
-        if not mask.is_cuda:
-            return mask
-        if self._mask is None or len(self._mask) != len(mask):
-            self._mask = None  # given back before more is asked for
-            self._mask = torch.empty(len(mask), dtype=torch.bool, pin_memory=True)
-        self._mask.copy_(mask, non_blocking=True)
-        torch.cuda.current_stream(mask.device).synchronize()
-        return self._mask
+            return self._untouched.find(work.batch.seen.ids, needed, work.step)
 
     def _count(self, batch: Batch, plan: gs_order.Plan) -> None:
         host = self._model.host

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seconds that views cost on the device, as the backends spend them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import gs_cull
+from gs_train.engine.backend import Backend, StepSettings
+from gs_train.engine.budget import GEOMETRY
+from gs_train.engine.in_device import InDevice
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.pipeline import Engine
+from gs_train.engine.presets import PRESETS
+from gs_train.engine.timed import free_bytes, line, seconds_of, table_rows
+from gs_train.gaussians import Gaussians
+from gs_train.renderers import Renderer, Rows, View
+from gs_train.rows import NAMES
+
+_AWAY_ROWS = 20  # times the rows that the view sees are culled
+_BATCH = 8
+_RENDERED_ROWS = {"cuda": 2_000_000, "cpu": 20_000}
+_RENDERED_BYTES = 4096  # of memory, there and on the host, for each row rendered, generously
+_LEAST_CULL_S = 1e-13  # for each row: what is less cannot be told from nothing
+
+
+class ViewRates(NamedTuple):
+    """See the attributes of `Rates` of these names."""
+
+    cull_rows: float
+    cull_more_rows: float
+    view_s: float
+    row_s: float
+    batch_view_s: float
+    batch_row_s: float
+
+
+def measure_views(renderer: Renderer, rows: Rows, view: View, n_visible: int) -> ViewRates:
+    """Cull, and run batches of one view through a backend that has all rows on the device and
+    through the engine; see `measure_rates`."""
+    device = renderer.device
+    free = min(free_bytes(device), free_bytes(torch.device("cpu")))
+    most = max(min(n_visible, _RENDERED_ROWS[device.type], free // _RENDERED_BYTES), 8)
+    cull_row_s, cull_more_row_s = _culling(renderer, rows, view)
+    few = most // 4
+    alone = line(lambda n: seconds_a_view(renderer, rows, view, n, at_once=1), few, most)
+    # Without a device to hand work to, nothing runs beside anything.
+    together = alone
+    if device.type == "cuda":
+        together = line(
+            lambda n: seconds_a_view(renderer, rows, view, n, at_once=_BATCH), few, most
+        )
+    return ViewRates(
+        1 / max(cull_row_s, _LEAST_CULL_S), 1 / max(cull_more_row_s, _LEAST_CULL_S),
+        *alone, *together,
+    )  # fmt: skip
+
+
+def seconds_a_view(
+    renderer: Renderer, rows: Rows, view: View, n_visible: int, *, at_once: int
+) -> float:
+    """Seconds that a step takes for each view, nothing being updated or moved but what is there.
+
+    Args:
+        rows: as `measure_rates`'s, of which ``n_visible`` are made.
+        at_once: views a step. With one the rows are all on the device and nothing is culled before
+            it is needed; with several they are the engine's, which keeps them there.
+    """
+    some = _repeated(rows, n_visible)
+    truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=renderer.device)
+    backend = _engine(some, renderer) if at_once > 1 else _in_device(some, renderer)
+    batch, upcoming = [(view, truth)] * at_once, [view] * at_once
+
+    settings = StepSettings(
+        backend.model.sh_degree, dict.fromkeys(NAMES, 0.0), (0.9, 0.999), eps=1e-15, ssim_lambda=0.2
+    )
+
+    def step() -> None:
+        backend.step(batch, settings, lambda ids, splats: None, upcoming=upcoming)
+
+    try:
+        return seconds_of(step, renderer.device) / at_once
+    finally:
+        backend.finish()
+        if isinstance(backend, Engine):
+            backend.model.close()
+
+
+def _in_device(rows: Rows, renderer: Renderer) -> Backend:
+    return InDevice(Gaussians(rows, device=renderer.device, make_optimizer=_no_optimizer), renderer)
+
+
+def _engine(rows: Rows, renderer: Renderer) -> Backend:
+    """Its rows stay on the device, so that only rendering and updates take time."""
+    model = OffloadedGaussians(rows, device=renderer.device, semantics="deferred", travels=True)
+    return Engine(model, renderer, PRESETS["best"])
+
+
+def _no_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, lr=0.0)
+
+
+def _culling(renderer: Renderer, rows: Rows, view: View) -> tuple[float, float]:
+    """Seconds of each row more that a view is culled from, most of which it does not see, and the
+    same of another view of a batch."""
+    most = max(table_rows(renderer.device, 4 * GEOMETRY), 8)
+
+    def seconds(n: int, n_views: int) -> float:
+        at = torch.arange(n, device=renderer.device) % len(rows["means"])
+        geometry = {name: rows[name][at] for name in ("means", "scales", "quats", "opacities")}
+        away = torch.ones(n, dtype=torch.bool, device=renderer.device)
+        away[::_AWAY_ROWS] = False
+        geometry["means"][away] -= 1e3 * view.viewmat[2, :3]  # behind the camera
+
+        def cull() -> None:
+            gs_cull.cull(
+                geometry["means"],
+                geometry["scales"],
+                geometry["quats"],
+                view.viewmat.expand(n_views, 4, 4).contiguous(),
+                view.K.expand(n_views, 3, 3).contiguous(),
+                view.width,
+                view.height,
+                opacities=geometry["opacities"],
+                **renderer.options._asdict(),
+            )
+
+        return seconds_of(cull, renderer.device)
+
+    _, one = line(lambda n: seconds(n, 1), most // 4, most)
+    _, several = line(lambda n: seconds(n, _BATCH), most // 4, most)
+    return one, max(0.0, several - one) / (_BATCH - 1)
+
+
+def _repeated(rows: Rows, n: int) -> dict[str, Tensor]:
+    """``n`` rows: some of these, or all of them several times, smaller and moved within
+    themselves."""
+    n_given = len(rows["means"])
+    if n <= n_given:
+        at = torch.arange(n, device=rows["means"].device) * n_given // n
+        return {name: values[at] for name, values in rows.items()}
+    at = torch.arange(n, device=rows["means"].device) % n_given
+    repeated = {name: values[at] for name, values in rows.items()}
+    # The golden ratio spreads a row's copies evenly, and takes no random numbers.
+    count = torch.arange(n, dtype=torch.float64, device=at.device)
+    turn = ((count * 0.6180339887) % 1.0).float()
+    angles = 2 * math.pi * turn[:, None] + torch.tensor([0.0, 2.1, 4.2], device=at.device)
+    repeated["means"] = repeated["means"] + torch.exp(repeated["scales"]) * torch.cos(angles)
+    repeated["scales"] = repeated["scales"] - 0.5 * math.log(n / n_given)
+    return repeated

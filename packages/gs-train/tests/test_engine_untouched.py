@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that no view sees are all updated, those first that the next batch reads."""
+
+import itertools
+
+import pytest
+import torch
+from appearance_models import Plain64, make_host, make_rows, some_ids
+from street import N_VIEWS, street_rows, street_views
+
+from gs_train.engine.backend import StepSettings
+from gs_train.engine.make import make_backend
+from gs_train.engine.presets import PRESETS
+from gs_train.engine.untouched import Untouched
+from gs_train.renderers.cpu import CpuRenderer
+from gs_train.rows import NAMES
+
+N = 500
+
+
+class Submitted:
+    """Stands between `Untouched` and the worker, and notes what is submitted."""
+
+    def __init__(self, host):
+        self._submit, host.worker.submit = host.worker.submit, self
+        self.calls = []
+
+    def __call__(self, rows, grads, *, step, **options):
+        assert grads is None
+        self.calls.append((torch.as_tensor(rows).clone(), options["priority"]))
+        return self._submit(rows, grads, step=step, **options)
+
+
+def test_what_the_next_batch_reads_goes_first_and_every_row_goes_once():
+    host = make_host(N, "dense")
+    untouched, submitted = Untouched(host, torch.device("cpu")), Submitted(host)
+    seen, needed = some_ids(N, 1, 0.2), some_ids(N, 2, 0.3)
+    host.begin()
+    tickets = untouched.find(seen, needed, 1)
+    (first, priority), *none = submitted.calls
+    assert not none
+    assert len(tickets) == 1
+    assert set(first.tolist()) == set(needed.tolist()) - set(seen.tolist())
+    for of in (3, 2, 1):
+        untouched.feed(of)
+    rest = [rows for rows, _ in submitted.calls[1:]]
+    assert len(rest) > 3
+    assert all(later < priority for _, later in submitted.calls[1:])
+    everything = torch.cat([seen, first, *rest])
+    assert torch.equal(everything.sort().values, torch.arange(N, dtype=everything.dtype))
+
+
+def test_pieces_are_fed_evenly():
+    host = make_host(N, "dense")
+    untouched, submitted = Untouched(host, torch.device("cpu")), Submitted(host)
+    host.begin()
+    assert untouched.find(some_ids(N, 1, 0.2), None, 1) == ()
+    counts = []
+    for of in range(5, 0, -1):
+        before = len(submitted.calls)
+        untouched.feed(of)
+        counts.append(len(submitted.calls) - before)
+    assert max(counts) - min(counts) <= 1
+    untouched.feed(1)
+    assert len(submitted.calls) == sum(counts)
+
+
+def test_a_step_may_end_while_the_next_one_runs():
+    """Lists of two steps are alive at once; rows are appended in between."""
+    host, twin = make_host(N, "dense"), Plain64(make_rows(N))
+    untouched = Untouched(host, torch.device("cpu"))
+    batches = [some_ids(N, k, 0.3) for k in range(12)]
+    for k, (seen, needed) in enumerate(itertools.pairwise(batches)):
+        if k == 6:
+            more = make_rows(70, 9)
+            host.append(more)
+            twin.append(more)
+        step = host.begin()
+        gradients = {name: v[: len(seen)] for name, v in make_rows(len(seen), 50 + k).items()}
+        ticket = host.worker.submit(seen, list(gradients.values()), step=step)
+        tickets = untouched.find(seen, needed, step)
+        untouched.feed(1)
+        host.end_before(step)
+        assert host._open == [step]
+        for each in (ticket, *tickets):
+            host.worker.wait(each)
+        twin.step(seen, gradients)
+    ours = host.snapshot()
+    for name, values in twin.values.items():
+        assert torch.allclose(ours[name].double(), values, atol=1e-5, rtol=1e-5), name
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_clm_begins_a_batch_before_all_rows_have_had_the_last_step(batch_size):
+    rows, views = street_rows(3000, sh_degree=1), street_views()[: N_VIEWS // 2]
+    backend = make_backend(
+        PRESETS["clm"], rows, None, renderer=CpuRenderer(), semantics="dense", mem_limit=0.3
+    )
+    settings = StepSettings(1, dict.fromkeys(NAMES, 1e-4), (0.9, 0.999), 1e-15, 0.2)
+    photo = torch.full((views[0].height, views[0].width, 3), 99, dtype=torch.uint8)
+    host = backend.model.host
+
+    def step(first, *, known):
+        now, following = (views[k : k + batch_size] for k in (first, first + batch_size))
+        backend.step(
+            [(view, photo) for view in now], settings, lambda ids, splats: None,
+            upcoming=following if known else (),
+        )  # fmt: skip
+
+    for k in range(4):
+        step(k * batch_size, known=True)
+        assert host._open == [host.adam.step_count]
+    step(4 * batch_size, known=False)
+    assert host._open == []
+    step(5 * batch_size, known=True)
+    backend.finish()
+    assert host._open == []
+    assert host.worker.is_idle
