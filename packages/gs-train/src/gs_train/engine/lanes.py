@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 Name = Literal["compute", "load", "store", "cull"]
 
@@ -52,3 +53,11 @@ class Lanes:
         stream = self.stream(name)
         if stream is not None and event is not None:
             stream.wait_event(event)
+
+    def share(self, name: Name, *tensors: Tensor) -> None:
+        """Tensors made on another stream are used on this one: their memory becomes others' only
+        after that."""
+        stream = self.stream(name)
+        for tensor in tensors:
+            if stream is not None:
+                tensor.record_stream(stream)

@@ -55,9 +55,10 @@ class Parted:
         order = torch.sort(2 * of + (~is_first).long(), stable=True).indices
         counts = torch.zeros(len(ends), dtype=torch.int64, device=is_first.device)
         counts.index_add_(0, of, is_first.long())
-        ids = lists.values[order]
+        # Both before the wait: other streams read them without another one.
+        ids, slots = lists.values[order], slots[order]
         on_host, n_first = _to_host(ids, counts)
-        return cls(ids, slots[order], on_host.numpy(), offsets, n_first.numpy())
+        return cls(ids, slots, on_host.numpy(), offsets, n_first.numpy())
 
     def bounds(self, i: int) -> tuple[int, int, int]:
         """Where list i begins, where its second part begins, and where it ends."""

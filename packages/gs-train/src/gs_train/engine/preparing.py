@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -44,6 +44,13 @@ class Batch:
     seen: Seen
     order: np.ndarray
     plan: gs_order.Plan | None
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What rendering reads of it."""
+        yield from (self.seen.ids, self.seen.mask)
+        if self.plan is not None:
+            for lists in (self.plan.ids, self.plan.positions, self.plan.slots or {}):
+                yield from (part.values for part in lists.values())
 
 
 class Preparing:
@@ -109,6 +116,7 @@ class Preparing:
         self._lanes.wait("cull", edited)
         with self._lanes.on("cull"):
             self.next = self._prepare(upcoming, inflate, late)
+        self._lanes.share("compute", *self.next.tensors())
         self._culled = self._lanes.mark("cull")
 
     def wait_to_edit(self) -> None:

@@ -223,7 +223,8 @@ class Residents:
         self._is_open = True
         if self._most is not None and n_slots >= self._host.n_rows:
             self._lanes.wait("cull", self._lanes.mark("compute"))
-            everything = torch.arange(self._host.n_rows, dtype=torch.int32, device=device)
+            with self._lanes.on("cull"):
+                everything = torch.arange(self._host.n_rows, dtype=torch.int32, device=device)
             self._bring(everything, self._batch, busy_from=self._batch + 1)
 
     @property
