@@ -75,7 +75,7 @@ class Table:
             "exp_avg_sq": self.split(self.exp_avg_sq),
         }
         if semantics == "deferred":
-            state["last_step"] = self.last_step
+            state["last_step"] = self.last_step.zero_()  # steps of an earlier one's count
         groups = [
             {"params": [p], "lr": lr} for p, lr in zip(self.split(self.values), RATES, strict=True)
         ]

@@ -7,7 +7,9 @@
 namespace gs::adam {
 namespace {
 
-constexpr std::int64_t kPrefetchRows = 8;
+// Rows ahead of the one at work. A core has few lines on their way to its first-level cache and
+// several times as many to its second: rows come there first.
+constexpr std::int64_t kFarAhead = 24, kNearAhead = 4;
 constexpr std::int64_t kNear = 2;
 // Consecutive rows from which on the processor fetches them better by itself.
 constexpr std::int64_t kLongRun = 8;
@@ -87,8 +89,10 @@ struct Kernel : Items<V> {
     return next;
   }
 
-  /// Not __builtin_prefetch: gcc takes a function that does nothing else for one without effects
-  /// and drops its calls.
+  // Not __builtin_prefetch: gcc takes a function that does nothing else for one without effects
+  // and drops its calls.
+
+  /// Into the first-level cache.
   static void fetch(const char* at) {
 #if defined(__x86_64__)
     asm volatile("prefetcht0 %0" : : "m"(*at));
@@ -99,17 +103,30 @@ struct Kernel : Items<V> {
 #endif
   }
 
-  /// Everything of a row to come. Gradients lie in order, but so far apart in time that the
+  /// Into the second-level cache.
+  static void fetch_far(const char* at) {
+#if defined(__x86_64__)
+    asm volatile("prefetcht1 %0" : : "m"(*at));
+#elif defined(__aarch64__)
+    asm volatile("prfm pldl2keep, %0" : : "Q"(*at));
+#else
+    (void)at;
+#endif
+  }
+
+  /// Everything of the row at position i. Gradients lie in order, but so far apart in time that the
   /// processor does not see it.
-  static void prefetch(const Job& job, std::int64_t i) {
+  template <class Fetch, class FetchToWrite>
+  static void prefetch(const Job& job, std::int64_t i, const Fetch& fetch_line,
+                       const FetchToWrite& fetch_to_write) {
     const Ahead& ahead = *job.ahead;
     const std::int64_t row = id_at(job.rows, i);
     for (std::int32_t k = 0; k < ahead.n_written; ++k)
-      V::fetch_to_write(ahead.written[k].start + row * ahead.written[k].stride);
+      fetch_to_write(ahead.written[k].start + row * ahead.written[k].stride);
     for (std::int32_t k = 0; k < ahead.n_read; ++k)
-      fetch(ahead.read[k].start + row * ahead.read[k].stride);
+      fetch_line(ahead.read[k].start + row * ahead.read[k].stride);
     for (std::int32_t k = 0; k < ahead.n_by_position; ++k)
-      fetch(ahead.by_position[k].start + i * ahead.by_position[k].stride);
+      fetch_line(ahead.by_position[k].start + i * ahead.by_position[k].stride);
   }
 
   /// Rows so near to each other that the processor fetches them better by itself.
@@ -221,9 +238,11 @@ struct Kernel : Items<V> {
     std::int64_t next = job.use_pending ? position_of(job.pending, id_at(job.rows, first)) : 0;
     // Position from which on nothing is fetched ahead.
     const std::int64_t unfetched = are_near(job, first, last) ? first : last;
-    for (std::int64_t i = first; i < unfetched && i < first + kPrefetchRows; ++i) prefetch(job, i);
+    for (std::int64_t i = first; i < unfetched && i < first + kFarAhead; ++i)
+      prefetch(job, i, fetch_far, fetch_far);
     for (std::int64_t i = first; i < last; ++i) {
-      if (i + kPrefetchRows < unfetched) prefetch(job, i + kPrefetchRows);
+      if (i + kFarAhead < unfetched) prefetch(job, i + kFarAhead, fetch_far, fetch_far);
+      if (i + kNearAhead < unfetched) prefetch(job, i + kNearAhead, fetch, V::fetch_to_write);
       Float bad = V::set(0.0f);
       work.row = id_at(job.rows, i);
       work.grad_row = gradient_at(job, i, work.row, next);
