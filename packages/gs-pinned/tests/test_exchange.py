@@ -56,7 +56,7 @@ def test_rows_take_each_others_place(
         in_table[stored] = in_array[slots[n_loaded - n_stored :]]
         in_array[slots] = in_table[loaded]
         expected.append((in_table, in_array))
-    exchange(**made, piece_rows=piece_rows)
+    exchange(**made, piece_rows=piece_rows, store_blocks=2 if piece_rows == 64 else None)
     if device == "cuda":
         torch.cuda.synchronize()
     for table, array, (in_table, in_array) in zip(tables, arrays, expected):
@@ -103,6 +103,8 @@ def test_tables_of_unequal_length_are_refused(device: str) -> None:
         ({"loaded": slice(0, 8)}, ValueError, "stored must be at most the 8 rows of loaded, got 9"),
         ({"slots": slice(0, 8)}, ValueError, "slots must be one for each of the 9 loaded rows"),
         ({"piece_rows": 0}, ValueError, "piece_rows must be at least 1, got 0"),
+        ({"max_blocks": 0}, ValueError, "max_blocks must be at least 1, got 0"),
+        ({"store_blocks": 0}, ValueError, "store_blocks must be at least 1, got 0"),
         (
             {"loaded": "other"},
             TypeError,

@@ -467,14 +467,15 @@ void register_transfer(py::module_& module) {
       [](const py::list& tables, const py::list& arrays, const py::object& stored,
          std::int64_t n_stored, const py::object& loaded, std::int64_t n_loaded,
          const py::object& slots, std::int64_t piece, std::uintptr_t store_stream,
-         std::uintptr_t load_stream, int max_blocks, bool checked) {
+         std::uintptr_t load_stream, int store_blocks, int load_blocks, bool checked) {
         exchange_rows(tables, arrays, stored, n_stored, loaded, n_loaded, slots, piece,
-                      Options{store_stream, max_blocks, checked, true},
-                      Options{load_stream, max_blocks, checked, true});
+                      Options{store_stream, store_blocks, checked, true},
+                      Options{load_stream, load_blocks, checked, true});
       },
       py::arg("tables"), py::arg("arrays"), py::arg("stored"), py::arg("n_stored"),
       py::arg("loaded"), py::arg("n_loaded"), py::arg("slots"), py::kw_only(), py::arg("piece"),
-      py::arg("store_stream"), py::arg("load_stream"), py::arg("max_blocks"), py::arg("checked"));
+      py::arg("store_stream"), py::arg("load_stream"), py::arg("store_blocks"),
+      py::arg("load_blocks"), py::arg("checked"));
   module.def("keep_rows", &keep, py::arg("rows"), py::arg("ids"), py::kw_only(), py::arg("n"));
   module.def("permute_rows", &permute, py::arg("rows"), py::arg("perm"));
   module.def("raise_faults", &raise_faults);

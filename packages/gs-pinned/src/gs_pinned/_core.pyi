@@ -94,7 +94,8 @@ def exchange_rows(
     piece: int,
     store_stream: int,
     load_stream: int,
-    max_blocks: int,
+    store_blocks: int,
+    load_blocks: int,
     checked: bool,
 ) -> None: ...
 def keep_rows(rows: Rows, ids: Any, *, n: int) -> None: ...

@@ -25,6 +25,7 @@ def exchange(
     load_stream: Any = None,
     piece_rows: int = 1 << 18,
     max_blocks: int = 16,
+    store_blocks: int | None = None,
 ) -> None:
     """Write rows of arrays to tables and fill their slots with other rows.
 
@@ -42,6 +43,9 @@ def exchange(
             waits for the store stream, piece by piece. None on the CPU.
         piece_rows: rows of a piece.
         max_blocks: multiprocessors used at most, each way.
+        store_blocks: of those, for the way to the tables; None: as many. Kernels that write to host
+            memory faster than the link takes it hold up whatever else uses the device's memory:
+            where something renders beside them, few blocks are better.
 
     Raises:
         As :func:`gather` and :func:`scatter`. What was enqueued before a launch failed goes on.
@@ -73,6 +77,7 @@ def exchange(
         )
     if piece_rows < 1:
         raise ValueError(f"piece_rows must be at least 1, got {piece_rows}")
+    most = blocks(max_blocks)
     where, storing = place_of(arrays[0], store_stream)
     _, loading = place_of(arrays[0], load_stream)
     # Before the call: where a later piece fails, earlier ones are on their way.
@@ -89,6 +94,7 @@ def exchange(
         piece=piece_rows,
         store_stream=storing,
         load_stream=loading,
-        max_blocks=blocks(max_blocks),
+        store_blocks=most if store_blocks is None else blocks(store_blocks, "store_blocks"),
+        load_blocks=most,
         checked=is_checked(),
     )

@@ -45,10 +45,10 @@ def keep_until_passed(arrays: Iterable[Any], where: int, stream: int) -> None:
             array.record_stream(handle)
 
 
-def blocks(max_blocks: int) -> int:
+def blocks(max_blocks: int, name: str = "max_blocks") -> int:
     """max_blocks, checked."""
     if max_blocks < 1:
-        raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
+        raise ValueError(f"{name} must be at least 1, got {max_blocks}")
     return int(max_blocks)
 
 
