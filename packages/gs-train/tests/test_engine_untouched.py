@@ -2,6 +2,7 @@
 """Rows that no view sees are all updated, those first that the next batch reads."""
 
 import itertools
+import threading
 
 import pytest
 import torch
@@ -66,28 +67,40 @@ def test_pieces_are_fed_evenly():
 
 
 def test_a_step_may_end_while_the_next_one_runs():
-    """Lists of two steps are alive at once; rows are appended in between."""
+    """Each step's gradients come when the next one's rows have been listed already; rows are
+    appended in between."""
     host, twin = make_host(N, "dense"), Plain64(make_rows(N))
     untouched = Untouched(host, torch.device("cpu"))
     batches = [some_ids(N, k, 0.3) for k in range(12)]
+    arrived = threading.Event()
     for k, (seen, needed) in enumerate(itertools.pairwise(batches)):
         if k == 6:
+            arrived.set()
             more = make_rows(70, 9)
             host.append(more)
             twin.append(more)
-        step = host.begin()
+        step, before, arrived = host.begin(), arrived, threading.Event()
         gradients = {name: v[: len(seen)] for name, v in make_rows(len(seen), 50 + k).items()}
-        ticket = host.worker.submit(seen, list(gradients.values()), step=step)
-        tickets = untouched.find(seen, needed, step)
+        host.worker.submit(seen, list(gradients.values()), step=step, ready=arrived.wait)
+        untouched.find(seen, needed, step)
         untouched.feed(1)
+        before.set()
         host.end_before(step)
         assert host._open == [step]
-        for each in (ticket, *tickets):
-            host.worker.wait(each)
         twin.step(seen, gradients)
+    arrived.set()
     ours = host.snapshot()
     for name, values in twin.values.items():
         assert torch.allclose(ours[name].double(), values, atol=1e-5, rtol=1e-5), name
+
+
+def test_a_model_without_rows_has_none_to_update():
+    host = make_host(5, "dense")
+    host.keep(torch.empty(0, dtype=torch.int32))
+    untouched, nothing = Untouched(host, torch.device("cpu")), torch.empty(0, dtype=torch.int32)
+    untouched.find(nothing, nothing, host.begin())
+    untouched.feed(1)
+    host.rest()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

@@ -191,5 +191,8 @@ def test_rates_of_a_gpu_are_those_of_its_link_and_memory() -> None:
     assert 0.4 < rates.fused_adam / copied < 1.2
     assert rates.host_adam > 0.5 * rates.host_rows
     assert rates.cull_rows > 1e9
+    assert rates.cull_more_rows > 0.8 * rates.cull_rows
     # What is predicted includes finding the rows.
-    assert 0.5 < real_s / (rates.view_s + n_given * rates.row_s) < 1.3
+    alone_s = rates.view_s + n_given * rates.row_s
+    assert 0.5 < real_s / alone_s < 1.3
+    assert 0.4 < (rates.batch_view_s + n_given * rates.batch_row_s) / alone_s < 1.5

@@ -10,6 +10,7 @@ import torch
 
 from gs_train.cli import main
 from gs_train.engine import residents, timed, view_rates
+from gs_train.engine.drawing import Drawing
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.rates import Rates, measure_rates
 from gs_train.engine.room import Room, room_wanted_by_host
@@ -194,7 +195,7 @@ def test_counts_as_people_write_them(text: str, n: int) -> None:
 # ---------------------------------------------------------------------- rates
 
 
-def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path: Path) -> None:
+def _rows_and_view() -> tuple[dict[str, torch.Tensor], View]:
     random = torch.Generator().manual_seed(0)
     rows = {
         "means": torch.randn(200, 3, generator=random) + torch.tensor([0.0, 0.0, 8.0]),
@@ -205,7 +206,11 @@ def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path:
         "shN": torch.zeros(200, 15, 3),
     }
     K = torch.tensor([[60.0, 0, 32], [0, 60.0, 24], [0, 0, 1]])
-    view = View("a", torch.eye(4), K, 64, 48)
+    return rows, View("a", torch.eye(4), K, 64, 48)
+
+
+def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path: Path) -> None:
+    rows, view = _rows_and_view()
     before = {name: values.clone() for name, values in rows.items()}
     rates = measure_rates(CpuRenderer(), rows, view, n_visible=300)
     assert all(torch.equal(before[name], rows[name]) for name in rows)
@@ -218,6 +223,17 @@ def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path:
     assert view_rates.seconds_a_view(CpuRenderer(), rows, view, 300, at_once=2) > 0
     rates.save(tmp_path / "rates.json")
     assert Rates.load(tmp_path / "rates.json") == rates
+
+
+def test_memory_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that a batch ended in the middle: a finished run goes on without a prediction."""
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("none left")
+
+    monkeypatch.setattr(Drawing, "draw", fail)
+    with pytest.raises(torch.OutOfMemoryError, match="none left"):
+        view_rates.seconds_a_view(CpuRenderer(), *_rows_and_view(), 300, at_once=2)
 
 
 @pytest.mark.parametrize(

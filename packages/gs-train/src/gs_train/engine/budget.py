@@ -184,7 +184,8 @@ def _rendering_bytes(preset: Preset, work: Workload, room: Room) -> int:
 def _culling_bytes(preset: Preset, work: Workload) -> int:
     bits = 4 * _ceil(work.n_rows / 32)
     if preset.placement == "split" and preset.semantics == "dense":
-        bits += 2 * work.n_rows  # a mask of the rows that no view sees, some of their ids
+        # A mask of the rows that no view sees; 64-bit ids of others, or of some of these.
+        bits += work.n_rows + max(work.n_rows, 8 * _ceil(work.most.union))
     if preset.placement != "split":
         return bits + (4 + 4 + 8) * _ceil(work.most.largest)  # one view; ids of torch are int64
     batches = 2 if preset.early_cull else 1

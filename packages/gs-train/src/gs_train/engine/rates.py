@@ -48,8 +48,8 @@ class Rates:
         view_s: seconds that a view costs whatever it sees: culling, rendering, loss, backward, when
             each view is culled before it is drawn.
         row_s: seconds more for each row that it sees: these, reading it and adding its gradient.
-        batch_view_s, batch_row_s: the same when a batch is culled at once, while the one before
-            renders.
+        batch_view_s, batch_row_s: the same when a batch of eight is culled at once, while the one
+            before renders: what a batch costs whatever its size is spread over eight views.
     """
 
     device: str

@@ -20,9 +20,9 @@ _LEAST_PIECE, _LARGEST_PIECE = 1 << 15, 1 << 18
 """Rows that leave, and those that take their slots, move in pieces, so that both directions of the
 link are in use at once; few, because each costs six launches."""
 
-_STORE_BLOCKS = 2
-"""Multiprocessors that write rows to host memory. Three already fill an H200's link, and while it
-is full the renderer's kernels take half as long again."""
+_STORE_BLOCKS_BESIDE = 2
+"""Multiprocessors that write rows to host memory beside the renderer. Three already fill an H200's
+link, and while it is full the renderer's kernels take half as long again."""
 
 HEADROOM = 1.0625
 """There are this many times the slots that two batches in a row want."""
@@ -96,7 +96,8 @@ class Residents:
             return
         # Rows that leave were updated by the batch before this one at the latest.
         self._lanes.wait("cull", self._begun)
-        if self._bring(ids, self._batch + 1, busy_from=self._batch):
+        batch, blocks = self._batch + 1, _STORE_BLOCKS_BESIDE
+        if self._bring(ids, batch, busy_from=self._batch, store_blocks=blocks):
             self._early = ids
 
     def bring(self, ids: Tensor) -> Tensor:
@@ -236,7 +237,9 @@ class Residents:
         """Whether every row is here, so that none comes or goes and nobody asks when."""
         return len(self.values) - self._n_free == self._host.n_rows
 
-    def _bring(self, ids: Tensor, batch: int, *, busy_from: int) -> bool:
+    def _bring(
+        self, ids: Tensor, batch: int, *, busy_from: int, store_blocks: int | None = None
+    ) -> bool:
         """Bring rows into slots that no batch from ``busy_from`` on wants; whether all have come
         or are here."""
         n_slots = len(self.values)
@@ -262,10 +265,10 @@ class Residents:
                 self._id_of.index_copy_(0, taken, new)
                 self._wanted.index_fill_(0, taken, batch)
                 self._n_free -= n_free
-                self._exchange(new, old, taken.int())
+                self._exchange(new, old, taken.int(), store_blocks)
         return n == n_missing
 
-    def _exchange(self, new: Tensor, old: Tensor, slots: Tensor) -> None:
+    def _exchange(self, new: Tensor, old: Tensor, slots: Tensor, store_blocks: int | None) -> None:
         """Rows ``old`` leave the last of ``slots``, rows ``new`` come to all of them."""
         decided = self._lanes.mark("cull")
         self._lanes.wait("store", decided)
@@ -283,7 +286,7 @@ class Residents:
                 store_stream=self._lanes.stream("store"),
                 load_stream=self._lanes.stream("load"),
                 piece_rows=min(max(-(-len(new) // _PIECES), _LEAST_PIECE), _LARGEST_PIECE),
-                store_blocks=_STORE_BLOCKS,
+                store_blocks=store_blocks,
             )
         self._arrived = self._lanes.mark("load")
         self.loaded += len(new)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import gs_pinned
 from gs_train.engine.host_rows import HostRows
-from gs_train.engine.need import contains
 
 _PIECES = 16
-"""Tasks that a step's rows are cut into: what is more urgent waits for one of them at most."""
+"""Tasks that a step's rows are cut into. Within the step, what is more urgent waits for one of them
+at most; those that are left go before all tasks of the next step."""
 
 _URGENT, _LAST = 1, -1
 """Priorities of tasks of one step, below and above gradients that have arrived."""
@@ -53,7 +53,7 @@ class Untouched:
         untouched.index_fill_(0, seen.long(), False)
         tickets: tuple[int, ...] = ()
         if needed is not None:
-            needed = needed[~contains(seen, needed)]
+            needed = needed[untouched.index_select(0, needed)]
             untouched.index_fill_(0, needed.long(), False)
             tickets = (self._submit(needed.cpu().numpy(), _URGENT),)
         self._list(untouched)
@@ -71,7 +71,7 @@ class Untouched:
         """Queue the rows of a mask, piece by piece: their ids would be much on the device."""
         target = self._list_to()
         n, done = len(mask), 0
-        size = -(-n // _PIECES)
+        size = max(1, -(-n // _PIECES))
         for first in range(0, n, size):
             ids = mask[first : first + size].nonzero()[:, 0].add_(first).int()
             on_host = target[done : done + len(ids)]
@@ -87,6 +87,7 @@ class Untouched:
         if self._lists is None or len(self._lists) < 2 * n:
             self._lists = None  # given back before more is asked for
             pinned: Literal["auto"] | bool = "auto" if self._device.type == "cuda" else False
-            self._lists = gs_pinned.Table(2 * n, 1, "int32", pinned=pinned)
+            # Never grown: what has grown is locked in pieces, and no copy may reach over two.
+            self._lists = gs_pinned.Table(2 * n, 1, "int32", capacity=2 * n, pinned=pinned)
         first = self._step % 2 * n
         return self._lists.torch()[first : first + n, 0]

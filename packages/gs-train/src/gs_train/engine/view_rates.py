@@ -83,9 +83,10 @@ def seconds_a_view(
         backend.step(batch, settings, lambda ids, splats: None, upcoming=upcoming)
 
     try:
-        return seconds_of(step, renderer.device) / at_once
+        seconds = seconds_of(step, renderer.device)
+        backend.finish()  # not after an error, whose place another one would take
+        return seconds / at_once
     finally:
-        backend.finish()
         if isinstance(backend, Engine):
             backend.model.close()
 
