@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import weakref
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -140,6 +141,19 @@ def test_crops_of_a_view_add_up_to_its_loss_gradients_and_statistics() -> None:
     assert cut_splats.means2d.grad is not None
     scale = splats.means2d.grad.abs().max()
     assert (cut_splats.means2d.grad - splats.means2d.grad).abs().max() <= 1e-4 * scale
+
+
+def test_crops_that_have_been_drawn_hold_no_rows() -> None:
+    view = whole_street()
+    seen = look(rows(), [view], renderer(), most_rows=1000)
+    assert len(seen.microbatches) > 1
+    drawing = Drawing(renderer(), STEP, lambda *_: None, 1)
+    ids = seen.ids[seen.mask[:, 0] & 1 == 1]
+    leaves = _leaves(ids)
+    drawing.draw(seen.microbatches[0], _truth(view), ids, leaves)
+    colours = weakref.ref(leaves["shN"])  # dead only when no graph holds it either
+    leaves.clear()
+    assert colours() is None
 
 
 def test_a_crop_without_rows_still_has_a_loss() -> None:

@@ -55,12 +55,22 @@ class Drawing:
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
             self._note(microbatch, ids, None)
             return self._loss(black, truth, crop)
-        try:
-            loss, splats = self._in_parts(leaves, truth, (crop,))
-        except torch.OutOfMemoryError:
-            loss, splats = self._in_halves(leaves, truth, crop)
+        drawn = self._whole(leaves, truth, crop)
+        if drawn is None:
+            drawn = self._in_halves(leaves, truth, crop)
+        loss, splats = drawn
         self._note(microbatch, ids, splats)
         return loss
+
+    def _whole(
+        self, leaves: Mapping[str, Tensor], truth: Tensor, crop: Crop
+    ) -> tuple[Tensor, Splats] | None:
+        """In one pass; None where the device's memory did not suffice. The error is gone when this
+        returns: it holds all that the pass had made."""
+        try:
+            return self._in_parts(leaves, truth, (crop,))
+        except torch.OutOfMemoryError:
+            return None
 
     def _in_parts(
         self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
@@ -140,10 +150,22 @@ def _halves(crop: Crop) -> tuple[Crop, Crop]:
 
 
 def _statistics_of(splats: Splats) -> Splats:
-    """The same without the graph: positions with their gradient, extents, absgrad."""
-    kept = copy.copy(splats)
-    kept.means2d = splats.means2d.detach()
+    """Positions with their gradient, extents and absgrad; nothing of the graph, which holds the
+    crop's rows."""
+    nothing = splats.means2d.new_empty(0)
+    kept = Splats(
+        means2d=splats.means2d.detach(),
+        conics=nothing,
+        depths=nothing,
+        radii=splats.radii,
+        opacities=nothing,
+        colors=nothing,
+        view=splats.view,
+    )
     kept.means2d.grad = splats.means2d.grad
+    if splats.shifted:
+        kept.shifted = [torch.empty_like(nothing)]
+        kept.shifted[0].absgrad = splats.absgrad  # type: ignore[attr-defined]
     return kept
 
 
