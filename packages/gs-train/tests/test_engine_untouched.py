@@ -42,28 +42,12 @@ def test_what_the_next_batch_reads_goes_first_and_every_row_goes_once():
     assert not none
     assert len(tickets) == 1
     assert set(first.tolist()) == set(needed.tolist()) - set(seen.tolist())
-    for of in (3, 2, 1):
-        untouched.feed(of)
+    untouched.submit()
     rest = [rows for rows, _ in submitted.calls[1:]]
     assert len(rest) > 3
     assert all(later < priority for _, later in submitted.calls[1:])
     everything = torch.cat([seen, first, *rest])
     assert torch.equal(everything.sort().values, torch.arange(N, dtype=everything.dtype))
-
-
-def test_pieces_are_fed_evenly():
-    host = make_host(N, "dense")
-    untouched, submitted = Untouched(host, torch.device("cpu")), Submitted(host)
-    host.begin()
-    assert untouched.find(some_ids(N, 1, 0.2), None, 1) == ()
-    counts = []
-    for of in range(5, 0, -1):
-        before = len(submitted.calls)
-        untouched.feed(of)
-        counts.append(len(submitted.calls) - before)
-    assert max(counts) - min(counts) <= 1
-    untouched.feed(1)
-    assert len(submitted.calls) == sum(counts)
 
 
 def test_a_step_may_end_while_the_next_one_runs():
@@ -83,7 +67,7 @@ def test_a_step_may_end_while_the_next_one_runs():
         gradients = {name: v[: len(seen)] for name, v in make_rows(len(seen), 50 + k).items()}
         host.worker.submit(seen, list(gradients.values()), step=step, ready=arrived.wait)
         untouched.find(seen, needed, step)
-        untouched.feed(1)
+        untouched.submit()
         before.set()
         host.end_before(step)
         assert host._open == [step]
@@ -99,7 +83,7 @@ def test_a_model_without_rows_has_none_to_update():
     host.keep(torch.empty(0, dtype=torch.int32))
     untouched, nothing = Untouched(host, torch.device("cpu")), torch.empty(0, dtype=torch.int32)
     untouched.find(nothing, nothing, host.begin())
-    untouched.feed(1)
+    untouched.submit()
     host.rest()
 
 

@@ -79,18 +79,27 @@ class Loads:
         """Rows of the batch begun that are caught up on their way."""
         return 0 if self._lists is None else int(self._lists.n_first.sum())
 
-    def announce(self, plan: Plan, touched: Tensor) -> None:
+    def lists_of(self, plan: Plan, touched: Tensor) -> Parted | None:
+        """What `announce` takes: rows that sleep, then those that the step before has updated; None
+        where none sleep. Synchronises with the current stream.
+
+        Args:
+            plan: of the next batch.
+            touched: (U,) sorted rows of the present one.
+        """
+        return _parted(plan, touched) if self.is_deferred else None
+
+    def announce(self, lists: Parted | None) -> None:
         """Catch up what the next batch needs first and the present one does not touch.
 
         Args:
-            plan: of the next batch; `begin` follows when the present one's updates are submitted.
-            touched: (U,) sorted rows of the present batch.
+            lists: of the next batch; `begin` follows when the present one's updates are submitted.
         """
-        if not self.is_deferred:
+        if lists is None:
             return
         self._settle()
-        self._announced = _parted(plan, touched)
-        self._append(self._announced, 0)
+        self._announced = lists
+        self._append(lists, 0)
         self._submit()
 
     def begin(self, plan: Plan, touched: Tensor | None, updates: Updates) -> None:

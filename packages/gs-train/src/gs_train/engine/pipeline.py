@@ -105,7 +105,7 @@ class Engine:
             loss.add_(drawing.draw(microbatch, batch[microbatch.index][1], ids, leaves))
 
         def look_ahead(edited: torch.cuda.Event | None, late: Tensor | None) -> Batch | None:
-            with self.trace.host("plan the next"):
+            with self.trace.host("plan the next", track="ahead"):
                 self._preparing.look_ahead(upcoming, settings, edited, late)
             return self._preparing.next
 

@@ -46,6 +46,7 @@ class Residents:
         most: rows that are here at once; None for as many as two batches in a row want.
 
     Attributes:
+        arrived: behind the rows brought last, early or not; None: none, or no streams.
         loaded, stored: rows that have come and gone.
     """
 
@@ -63,8 +64,8 @@ class Residents:
         self._home = 0  # the last whose updates are in the tables
         self._wish = 0  # slots that two batches in a row have wanted
         self._early: Tensor | None = None  # rows that are here, or on their way, for the next batch
-        self._arrived: torch.cuda.Event | None = None
         self._begun: torch.cuda.Event | None = None  # the batch, the updates before it done
+        self.arrived: torch.cuda.Event | None = None
         self.loaded = self.stored = 0
         host.away = self
 
@@ -129,14 +130,15 @@ class Residents:
         Returns:
             How many of them slept, () int64 on the device; 0 where none ever does.
         """
-        self._lanes.wait("compute", self._arrived)
+        # What leaves for the next batch need not wait until this one has arrived.
+        self._begun = self._lanes.mark("compute")
+        self._lanes.wait("compute", self.arrived)
         slept: int | Tensor = 0
         if self._last_step is not None:
             slept = (self._last_step.index_select(0, ids) < step - 1).sum()
         values, exp_avg, exp_avg_sq = self._rows
         self._adam.wake(values, exp_avg, exp_avg_sq, slots, self._last_step, ids, step=step)
         self._is_newer = True
-        self._begun = self._lanes.mark("compute")
         return slept
 
     def update(self, slots: Tensor, ids: Tensor, gradients: Tensor, step: int) -> None:
@@ -153,7 +155,7 @@ class Residents:
         if not self._is_newer:
             return
         self._lanes.wait("cull", self._lanes.mark("compute"))
-        self._lanes.wait("cull", self._arrived)
+        self._lanes.wait("cull", self.arrived)
         with self._lanes.on("cull"):
             ids = torch.nonzero(self._slot_of >= 0).squeeze(1).int()
             slots = self._slot_of.index_select(0, ids)
@@ -189,7 +191,7 @@ class Residents:
             self._host.rest()
         if wanted > before:
             n_slots = min(math.ceil(wanted * HEADROOM), most)
-            self._lanes.wait("compute", self._arrived)
+            self._lanes.wait("compute", self.arrived)
             for k in range(len(self._rows)):
                 self._grow(k, n_slots, before)
             if before and self._host.device.type == "cuda":
@@ -273,7 +275,7 @@ class Residents:
         decided = self._lanes.mark("cull")
         self._lanes.wait("store", decided)
         # Rows that came for views which did not follow leave before anybody has waited for them.
-        self._lanes.wait("store", self._arrived)
+        self._lanes.wait("store", self.arrived)
         self._lanes.wait("load", decided)
         stores, loads = f"store {len(old):,}", f"load {len(new):,}"
         with self._trace.on("store", stores), self._trace.on("load", loads):
@@ -288,7 +290,7 @@ class Residents:
                 piece_rows=min(max(-(-len(new) // _PIECES), _LEAST_PIECE), _LARGEST_PIECE),
                 store_blocks=store_blocks,
             )
-        self._arrived = self._lanes.mark("load")
+        self.arrived = self._lanes.mark("load")
         self.loaded += len(new)
         self.stored += len(old)
 

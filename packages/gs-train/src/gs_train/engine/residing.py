@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gs_train.engine.beside import Beside
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.model import OffloadedGaussians
@@ -14,9 +15,6 @@ from gs_train.engine.residents import Residents
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.engine.work import Work, add_appearance
-
-_MANY_ROWS = 1 << 17
-"""Two milliseconds of a fast link at the highest degree of harmonics."""
 
 
 class Residing:
@@ -33,10 +31,10 @@ class Residing:
         self._lanes = lanes
         self._host = model.host
         self._residents = Residents(model.host, lanes, trace, most)
+        self._beside = Beside(model.device)
         self._sums = RowBuffer(model.host.width, model.device)
         self._stats = stats
         self._trace = trace
-        self._moved = 0  # rows brought for the next batch
         self._counted = 0, 0  # rows loaded and stored, of the batches before
 
     def open(self, batch: Batch) -> None:
@@ -47,20 +45,16 @@ class Residing:
     def run(self, work: Work) -> None:
         """Render all microbatches, then update the rows."""
         residents, seen, slots = self._residents, work.batch.seen, self._slots
+        edited = self._lanes.mark("compute")
         with self._trace.on("compute", "wake"):
             slept = residents.wake(slots, seen.ids, work.step)
-        edited = self._lanes.mark("compute")
         sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
-        n = len(seen.microbatches)
-        # Beside the device; but with one microbatch there is little to hide many rows behind.
-        looks_first = n == 1 and self._moved > _MANY_ROWS
-        if looks_first:
-            self._look_ahead(work, edited)
-        for i in range(n):
-            with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
-                self._draw(i, work, sums)
-            if i == 0 and not looks_first:
-                self._look_ahead(work, edited)
+        arrived = residents.arrived  # before rows of the next batch are brought
+        with self._beside.running(lambda: self._look_ahead(work, edited)):
+            self._lanes.reach(arrived)
+            for i in range(len(seen.microbatches)):
+                with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
+                    self._draw(i, work, sums)
         with self._trace.on("compute", "update appearance"):
             residents.update(slots, seen.ids, sums, work.step)
         self._stats.count(
@@ -89,10 +83,8 @@ class Residing:
     def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> None:
         following = work.look_ahead(edited, None)
         if following is not None and following.plan is None:
-            before = self._residents.loaded
-            with self._trace.host("bring the next"):
+            with self._trace.host("bring the next", track="ahead"):
                 self._residents.bring_early(following.seen.ids)
-            self._moved = self._residents.loaded - before
 
     def _draw(self, i: int, work: Work, sums: Tensor) -> None:
         place = work.batch.seen.place(i)

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 import gs_order
+from gs_train.engine.beside import Beside
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.finals import Finals
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.loads import Loads, Updates
 from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.need import Parted
 from gs_train.engine.preparing import AHEAD, Batch
 from gs_train.engine.presets import Preset
 from gs_train.engine.stats import BatchStats
@@ -40,6 +42,21 @@ class _Last:
     updates: Updates
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """What was found out for the next batch while this one began.
+
+    Attributes:
+        loads: its rows; None: not known, or none sleep.
+        finals: of this batch, what the next one needs first in front.
+        untouched: tickets of rows that this batch does not see and the next one needs.
+    """
+
+    loads: Parted | None
+    finals: Finals
+    untouched: tuple[int, ...]
+
+
 class Streaming:
     """Runs batches with loads, stores and updates beside rendering."""
 
@@ -56,6 +73,7 @@ class Streaming:
         self._lanes = lanes
         self._stats = stats
         self._trace = trace
+        self._beside = Beside(model.device)
         width = model.host.width
         self._values = (RowBuffer(width, model.device), RowBuffer(width, model.device))
         self._gradients = (RowBuffer(width, model.device), RowBuffer(width, model.device))
@@ -103,10 +121,7 @@ class Streaming:
                 self._loads.bring(i, values[i % len(values)], before)
             loaded.append(lanes.mark("load"))
 
-        load(0)
-        for i in range(len(plan)):
-            if i and self._untouched is not None:
-                self._untouched.feed(len(plan) - i)
+        def draw(i: int) -> None:
             lanes.wait("compute", loaded[i])
             if i >= 1 + AHEAD:
                 lanes.wait("compute", stored[i - 1 - AHEAD])
@@ -122,28 +137,36 @@ class Streaming:
                 if plan.counts["returning"][i]:
                     returning.put(part.returning, own, part.slots_of("returning").long())
             drawn.append(lanes.mark("compute"))
-            if i == 0:
-                # Beside the device; with one microbatch, its gradients shall not wait for that.
-                following = self._look_ahead(work, edited) if len(plan) > 1 else None
-                finals = self._finals(plan, edited, following)
-                if len(plan) > 1:
-                    early = self._find_untouched(work, following)
             if i + 1 < len(plan):
                 load(i + 1)
+
+        def store(i: int, finals: Finals) -> None:
+            own = gradients[i % len(gradients)]
             lanes.wait("store", drawn[i])
             with self._trace.host(f"store {i}"), self._trace.on("store", f"store {i}"):
                 for slots, ids, is_urgent in finals.of_microbatch(i):
                     self._stores.send(own, slots, ids, step=work.step, is_urgent=is_urgent)
             stored.append(lanes.mark("store"))
-        if len(plan) == 1:
-            early = self._find_untouched(work, self._look_ahead(work, edited))
-            if self._untouched is not None:
-                self._untouched.feed(1)
+
+        load(0)
+        # No later microbatch is drawn before gradients of the first one leave, and these wait until
+        # it is known which of them the next batch needs first.
+        n_first = min(1 + AHEAD, len(plan))
+        with self._beside.running(lambda: self._look_ahead(work, edited)) as found:
+            for i in range(n_first):
+                lanes.reach(loaded[i])
+                draw(i)
+        ahead = found.result()
+        self._loads.announce(ahead.loads)
+        with self._beside.running(self._feed):
+            for i in range(n_first):
+                store(i, ahead.finals)
+            for i in range(n_first, len(plan)):
+                draw(i)
+                store(i, ahead.finals)
         for event in stored[-2:]:
             lanes.wait("compute", event)
-        updates = self._stores.updates().joined(early)
-        if len(plan) == 1:  # sent before it was known what the next batch needs first
-            updates = Updates(updates.all, updates.all)
+        updates = self._stores.updates().joined(ahead.untouched)
         self._last = _Last(work.batch.seen.ids, self._model.edits, updates)
         self._count(work.batch, plan)
 
@@ -172,35 +195,37 @@ class Streaming:
         self.finish()
         self._last = None
 
-    def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> Batch | None:
+    def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> _Ahead:
+        """Prepare the next batch, on the ``cull`` lane: the host waits for that and not for what is
+        being drawn."""
         plan, ids = _plan_of(work.batch), work.batch.seen.ids
-        following = work.look_ahead(edited, plan[len(plan) - 1].final)
-        if following is not None and following.plan is not None:
-            with self._lanes.on("cull"):
-                self._loads.announce(following.plan, ids)
-        return following
-
-    def _finals(
-        self, plan: gs_order.Plan, edited: torch.cuda.Event | None, following: Batch | None
-    ) -> Finals:
-        """Read on a stream of their own: the host waits for them, not for what is being drawn."""
+        batch = work.look_ahead(edited, plan[len(plan) - 1].final)
+        following = None if batch is None else batch.plan
         self._lanes.wait("cull", edited)
         with self._lanes.on("cull"):
-            return Finals.of(plan, following.plan if following is not None else None)
+            loads = None if following is None else self._loads.lists_of(following, ids)
+            finals = Finals.of(plan, following)
+            with self._trace.host("find untouched", track="ahead"):
+                untouched = self._find_untouched(work, batch)
+        return _Ahead(loads, finals, untouched)
+
+    def _feed(self) -> None:
+        if self._untouched is not None:
+            with self._trace.host("submit untouched", track="ahead"):
+                self._untouched.submit()
 
     def _used(self, buffers: tuple[RowBuffer, RowBuffer]) -> tuple[RowBuffer, ...]:
         """Two that take turns where rows are kept from one microbatch to the next only."""
         return buffers if self._preset.retain == "previous" else buffers[:1]
 
     def _find_untouched(self, work: Work, following: Batch | None) -> tuple[int, ...]:
-        """Dense: update rows that no view sees; tickets of those that the next batch needs."""
+        """Dense: rows that no view sees; tickets of those that the next batch needs."""
         if self._untouched is None:
             return ()
         needed = None
         if following is not None and following.plan is not None:
             needed = following.seen.ids
-        with self._trace.host("find untouched"), self._lanes.on("cull"):
-            return self._untouched.find(work.batch.seen.ids, needed, work.step)
+        return self._untouched.find(work.batch.seen.ids, needed, work.step)
 
     def _count(self, batch: Batch, plan: gs_order.Plan) -> None:
         host = self._model.host

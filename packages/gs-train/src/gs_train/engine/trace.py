@@ -16,7 +16,7 @@ import gs_adam
 from gs_train.atomic import replacing
 from gs_train.engine.lanes import Lanes, Name
 
-_TRACKS = ("host", "compute", "cull", "load", "store", "worker")
+_TRACKS = ("host", "ahead", "compute", "cull", "load", "store", "worker")
 
 
 @dataclass

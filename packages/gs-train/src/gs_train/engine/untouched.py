@@ -25,8 +25,8 @@ class Untouched:
     """Gives these rows' updates to the worker (CLM 4.2.2).
 
     They are most of the rows and wait for no gradient. Those that the next batch reads are updated
-    at once, the others in pieces between the gradients that arrive: these come first, and when the
-    last have been taken in the next batch can begin.
+    at once, the others between the gradients that arrive: these come first, and when the last have
+    been taken in the next batch can begin.
     """
 
     def __init__(self, host: HostRows, device: torch.device) -> None:
@@ -45,7 +45,7 @@ class Untouched:
             step: open.
 
         Returns:
-            Tickets of those that the next batch needs, which are submitted; `feed` submits the
+            Tickets of those that the next batch needs, which are submitted; `submit` submits the
             others before the step ends.
         """
         self._step = step
@@ -59,9 +59,9 @@ class Untouched:
         self._list(untouched)
         return tickets
 
-    def feed(self, of: int) -> None:
-        """Submit one part in ``of`` of what is waiting, or a little more."""
-        for _ in range(-(-len(self._waiting) // of)):
+    def submit(self) -> None:
+        """Give the others to the worker."""
+        while self._waiting:
             self._submit(self._waiting.popleft(), _LAST)
 
     def _submit(self, ids: np.ndarray, priority: int) -> int:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work of the host beside the launching of kernels, which keeps one thread busy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Beside:
+    """One thread that prepares while the caller's renders.
+
+    Most of preparing is waiting for the device to count; whoever waits cannot launch what the
+    device could do meanwhile. Without CUDA rendering uses all cores, and nothing runs beside it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._threads = ThreadPoolExecutor(1, "gs-train") if device.type == "cuda" else None
+        self._device = device
+
+    @contextmanager
+    def running(self, call: Callable[[], T]) -> Iterator[Future[T]]:
+        """Call it on the thread, with the same current stream; it has returned where the block
+        ends.
+
+        Raises:
+            Exception: what it raised, where the block itself raised nothing.
+        """
+        if self._threads is None:
+            task: Future[T] = Future()
+            task.set_result(call())
+        else:
+            stream = torch.cuda.current_stream(self._device)
+            task = self._threads.submit(_on_stream, stream, call)
+        try:
+            yield task
+        finally:
+            wait((task,))
+        task.result()
+
+
+def _on_stream(stream: torch.cuda.Stream, call: Callable[[], T]) -> T:
+    with torch.cuda.stream(stream):
+        return call()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work beside launching: done when the block ends, and its errors are not lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from gs_train.engine.beside import Beside
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_it_returns_is_there_when_the_block_ends(device: str) -> None:
+    beside = Beside(torch.device(device))
+    for k in range(3):
+        with beside.running(lambda k=k: k + 1) as task:  # type: ignore[misc]
+            pass
+        assert task.result() == k + 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_errors_are_raised_and_those_of_the_block_come_first(device: str) -> None:
+    def fails() -> None:
+        raise ValueError("beside")
+
+    beside = Beside(torch.device(device))
+    with pytest.raises(ValueError, match="beside"), beside.running(fails):
+        pass
+    if device == "cuda":
+        with pytest.raises(KeyError, match="block"), beside.running(fails):
+            raise KeyError("block")
+
+
+@pytest.mark.gpu
+def test_the_block_goes_on_meanwhile_and_both_have_the_same_stream() -> None:
+    beside, stream = Beside(torch.device("cuda")), torch.cuda.Stream()
+    begun = threading.Event()
+
+    def call() -> tuple[bool, int, int]:
+        is_begun = begun.wait(10.0)
+        return is_begun, torch.cuda.current_stream().cuda_stream, threading.get_ident()
+
+    with torch.cuda.stream(stream), beside.running(call) as task:
+        begun.set()
+    is_begun, found, thread = task.result()
+    assert is_begun
+    assert found == stream.cuda_stream
+    assert thread != threading.get_ident()
