@@ -115,6 +115,9 @@ class Residents:
         self._make_room(len(ids))
         self._batch += 1
         if ids is not self._early:
+            # Rows that came for views which do not follow may leave before anybody has waited for
+            # them; all others leave after a batch that has.
+            self._lanes.wait("store", self.arrived)
             self._lanes.wait("cull", self._lanes.mark("compute"))
             with self._lanes.on("cull"):
                 # Rows that were brought early for other views are not in the way.
@@ -274,8 +277,6 @@ class Residents:
         """Rows ``old`` leave the last of ``slots``, rows ``new`` come to all of them."""
         decided = self._lanes.mark("cull")
         self._lanes.wait("store", decided)
-        # Rows that came for views which did not follow leave before anybody has waited for them.
-        self._lanes.wait("store", self.arrived)
         self._lanes.wait("load", decided)
         stores, loads = f"store {len(old):,}", f"load {len(new):,}"
         with self._trace.on("store", stores), self._trace.on("load", loads):
