@@ -13,24 +13,25 @@ from gs_train.engine.beside import Beside
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+@pytest.mark.parametrize("has_thread", [None, True])
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_it_returns_is_there_when_the_block_ends(device: str) -> None:
-    beside = Beside(torch.device(device))
+def test_what_it_returns_is_there_when_the_block_ends(device: str, has_thread: bool | None) -> None:
+    beside = Beside(torch.device(device), has_thread=has_thread)
     for k in range(3):
         with beside.running(lambda k=k: k + 1) as task:  # type: ignore[misc]
             pass
         assert task.result() == k + 1
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_errors_are_raised_and_those_of_the_block_come_first(device: str) -> None:
+@pytest.mark.parametrize("has_thread", [False, True])
+def test_errors_are_raised_and_those_of_the_block_come_first(has_thread: bool) -> None:
     def fails() -> None:
         raise ValueError("beside")
 
-    beside = Beside(torch.device(device))
+    beside = Beside(torch.device("cpu"), has_thread=has_thread)
     with pytest.raises(ValueError, match="beside"), beside.running(fails):
         pass
-    if device == "cuda":
+    if has_thread:
         with pytest.raises(KeyError, match="block"), beside.running(fails):
             raise KeyError("block")
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates that run as late as they may: what reads a row must have waited for them."""
+"""Work that runs as late as it may, in the worker and beside drawing: what needs it has waited."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +18,8 @@ from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
 from watchdog import within
 
-from gs_train.engine import streaming
+from gs_train.engine import pipeline, streaming
+from gs_train.engine.beside import Beside
 from gs_train.engine.limits import Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.rows import NAMES
@@ -64,7 +68,9 @@ class Late:
         self._wait(ticket, **options)
 
 
-def _run(preset: str, batch_size: int, *, is_late: bool) -> tuple[dict[str, Tensor], Products, int]:
+def _run(
+    preset: str, batch_size: int, *, is_late: bool, residents: int | None = 0
+) -> tuple[dict[str, Tensor], Products, int]:
     config = dataclasses.replace(scripted_config("adc", batch_size), mem_limit=0.08)
     trainer = Trainer(
         config,
@@ -72,7 +78,7 @@ def _run(preset: str, batch_size: int, *, is_late: bool) -> tuple[dict[str, Tens
         renderer=ScriptedRenderer(SCRIPT),
         extent=EXTENT,
         preset=PRESETS[preset],
-        limits=Limits(residents=0),
+        limits=Limits(residents=residents),
     )
     late = Late(trainer) if is_late else None
     steps = drive(STEPS, batch_size)
@@ -90,6 +96,16 @@ def _run(preset: str, batch_size: int, *, is_late: bool) -> tuple[dict[str, Tens
     return rows, trainer.renderer.products, 0 if late is None else late.held
 
 
+def _assert_same(
+    rows: dict[str, Tensor], expected: dict[str, Tensor], drawn: Products, expected_drawn: Products
+) -> None:
+    for name in NAMES:
+        assert torch.equal(rows[name], expected[name]), name
+    assert drawn.keys() == expected_drawn.keys()
+    for key, (value, size) in expected_drawn.items():
+        assert (drawn[key][0] - value).abs() <= 1e-12 * size, f"stale rows at {key}"
+
+
 @pytest.mark.parametrize(("preset", "batch_size"), [("gs-scale", 1), ("best", 1), ("best", 4)])
 @within(120)
 def test_rows_are_read_only_after_the_updates_that_they_need(
@@ -100,8 +116,31 @@ def test_rows_are_read_only_after_the_updates_that_they_need(
     prompt, loaded, _ = _run(preset, batch_size, is_late=False)
     late, loaded_late, held = _run(preset, batch_size, is_late=True)
     assert held > 0, "updates must have been waited for"
-    for name in NAMES:
-        assert torch.equal(late[name], prompt[name]), name
-    assert loaded.keys() == loaded_late.keys()
-    for key, (value, size) in loaded.items():
-        assert (loaded_late[key][0] - value).abs() <= 1e-12 * size, f"stale rows at {key}"
+    _assert_same(late, prompt, loaded_late, loaded)
+
+
+@pytest.mark.parametrize(
+    ("preset", "batch_size", "residents"),
+    [("gs-scale", 1, 0), ("best", 1, 0), ("best", 4, 0), ("clm", 4, 0), ("best", 4, None)],
+)
+@within(120)
+def test_a_thread_beside_drawing_changes_no_number(
+    preset: str, batch_size: int, residents: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, loaded, _ = _run(preset, batch_size, is_late=False, residents=residents)
+    delay = itertools.cycle((0.0, 0.003, 0.0005))
+
+    class Delayed(Beside):
+        def __init__(self, device: torch.device) -> None:
+            super().__init__(device, has_thread=True)
+
+        def running(self, call: Callable[[], Any]) -> Any:
+            def late() -> Any:
+                time.sleep(next(delay))
+                return call()
+
+            return super().running(late)
+
+    monkeypatch.setattr(pipeline, "Beside", Delayed)
+    beside, loaded_beside, _ = _run(preset, batch_size, is_late=False, residents=residents)
+    _assert_same(beside, alone, loaded_beside, loaded)

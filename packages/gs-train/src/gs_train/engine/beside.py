@@ -18,16 +18,22 @@ class Beside:
 
     Most of preparing is waiting for the device to count; whoever waits cannot launch what the
     device could do meanwhile. Without CUDA rendering uses all cores, and nothing runs beside it.
+
+    Args:
+        device: that the calls work on.
+        has_thread: None: where the device is CUDA's; else calls are done before the block begins.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._threads = ThreadPoolExecutor(1, "gs-train") if device.type == "cuda" else None
+    def __init__(self, device: torch.device, *, has_thread: bool | None = None) -> None:
+        if has_thread is None:
+            has_thread = device.type == "cuda"
+        self._threads = ThreadPoolExecutor(1, "gs-train") if has_thread else None
         self._device = device
 
     @contextmanager
     def running(self, call: Callable[[], T]) -> Iterator[Future[T]]:
         """Call it on the thread, with the same current stream; it has returned where the block
-        ends.
+        ends. What it changes is the block's to read only after that.
 
         Raises:
             Exception: what it raised, where the block itself raised nothing.
@@ -35,9 +41,11 @@ class Beside:
         if self._threads is None:
             task: Future[T] = Future()
             task.set_result(call())
-        else:
+        elif self._device.type == "cuda":
             stream = torch.cuda.current_stream(self._device)
             task = self._threads.submit(_on_stream, stream, call)
+        else:
+            task = self._threads.submit(call)
         try:
             yield task
         finally:

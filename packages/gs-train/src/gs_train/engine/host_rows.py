@@ -52,7 +52,7 @@ class HostRows:
     are not.
 
     Row operations and reads first `rest`: they wait for the worker, end open steps and bring home
-    what is `away`. One thread at a time.
+    what is `away`. One thread at a time; `worker` may be used from others meanwhile.
 
     Args:
         rows: ``sh0`` (N, 1, 3) and ``shN`` (N, K, 3), float32, on any device; copied.

@@ -93,7 +93,8 @@ class Loads:
         """Catch up what the next batch needs first and the present one does not touch.
 
         Args:
-            lists: of the next batch; `begin` follows when the present one's updates are submitted.
+            lists: of the next batch, for which `begin` follows when the present one's updates are
+                submitted; None does nothing.
         """
         if lists is None:
             return
@@ -106,7 +107,7 @@ class Loads:
         """Start a batch: rows shall be as the last step begun leaves them.
 
         Args:
-            plan: of the batch; that of `announce`, if there was one.
+            plan: of the batch; that of `lists_of`, if they were announced.
             touched: (U,) sorted rows that the last step updates; None: not known.
             updates: of that step, all submitted.
         """

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import gs_adam
 from gs_train.engine.backend import Observe, StepSettings
+from gs_train.engine.beside import Beside
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import UNLIMITED, Limits
@@ -65,11 +66,12 @@ class Engine:
         self._preparing = Preparing(
             model, renderer, preset, limits, self._lanes, most_share=most_share, seed=seed
         )
-        self._streaming = Streaming(model, preset, self._lanes, self.stats, self.trace)
+        beside = Beside(model.device)
+        self._streaming = Streaming(model, preset, self._lanes, self.stats, self.trace, beside)
         self._path: Streaming | Residing = self._streaming
         if preset.residents and limits.residents != 0:
             self._path = self._residing = Residing(
-                model, self._lanes, limits.residents, self.stats, self.trace
+                model, self._lanes, limits.residents, self.stats, self.trace, beside
             )
         self._is_whole = True
 

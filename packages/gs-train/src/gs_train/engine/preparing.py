@@ -97,7 +97,8 @@ class Preparing:
         edited: torch.cuda.Event | None,
         late: Tensor | None,
     ) -> None:
-        """Prepare the next batch on the ``cull`` lane, where that is possible.
+        """Prepare the next batch on the ``cull`` lane, where that is possible. May run on another
+        thread than the rest, but at no time beside it.
 
         Args:
             upcoming: its views, if they are known.

@@ -91,7 +91,8 @@ class Residents:
         Args:
             ids: (U,) int32, sorted.
 
-        Synchronises with the ``cull`` lane.
+        Synchronises with the ``cull`` lane. May run on another thread while the present batch is
+        drawn: only its rows are read then, and these stay.
         """
         if not self._is_open:
             return

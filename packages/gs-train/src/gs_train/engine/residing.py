@@ -27,11 +27,12 @@ class Residing:
         most: int | None,
         stats: BatchStats,
         trace: Trace,
+        beside: Beside,
     ) -> None:
         self._lanes = lanes
         self._host = model.host
         self._residents = Residents(model.host, lanes, trace, most)
-        self._beside = Beside(model.device)
+        self._beside = beside
         self._sums = RowBuffer(model.host.width, model.device)
         self._stats = stats
         self._trace = trace

@@ -7,6 +7,7 @@ the host optimizer updates their rows beside both.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +48,7 @@ class _Ahead:
     """What was found out for the next batch while this one began.
 
     Attributes:
-        loads: its rows; None: not known, or none sleep.
+        loads: its load lists; None: not known, or no row sleeps.
         finals: of this batch, what the next one needs first in front.
         untouched: tickets of rows that this batch does not see and the next one needs.
     """
@@ -67,13 +68,14 @@ class Streaming:
         lanes: Lanes,
         stats: BatchStats,
         trace: Trace,
+        beside: Beside,
     ) -> None:
         self._model = model
         self._preset = preset
         self._lanes = lanes
         self._stats = stats
         self._trace = trace
-        self._beside = Beside(model.device)
+        self._beside = beside
         width = model.host.width
         self._values = (RowBuffer(width, model.device), RowBuffer(width, model.device))
         self._gradients = (RowBuffer(width, model.device), RowBuffer(width, model.device))
@@ -149,18 +151,18 @@ class Streaming:
             stored.append(lanes.mark("store"))
 
         load(0)
-        # No later microbatch is drawn before gradients of the first one leave, and these wait until
-        # it is known which of them the next batch needs first.
+        # Gradients leave when it is known which of them the next batch needs first. Till then
+        # only such microbatches are drawn as wait for none to have left.
         n_first = min(1 + AHEAD, len(plan))
         with self._beside.running(lambda: self._look_ahead(work, edited)) as found:
             for i in range(n_first):
                 lanes.reach(loaded[i])
                 draw(i)
         ahead = found.result()
+        for i in range(n_first):
+            store(i, ahead.finals)
         self._loads.announce(ahead.loads)
-        with self._beside.running(self._feed):
-            for i in range(n_first):
-                store(i, ahead.finals)
+        with self._submitting_untouched():
             for i in range(n_first, len(plan)):
                 draw(i)
                 store(i, ahead.finals)
@@ -199,20 +201,27 @@ class Streaming:
         """Prepare the next batch, on the ``cull`` lane: the host waits for that and not for what is
         being drawn."""
         plan, ids = _plan_of(work.batch), work.batch.seen.ids
-        batch = work.look_ahead(edited, plan[len(plan) - 1].final)
-        following = None if batch is None else batch.plan
+        following = work.look_ahead(edited, plan[len(plan) - 1].final)
+        next_plan = None if following is None else following.plan
         self._lanes.wait("cull", edited)
         with self._lanes.on("cull"):
-            loads = None if following is None else self._loads.lists_of(following, ids)
-            finals = Finals.of(plan, following)
+            loads = None if next_plan is None else self._loads.lists_of(next_plan, ids)
+            finals = Finals.of(plan, next_plan)
             with self._trace.host("find untouched", track="ahead"):
-                untouched = self._find_untouched(work, batch)
+                untouched = self._find_untouched(work, following)
         return _Ahead(loads, finals, untouched)
 
-    def _feed(self) -> None:
-        if self._untouched is not None:
+    def _submitting_untouched(self) -> AbstractContextManager[object]:
+        """Dense: beside the block the worker is given the rows that wait for nothing."""
+        untouched = self._untouched
+        if untouched is None:
+            return nullcontext()
+
+        def submit() -> None:
             with self._trace.host("submit untouched", track="ahead"):
-                self._untouched.submit()
+                untouched.submit()
+
+        return self._beside.running(submit)
 
     def _used(self, buffers: tuple[RowBuffer, RowBuffer]) -> tuple[RowBuffer, ...]:
         """Two that take turns where rows are kept from one microbatch to the next only."""

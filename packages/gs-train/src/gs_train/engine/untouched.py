@@ -45,8 +45,8 @@ class Untouched:
             step: open.
 
         Returns:
-            Tickets of those that the next batch needs, which are submitted; `submit` submits the
-            others before the step ends.
+            Tickets of those that the next batch needs, which are submitted; call `submit`
+            for the others before the step ends.
         """
         self._step = step
         untouched = torch.ones(self._host.n_rows, dtype=torch.bool, device=self._device)
