@@ -8,6 +8,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,37 @@ def test_crops_that_have_been_drawn_hold_no_rows() -> None:
     colours = weakref.ref(leaves["shN"])  # dead only when no graph holds it either
     leaves.clear()
     assert colours() is None
+
+
+class _TightOnce:
+    """A renderer whose first rasterization finds no memory; notes what is left of that pass when
+    the next one begins."""
+
+    def __init__(self) -> None:
+        self._renderer = renderer()
+        self._colours: list[weakref.ref[Tensor]] = []
+        self.is_left: bool | None = None
+
+    def project(self, *args: Any, **options: Any) -> Splats:
+        if self._colours:
+            self.is_left = self._colours[0]() is not None
+        splats = self._renderer.project(*args, **options)
+        self._colours.append(weakref.ref(splats.colors))
+        return splats
+
+    def rasterize(self, splats: Splats, rect: Any = None) -> tuple[Tensor, Tensor]:
+        if len(self._colours) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self._renderer.rasterize(splats, rect)
+
+
+def test_a_pass_that_found_no_memory_is_gone_when_it_is_tried_again() -> None:
+    view = whole_street()
+    seen = look(rows(), [view], renderer())
+    tight = _TightOnce()
+    drawing = Drawing(tight, STEP, lambda *_: None, 1)  # type: ignore[arg-type]
+    drawing.draw(seen.microbatches[0], _truth(view), seen.ids, _leaves(seen.ids))
+    assert tight.is_left is False
 
 
 def test_a_crop_without_rows_still_has_a_loss() -> None:
