@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "fault.hpp"
-#include "transfer.hpp"
+#include "transfer_cuda.hpp"
 
 namespace gs::pinned {
 namespace {
@@ -30,6 +30,11 @@ struct RowSide {
 struct RowCopy {
   RowSide from, to;
   std::int64_t n;
+};
+
+struct RowCopies {
+  RowCopy each[kMostTogether];
+  int n;
 };
 
 // A Part in 32 bits where a row allows it: which field a byte belongs to is asked for every piece.
@@ -154,16 +159,15 @@ __device__ __forceinline__ void find_accesses(const RowCopy& copy, const Walk<kU
   }
 }
 
-// Rows of `each` accesses, first all of one copy, then all of another.
+// Rows of `each` accesses, first all of one copy, then all of the next.
 template <class Vec, class Id>
 __global__ void __launch_bounds__(kMostThreads)
-    copy_rows_kernel(const __grid_constant__ RowCopy first, const __grid_constant__ RowCopy second,
-                     unsigned each, Fault* fault) {
+    copy_rows_kernel(const __grid_constant__ RowCopies copies, unsigned each, Fault* fault) {
   constexpr int kUnroll = kUnrollOf<Vec>;
   std::int64_t first_tile = blockIdx.x;
 #pragma unroll 1
-  for (int k = 0; k < 2; ++k) {
-    const RowCopy& copy = k == 0 ? first : second;
+  for (int k = 0; k < copies.n; ++k) {
+    const RowCopy& copy = copies.each[k];
     if (copy.n == 0) continue;
     for (Walk<kUnroll> walk(first_tile, copy.n, each); !walk.is_done(); walk.advance()) {
       const Vec* from[kUnroll];
@@ -177,7 +181,7 @@ __global__ void __launch_bounds__(kMostThreads)
       for (int u = 0; u < kUnroll; ++u)
         if (from[u] != nullptr) *to[u] = value[u];
     }
-    // The blocks that have least to do go on with the other copy.
+    // The blocks that have least to do go on with the next copy.
     const std::int64_t size = Walk<kUnroll>::tile_size(), tiles = (copy.n * each + size - 1) / size;
     first_tile = (blockIdx.x + gridDim.x - tiles % gridDim.x) % gridDim.x;
   }

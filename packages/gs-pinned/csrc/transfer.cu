@@ -55,29 +55,30 @@ void with_id_type(bool wide, Body&& body) {
 }
 
 template <class Vec, class Id>
-void launch_copy(const RowCopy& first, const RowCopy& second, std::int64_t row_bytes,
-                 Traffic traffic, const Launch& launch) {
+void launch_copies(const RowCopies& copies, std::int64_t row_bytes, Traffic traffic,
+                   const Launch& launch) {
   const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(Vec));
-  const Grid grid = grid_for(traffic, (first.n + second.n) * each, kUnrollOf<Vec>, sizeof(Vec),
-                             launch.max_blocks);
+  std::int64_t rows = 0;
+  for (int k = 0; k < copies.n; ++k) rows += copies.each[k].n;
+  const Grid grid = grid_for(traffic, rows * each, kUnrollOf<Vec>, sizeof(Vec), launch.max_blocks);
   copy_rows_kernel<Vec, Id><<<grid.blocks, grid.threads, 0, cuda::as_stream(launch.stream)>>>(
-      first, second, static_cast<unsigned>(each), launch.fault);
+      copies, static_cast<unsigned>(each), launch.fault);
 }
 
 template <class Id>
-void launch_copy(const RowCopy& first, const RowCopy& second, std::int64_t row_bytes, int width,
-                 Traffic traffic, const Launch& launch) {
+void launch_copies(const RowCopies& copies, std::int64_t row_bytes, int width, Traffic traffic,
+                   const Launch& launch) {
   switch (width) {
     case 16:
-      return launch_copy<uint4, Id>(first, second, row_bytes, traffic, launch);
+      return launch_copies<uint4, Id>(copies, row_bytes, traffic, launch);
     case 8:
-      return launch_copy<uint2, Id>(first, second, row_bytes, traffic, launch);
+      return launch_copies<uint2, Id>(copies, row_bytes, traffic, launch);
     case 4:
-      return launch_copy<unsigned, Id>(first, second, row_bytes, traffic, launch);
+      return launch_copies<unsigned, Id>(copies, row_bytes, traffic, launch);
     case 2:
-      return launch_copy<unsigned short, Id>(first, second, row_bytes, traffic, launch);
+      return launch_copies<unsigned short, Id>(copies, row_bytes, traffic, launch);
     default:
-      return launch_copy<unsigned char, Id>(first, second, row_bytes, traffic, launch);
+      return launch_copies<unsigned char, Id>(copies, row_bytes, traffic, launch);
   }
 }
 
@@ -180,32 +181,28 @@ void add_on_device(const Transfer& t, const Launch& launch) {
 
 void transfer_on_device(const Transfer& t, const Launch& launch) {
   if (t.n == 0 || t.n_parts == 0) return;
+  if (!t.add && t.n_parts == 1) return transfer_together_on_device({t}, launch);
   cuda::DeviceGuard guard(launch.device);
   if (t.add) return add_on_device(t, launch);
-  if (t.n_parts > 1) {
-    split_on_device(t, launch);
-  } else {
-    Width width;
-    add_widths(t, &width);
-    with_id_type(has_wide_ids(t), [&](auto id) {
-      launch_copy<decltype(id)>(as_row_copy(t), RowCopy{}, t.parts[0].bytes, width.bytes(),
-                                traffic_of(t, launch.over_link), launch);
-    });
-  }
+  split_on_device(t, launch);
   GS_CUDA_TRY(cudaGetLastError());
 }
 
-void transfer_two_on_device(const Transfer& first, const Transfer& second, const Launch& launch) {
-  if (first.n + second.n == 0) return;
-  cuda::DeviceGuard guard(launch.device);
+void transfer_together_on_device(const std::vector<Transfer>& transfers, const Launch& launch) {
+  RowCopies copies{};
   Width width;
-  add_widths(first, &width);
-  add_widths(second, &width);
-  // Rows that stay on the device are not held up by the link and need more threads.
-  const Traffic traffic = traffic_of(first, launch.over_link && second.n == 0);
-  with_id_type(has_wide_ids(first) || has_wide_ids(second), [&](auto id) {
-    launch_copy<decltype(id)>(as_row_copy(first), as_row_copy(second), first.parts[0].bytes,
-                              width.bytes(), traffic, launch);
+  bool has_rows = false, is_wide = false;
+  for (const Transfer& t : transfers) {
+    copies.each[copies.n++] = as_row_copy(t);
+    add_widths(t, &width);
+    has_rows = has_rows || t.n > 0;
+    is_wide = is_wide || has_wide_ids(t);
+  }
+  if (!has_rows) return;
+  cuda::DeviceGuard guard(launch.device);
+  with_id_type(is_wide, [&](auto id) {
+    launch_copies<decltype(id)>(copies, transfers[0].parts[0].bytes, width.bytes(),
+                                traffic_of(transfers[0], launch.over_link), launch);
   });
   GS_CUDA_TRY(cudaGetLastError());
 }

@@ -27,8 +27,11 @@ struct Launch {
 /// gs::CudaError.
 void transfer_on_device(const Transfer& transfer, const Launch& launch);
 
-/// Two copies in one launch: whole rows of each are one part. The same number of bytes a row.
-void transfer_two_on_device(const Transfer& first, const Transfer& second, const Launch& launch);
+constexpr int kMostTogether = 4;
+
+/// The same for up to kMostTogether copies in one launch. Whole rows of each are one part, of the
+/// same number of bytes.
+void transfer_together_on_device(const std::vector<Transfer>& transfers, const Launch& launch);
 
 /// Enqueues a copy of rows without ids by a copy engine, cut at the given byte offsets of `whole`
 /// (ascending), because one copy must not cross from one registered chunk to the next. Needs one

@@ -13,15 +13,22 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def scene(
-    device: str, dtype: torch.dtype, n_slots: int, n_stored: int, n_loaded: int, width: int
+    device: str,
+    dtype: torch.dtype,
+    n_slots: int,
+    n_stored: int,
+    n_loaded: int,
+    widths: tuple[int, ...] = (48, 48),
 ) -> dict[str, Any]:
-    """Two tables of 500 rows, arrays that hold rows of them, and rows that leave and come."""
+    """Tables of 500 rows, arrays that hold rows of them, and rows that leave and come."""
     random = np.random.default_rng(n_loaded)
-    tables = [Table(500, width), Table(500, width)]
+    tables = [Table(500, width) for width in widths]
     for k, table in enumerate(tables):
-        table.numpy()[:] = random.normal(size=(500, width)) + 10 * k
+        table.numpy()[:] = random.normal(size=(500, widths[k])) + 10 * k
     rows = random.permutation(500)
-    arrays = [torch.from_numpy(random.normal(size=(n_slots, width)).astype("f4")) for _ in tables]
+    arrays = [
+        torch.from_numpy(random.normal(size=(n_slots, width)).astype("f4")) for width in widths
+    ]
     return {
         "tables": tables,
         "arrays": [array.to(device) for array in arrays],
@@ -37,7 +44,7 @@ def scene(
     ("n_slots", "n_stored", "n_loaded"), [(300, 200, 200), (300, 17, 250), (300, 0, 9), (4, 0, 0)]
 )
 @pytest.mark.parametrize("piece_rows", [1, 64, 1 << 18])
-@pytest.mark.parametrize("width", [48, 5])
+@pytest.mark.parametrize("widths", [(48, 48, 48), (5, 5), (48, 5), (4,) * 6])
 def test_rows_take_each_others_place(
     device: str,
     dtype: torch.dtype,
@@ -45,9 +52,9 @@ def test_rows_take_each_others_place(
     n_stored: int,
     n_loaded: int,
     piece_rows: int,
-    width: int,
+    widths: tuple[int, ...],
 ) -> None:
-    made = scene(device, dtype, n_slots, n_stored, n_loaded, width)
+    made = scene(device, dtype, n_slots, n_stored, n_loaded, widths)
     tables, arrays = made["tables"], made["arrays"]
     stored, loaded, slots = (made[k].cpu().long() for k in ("stored", "loaded", "slots"))
     expected = []
@@ -70,7 +77,7 @@ def test_rows_come_to_slots_only_after_what_was_there_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GS_CHECK_INDEX", "0")
-    made = scene("cuda", torch.int32, 300, 200, 200, 48)
+    made = scene("cuda", torch.int32, 300, 200, 200)
     arrays = [array.clone() for array in made["arrays"]]
     slots = made["slots"].long()
     out, into, latch = torch.cuda.Stream(), torch.cuda.Stream(), Signal()
@@ -87,7 +94,7 @@ def test_rows_come_to_slots_only_after_what_was_there_has_left(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_tables_of_unequal_length_are_refused(device: str) -> None:
-    made = scene(device, torch.int32, 20, 9, 9, 48)
+    made = scene(device, torch.int32, 20, 9, 9)
     made["tables"][1] = Table(400, 48)
     with pytest.raises(
         ValueError, match=r"tables must have equal numbers of rows, got \[500, 400\]"
@@ -127,7 +134,7 @@ def test_what_does_not_fit_is_refused_before_anything_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GS_CHECK_INDEX", "1")
-    made = scene(device, torch.int32, 20, 9, 9, 48)
+    made = scene(device, torch.int32, 20, 9, 9)
     before = [array.clone() for array in made["arrays"]]
     for name, value in change.items():
         if isinstance(value, slice):

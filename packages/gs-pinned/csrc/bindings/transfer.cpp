@@ -304,9 +304,11 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   load_kernels(device);
   check_for_device(loads.transfer, device, options);
   check_for_device(keeps.transfer, device, options);
-  transfer_two_on_device(
-      loads.transfer, keeps.transfer,
-      Launch{device, options.stream, options.max_blocks, fault_record(device), rows.device < 0});
+  // Rows that stay on the device are not held up by the link and need more threads.
+  const bool over_link = rows.device < 0 && keeps.transfer.n == 0;
+  transfer_together_on_device(
+      {loads.transfer, keeps.transfer},
+      Launch{device, options.stream, options.max_blocks, fault_record(device), over_link});
   if (rows.memory) rows.memory->in_flight().record(device, options.stream);
 #else
   run_on_device(loads.transfer, rows, device, options);
@@ -339,6 +341,31 @@ struct Exchange {
   Rows rows;
   Prepared load, store;
 };
+
+#if defined(GS_WITH_CUDA)
+
+// Whether one launch can move rows of all the tables.
+bool go_together(const std::vector<Exchange>& parts) {
+  const auto fits = [&](const Exchange& part) {
+    return part.rows.memory && part.rows.memory->is_device_visible() &&
+           part.rows.row_bytes == parts[0].rows.row_bytes;
+  };
+  return parts.size() <= kMostTogether && std::all_of(parts.begin(), parts.end(), fits);
+}
+
+// Rows [first, first + count) of one way of an exchange, of all tables.
+void move_piece(const std::vector<Exchange>& parts, Prepared Exchange::* way, std::int64_t first,
+                std::int64_t count, bool together, int device, const Options& options) {
+  std::vector<Transfer> pieces;
+  for (const Exchange& part : parts) pieces.push_back((part.*way).transfer.piece(first, count));
+  if (together)
+    return transfer_together_on_device(
+        pieces, Launch{device, options.stream, options.max_blocks, fault_record(device), true});
+  for (std::size_t k = 0; k < parts.size(); ++k)
+    run_on_device(pieces[k], parts[k].rows, device, options);
+}
+
+#endif
 
 void exchange_rows(const py::list& tables, const py::list& arrays, const py::object& stored,
                    std::int64_t n_stored, const py::object& loaded, std::int64_t n_loaded,
@@ -392,19 +419,34 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
   Options store = storing, load = loading;
   store.checked = load.checked = false;
   const cuda::DeviceGuard guard(device);
+  raise_faults();
+  load_kernels(device);
+  const bool together = go_together(parts);
   const Passed left;
-  for (std::int64_t first = 0; first < n_loaded; first += piece) {
-    const std::int64_t last = std::min(first + piece, n_loaded);
-    const std::int64_t leaves = std::max<std::int64_t>(first - n_free, 0);
-    const std::int64_t leaving = std::max<std::int64_t>(last - n_free, 0) - leaves;
-    if (leaving > 0) {
-      for (const Exchange& part : parts)
-        run_on_device(part.store.transfer.piece(leaves, leaving), part.rows, device, store);
-      left.hand_over(store.stream, load.stream);
+  const auto enqueue = [&] {
+    for (std::int64_t first = 0; first < n_loaded; first += piece) {
+      const std::int64_t last = std::min(first + piece, n_loaded);
+      const std::int64_t leaves = std::max<std::int64_t>(first - n_free, 0);
+      const std::int64_t leaving = std::max<std::int64_t>(last - n_free, 0) - leaves;
+      if (leaving > 0) {
+        move_piece(parts, &Exchange::store, leaves, leaving, together, device, store);
+        left.hand_over(store.stream, load.stream);
+      }
+      move_piece(parts, &Exchange::load, first, last - first, together, device, load);
     }
+  };
+  const auto note_use = [&] {
     for (const Exchange& part : parts)
-      run_on_device(part.load.transfer.piece(first, last - first), part.rows, device, load);
+      for (const std::uintptr_t stream : {store.stream, load.stream})
+        if (part.rows.memory) part.rows.memory->in_flight().record(device, stream);
+  };
+  try {
+    enqueue();
+  } catch (...) {
+    note_use();  // earlier pieces are on their way
+    throw;
   }
+  note_use();
 #else
   for (const Exchange& part : parts) run_on_device(part.load.transfer, part.rows, device, loading);
   (void)storing;
