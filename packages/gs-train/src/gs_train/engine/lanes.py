@@ -54,15 +54,6 @@ class Lanes:
         if stream is not None and event is not None:
             stream.wait_event(event)
 
-    def reach(self, event: torch.cuda.Event | None) -> None:
-        """Return when an event has passed.
-
-        Before gsplat is called for what comes after it: that waits for the device with Python's
-        lock held, and no other thread could go on meanwhile.
-        """
-        if event is not None:
-            event.synchronize()
-
     def share(self, name: Name, *tensors: Tensor) -> None:
         """Tensors made on another stream are used on this one: their memory becomes others' only
         after that."""

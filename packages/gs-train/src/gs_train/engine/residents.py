@@ -15,10 +15,10 @@ from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
 
-_PIECES = 6
-_LEAST_PIECE, _LARGEST_PIECE = 1 << 15, 1 << 18
+_PIECES = 16
+_LEAST_PIECE, _LARGEST_PIECE = 1 << 14, 1 << 17
 """Rows that leave, and those that take their slots, move in pieces, so that both directions of the
-link are in use at once; few, because each costs six launches."""
+link are in use at once: all but for the first that leaves and the last that comes."""
 
 _STORE_BLOCKS_BESIDE = 2
 """Multiprocessors that write rows to host memory beside the renderer. Three already fill an H200's
@@ -46,7 +46,6 @@ class Residents:
         most: rows that are here at once; None for as many as two batches in a row want.
 
     Attributes:
-        arrived: behind the rows brought last, early or not; None: none, or no streams.
         loaded, stored: rows that have come and gone.
     """
 
@@ -65,7 +64,7 @@ class Residents:
         self._wish = 0  # slots that two batches in a row have wanted
         self._early: Tensor | None = None  # rows that are here, or on their way, for the next batch
         self._begun: torch.cuda.Event | None = None  # the batch, the updates before it done
-        self.arrived: torch.cuda.Event | None = None
+        self._arrived: torch.cuda.Event | None = None  # behind the rows brought last
         self.loaded = self.stored = 0
         host.away = self
 
@@ -118,7 +117,7 @@ class Residents:
         if ids is not self._early:
             # Rows that came for views which do not follow may leave before anybody has waited for
             # them; all others leave after a batch that has.
-            self._lanes.wait("store", self.arrived)
+            self._lanes.wait("store", self._arrived)
             self._lanes.wait("cull", self._lanes.mark("compute"))
             with self._lanes.on("cull"):
                 # Rows that were brought early for other views are not in the way.
@@ -136,7 +135,7 @@ class Residents:
         """
         # What leaves for the next batch need not wait until this one has arrived.
         self._begun = self._lanes.mark("compute")
-        self._lanes.wait("compute", self.arrived)
+        self._lanes.wait("compute", self._arrived)
         slept: int | Tensor = 0
         if self._last_step is not None:
             slept = (self._last_step.index_select(0, ids) < step - 1).sum()
@@ -159,7 +158,7 @@ class Residents:
         if not self._is_newer:
             return
         self._lanes.wait("cull", self._lanes.mark("compute"))
-        self._lanes.wait("cull", self.arrived)
+        self._lanes.wait("cull", self._arrived)
         with self._lanes.on("cull"):
             ids = torch.nonzero(self._slot_of >= 0).squeeze(1).int()
             slots = self._slot_of.index_select(0, ids)
@@ -195,7 +194,7 @@ class Residents:
             self._host.rest()
         if wanted > before:
             n_slots = min(math.ceil(wanted * HEADROOM), most)
-            self._lanes.wait("compute", self.arrived)
+            self._lanes.wait("compute", self._arrived)
             for k in range(len(self._rows)):
                 self._grow(k, n_slots, before)
             if before and self._host.device.type == "cuda":
@@ -292,7 +291,7 @@ class Residents:
                 piece_rows=min(max(-(-len(new) // _PIECES), _LEAST_PIECE), _LARGEST_PIECE),
                 store_blocks=store_blocks,
             )
-        self.arrived = self._lanes.mark("load")
+        self._arrived = self._lanes.mark("load")
         self.loaded += len(new)
         self.stored += len(old)
 

@@ -50,9 +50,7 @@ class Residing:
         with self._trace.on("compute", "wake"):
             slept = residents.wake(slots, seen.ids, work.step)
         sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
-        arrived = residents.arrived  # before rows of the next batch are brought
         with self._beside.running(lambda: self._look_ahead(work, edited)):
-            self._lanes.reach(arrived)
             for i in range(len(seen.microbatches)):
                 with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                     self._draw(i, work, sums)

@@ -156,7 +156,6 @@ class Streaming:
         n_first = min(1 + AHEAD, len(plan))
         with self._beside.running(lambda: self._look_ahead(work, edited)) as found:
             for i in range(n_first):
-                lanes.reach(loaded[i])
                 draw(i)
         ahead = found.result()
         for i in range(n_first):

@@ -27,7 +27,8 @@ class GsplatRenderer:
         device: the CUDA device of rows and views.
         absgrad: fill ``Splats.absgrad`` in the backward pass.
 
-    Cost: one synchronisation per :meth:`rasterize`, to size the list of tile intersections.
+    Cost: one synchronisation per :meth:`project`, with the work enqueued before it, and one per
+        :meth:`rasterize`, to size the list of tile intersections.
     """
 
     name = "gsplat"
@@ -47,6 +48,7 @@ class GsplatRenderer:
         """See :class:`gs_train.renderers.protocol.Renderer`."""
         from gsplat import fully_fused_projection, spherical_harmonics
 
+        before = torch.cuda.current_stream(self.device).record_event()
         opacities = torch.sigmoid(rows["opacities"])
         radii, means2d, depths, conics, compensations = fully_fused_projection(
             rows["means"],
@@ -70,6 +72,9 @@ class GsplatRenderer:
         colors = spherical_harmonics(
             sh_degree, rows["means"] - centre, harmonics(rows["sh0"], rows["shN"])
         )
+        # gsplat waits for its count of intersections with Python's lock held. Other threads, which
+        # prepare the next batch, shall have it while the device does what came before this view.
+        before.synchronize()
         # squeeze rather than [0]: the gradient of an index is a copy into zeros.
         return Splats(
             means2d=means2d.squeeze(0),
