@@ -16,6 +16,7 @@ import gc
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,15 +184,16 @@ def measure(
     backend = make()
     options = settings(scene, batch)
     source = batches(scene, batch)
-    following = next(source)
+    following = deque(next(source) for _ in range(2))
 
     def step() -> None:
-        nonlocal following
-        now, following = following, next(source)
+        now = following.popleft()
+        following.append(next(source))
         photos = [scene.photos[i].to(device, non_blocking=True) for i in now]
         backend.step(
             [(scene.views[i], photo) for i, photo in zip(now, photos)], options,
-            lambda ids, splats: None, upcoming=[scene.views[i] for i in following],
+            lambda ids, splats: None,
+            upcoming=[[scene.views[i] for i in after] for after in following],
         )  # fmt: skip
 
     def settle() -> None:

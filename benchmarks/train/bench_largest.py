@@ -17,6 +17,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -97,18 +98,20 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     rows.clear()
     options = bench_engine.settings(scene, batch)
     source = bench_engine.batches(scene, batch)
-    following = next(source)
+    following = deque(next(source) for _ in range(2))
     losses: list[torch.Tensor] = []
     torch.cuda.reset_peak_memory_stats()
     for step in range(steps):
         if step == steps // 4:
             torch.cuda.synchronize()
             timed = time.perf_counter()
-        now, following = following, next(source)
+        now = following.popleft()
+        following.append(next(source))
         photos = [scene.photos[i].to(renderer.device, non_blocking=True) for i in now]
         loss = backend.step(
             [(scene.views[i], photo) for i, photo in zip(now, photos)], options,
-            lambda ids, splats: None, upcoming=[scene.views[i] for i in following],
+            lambda ids, splats: None,
+            upcoming=[[scene.views[i] for i in after] for after in following],
         )  # fmt: skip
         losses.append(loss)
     torch.cuda.synchronize()

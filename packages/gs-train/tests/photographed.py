@@ -122,6 +122,6 @@ def train(trainer: Trainer, batches: Sequence[Sequence[int]], *, hints: bool = T
     """The remaining of these steps."""
     while trainer.step < len(batches):
         step = trainer.step
-        upcoming = batches[step + 1] if hints and step + 1 < len(batches) else ()
+        upcoming = batches[step + 1 : step + 3] if hints else ()
         batch = [(views()[i], photographs()[i]) for i in batches[step]]
-        trainer.train_step(batch, [views()[i] for i in upcoming])
+        trainer.train_step(batch, [[views()[i] for i in following] for following in upcoming])

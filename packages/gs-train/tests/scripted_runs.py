@@ -186,8 +186,8 @@ def run(
     trainer.model.permute = noted  # type: ignore[method-assign]
     for step, batch in enumerate(steps):
         renderer.step = step
-        upcoming = hints[step] if step < len(hints) else ()
-        trainer.train_step([(views()[i], BLANK) for i in batch], [views()[i] for i in upcoming])
+        upcoming = [[views()[i] for i in hint] for hint in hints[step : step + 2]]
+        trainer.train_step([(views()[i], BLANK) for i in batch], upcoming)
         counts.append(trainer.model.n_rows)
     trainer.backend.finish()
     if seen is not None:

@@ -56,7 +56,7 @@ def _renderer(trainer: Trainer) -> ScriptedRenderer:
 
 def _step(trainer: Trainer, views: list[View], upcoming: list[View] | None = None) -> Tensor:
     _renderer(trainer).step = trainer.step
-    return trainer.train_step([(view, BLANK) for view in views], upcoming or views).loss
+    return trainer.train_step([(view, BLANK) for view in views], [upcoming or views]).loss
 
 
 def _steps(trainer: Trainer, batches: list[list[View]]) -> None:

@@ -87,8 +87,8 @@ def _run(
     for step, batch in enumerate(steps):
         assert isinstance(trainer.renderer, ScriptedRenderer)
         trainer.renderer.step = step
-        upcoming = steps[step + 1] if step + 1 < STEPS else []
-        trainer.train_step([(VIEWS[i], BLANK) for i in batch], [VIEWS[i] for i in upcoming])
+        upcoming = [[VIEWS[i] for i in following] for following in steps[step + 1 : step + 3]]
+        trainer.train_step([(VIEWS[i], BLANK) for i in batch], upcoming)
     trainer.backend.finish()
     rows = {name: trainer.model.read(name).clone() for name in NAMES}
     trainer.model.close()  # type: ignore[attr-defined]

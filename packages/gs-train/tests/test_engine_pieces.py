@@ -347,6 +347,19 @@ def test_rows_seen_after_the_worst_step_were_kept_before_it() -> None:
     assert _missed_after_one_step(0.0) > 0, "the bound must be what keeps them"
 
 
+def test_moves_of_several_steps_add_up() -> None:
+    betas = (0.9, 0.999)
+    one, other, both = (
+        largest_move(RATES, betas, 5), largest_move(RATES, betas, 6),
+        largest_move(RATES, betas, 5, 2),
+    )  # fmt: skip
+    assert one is not None
+    assert other is not None
+    assert both is not None
+    for name in dataclasses.asdict(both):
+        assert getattr(both, name) == pytest.approx(getattr(one, name) + getattr(other, name))
+
+
 def test_moves_grow_with_the_rates_and_shrink_with_the_steps() -> None:
     first, later = (largest_move(RATES, (0.9, 0.999), step) for step in (1, 1000))
     assert first is not None

@@ -66,13 +66,19 @@ def _train(trainer: Trainer, stop: int, *, hints: str = "right") -> None:
         step = trainer.step
         assert isinstance(trainer.renderer, ScriptedRenderer)
         trainer.renderer.step = step
-        upcoming = steps[step + 1] if step + 1 < STEPS else []
+        upcoming = steps[step + 1 : step + 3]
         if hints == "none":
             upcoming = []
-        elif hints == "wrong":
-            others = [(i + 7) % len(VIEWS) for i in upcoming]
-            upcoming = [others, upcoming[::-1], upcoming[:1], [*upcoming, 3, 3], []][step % 5]
-        trainer.train_step([(VIEWS[i], BLANK) for i in steps[step]], [VIEWS[i] for i in upcoming])
+        elif hints == "wrong" and upcoming:
+            first = upcoming[0]
+            others = [(i + 7) % len(VIEWS) for i in first]
+            wrong = [others, first[::-1], first[:1], [*first, 3, 3], []][step % 5]
+            # The next batch, the one after it, or both.
+            upcoming = [[wrong, first], [first, wrong], [wrong]][step % 3]
+        trainer.train_step(
+            [(VIEWS[i], BLANK) for i in steps[step]],
+            [[VIEWS[i] for i in following] for following in upcoming],
+        )
 
 
 def _close(trainer: Trainer) -> None:

@@ -101,7 +101,7 @@ def test_clm_begins_a_batch_before_all_rows_have_had_the_last_step(batch_size):
         now, following = (views[k : k + batch_size] for k in (first, first + batch_size))
         backend.step(
             [(view, photo) for view in now], settings, lambda ids, splats: None,
-            upcoming=following if known else (),
+            upcoming=(following,) if known else (),
         )  # fmt: skip
 
     for k in range(4):

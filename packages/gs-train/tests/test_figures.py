@@ -104,9 +104,9 @@ def _caught_up(limits: Limits) -> list[int]:
     truth = torch.zeros(64, 96, 3, dtype=torch.uint8)
     batches = [[views[i] for i in pair] for pair in ((0, 2), (2, 4), (4, 0), (2, 6))]
     counts = []
-    for batch, upcoming in zip(batches, [*batches[1:], []]):
+    for step, batch in enumerate(batches):
         of = [(view, truth) for view in batch]
-        engine.step(of, settings, lambda *_: None, upcoming=upcoming)
+        engine.step(of, settings, lambda *_: None, upcoming=batches[step + 1 :])
         counts.append(int(engine.stats.caught_up))
     return [after - before for before, after in zip([0, *counts], counts)]
 

@@ -3,7 +3,6 @@
 
 import dataclasses
 import gc
-import itertools
 import json
 import math
 import time
@@ -120,7 +119,7 @@ def test_training_takes_the_memory_that_is_counted(residents: int | None) -> Non
     truth = torch.full((1080, 1920, 3), 99, dtype=torch.uint8, device="cuda")
     settings = StepSettings(3, dict.fromkeys(NAMES, 1e-5), (0.9, 0.999), 1e-15, 0.2)
     sampler = ViewSampler(len(views), batch_size, seed=0)
-    batches = [[views[k] for k in sampler.batch(step)] for step in range(n_batches + 1)]
+    batches = [[views[k] for k in sampler.batch(step)] for step in range(n_batches + 2)]
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     model = OffloadedGaussians(
@@ -128,7 +127,7 @@ def test_training_takes_the_memory_that_is_counted(residents: int | None) -> Non
     )
     engine = Engine(model, renderer, best, limits=limits)
     torch.cuda.reset_peak_memory_stats()
-    for batch, upcoming in itertools.pairwise(batches):
+    for batch, *upcoming in zip(batches, batches[1:], batches[2:]):
         engine.step([(v, truth) for v in batch], settings, lambda *_: None, upcoming=upcoming)
     engine.finish()
     torch.cuda.synchronize()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import time
@@ -31,6 +32,9 @@ from gs_train.trainer import Trainer
 
 _LOG_EVERY = 20
 
+_ANNOUNCED = 2
+"""Batches that the backend knows ahead of need."""
+
 
 def train(
     trainer: Trainer,
@@ -57,8 +61,9 @@ def train(
         torch.cuda.reset_peak_memory_stats(device)
     first_step = trainer.step
     # Two of the same: one is consumed by the feed, ahead of need and in its own threads.
-    fed, upcoming = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
-    next(upcoming)
+    fed, known = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
+    next(known)
+    upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
     saver = _Saver(trainer, scene, folder, before, placing)
     try:
         with (
@@ -75,8 +80,11 @@ def train(
                     batch = [feed.next() for _ in range(config.batch_size)]
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
-                    [scene.views[i] for i in next(upcoming, ())],
+                    [[scene.views[i] for i in following] for following in upcoming],
                 )
+                if upcoming:
+                    upcoming.popleft()
+                upcoming.extend(itertools.islice(known, 1))
                 n_rows = trainer.model.n_rows
                 saver.pace.step(n_rows)
                 is_last = trainer.step == config.steps

@@ -134,13 +134,14 @@ class Trainer:
         return self.step * self.config.batch_size
 
     def train_step(
-        self, batch: Sequence[tuple[View, Tensor]], upcoming: Sequence[View] = ()
+        self, batch: Sequence[tuple[View, Tensor]], upcoming: Sequence[Sequence[View]] = ()
     ) -> StepResult:
         """One optimizer update from the mean loss of ``batch``.
 
         Args:
             batch: views on the renderer's device with their photographs, (H, W, 3) uint8 there.
-            upcoming: views of the next batch, as far as known: a hint that changes no result.
+            upcoming: views of the batches that follow, as far as known; two of them are enough. A
+                hint that changes no result.
         """
         images_before = self.images_seen
         images_after = images_before + len(batch)

@@ -81,7 +81,7 @@ class Backend(Protocol):
         settings: StepSettings,
         observe: Observe,
         *,
-        upcoming: Sequence[View] = (),
+        upcoming: Sequence[Sequence[View]] = (),
     ) -> Tensor:
         """One optimizer update from the mean loss of a batch.
 
@@ -89,7 +89,8 @@ class Backend(Protocol):
             batch: views on the model's device with their photographs, (H, W, 3) uint8 there.
             settings: rates and weights of this step.
             observe: told about each view.
-            upcoming: views of the next batch, as far as known: a hint that changes no result.
+            upcoming: views of the batches that follow, as far as known; two of them are enough. A
+                hint that changes no result.
 
         Returns:
             () the loss, on the device: reading it synchronises.

@@ -188,7 +188,7 @@ def _culling_bytes(preset: Preset, work: Workload) -> int:
         bits += work.n_rows + max(work.n_rows, 8 * _ceil(work.most.union))
     if preset.placement != "split":
         return bits + (4 + 4 + 8) * _ceil(work.most.largest)  # one view; ids of torch are int64
-    batches = 2 if preset.early_cull else 1
+    batches = 1 + preset.early_cull + (preset.early_cull and preset.residents)
     words = 4 * _ceil(work.batch_size / 32)
     return bits + batches * (4 + words) * _ceil(work.most.union)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far one optimizer step can move a row, so that the next batch can be culled before it."""
+"""How far optimizer steps can move a row, so that batches can be culled before them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import gs_cull
 
 
 def largest_move(
-    rates: Mapping[str, float], betas: tuple[float, float], step: int
+    rates: Mapping[str, float], betas: tuple[float, float], step: int, n_steps: int = 1
 ) -> gs_cull.Inflate | None:
-    """Bounds on what Adam's step ``step`` can add to one component.
+    """Bounds on what ``n_steps`` of Adam, the first of them ``step``, can add to one component.
 
     Adam moves by lr m^ / sqrt(v^) at most. By Cauchy and Schwarz
     |m| <= sqrt(sum over k of (1 - b1)^2 b1^(2 k) / ((1 - b2) b2^k)) sqrt(v), a geometric series:
 
         |step| <= lr (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) sqrt(1 - b2^t) / (1 - b1^t)
 
-    which is 7.3 lr for the usual betas and large t. It holds whatever a row's history, epsilon and
-    forgotten moments included.
+    which is 7.3 lr for the usual betas and large t, and several steps add up. It holds whatever a
+    row's history, epsilon and forgotten moments included, for rates up to those given.
 
     Returns:
         None where there is no bound: b1^2 >= b2.
@@ -28,7 +28,7 @@ def largest_move(
     b1, b2 = betas
     if b1 * b1 >= b2:
         return None
-    correction = math.sqrt(1.0 - b2**step) / (1.0 - b1**step)
+    correction = sum(math.sqrt(1.0 - b2**t) / (1.0 - b1**t) for t in range(step, step + n_steps))
     reach = (1.0 - b1) / math.sqrt((1.0 - b2) * (1.0 - b1 * b1 / b2)) * correction
     # Rounding of the step itself and of the value it is added to.
     reach *= 1.0 + 1e-5

@@ -43,7 +43,7 @@ class InDevice:
         settings: StepSettings,
         observe: Observe,
         *,
-        upcoming: Sequence[View] = (),
+        upcoming: Sequence[Sequence[View]] = (),
     ) -> Tensor:
         """See `Backend.step`."""
         model = self.model

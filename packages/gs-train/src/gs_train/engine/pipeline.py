@@ -86,13 +86,13 @@ class Engine:
         settings: StepSettings,
         observe: Observe,
         *,
-        upcoming: Sequence[View] = (),
+        upcoming: Sequence[Sequence[View]] = (),
     ) -> Tensor:
         """See `Backend.step`."""
         self._check_whole()
         self._set_options(settings)
         with self.trace.host("prepare"):
-            ready = self._preparing.batch([view for view, _ in batch])
+            ready = self._preparing.batch([view for view, _ in batch], settings)
             path = self._path_of(ready)
             path.open(ready)
         self._is_whole = False
@@ -111,7 +111,11 @@ class Engine:
                 self._preparing.look_ahead(upcoming, settings, edited, late)
             return self._preparing.next
 
-        path.run(Work(ready, step, self.model.params, sums, draw, look_ahead))
+        def look_further(edited: torch.cuda.Event | None) -> None:
+            with self.trace.host("plan the one after", track="ahead"):
+                self._preparing.look_further(upcoming, settings, edited)
+
+        path.run(Work(ready, step, self.model.params, sums, draw, look_ahead, look_further))
         with self.trace.host("update geometry"), self.trace.on("compute", "update geometry"):
             self._preparing.wait_to_edit()
             self._update_geometry(sums, settings)

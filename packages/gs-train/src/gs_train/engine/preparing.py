@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch sees, in which order and what moves: found while the batch before renders."""
+"""What a batch sees, in which order and what moves: found while the batches before it render."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from gs_train.engine.early import largest_move
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import Limits
 from gs_train.engine.microbatches import Seen, least_shared, look
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import GEOMETRY, OffloadedGaussians
 from gs_train.engine.presets import Preset
 from gs_train.renderers import Renderer, View
 
 AHEAD = 1
 """Microbatches that loads run ahead of rendering."""
+
+_FURTHER = "further."
+"""Begins the names of tensors of the batch after the next one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +56,27 @@ class Batch:
                 yield from (part.values for part in lists.values())
 
 
+@dataclass(frozen=True, eq=False)
+class _Early:
+    """A batch that was prepared before the geometry is what it will find.
+
+    Attributes:
+        rates: the most that the steps between may take. Betas stay the same while rows sleep.
+    """
+
+    batch: Batch
+    rates: Mapping[str, float]
+
+    def allows(self, settings: StepSettings) -> bool:
+        """Whether a step between moves no row further than was thought."""
+        return all(settings.rates[name] <= self.rates[name] for name in GEOMETRY)
+
+
 class Preparing:
-    """Prepares batches, early where there is a bound on what the step between can move.
+    """Prepares batches, early where there is a bound on what the steps between can move.
+
+    The next one always; the one after it too where rows of a batch may come before the one before
+    it begins.
 
     Args:
         model, renderer, preset, limits, most_share, seed: as `Engine`'s.
@@ -79,45 +101,92 @@ class Preparing:
         self._lanes = lanes
         self._most_share = most_share
         self._seed = seed
-        self._expected: dict[str, Tensor] = {}
+        self._early: list[_Early] = []  # the next batch and the one after it, as far as known
+        self._expected: list[dict[str, Tensor]] = []  # the same of a checkpoint
         self._culled: torch.cuda.Event | None = None
-        self.next: Batch | None = None
 
-    def batch(self, views: Sequence[View]) -> Batch:
-        """The batch as it was prepared early, when that still holds, or prepared now."""
-        early, self.next = self.next, None
-        if early is not None and early.names == _names(views) and self._holds(early):
-            return early
-        return self._resumed(views) or self._prepare(views, None, None)
+    @property
+    def next(self) -> Batch | None:
+        """The next batch, where it was prepared early."""
+        return self._early[0].batch if self._early else None
+
+    def batch(self, views: Sequence[View], settings: StepSettings) -> Batch:
+        """The batch as it was prepared early, when that still holds, or prepared now.
+
+        Args:
+            settings: of its step.
+        """
+        known, self._early = self._early, []
+        if known and known[0].batch.names == _names(views) and self._holds(known[0]):
+            if all(early.allows(settings) for early in known[1:]):
+                self._early = known[1:]
+            return known[0].batch
+        expected, self._expected = self._expected, []
+        resumed = self._resumed(views, expected[0]) if expected else None
+        if resumed is None:
+            return self._prepare(views, None, None)
+        self._expected = expected[1:]
+        return resumed
 
     def look_ahead(
         self,
-        upcoming: Sequence[View],
+        upcoming: Sequence[Sequence[View]],
         settings: StepSettings,
         edited: torch.cuda.Event | None,
         late: Tensor | None,
     ) -> None:
-        """Prepare the next batch on the ``cull`` lane, where that is possible. May run on another
-        thread than the rest, but at no time beside it.
+        """Prepare the next batch on the ``cull`` lane, where that is possible and has not been
+        done. May run on another thread than the rest, but at no time beside it.
 
         Args:
-            upcoming: its views, if they are known.
+            upcoming: views of the batches that follow, as far as they are known.
             settings: of the step that comes before it.
             edited: behind the last change of the geometry.
             late: (R,) sorted rows that the batch before updates last: it begins with a view that
                 waits for few of them.
         """
+        self._look(0, upcoming, settings, edited, late)
+
+    def look_further(
+        self,
+        upcoming: Sequence[Sequence[View]],
+        settings: StepSettings,
+        edited: torch.cuda.Event | None,
+    ) -> None:
+        """The same for the batch after the next one, where rows come early."""
+        if self._preset.residents and self._early:
+            self._look(1, upcoming, settings, edited, None)
+
+    def _look(
+        self,
+        k: int,
+        upcoming: Sequence[Sequence[View]],
+        settings: StepSettings,
+        edited: torch.cuda.Event | None,
+        late: Tensor | None,
+    ) -> None:
+        """Prepare batch k of those that follow."""
+        views = upcoming[k] if k < len(upcoming) else ()
+        if k < len(self._early) and (not views or self._early[k].batch.names == _names(views)):
+            return
+        del self._early[k:]
+        expected, self._expected = self._expected, []
         is_sparse = self._model.host.adam.semantics == "sparse"
-        if not upcoming or not self._preset.early_cull or is_sparse:
+        if not views or not self._preset.early_cull or is_sparse:
             return
         step = self._model.host.adam.step_count
-        inflate = largest_move(settings.rates, settings.betas, step)
+        inflate = largest_move(settings.rates, settings.betas, step, k + 1)
         if inflate is None:
             return
         self._lanes.wait("cull", edited)
         with self._lanes.on("cull"):
-            self.next = self._prepare(upcoming, inflate, late)
-        self._lanes.share("compute", *self.next.tensors())
+            batch = None
+            if expected and _as_expected(expected[0], settings):
+                batch = self._resumed(views, expected[0])
+            if batch is None:
+                batch = self._prepare(views, inflate, late)
+        self._early.append(_Early(batch, settings.rates))
+        self._lanes.share("compute", *batch.tensors())
         self._culled = self._lanes.mark("cull")
 
     def wait_to_edit(self) -> None:
@@ -126,21 +195,35 @@ class Preparing:
         self._culled = None
 
     def ahead(self) -> dict[str, Tensor]:
-        """What a checkpoint needs of the next batch."""
-        early = self.next
-        return {} if early is None or not self._holds(early) else pack(early.seen, early.order)
+        """What a checkpoint needs of the batches that are known."""
+        if not self._early or not self._holds(self._early[0]):
+            return {}
+        tensors = pack(self._early[0].batch.seen, self._early[0].batch.order)
+        for early in self._early[1:]:
+            further = pack(early.batch.seen, early.batch.order)
+            rates = [early.rates[name] for name in GEOMETRY]
+            further["rates"] = torch.tensor(rates, dtype=torch.float64)
+            tensors |= {_FURTHER + name: tensor for name, tensor in further.items()}
+        return tensors
 
     def expect(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what :meth:`ahead` gave."""
-        self._expected = dict(tensors)
+        first, further = (
+            {
+                name.removeprefix(_FURTHER): tensor
+                for name, tensor in tensors.items()
+                if name.startswith(_FURTHER) == is_further
+            }
+            for is_further in (False, True)
+        )
+        self._expected = [batch for batch in (first, further) if batch]
 
-    def _holds(self, early: Batch) -> bool:
-        return early.edits == self._model.edits
+    def _holds(self, early: _Early) -> bool:
+        return early.batch.edits == self._model.edits
 
-    def _resumed(self, views: Sequence[View]) -> Batch | None:
+    def _resumed(self, views: Sequence[View], expected: Mapping[str, Tensor]) -> Batch | None:
         """The batch that a checkpoint had prepared."""
-        expected, self._expected = self._expected, {}
-        found = unpack(expected, views, self._model.device) if expected else None
+        found = unpack(expected, views, self._model.device)
         return None if found is None else self._planned(views, *found)
 
     def _prepare(
@@ -178,6 +261,13 @@ class Preparing:
         """Whether the rows are updated on the device."""
         most = self._limits.residents
         return self._preset.residents and (most is None or 0 < most >= len(seen.ids))
+
+
+def _as_expected(tensors: Mapping[str, Tensor], settings: StepSettings) -> bool:
+    """See `_Early.allows`, of a batch in a checkpoint."""
+    return all(
+        settings.rates[name] <= rate for name, rate in zip(GEOMETRY, tensors["rates"].tolist())
+    )
 
 
 def _names(views: Sequence[View]) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class Residents:
         self._home = 0  # the last whose updates are in the tables
         self._wish = 0  # slots that two batches in a row have wanted
         self._early: Tensor | None = None  # rows that are here, or on their way, for the next batch
-        self._begun: torch.cuda.Event | None = None  # the batch, the updates before it done
+        self._updated: torch.cuda.Event | None = None  # behind the last updates
         self._arrived: torch.cuda.Event | None = None  # behind the rows brought last
         self.loaded = self.stored = 0
         host.away = self
@@ -96,7 +96,7 @@ class Residents:
         if not self._is_open:
             return
         # Rows that leave were updated by the batch before this one at the latest.
-        self._lanes.wait("cull", self._begun)
+        self._lanes.wait("cull", self._updated)
         batch, blocks = self._batch + 1, _STORE_BLOCKS_BESIDE
         if self._bring(ids, batch, busy_from=self._batch, store_blocks=blocks):
             self._early = ids
@@ -133,8 +133,6 @@ class Residents:
         Returns:
             How many of them slept, () int64 on the device; 0 where none ever does.
         """
-        # What leaves for the next batch need not wait until this one has arrived.
-        self._begun = self._lanes.mark("compute")
         self._lanes.wait("compute", self._arrived)
         slept: int | Tensor = 0
         if self._last_step is not None:
@@ -150,6 +148,7 @@ class Residents:
         self._adam.update(
             values, exp_avg, exp_avg_sq, slots, self._last_step, ids, gradients, step=step
         )
+        self._updated = self._lanes.mark("compute")
 
     # -- the tables ----------------------------------------------------------------------------
 

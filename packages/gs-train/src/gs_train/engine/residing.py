@@ -84,6 +84,7 @@ class Residing:
         if following is not None and following.plan is None:
             with self._trace.host("bring the next", track="ahead"):
                 self._residents.bring_early(following.seen.ids)
+        work.look_further(edited)
 
     def _draw(self, i: int, work: Work, sums: Tensor) -> None:
         place = work.batch.seen.place(i)

@@ -73,7 +73,7 @@ def seconds_a_view(
     some = _repeated(rows, n_visible)
     truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=renderer.device)
     backend = _engine(some, renderer) if at_once > 1 else _in_device(some, renderer)
-    batch, upcoming = [(view, truth)] * at_once, [view] * at_once
+    batch, upcoming = [(view, truth)] * at_once, [[view] * at_once] * 2
 
     settings = StepSettings(
         backend.model.sh_degree, dict.fromkeys(NAMES, 0.0), (0.9, 0.999), eps=1e-15, ssim_lambda=0.2

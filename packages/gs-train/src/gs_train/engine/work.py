@@ -26,7 +26,8 @@ class Work:
         sums: of the gradients of the geometry.
         draw: takes (microbatch, ids, leaves), renders, and fills the leaves' gradients.
         look_ahead: takes (event behind the last change of the geometry, rows that are updated
-            last or None) and prepares the next batch, which it returns.
+            last or None) and returns the next batch, which it prepares unless that has been done.
+        look_further: takes the same event and prepares the batch after that.
     """
 
     batch: Batch
@@ -35,6 +36,7 @@ class Work:
     sums: CompactSum
     draw: Callable[[int, Tensor, Mapping[str, Tensor]], None]
     look_ahead: Callable[[torch.cuda.Event | None, Tensor | None], Batch | None]
+    look_further: Callable[[torch.cuda.Event | None], None]
 
     def leaves(self, ids: Tensor, values: Tensor, slots: Tensor) -> dict[str, Tensor]:
         """Copies of rows that collect gradients.
