@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from gs_train.loss import Crop, dssim_term, l1_term, photometric_loss
+from gs_train.loss import Crop, dssim_term, l1_term, loss_and_gradient, photometric_loss
 from gs_train.renderers import Rect, View
 
 
@@ -138,3 +138,22 @@ def test_the_kernels_give_the_same_bits_each_time() -> None:
         found.append((loss.item(), leaf.grad))
     assert all(value == found[0][0] for value, _ in found)
     assert all(torch.equal(grad, found[0][1]) for _, grad in found)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("core", [Rect(0, 0, 50, 31), Rect(3, 4, 30, 29)])
+def test_value_and_gradient_are_those_of_the_loss(device: str, core: Rect) -> None:
+    view = _view(50, 31)
+    crop = Crop(view, core)
+    image, truth = (_part(part.float().to(device), crop.rect) for part in _images(view))
+    truth = (255 * truth).to(torch.uint8)
+    leaf = image.clone().requires_grad_()
+    loss = photometric_loss(leaf, truth, crop, 0.2, weight=0.25)
+    loss.backward()
+    value, gradient = loss_and_gradient(image.requires_grad_() * 1.0, truth, crop, 0.2, weight=0.25)
+    assert torch.equal(value, loss.detach())
+    assert torch.equal(gradient, leaf.grad)
+    assert not value.requires_grad
+    assert not gradient.requires_grad
+    whole = photometric_loss(leaf, truth, crop, 0.2)
+    torch.testing.assert_close(loss, 0.25 * whole)

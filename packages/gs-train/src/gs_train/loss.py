@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gs_train.has_triton import has_triton
 from gs_train.renderers.protocol import Rect, View
 from gs_train.ssim import HALO, WINDOW, ssim_sum
 
@@ -80,7 +79,9 @@ def dssim_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
     return Term(windows - ssim_sum(image, truth), whole)
 
 
-def photometric_loss(image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float) -> Tensor:
+def photometric_loss(
+    image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, *, weight: float = 1.0
+) -> Tensor:
     """(1 - lambda) L1 + lambda (1 - SSIM), the crop's share of its view's loss (Kerbl et al. 2023,
     eq. 7).
 
@@ -89,24 +90,47 @@ def photometric_loss(image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: floa
         truth: (h, w, 3) uint8 or float in [0, 1], the photograph there.
         crop: the rectangle.
         ssim_lambda: weight of the SSIM term, 0 to 1.
+        weight: of the view; one over the batch size, for the mean.
 
     On CUDA, where Triton is installed, the sum of the two terms is one pair of kernels.
 
     Returns:
-        () float. Summed over a view's crops it is the view's loss; divide by the batch size.
+        () float. Summed over a view's crops it is the view's loss, times the weight.
     """
     if _is_fused(image):
         from gs_train.loss_triton import weighted_l1_and_ssim
 
-        n_pixels, windows, whole = crop.view.width * crop.view.height * 3, *_windows(crop)
-        ssim_weight = ssim_lambda / whole
-        core = crop.core_in_rect
-        sums = weighted_l1_and_ssim(image, truth, core, (1 - ssim_lambda) / n_pixels, -ssim_weight)
-        return sums + ssim_weight * windows
+        return weighted_l1_and_ssim(image, truth, *_weights(crop, ssim_lambda, weight))
     if truth.dtype == torch.uint8:
         truth = truth.to(image.dtype).div_(255.0)
     loss = (1.0 - ssim_lambda) * l1_term(image, truth, crop).share
-    return loss + ssim_lambda * dssim_term(image, truth, crop).share
+    return (loss + ssim_lambda * dssim_term(image, truth, crop).share) * weight
+
+
+def loss_and_gradient(
+    image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, *, weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """:func:`photometric_loss` and its gradient, (h, w, 3), without a graph.
+
+    On a device both are on their way before autograd begins with the image's.
+    """
+    image = image.detach()
+    if _is_fused(image):
+        from gs_train.loss_triton import value_and_gradient
+
+        return value_and_gradient(image, truth, *_weights(crop, ssim_lambda, weight))
+    leaf = image.requires_grad_()
+    loss = photometric_loss(leaf, truth, crop, ssim_lambda, weight=weight)
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), gradient
+
+
+def _weights(crop: Crop, ssim_lambda: float, weight: float) -> tuple[Rect, float, float, float]:
+    """The core, what L1 and SSIM count for in it, and what is added to both."""
+    windows, whole = _windows(crop)
+    l1 = weight * (1.0 - ssim_lambda) / (crop.view.width * crop.view.height * 3)
+    ssim = weight * ssim_lambda / whole
+    return crop.core_in_rect, l1, -ssim, ssim * windows
 
 
 def _is_fused(image: Tensor) -> bool:
@@ -115,13 +139,8 @@ def _is_fused(image: Tensor) -> bool:
         image.is_cuda
         and image.dtype == torch.float32
         and min(image.shape[:2]) >= WINDOW
-        and _has_triton()
+        and has_triton()
     )
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def _windows(crop: Crop) -> tuple[int, int]:

@@ -100,7 +100,7 @@ def value_kernel(
     maps,  # (3, plane): d ssim / d E[x], E[x^2], E[x y], laid out as gradient_kernel says
     partial,  # one for each program
     height, n, plane, core_x0, core_y0, core_x1, core_y1, rows,
-    scale, l1_weight, ssim_weight,
+    scale, l1_weight, ssim_weight, constant,
     NEEDS_GRAD: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -171,18 +171,19 @@ def value_kernel(
                 tl.store(to + plane + plane, tl.where(begins_window, d_xy, 0.0), mask=written)
                 to += n
     value = l1_weight * tl.sum(l1_sum) + ssim_weight * tl.sum(ssim_sum)
-    tl.store(partial + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0), value)
+    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(partial + program, tl.where(program == 0, value + constant, value))
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def gradient_kernel(
     image, truth,  # (height, n)
     maps,  # (3, plane), each 10 * C zeros, then height - 10 rows of out_n values and 10 * C zeros
-    grad_total,  # (): of the loss with respect to the value
+    upstream,  # (): of the loss with respect to the value; any pointer for 1
     grad,  # (height, n)
     height, n, plane, core_x0, core_y0, core_x1, core_y1, rows,
     scale, l1_weight, ssim_weight,
-    C: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_UPSTREAM: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     first = tl.program_id(1) * rows
@@ -194,7 +195,9 @@ def gradient_kernel(
     here = columns < n
     pixel = first.to(tl.int64) * n + columns
     in_core = (columns >= core_x0) & (columns < core_x1)
-    upstream = tl.load(grad_total)
+    factor = 1.0
+    if HAS_UPSTREAM:
+        factor = tl.load(upstream)
     m1, m2, m3, m4, m5, m6, m7, m8, m9, m10 = _ten_zeros(BLOCK)
     q1, q2, q3, q4, q5, q6, q7, q8, q9, q10 = _ten_zeros(BLOCK)
     p1, p2, p3, p4, p5, p6, p7, p8, p9, p10 = _ten_zeros(BLOCK)
@@ -220,5 +223,5 @@ def gradient_kernel(
             sign = tl.where(x > y, 1.0, tl.where(x < y, -1.0, 0.0))
             total = tl.where(counts, l1_weight * sign, 0.0)
             total += ssim_weight * (g_mu + 2 * x * g_xx + y * g_xy)
-            tl.store(grad + pixel, total * upstream, mask=here)
+            tl.store(grad + pixel, total * factor, mask=here)
             pixel += n

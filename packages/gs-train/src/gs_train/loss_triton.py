@@ -29,9 +29,14 @@ _LEAST_ROWS = 16
 
 
 def weighted_l1_and_ssim(
-    image: Tensor, truth: Tensor, core: Rect, l1_weight: float, ssim_weight: float
+    image: Tensor,
+    truth: Tensor,
+    core: Rect,
+    l1_weight: float,
+    ssim_weight: float,
+    constant: float = 0.0,
 ) -> Tensor:
-    """``l1_weight * sum |image - truth| over core + ssim_weight * sum of the SSIM map``.
+    """``l1_weight * sum |image - truth| over core + ssim_weight * sum of the SSIM map + constant``.
 
     Args:
         image: (H, W, C) float32 on a CUDA device; H, W >= 11. Differentiable.
@@ -41,45 +46,85 @@ def weighted_l1_and_ssim(
     Returns:
         () float32.
     """
-    return _WeightedSums.apply(image, truth, core, l1_weight, ssim_weight)
+    return _WeightedSums.apply(image, truth, core, l1_weight, ssim_weight, constant)
+
+
+def value_and_gradient(
+    image: Tensor, truth: Tensor, core: Rect, l1_weight: float, ssim_weight: float, constant: float
+) -> tuple[Tensor, Tensor]:
+    """The same with its gradient by the image, (H, W, C), without a graph."""
+    weights = l1_weight, ssim_weight, constant
+    image, truth = image.contiguous(), truth.contiguous()
+    value, maps = _value(image, truth, core, weights, needs_grad=True)
+    return value, _gradient(image, truth, maps, None, core, weights)
 
 
 class _WeightedSums(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, image: Tensor, truth: Tensor, core: Rect, l1_weight: float, ssim_weight: float
-    ) -> Tensor:
+    def forward(ctx: Any, image: Tensor, truth: Tensor, core: Rect, *weights: float) -> Tensor:
         image, truth = image.contiguous(), truth.contiguous()
-        height, width, channels = image.shape
-        n, reach = width * channels, (WINDOW - 1) * channels
-        plane = (height - WINDOW + 1) * n + reach
-        needs_grad = ctx.needs_input_grad[0]
-        grid, rows = _grid(height, n, _VALUE_RESIDENT, image.device)
-        partial = image.new_empty(grid)
-        maps = image.new_empty((3, plane) if needs_grad else (1,))
-        sizes = height, n, plane, channels * core.x0, core.y0, channels * core.x1, core.y1
-        scale = 1.0 / 255.0 if truth.dtype == torch.uint8 else 1.0
-        ctx.sizes, ctx.weights = sizes, (scale, l1_weight, ssim_weight)
-        with torch.cuda.device(image.device):
-            value_kernel[grid](
-                image, truth, maps, partial, *ctx.sizes, rows, *ctx.weights,
-                NEEDS_GRAD=needs_grad, C=channels, BLOCK=_BLOCK, num_warps=_WARPS,
-            )  # fmt: skip
+        value, maps = _value(image, truth, core, weights, needs_grad=ctx.needs_input_grad[0])
+        ctx.core, ctx.weights = core, weights
         ctx.save_for_backward(image, truth, maps)
-        return partial.sum()
+        return value
 
     @staticmethod
-    def backward(ctx: Any, grad_total: Tensor) -> Any:
+    def backward(ctx: Any, upstream: Tensor) -> Any:
         image, truth, maps = ctx.saved_tensors
-        height, width, channels = image.shape
-        grad = torch.empty_like(image)
-        grid, rows = _grid(height, width * channels, _GRADIENT_RESIDENT, image.device)
-        with torch.cuda.device(image.device):
-            gradient_kernel[grid](
-                image, truth, maps, grad_total, grad, *ctx.sizes, rows, *ctx.weights,
-                C=channels, BLOCK=_BLOCK, num_warps=_WARPS,
-            )  # fmt: skip
-        return grad, None, None, None, None
+        gradient = _gradient(image, truth, maps, upstream, ctx.core, ctx.weights)
+        return gradient, None, None, None, None, None
+
+
+def _value(
+    image: Tensor, truth: Tensor, core: Rect, weights: tuple[float, ...], *, needs_grad: bool
+) -> tuple[Tensor, Tensor]:
+    """The sum, and the maps that its gradient needs."""
+    sizes, scale = _sizes(image, truth, core)
+    height, n, plane = sizes[:3]
+    grid, rows = _grid(height, n, _VALUE_RESIDENT, image.device)
+    partial = image.new_empty(grid)
+    maps = image.new_empty((3, plane) if needs_grad else (1,))
+    with torch.cuda.device(image.device):
+        value_kernel[grid](
+            image, truth, maps, partial, *sizes, rows, scale, *weights,
+            NEEDS_GRAD=needs_grad, C=image.shape[2], BLOCK=_BLOCK, num_warps=_WARPS,
+        )  # fmt: skip
+    return partial.sum(), maps
+
+
+def _gradient(
+    image: Tensor,
+    truth: Tensor,
+    maps: Tensor,
+    upstream: Tensor | None,
+    core: Rect,
+    weights: tuple[float, ...],
+) -> Tensor:
+    """The gradient by the image.
+
+    Args:
+        upstream: () gradient of the sum; None for 1.
+    """
+    sizes, scale = _sizes(image, truth, core)
+    gradient = torch.empty_like(image)
+    height, n, _ = sizes[:3]
+    grid, rows = _grid(height, n, _GRADIENT_RESIDENT, image.device)
+    with torch.cuda.device(image.device):
+        gradient_kernel[grid](
+            image, truth, maps, maps if upstream is None else upstream, gradient,
+            *sizes, rows, scale, *weights[:2],
+            HAS_UPSTREAM=upstream is not None, C=image.shape[2], BLOCK=_BLOCK, num_warps=_WARPS,
+        )  # fmt: skip
+    return gradient
+
+
+def _sizes(image: Tensor, truth: Tensor, core: Rect) -> tuple[tuple[int, ...], float]:
+    """What both kernels are told: rows, columns, numbers of a map, the core; the truth's unit."""
+    height, width, channels = image.shape
+    n, reach = width * channels, (WINDOW - 1) * channels
+    plane = (height - WINDOW + 1) * n + reach
+    sizes = height, n, plane, channels * core.x0, core.y0, channels * core.x1, core.y1
+    return sizes, 1.0 / 255.0 if truth.dtype == torch.uint8 else 1.0
 
 
 def _grid(height: int, n: int, resident: int, device: torch.device) -> tuple[tuple[int, int], int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.microbatches import Microbatch
-from gs_train.loss import Crop, photometric_loss
+from gs_train.loss import Crop, loss_and_gradient
 from gs_train.renderers import Renderer, Splats, TooManyIntersectionsError
 
 
@@ -54,7 +54,7 @@ class Drawing:
         if not len(ids):  # black, and nothing can change that
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
             self._note(microbatch, ids, None)
-            return self._loss(black, truth, crop)
+            return self._loss(black, truth, crop)[0]
         drawn = self._whole(leaves, truth, crop)
         if drawn is None:
             drawn = self._in_halves(leaves, truth, crop)
@@ -92,14 +92,14 @@ class Drawing:
         view = crops[0].view
         splats = self._renderer.project(leaves, view, sh_degree=self._settings.sh_degree)
         splats.means2d.retain_grad()
-        total = torch.zeros((), device=truth.device)
+        parts: list[Tensor] = []
         for k, crop in enumerate(crops):
             rect = None if crop.rect == view.rect else crop.rect
             image, _ = self._renderer.rasterize(splats, rect)
-            loss = self._loss(image, truth, crop)
-            loss.backward(retain_graph=k + 1 < len(crops))
-            total += loss.detach()
-        return total, splats
+            loss, gradient = self._loss(image, truth, crop)
+            image.backward(gradient, retain_graph=k + 1 < len(crops))
+            parts.append(loss)
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(), splats
 
     def _in_halves(
         self, leaves: Mapping[str, Tensor], truth: Tensor, crop: Crop
@@ -116,10 +116,12 @@ class Drawing:
                 f"shows {len(leaves['means']):,} Gaussians; use a smaller --max-side or --cap"
             ) from error
 
-    def _loss(self, image: Tensor, truth: Tensor, crop: Crop) -> Tensor:
+    def _loss(self, image: Tensor, truth: Tensor, crop: Crop) -> tuple[Tensor, Tensor]:
+        """The crop's share of the batch's loss, and its gradient by the image."""
         rect = crop.rect
         part = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
-        return photometric_loss(image, part, crop, self._settings.ssim_lambda) / self._batch_size
+        weight = 1.0 / self._batch_size
+        return loss_and_gradient(image, part, crop, self._settings.ssim_lambda, weight=weight)
 
     def _note(self, microbatch: Microbatch, ids: Tensor, splats: Splats | None) -> None:
         if microbatch.is_whole:
