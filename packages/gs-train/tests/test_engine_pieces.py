@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from gs_train.engine.backend import StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.early import largest_move
 from gs_train.engine.microbatches import Microbatch, look
-from gs_train.engine.sums import CompactSum, ReturningSum
+from gs_train.engine.sums import ReturningSum
 from gs_train.loss import Crop
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
 from gs_train.rows import NAMES
@@ -199,30 +199,6 @@ def test_a_crop_without_rows_still_has_a_loss() -> None:
 
 
 # -- sums
-
-
-@given(st.data())
-@settings(max_examples=40, deadline=None)
-def test_a_compact_sum_is_the_dense_sum(data: st.DataObject) -> None:
-    n = data.draw(st.integers(1, 40))
-    parts = data.draw(st.lists(st.sets(st.integers(0, n - 1)), max_size=5))
-    union = torch.tensor(sorted(set().union(*parts)), dtype=torch.int32)
-    like = {"means": torch.zeros(n, 3), "opacities": torch.zeros(n)}
-    total = CompactSum(union, like)
-    dense = {name: torch.zeros_like(value) for name, value in like.items()}
-    for k, part in enumerate(parts):
-        ids = torch.tensor(sorted(part), dtype=torch.int32)
-        leaves: Mapping[str, Tensor] = {
-            name: torch.zeros(len(ids), *value.shape[1:]) for name, value in like.items()
-        }
-        for leaf in leaves.values():
-            leaf.grad = torch.randint(-9, 10, leaf.shape).float() if k != 1 else None
-        total.add(torch.searchsorted(union, ids), leaves)
-        for name, leaf in leaves.items():
-            if leaf.grad is not None:
-                dense[name].index_add_(0, ids.long(), leaf.grad)
-    for name in like:
-        assert torch.equal(total.of[name], dense[name][union.long()])
 
 
 @given(st.data())

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gs_train.gaussians import Gaussians
-from gs_train.rows import NAMES, take_rows
+from gs_train.rows import NAMES
 
 TRAILING = {
     "means": (3,),
@@ -411,17 +411,3 @@ def test_cuda_row_operations_never_hold_the_model_twice():
     # The gradients, 236 bytes a row, go first, so that the second copy of shN, 180 bytes, fits in
     # their place; what comes on top are ids and the check that they are sorted.
     assert torch.cuda.max_memory_allocated() - before < n * 8 * 4
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("shape", [(), (3,), (1, 3), (15, 3), (48,)])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_taken_rows_are_index_select(
-    device: str, shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
-    values = (
-        torch.arange(1000 * torch.Size(shape).numel(), device=device).view(1000, *shape).float()
-    )
-    for ids in ([], [999], [3, 0, 999, 3], range(0, 1000, 3)):
-        index = torch.tensor(list(ids), dtype=dtype, device=device)
-        assert torch.equal(take_rows(values, index), values.index_select(0, index))

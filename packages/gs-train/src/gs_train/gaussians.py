@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gs_train.renderers.protocol import Rows
+from gs_train.row_copies import add_rows, take_rows
 from gs_train.rows import (
     NAMES,
     SH_DEGREES,
@@ -21,7 +22,6 @@ from gs_train.rows import (
     check_rows,
     check_sorted,
     ids_to_keep,
-    take_rows,
 )
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
@@ -157,9 +157,8 @@ class Gaussians:
                 leaf.grad = self._gradient(name)
             return leaves
         check_sorted(ids, self.n_rows, self._device, wait=False)
-        return {
-            name: take_rows(p.detach(), ids).requires_grad_() for name, p in self.params.items()
-        }
+        taken = take_rows({name: p.detach() for name, p in self.params.items()}, ids)
+        return {name: leaf.requires_grad_() for name, leaf in taken.items()}
 
     def add_gradients(self, ids: Tensor | None, leaves: Mapping[str, Tensor]) -> None:
         """Add the gradients of leaves to their rows' buffers.
@@ -175,17 +174,15 @@ class Gaussians:
             check_sorted(ids, self.n_rows, self._device, wait=False)
             # torch's CPU index_add_ is five times slower with int32.
             ids = ids.long()
-        for name in self._names:
-            total, part = self._gradient(name), leaves[name].grad
-            if part is None:
-                continue
-            n_expected = self.n_rows if ids is None else len(ids)
-            if len(part) != n_expected:
+        totals = {name: self._gradient(name) for name in self._names}
+        parts = {name: leaves[name].grad for name in self._names}
+        n_expected = self.n_rows if ids is None else len(ids)
+        for name, part in parts.items():
+            if part is not None and len(part) != n_expected:
                 raise ValueError(f"leaves must have {n_expected} rows, got {len(part)} of {name}")
-            if ids is not None:
-                total.index_add_(0, ids, part)
-            elif part.data_ptr() != total.data_ptr():
-                total += part
+            if ids is None and part is not None and part.data_ptr() == totals[name].data_ptr():
+                parts[name] = None  # it has been added already
+        add_rows(totals, parts, ids, ids)
 
     def zero_gradients(self) -> None:
         """Set all gradient buffers to zero, allocating them if needed."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import gs_pinned
 from gs_train.renderers.protocol import Rows
 
 NAMES = ("means", "scales", "quats", "opacities", "sh0", "shN")
@@ -16,23 +15,6 @@ SH_DEGREES = {0: 0, 3: 1, 8: 2, 15: 3}
 """Degree of spherical harmonics by K, the width of ``shN``."""
 
 _TRAILING = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
-
-_WIDE = 16
-"""Floats of a row from which on index_select is slow."""
-
-_EVERY_MULTIPROCESSOR = 1024
-
-
-def take_rows(values: Tensor, ids: Tensor) -> Tensor:
-    """(R, ...) copies of rows ``ids``, (R,) int32 or int64, of contiguous values (N, ...).
-
-    As ``index_select``, which on CUDA copies rows of 192 bytes at a tenth of the memory's rate.
-    """
-    if not values.is_cuda or not len(ids) or values[0].numel() < _WIDE:
-        return values.index_select(0, ids)
-    out = values.new_empty((len(ids), *values.shape[1:]))
-    gs_pinned.gather(values, ids, out, max_blocks=_EVERY_MULTIPROCESSOR)
-    return out
 
 
 def check_rows(rows: Rows, names: tuple[str, ...] = NAMES) -> None:

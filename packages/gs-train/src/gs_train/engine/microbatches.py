@@ -54,23 +54,6 @@ class Seen:
     mask: Tensor
     counts: tuple[int, ...]
 
-    def place(self, i: int) -> Tensor | None:
-        """(counts[i],) int64 positions in ``ids`` of the rows that microbatch i sees, sorted; None
-        where it sees them all.
-
-        Does not synchronise, as finding the set bits alone would: their number is known.
-        """
-        n = len(self.ids)
-        if self.counts[i] == n:
-            return None
-        everything = torch.arange(n, device=self.ids.device)
-        word, bit = divmod(i, 32)
-        sees = (self.mask[:, word] >> bit) & 1
-        # Rows that it does not see go to a place behind the last.
-        target = (torch.cumsum(sees, 0) - 1).where(sees != 0, self.counts[i])
-        place = everything.new_empty(self.counts[i] + 1)
-        return place.scatter_(0, target, everything)[:-1]
-
 
 def look(
     geometry: Mapping[str, Tensor],

@@ -10,11 +10,12 @@ from gs_train.engine.beside import Beside
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.places import Places
 from gs_train.engine.preparing import Batch
 from gs_train.engine.residents import Residents
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
-from gs_train.engine.work import Work, add_appearance
+from gs_train.engine.work import Work
 
 
 class Residing:
@@ -50,10 +51,11 @@ class Residing:
         with self._trace.on("compute", "wake"):
             slept = residents.wake(slots, seen.ids, work.step)
         sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
+        places = Places(seen, slots)
         with self._beside.running(lambda: self._look_ahead(work, edited)):
             for i in range(len(seen.microbatches)):
                 with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
-                    self._draw(i, work, sums)
+                    self._draw(i, places, work, sums)
         with self._trace.on("compute", "update appearance"):
             residents.update(slots, seen.ids, sums, work.step)
         self._stats.count(
@@ -86,12 +88,8 @@ class Residing:
                 self._residents.bring_early(following.seen.ids)
         work.look_further(edited)
 
-    def _draw(self, i: int, work: Work, sums: Tensor) -> None:
-        place = work.batch.seen.place(i)
-        ids, slots = work.batch.seen.ids, self._slots
-        if place is not None:
-            ids, slots = ids.index_select(0, place), slots.index_select(0, place)
-        leaves = work.leaves(ids, self._residents.values, slots)
-        work.draw(i, ids, leaves)
-        work.sums.add(place, leaves)
-        add_appearance(leaves, sums, place)
+    def _draw(self, i: int, places: Places, work: Work, sums: Tensor) -> None:
+        drawn = places.of(i)
+        leaves = work.leaves(drawn.ids, self._residents.values, drawn.slots)
+        work.draw(i, drawn.ids, leaves)
+        work.add(leaves, drawn.place, sums, drawn.place)

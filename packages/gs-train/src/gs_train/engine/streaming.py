@@ -28,7 +28,7 @@ from gs_train.engine.stores import Stores
 from gs_train.engine.sums import ReturningSum
 from gs_train.engine.trace import Trace
 from gs_train.engine.untouched import Untouched
-from gs_train.engine.work import Work, add_appearance
+from gs_train.engine.work import Work
 
 RING_BYTES = 256 << 20
 """Page-locked memory for rows on their way, in each direction."""
@@ -133,8 +133,8 @@ class Streaming:
                 _clear(part, own, gradients[(i - 1) % len(gradients)])
                 leaves = work.leaves(part.visible, values[i % len(values)], slots)
                 work.draw(part.view, part.visible, leaves)
-                work.sums.add(torch.searchsorted(work.sums.ids, part.visible), leaves)
-                add_appearance(leaves, own, slots)
+                place = torch.searchsorted(work.sums.ids, part.visible)
+                work.add(leaves, place, own, slots)
                 returning.complete(part.final, own, part.slots_of("final").long())
                 if plan.counts["returning"][i]:
                     returning.put(part.returning, own, part.slots_of("returning").long())

@@ -21,21 +21,6 @@ class CompactSum:
         self.ids = ids
         self.of = {name: p.new_zeros((len(ids), *p.shape[1:])) for name, p in like.items()}
 
-    def add(self, place: Tensor | None, leaves: Mapping[str, Tensor]) -> None:
-        """Add the gradients of leaves to rows ``place``, (R,) places in ``ids``; None: to all."""
-        for name, total in self.of.items():
-            add_rows(total, place, leaves[name].grad)
-
-
-def add_rows(total: Tensor, place: Tensor | None, part: Tensor | None) -> None:
-    """Add (R, ...) to rows ``place``, (R,), of ``total``, each once; None: to all, or nothing."""
-    if part is None:
-        return
-    if place is None:
-        total.add_(part)
-    else:
-        total.index_add_(0, place, part)
-
 
 class ReturningSum:
     """Partial gradients of rows that leave the device and come back within a batch.

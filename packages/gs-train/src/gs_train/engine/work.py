@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gs_train.engine.columns import columns
 from gs_train.engine.preparing import Batch
-from gs_train.engine.sums import CompactSum, add_rows
-from gs_train.rows import take_rows
+from gs_train.engine.sums import CompactSum
+from gs_train.row_copies import add_rows, take_rows
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,23 @@ class Work:
             values: (C, W) rows of appearance.
             slots: (R,) where the same rows lie in it.
         """
-        leaves = {
-            name: take_rows(param.detach(), ids).requires_grad_()
-            for name, param in self.geometry.items()
-        }
-        appearance = columns(take_rows(values, slots))
-        return leaves | {name: part.requires_grad_() for name, part in appearance.items()}
+        geometry = {name: param.detach() for name, param in self.geometry.items()}
+        taken = take_rows(geometry | columns(values), ids, slots)
+        return {name: leaf.requires_grad_() for name, leaf in taken.items()}
 
+    def add(
+        self,
+        leaves: Mapping[str, Tensor],
+        place: Tensor | None,
+        appearance: Tensor,
+        slots: Tensor | None,
+    ) -> None:
+        """Add the leaves' gradients to the sums.
 
-def add_appearance(leaves: Mapping[str, Tensor], sums: Tensor, place: Tensor | None) -> None:
-    """Add the gradients of ``sh0`` and ``shN`` to rows ``place``, (R,), of sums (U, W); None: to
-    all."""
-    for name, part in columns(sums).items():
-        add_rows(part, place, leaves[name].grad)
+        Args:
+            place: (R,) places in the batch's rows; None: all of them.
+            appearance: (C, W) sums of rows of appearance.
+            slots: (R,) where the same rows lie in it; None: R is C.
+        """
+        parts = {name: leaf.grad for name, leaf in leaves.items()}
+        add_rows(self.sums.of | columns(appearance), parts, place, slots)

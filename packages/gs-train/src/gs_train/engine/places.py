@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of a batch's rows a microbatch draws."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gs_train.engine.microbatches import Seen
+from gs_train.has_triton import has_triton
+
+
+class Drawn(NamedTuple):
+    """The rows of one microbatch.
+
+    Attributes:
+        place: (R,) int32 or int64, sorted: where they are among the batch's; None: it draws all.
+        ids: (R,) int32 rows.
+        slots: (R,) where they lie.
+    """
+
+    place: Tensor | None
+    ids: Tensor
+    slots: Tensor
+
+
+class Places:
+    """Finds the rows of each microbatch without waiting for the device: their number is known.
+
+    On CUDA, where Triton is installed, all are counted at once, and each is one launch.
+
+    Args:
+        seen: what the batch sees.
+        slots: (U,) integers that go with ``seen.ids``.
+    """
+
+    def __init__(self, seen: Seen, slots: Tensor) -> None:
+        self._seen = seen
+        self._slots = slots
+        self._ends: Tensor | None = None
+        if seen.ids.is_cuda and has_triton() and len(seen.counts) > 1 and len(seen.ids):
+            from gs_train.engine.places_triton import count
+
+            self._ends = count(seen.mask, len(seen.counts))
+
+    def of(self, i: int) -> Drawn:
+        """The rows of microbatch i."""
+        seen, count = self._seen, self._seen.counts[i]
+        if count == len(seen.ids):
+            return Drawn(None, seen.ids, self._slots)
+        if self._ends is not None:
+            from gs_train.engine.places_triton import find
+
+            return Drawn(*find(seen.mask, self._ends, i, count, seen.ids, self._slots))
+        everything = torch.arange(len(seen.ids), device=seen.ids.device)
+        word, bit = divmod(i, 32)
+        sees = (seen.mask[:, word] >> bit) & 1
+        # Rows that it does not see go to a place behind the last.
+        target = (torch.cumsum(sees, 0) - 1).where(sees != 0, count)
+        place = everything.new_empty(count + 1).scatter_(0, target, everything)[:-1]
+        return Drawn(place, seen.ids.index_select(0, place), self._slots.index_select(0, place))

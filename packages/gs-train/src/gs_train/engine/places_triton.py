@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gs_train.engine.places` by Triton kernels."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from gs_train.engine.places_kernels import count_kernel, find_kernel
+
+_BLOCK = 1024
+
+
+def count(mask: Tensor, n_views: int) -> Tensor:
+    """(B, blocks) int32: the rows that each microbatch sees up to each block's end.
+
+    Args:
+        mask: (U, W) int32, `Seen.mask`, U above 0.
+    """
+    n_rows, n_words = mask.shape
+    n_blocks = triton.cdiv(n_rows, _BLOCK)
+    counts = torch.empty((n_views, n_blocks), dtype=torch.int32, device=mask.device)
+    with torch.cuda.device(mask.device):
+        count_kernel[(n_blocks, n_words)](
+            mask, counts, n_rows, n_views, n_words, n_blocks, BLOCK=_BLOCK
+        )
+    return torch.cumsum(counts, 1, dtype=torch.int32)
+
+
+def find(
+    mask: Tensor, ends: Tensor, i: int, n: int, ids: Tensor, slots: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Places, ids and slots of the ``n`` rows that microbatch i sees.
+
+    Args:
+        ends: what :func:`count` gave.
+        ids, slots: (U,) integers.
+    """
+    place = torch.empty(n, dtype=torch.int32, device=mask.device)
+    out_ids, out_slots = ids.new_empty(n), slots.new_empty(n)
+    n_blocks = ends.shape[1]
+    with torch.cuda.device(mask.device):
+        find_kernel[(n_blocks,)](
+            mask, ends, i, ids, slots, place, out_ids, out_slots,
+            *mask.shape, n_blocks, BLOCK=_BLOCK,
+        )  # fmt: skip
+    return place, out_ids, out_slots

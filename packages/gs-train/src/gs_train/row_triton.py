@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of all six attributes by one Triton kernel each way; see `gs_train.row_copies`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from gs_train.row_kernels import add_kernel, take_kernel
+from gs_train.rows import NAMES
+
+_BLOCK = 32
+
+
+def take(values: Mapping[str, Tensor], ids: Tensor, slots: Tensor) -> dict[str, Tensor]:
+    """See `gs_train.row_copies.take_rows`."""
+    n = len(ids)
+    out = {name: values[name].new_empty((n, *values[name].shape[1:])) for name in NAMES}
+    with torch.cuda.device(ids.device):
+        take_kernel[(triton.cdiv(n, _BLOCK),)](
+            *_pointers(values), ids, slots, *_pointers(out), n, **_layout(values), BLOCK=_BLOCK
+        )
+    return out
+
+
+def add(
+    totals: Mapping[str, Tensor],
+    parts: Mapping[str, Tensor],
+    ids: Tensor | None,
+    slots: Tensor | None,
+) -> None:
+    """See `gs_train.row_copies.add_rows`."""
+    n, nothing = len(parts["means"]), totals["means"]
+    parts = {name: parts[name].contiguous() for name in NAMES}
+    with torch.cuda.device(nothing.device):
+        add_kernel[(triton.cdiv(n, _BLOCK),)](
+            *_pointers(totals),
+            nothing if ids is None else ids,
+            nothing if slots is None else slots,
+            *_pointers(parts),
+            n,
+            **_layout(totals),
+            HAS_IDS=ids is not None,
+            HAS_SLOTS=slots is not None,
+            BLOCK=_BLOCK,
+        )
+
+
+def is_taken(values: Mapping[str, Tensor]) -> bool:
+    """Whether the kernels know this layout: float32, the last two perhaps columns of one table."""
+    return (
+        tuple(values) == NAMES
+        and all(part.dtype == torch.float32 for part in values.values())
+        and all(values[name].is_contiguous() for name in NAMES[:4])
+        and all(values[name].stride()[1:] == (3, 1) for name in NAMES[4:])
+    )
+
+
+def _pointers(values: Mapping[str, Tensor]) -> list[Tensor]:
+    # What stands for an empty shN is not read: Triton takes no null pointer for a tensor.
+    return [values[name] if values[name].numel() else values["sh0"] for name in NAMES]
+
+
+def _layout(values: Mapping[str, Tensor]) -> dict[str, Any]:
+    rest = 3 * values["shN"].shape[1]
+    return {
+        "sh0_stride": values["sh0"].stride(0),
+        "sh_n_stride": values["shN"].stride(0),
+        "REST": rest,
+        "WIDE": triton.next_power_of_2(max(rest, 1)),
+    }
