@@ -190,14 +190,14 @@ def test_rendering_is_counted_at_the_fullest_of_three_moments() -> None:
         work = replace(work, width=width, height=height)
         return need(PRESETS[preset], work).device["rendering"]
 
-    # 59 + 48 + 23 floats a row, 4 bytes an intersection, 68 a pixel.
-    assert counted(1920, 1080, 1) == 4 * 130 * 250_000 + 4 + 68 * 1920 * 1080
-    # 59 + 2 x 48 + 36 floats a row, 16 bytes a pixel.
-    assert counted(192, 108, 1) == 4 * 191 * 250_000 + 16 * 192 * 108
-    # 59 + 48 + 26 floats a row, 24 bytes an intersection.
-    assert counted(1920, 1080, 10**9) == 4 * 133 * 250_000 + 24 * 10**9
-    # Split: harmonics are not joined; ids and slots of the rows.
-    assert counted(1920, 1080, 10**9, "best") == (4 * 85 + 16) * 250_000 + 24 * 10**9
+    # 59 + 20 floats a row, 4 bytes an intersection, 68 a pixel.
+    assert counted(1920, 1080, 1) == 4 * 79 * 250_000 + 4 + 68 * 1920 * 1080
+    # 2 x 59 + 34 floats a row, 16 bytes a pixel.
+    assert counted(192, 108, 1) == 4 * 152 * 250_000 + 16 * 192 * 108
+    # 59 + 23 floats a row, 24 bytes an intersection.
+    assert counted(1920, 1080, 10**9) == 4 * 82 * 250_000 + 24 * 10**9
+    # Split: places, ids and slots of the rows.
+    assert counted(1920, 1080, 10**9, "best") == (4 * 82 + 12) * 250_000 + 24 * 10**9
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
@@ -558,7 +558,7 @@ def test_auto_stays_on_the_device_while_the_scene_fits() -> None:
     config = _config(cap=WORK.n_rows)
     chosen = choose(config, WORK, Caps(full, 10**15))
     assert chosen.preset.name == "none"
-    assert chosen.reason.startswith("all of it fits on the device (9.2 GiB for 10,000,000")
+    assert chosen.reason.startswith("all of it fits on the device (9.1 GiB for 10,000,000")
     chosen = choose(config, WORK, Caps(full - 1, 10**15))
     assert chosen.preset.name == "best"
     assert chosen.need.device_bytes < full

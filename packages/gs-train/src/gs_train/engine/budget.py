@@ -30,17 +30,18 @@ _REORDER = 72  # bytes a row: a slab of 64 bytes, and the order
 _SORTING_ROWS = 8 + 2 + 1  # bytes a row: the order, stretches of the curve, one of them
 _MOVING = 8 + 16 + 1  # the order, the largest attribute once more, its check
 _SLOT = 8  # bytes a row: where torch finds it, in 64 bits
-_PLACE = 16  # the same beside its id and its slot
+_PLACE = 12  # where it is in the union, its id and its slot
 _OF_ROW, _OF_SLOT = 8, 8  # bytes: slot and last step of a row; row and last batch of a slot
 _CHOSEN = 32  # bytes a slot: the sort that finds those to give away
 
-# Floats a row beside its attributes, when it has been projected: activations 4, radii 2, centre 2,
-# depth, conic 3, compensation 2, direction 3, colours before and after clamping 6; while its tiles
-# are counted, their number and 64 bits of a running sum.
-_PROJECTED, _COUNTED = 23, 3
-# In the backward pass, when the harmonics have theirs: the above but one of the colours 20, and
-# gradients: centre 2, the same retained 2 and absolute 2, conic 3, opacity, colours 3, direction 3.
-_RETURNED = 36
+# Floats a row beside its attributes, when it has been projected: extents 3, opacity, colours before
+# and after clamping 6, radii 2, centre 2, depth, conic 3, compensation 2; while its tiles are
+# counted, their number and 64 bits of a running sum.
+_PROJECTED, _COUNTED = 20, 3
+# In the backward pass, when the attributes have their gradients: the above, and the gradients that
+# these are made from, position 3, extents 3, opacity, colours 3; that of the centre retained 2 and
+# absolute 2.
+_RETURNED = 34
 
 _SORTING, _SORTED = 24, 4  # bytes an intersection: key and id, both twice; the id in its place
 _IMAGE, _DRAWN = 16, 20  # bytes a pixel: colours and alpha; with the last id
@@ -165,20 +166,17 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
 
 def _rendering_bytes(preset: Preset, work: Workload, room: Room) -> int:
     """One microbatch, at the fullest of three moments: sorting intersections, the gradient of the
-    image, and the gradient of the colours."""
+    image, and the gradients of the rows."""
     rows, width = room.rows, GEOMETRY + work.appearance
     # A microbatch of fewer rows is a crop, which has fewer intersections; its projection covers
     # all of its rows.
     share = rows / work.most.largest if work.most.largest > rows else 1.0
     intersections = math.ceil(work.most.intersections * share)
-    # Leaves and, where they do not lie side by side, the harmonics once more, joined.
-    joined = 0 if preset.placement == "split" else work.appearance
-    projected = width + joined + _PROJECTED
+    projected = width + _PROJECTED
     sorting = _FLOAT * rows * (projected + _COUNTED) + _SORTING * intersections
     image = _FLOAT * rows * projected + _SORTED * intersections + (_DRAWN + _LOSS) * work.pixels
-    # Leaves, and the gradient of the harmonics with what it was made from or what it becomes.
-    colours = _FLOAT * rows * (width + 2 * work.appearance + _RETURNED) + _IMAGE * work.pixels
-    return max(sorting, image, colours)
+    gradients = _FLOAT * rows * (2 * width + _RETURNED) + _IMAGE * work.pixels
+    return max(sorting, image, gradients)
 
 
 def _culling_bytes(preset: Preset, work: Workload) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gs_train.renderers.harmonics import harmonics
+from gs_train.renderers.activation import activate
 from gs_train.renderers.protocol import (
     Rect,
     RenderOptions,
@@ -46,15 +46,15 @@ class GsplatRenderer:
 
     def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
         """See :class:`gs_train.renderers.protocol.Renderer`."""
-        from gsplat import fully_fused_projection, spherical_harmonics
+        from gsplat import fully_fused_projection
 
         before = torch.cuda.current_stream(self.device).record_event()
-        opacities = torch.sigmoid(rows["opacities"])
+        means, scales, opacities, colors = activate(rows, view, sh_degree=sh_degree)
         radii, means2d, depths, conics, compensations = fully_fused_projection(
-            rows["means"],
+            means,
             None,
             rows["quats"],
-            torch.exp(rows["scales"]),
+            scales,
             view.viewmat[None],
             view.K[None],
             view.width,
@@ -68,10 +68,6 @@ class GsplatRenderer:
         )
         if self.options.antialiased:
             opacities = opacities * compensations.squeeze(0)
-        centre = -view.viewmat[:3, :3].T @ view.viewmat[:3, 3]
-        colors = spherical_harmonics(
-            sh_degree, rows["means"] - centre, harmonics(rows["sh0"], rows["shN"])
-        )
         # gsplat waits for its count of intersections with Python's lock held. Other threads, which
         # prepare the next batch, shall have it while the device does what came before this view.
         before.synchronize()
@@ -82,7 +78,7 @@ class GsplatRenderer:
             depths=depths.squeeze(0),
             radii=radii.squeeze(0),
             opacities=opacities,
-            colors=(colors + 0.5).clamp_min(0.0),
+            colors=colors,
             view=view,
         )
 

@@ -1,48 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``sh0`` and ``shN`` as one tensor."""
+"""Normalisation of the real spherical harmonics up to degree 3, named after their polynomials."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import torch
-from torch import Tensor
-
-
-def harmonics(sh0: Tensor, sh_n: Tensor) -> Tensor:
-    """(R, 1 + K, 3) of (R, 1, 3) and (R, K, 3); differentiable.
-
-    Not copied where both are columns of one table, as in rows that come from host memory: at a
-    million rows that is a tenth of a millisecond each way.
-    """
-    if not _are_neighbours(sh0, sh_n):
-        return torch.cat([sh0, sh_n], 1)
-    joined: Tensor = _Neighbours.apply(sh0, sh_n)
-    return joined
-
-
-def _are_neighbours(sh0: Tensor, sh_n: Tensor) -> bool:
-    width = 3 + 3 * sh_n.shape[1]
-    return (
-        len(sh0) > 0
-        and sh_n.shape[1] > 0
-        and sh0.untyped_storage().data_ptr() == sh_n.untyped_storage().data_ptr()
-        and sh_n.storage_offset() == sh0.storage_offset() + 3
-        and sh0.stride() == sh_n.stride() == (width, 3, 1)
-    )
-
-
-class _Neighbours(torch.autograd.Function):
-    """Both parts where they lie."""
-
-    @staticmethod
-    def forward(ctx: Any, sh0: Tensor, sh_n: Tensor) -> Tensor:
-        n, k, channels = sh_n.shape
-        shape, stride = (n, 1 + k, channels), (channels * (1 + k), channels, 1)
-        storage = sh0.untyped_storage()
-        # A tensor of its own: a view of sh0 that reaches beyond it would not be one to autograd.
-        return sh0.new_empty(0).set_(storage, sh0.storage_offset(), shape, stride)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        return gradient[:, :1], gradient[:, 1:]
+# sqrt((2l+1)/(4 pi) (l-m)!/(l+m)!), times sqrt(2) for m > 0, and the polynomials' own factors.
+L0 = 0.28209479177387814
+L1 = 0.4886025119029199
+L2_XY = 1.0925484305920792
+L2_ZZ = 0.31539156525252005
+L2_XX_YY = 0.5462742152960396
+L3_XXX = 0.5900435899266435
+L3_XYZ = 2.890611442640554
+L3_XZZ = 0.4570457994644658
+L3_ZZZ = 0.3731763325901154
+L3_XXZ = 1.445305721320277

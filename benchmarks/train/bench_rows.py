@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What do rows cost on their way to gsplat's kernels and back?
+
+Decides what is worth a kernel of its own. The rows of one view: copied out of all, activated and
+coloured, the gradients of that, and those added to the sums. Against: the same by torch's and
+gsplat's operations. The ceiling is a copy of the bytes that must move.
+
+Device times are of kernels queued behind a pause; what the host needs to launch them is its own
+column, and on a busy link the larger one.
+
+    python benchmarks/train/bench_rows.py --n 20_000_000 --visible 480_000 --json rows.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_loss import copy_bytes_per_ms, measure
+from torch import Tensor
+
+from gs_train.engine.columns import columns
+from gs_train.renderers import View
+from gs_train.renderers.activation import activate, activate_apart
+from gs_train.row_copies import add_rows, take_rows
+
+DEGREE, WIDTH, GEOMETRY = 3, 48, 11
+GEOMETRY_SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": ()}
+
+
+def tensors(n: int) -> dict[str, Tensor]:
+    """All six attributes, the appearance in rows of one table."""
+    made = {name: torch.randn((n, *of), device="cuda") for name, of in GEOMETRY_SHAPES.items()}
+    return made | columns(torch.randn((n, WIDTH), device="cuda"))
+
+
+def take_apart(values: dict[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    return {name: part.index_select(0, ids) for name, part in values.items()}
+
+
+def add_apart(totals: dict[str, Tensor], parts: dict[str, Tensor], ids: Tensor) -> None:
+    for name, total in totals.items():
+        total.index_add_(0, ids, parts[name])
+
+
+def makers(n: int, n_visible: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any], int]]:
+    """By name: ours, the other, and floats that must move for each row."""
+    values, totals = tensors(n), tensors(n)
+    ids = torch.randperm(n, device="cuda")[: n_visible // 8].sort().values
+    ids = (ids[:, None] // 8 * 8 + torch.arange(8, device="cuda")).flatten().clamp_(max=n - 1)
+    ids = ids.unique().int()
+    leaves = {name: part.requires_grad_() for name, part in take_rows(values, ids).items()}
+    parts = {name: torch.randn_like(leaf) for name, leaf in leaves.items()}
+    pose = torch.eye(4, device="cuda")
+    view = View("v", pose, torch.eye(3, device="cuda"), 1920, 1080)
+
+    def run(function: Callable[..., Any]) -> Callable[[], Any]:
+        return lambda: function(leaves, view, sh_degree=DEGREE)
+
+    def back(function: Callable[..., Any]) -> Callable[[], Any]:
+        out = function(leaves, view, sh_degree=DEGREE)
+        # The renderer's own gradients reach the means too.
+        upstream = [torch.randn_like(part) for part in out]
+        wanted = [leaf for name, leaf in leaves.items() if name != "quats"]
+        return lambda: torch.autograd.grad(out, wanted, upstream, retain_graph=True)
+
+    row = WIDTH + GEOMETRY
+    return {
+        "take": (
+            lambda: take_rows(values, ids),
+            lambda: take_apart(values, ids),
+            2 * row,
+        ),
+        "activate": (run(activate), run(activate_apart), 7 + WIDTH + 4 + 6),
+        "its gradient": (back(activate), back(activate_apart), 10 + WIDTH + 10 + 7 + WIDTH),
+        "add": (
+            lambda: add_rows(totals, parts, ids, ids),
+            lambda: add_apart(totals, parts, ids),
+            3 * row,
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=20_000_000)
+    parser.add_argument("--visible", type=int, default=480_000)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rate = copy_bytes_per_ms()
+    rows = f"{arguments.visible:,} of {arguments.n:,} rows, in runs of 8"
+    print(f"copy {rate / 1e6:.0f} GB/s; {rows}")
+    heads = f"{'us':>7s} {'of copy':>8s} {'apart':>8s} {'ratio':>6s}"
+    print(f"{'':14s} {heads} {'host us':>8s} {'apart':>7s}")
+    results = []
+    for name, (ours, other, floats) in makers(arguments.n, arguments.visible).items():
+        mine, theirs = (measure(lambda _, call=call: call(), 5, 20) for call in (ours, other))
+        us, us_apart, host, host_apart = (
+            1e3 * statistics.median(found[key])
+            for key in ("device_ms", "host_ms")
+            for found in (mine, theirs)
+        )
+        share = 4e3 * floats * arguments.visible / rate / us
+        print(
+            f"{name:14s} {us:7.1f} {share:8.2f} {us_apart:8.1f} {us_apart / us:6.2f} "
+            f"{host:8.1f} {host_apart:7.1f}"
+        )
+        results.append(
+            {"name": name, "us": us, "us_apart": us_apart, "of_copy": share,
+             "host_us": host, "host_us_apart": host_apart}
+        )  # fmt: skip
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
