@@ -45,7 +45,7 @@ class _Activate(torch.autograd.Function):
         with torch.cuda.device(means.device):
             value_kernel[(triton.cdiv(n, _VALUE["BLOCK"]),)](
                 *inputs[:4], _some(inputs[4], sh0), inputs[5],
-                *out, raw, colors, n, DEGREE=degree, REST=3 * sh_n.shape[1], **_VALUE,
+                *out, raw, colors, n, _n_used(degree), REST=3 * sh_n.shape[1], **_VALUE,
             )  # fmt: skip
         ctx.save_for_backward(inputs[0], inputs[4], inputs[5], *out, raw)
         ctx.degree = degree
@@ -60,10 +60,15 @@ class _Activate(torch.autograd.Function):
             gradient_kernel[(triton.cdiv(n, _GRADIENT["BLOCK"]),)](
                 means, _some(sh_n, raw), viewmat, scales, opacities, raw,
                 *(part.contiguous() for part in upstream),
-                *to[:4], _some(to[4], raw), n,
-                DEGREE=ctx.degree, REST=3 * sh_n.shape[1], **_GRADIENT,
+                *to[:4], _some(to[4], raw), n, _n_used(ctx.degree),
+                REST=3 * sh_n.shape[1], **_GRADIENT,
             )  # fmt: skip
         return *to[:3], to[3].unsqueeze(1), to[4], None, None
+
+
+def _n_used(degree: int) -> int:
+    """Basis functions of ``shN`` that a degree needs."""
+    return (degree + 1) ** 2 - 1
 
 
 def _some(part: Tensor, other: Tensor) -> Tensor:
