@@ -155,6 +155,32 @@ def test_what_is_said_to_come_next_changes_nothing_beyond_rounding(
     _close(told)
 
 
+@pytest.mark.parametrize("stop", [16, 17])  # the next batch was foretold wrongly; the one after it
+@pytest.mark.parametrize(("preset", "batch_size"), [("gs-scale", 1), ("best", 4)])
+@within(300)
+def test_a_run_that_was_told_wrongly_resumes_with_the_batches_that_come(
+    preset: str, batch_size: int, stop: int
+) -> None:
+    config = _config("adc", batch_size)
+    told, wrong = _new(config, preset), _new(config, preset)
+    _train(told, STEPS)
+    _train(wrong, stop, hints="wrong")
+    saved = _copied(wrong)
+    resumed = Trainer.restore(
+        config,
+        saved,
+        step=stop,
+        renderer=ScriptedRenderer(SCRIPT),
+        extent=EXTENT,
+        preset=PRESETS[preset],
+        limits=LIMITS,
+    )
+    _train(resumed, STEPS)
+    _assert_rounding(resumed, told)
+    for trainer in (told, wrong, resumed):
+        _close(trainer)
+
+
 def _assert_rounding(ours: Trainer, theirs: Trainer) -> None:
     ours.backend.finish()
     theirs.backend.finish()

@@ -7,6 +7,8 @@ it would find another superset, and other rounding in rows that have no gradient
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,13 +21,18 @@ from gs_train.renderers import View
 from gs_train.renderers.protocol import Rect
 
 
-def pack(seen: Seen, order: np.ndarray) -> dict[str, Tensor]:
-    """Tensors that :func:`unpack` takes: ``ids``, ``mask``, ``parts`` and ``order``."""
+def pack(names: Sequence[str], seen: Seen, order: np.ndarray) -> dict[str, Tensor]:
+    """Tensors that :func:`unpack` takes: ``views``, ``ids``, ``mask``, ``parts`` and ``order``.
+
+    Args:
+        names: of the batch's views.
+    """
     parts = [
         [part.index, *vars(part.crop.core).values(), part.n_crops, count]
         for part, count in zip(seen.microbatches, seen.counts)
     ]
     return {
+        "views": _digest(names),
         "ids": seen.ids,
         "mask": seen.mask,
         "parts": torch.tensor(parts, dtype=torch.int64),
@@ -36,10 +43,10 @@ def pack(seen: Seen, order: np.ndarray) -> dict[str, Tensor]:
 def unpack(
     tensors: Mapping[str, Tensor], views: Sequence[View], device: torch.device
 ) -> tuple[Seen, np.ndarray] | None:
-    """What was packed, for the views that it was found for; None when they cannot be these."""
-    parts = tensors["parts"].tolist()
-    if {index for index, *_ in parts} != set(range(len(views))):
+    """What was packed, for the views that it was found for; None when these are others."""
+    if not torch.equal(tensors["views"].cpu(), _digest([view.name for view in views])):
         return None
+    parts = tensors["parts"].tolist()
     microbatches = tuple(
         Microbatch(index, Crop(views[index], Rect(*core)), n_crops)
         for index, *core, n_crops, _ in parts
@@ -51,3 +58,9 @@ def unpack(
         tuple(count for *_, count in parts),
     )
     return seen, tensors["order"].cpu().numpy()
+
+
+def _digest(names: Sequence[str]) -> Tensor:
+    """(32,) uint8, of the names in their order."""
+    digest = hashlib.sha256(json.dumps(list(names)).encode()).digest()
+    return torch.tensor(list(digest), dtype=torch.uint8)

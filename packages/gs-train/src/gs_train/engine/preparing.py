@@ -48,6 +48,10 @@ class Batch:
     order: np.ndarray
     plan: gs_order.Plan | None
 
+    def packed(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        return pack(self.names, self.seen, self.order)
+
     def tensors(self) -> Iterator[Tensor]:
         """What rendering reads of it."""
         yield from (self.seen.ids, self.seen.mask)
@@ -103,6 +107,7 @@ class Preparing:
         self._seed = seed
         self._early: list[_Early] = []  # the next batch and the one after it, as far as known
         self._expected: list[dict[str, Tensor]] = []  # the same of a checkpoint
+        self._lasts = False  # what was found out about the batch that runs held until it began
         self._culled: torch.cuda.Event | None = None
 
     @property
@@ -117,6 +122,7 @@ class Preparing:
             settings: of its step.
         """
         known, self._early = self._early, []
+        self._lasts = True
         if known and known[0].batch.names == _names(views) and self._holds(known[0]):
             if all(early.allows(settings) for early in known[1:]):
                 self._early = known[1:]
@@ -124,6 +130,7 @@ class Preparing:
         expected, self._expected = self._expected, []
         resumed = self._resumed(views, expected[0]) if expected else None
         if resumed is None:
+            self._lasts = False
             return self._prepare(views, None, None)
         self._expected = expected[1:]
         return resumed
@@ -153,8 +160,9 @@ class Preparing:
         settings: StepSettings,
         edited: torch.cuda.Event | None,
     ) -> None:
-        """The same for the batch after the next one, where rows come early."""
-        if self._preset.residents and self._early:
+        """The same for the batch after the next one, where rows come early. Not while every step
+        edits rows, as MCMC's noise does: what is known that early is stale before it is used."""
+        if self._preset.residents and self._early and self._lasts:
             self._look(1, upcoming, settings, edited, None)
 
     def _look(
@@ -198,9 +206,9 @@ class Preparing:
         """What a checkpoint needs of the batches that are known."""
         if not self._early or not self._holds(self._early[0]):
             return {}
-        tensors = pack(self._early[0].batch.seen, self._early[0].batch.order)
+        tensors = self._early[0].batch.packed()
         for early in self._early[1:]:
-            further = pack(early.batch.seen, early.batch.order)
+            further = early.batch.packed()
             rates = [early.rates[name] for name in GEOMETRY]
             further["rates"] = torch.tensor(rates, dtype=torch.float64)
             tensors |= {_FURTHER + name: tensor for name, tensor in further.items()}
