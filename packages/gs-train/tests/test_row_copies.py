@@ -53,6 +53,22 @@ def test_taken_rows_are_copies_of_those_asked_for(device, k, n, dtype):
 
 
 @DEVICES
+def test_lists_may_be_every_other_element_of_longer_ones(device):
+    values = _values(device, 3)
+    ids = _rows(device, R, torch.int64, of=N, seed=7)[::2]
+    slots = _rows(device, R, torch.int32, of=SLOTS, seed=8)[::2]
+    taken = take_rows(values, ids, slots)
+    for name, part in taken.items():
+        assert torch.equal(part, values[name][(slots if name.startswith("sh") else ids).long()])
+    totals = {name: torch.zeros_like(part) for name, part in values.items()}
+    add_rows(totals, taken, ids, slots)
+    for name, total in totals.items():
+        at = (slots if name.startswith("sh") else ids).long()
+        assert torch.equal(total[at], taken[name])
+        assert total.count_nonzero() == taken[name].count_nonzero()
+
+
+@DEVICES
 def test_one_list_of_rows_serves_all_attributes(device):
     values = _values(device, 15, slots=N)
     ids = _rows(device, R, torch.int64, of=N, seed=3)

@@ -18,7 +18,7 @@ _BLOCK = 32
 
 def take(values: Mapping[str, Tensor], ids: Tensor, slots: Tensor) -> dict[str, Tensor]:
     """See `gs_train.row_copies.take_rows`."""
-    n = len(ids)
+    n, ids, slots = len(ids), ids.contiguous(), slots.contiguous()
     out = {name: values[name].new_empty((n, *values[name].shape[1:])) for name in NAMES}
     with torch.cuda.device(ids.device):
         take_kernel[(triton.cdiv(n, _BLOCK),)](
@@ -39,8 +39,8 @@ def add(
     with torch.cuda.device(nothing.device):
         add_kernel[(triton.cdiv(n, _BLOCK),)](
             *_pointers(totals),
-            nothing if ids is None else ids,
-            nothing if slots is None else slots,
+            nothing if ids is None else ids.contiguous(),
+            nothing if slots is None else slots.contiguous(),
             *_pointers(parts),
             n,
             **_layout(totals),
@@ -61,7 +61,7 @@ def is_taken(values: Mapping[str, Tensor]) -> bool:
 
 
 def _pointers(values: Mapping[str, Tensor]) -> list[Tensor]:
-    # What stands for an empty shN is not read: Triton takes no null pointer for a tensor.
+    # What stands for an empty shN is not read.
     return [values[name] if values[name].numel() else values["sh0"] for name in NAMES]
 
 
