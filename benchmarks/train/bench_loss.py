@@ -57,7 +57,8 @@ def from_file(path: Path) -> Loss:
 
     def against(image: Tensor, truth: Tensor, crop: Crop) -> Tensor:
         current = loss_triton.weighted_l1_and_ssim
-        loss_triton.weighted_l1_and_ssim = module.weighted_l1_and_ssim
+        # Older ones have no constant.
+        loss_triton.weighted_l1_and_ssim = lambda *of: module.weighted_l1_and_ssim(*of[:5]) + of[5]
         try:
             return ours(image, truth, crop)
         finally:

@@ -33,8 +33,9 @@ DEGREE, WIDTH, GEOMETRY = 3, 48, 11
 GEOMETRY_SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": ()}
 
 
-def tensors(n: int) -> dict[str, Tensor]:
+def tensors(n: int, seed: int) -> dict[str, Tensor]:
     """All six attributes, the appearance in rows of one table."""
+    torch.manual_seed(seed)
     made = {name: torch.randn((n, *of), device="cuda") for name, of in GEOMETRY_SHAPES.items()}
     return made | columns(torch.randn((n, WIDTH), device="cuda"))
 
@@ -50,8 +51,7 @@ def add_apart(totals: dict[str, Tensor], parts: dict[str, Tensor], ids: Tensor) 
 
 def makers(n: int, n_visible: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any], int]]:
     """By name: ours, the other, and floats that must move for each row."""
-    values, totals = tensors(n), tensors(n)
-    others = {name: total.clone() for name, total in totals.items()}
+    values, totals, others = tensors(n, 0), tensors(n, 1), tensors(n, 1)
     runs = torch.randperm(n // 8, device=values["means"].device)[: n_visible // 8].sort().values
     ids = (8 * runs[:, None] + torch.arange(8, device=runs.device)).flatten().int()
     leaves = {name: part.requires_grad_() for name, part in take_rows(values, ids).items()}
@@ -85,7 +85,7 @@ def makers(n: int, n_visible: int) -> dict[str, tuple[Callable[[], Any], Callabl
             2 * row,
         ),
         "activate": (run(activate), run(activate_apart), 7 + WIDTH + 4 + 6),
-        "its gradient": (back(activate), back(activate_apart), 10 + WIDTH + 10 + 7 + WIDTH),
+        "its gradient": (back(activate), back(activate_apart), 20 + WIDTH - 3 + 7 + WIDTH),
         "add": (
             added(lambda to: add_rows(to, parts, ids, ids), totals),
             added(lambda to: add_apart(to, parts, ids), others),

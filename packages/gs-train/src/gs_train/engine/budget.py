@@ -34,6 +34,7 @@ _PLACE = 12  # where it is in the union, its id and its slot
 _OF_ROW, _OF_SLOT = 8, 8  # bytes: slot and last step of a row; row and last batch of a slot
 _CHOSEN = 32  # bytes a slot: the sort that finds those to give away
 
+# With Triton, which torch brings for CUDA on Linux; without, harmonics are joined and take more.
 # Floats a row beside its attributes, when it has been projected: extents 3, opacity, colours before
 # and after clamping 6, radii 2, centre 2, depth, conic 3, compensation 2; while its tiles are
 # counted, their number and 64 bits of a running sum.

@@ -2,7 +2,7 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 """The Triton kernels of `activation_triton`: values, and gradients.
 
-A program has ``BLOCK`` rows, one to a thread. What has a number for each basis function and channel
+A program has ``BLOCK`` rows. What has a number for each basis function and channel
 is read and written as a tile of rows by 16 by 4, so that neighbouring lanes touch neighbouring
 floats; function 0, which is ``sh0``, and channel 3 are not there. Basis functions as in
 `gs_train.renderers.cpu.harmonics`.

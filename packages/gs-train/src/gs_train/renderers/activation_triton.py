@@ -72,5 +72,5 @@ def _n_used(degree: int) -> int:
 
 
 def _some(part: Tensor, other: Tensor) -> Tensor:
-    """What stands for an empty tensor and is not read: Triton takes no null pointer for one."""
+    """What stands for an empty tensor and is not read."""
     return part if part.numel() else other
