@@ -60,6 +60,18 @@ def _new(config: FitConfig, preset: str) -> Trainer:
     )
 
 
+def _resumed(config: FitConfig, preset: str, saved: dict[str, Tensor], step: int) -> Trainer:
+    return Trainer.restore(
+        config,
+        saved,
+        step=step,
+        renderer=ScriptedRenderer(SCRIPT),
+        extent=EXTENT,
+        preset=PRESETS[preset],
+        limits=LIMITS,
+    )
+
+
 def _train(trainer: Trainer, stop: int, *, hints: str = "right") -> None:
     steps = drive(STEPS, trainer.config.batch_size)
     while trainer.step < stop:
@@ -103,15 +115,7 @@ def test_a_run_resumed_in_the_middle_leaves_the_same_bytes(
         last = saved["model/appearance.last_step"]
         assert (last < MIDDLE - 10).any(), "rows must be asleep in what is saved"
     _train(whole, STEPS)
-    resumed = Trainer.restore(
-        config,
-        saved,
-        step=MIDDLE,
-        renderer=ScriptedRenderer(SCRIPT),
-        extent=EXTENT,
-        preset=PRESETS[preset],
-        limits=LIMITS,
-    )
+    resumed = _resumed(config, preset, saved, MIDDLE)
     _train(resumed, STEPS)
     ours, theirs = resumed.tensors(), whole.tensors()
     assert ours.keys() == theirs.keys()
@@ -166,15 +170,7 @@ def test_a_run_that_was_told_wrongly_resumes_with_the_batches_that_come(
     _train(told, STEPS)
     _train(wrong, stop, hints="wrong")
     saved = _copied(wrong)
-    resumed = Trainer.restore(
-        config,
-        saved,
-        step=stop,
-        renderer=ScriptedRenderer(SCRIPT),
-        extent=EXTENT,
-        preset=PRESETS[preset],
-        limits=LIMITS,
-    )
+    resumed = _resumed(config, preset, saved, stop)
     _train(resumed, STEPS)
     _assert_rounding(resumed, told)
     for trainer in (told, wrong, resumed):

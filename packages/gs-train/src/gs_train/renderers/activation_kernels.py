@@ -20,7 +20,7 @@ from gs_train.renderers.harmonics import (
     L2_XX_YY,
     L2_XY,
     L2_ZZ,
-    L3_XXX,
+    L3_X3,
     L3_XXZ,
     L3_XYZ,
     L3_XZZ,
@@ -29,7 +29,7 @@ from gs_train.renderers.harmonics import (
 
 _L0, _L1 = tl.constexpr(L0), tl.constexpr(L1)
 _XY, _ZZ, _XX_YY = tl.constexpr(L2_XY), tl.constexpr(L2_ZZ), tl.constexpr(L2_XX_YY)
-_XXX, _XYZ, _XZZ = tl.constexpr(L3_XXX), tl.constexpr(L3_XYZ), tl.constexpr(L3_XZZ)
+_X3, _XYZ, _XZZ = tl.constexpr(L3_X3), tl.constexpr(L3_XYZ), tl.constexpr(L3_XZZ)
 _ZZZ, _XXZ = tl.constexpr(L3_ZZZ), tl.constexpr(L3_XXZ)
 
 _SIZES = ["n", "n_used"]
@@ -65,7 +65,7 @@ def _basis(x, y, z):
     b1, b2, b3 = -_L1 * y, _L1 * z, -_L1 * x
     b4, b5, b7 = _XY * x * y, -_XY * y * z, -_XY * x * z
     b6, b8 = _ZZ * (3.0 * z * z - 1.0), _XX_YY * difference
-    b9, b15 = -_XXX * y * (3.0 * x * x - y * y), -_XXX * x * (x * x - 3.0 * y * y)
+    b9, b15 = -_X3 * y * (3.0 * x * x - y * y), -_X3 * x * (x * x - 3.0 * y * y)
     b10, b14 = _XYZ * x * y * z, _XXZ * z * difference
     b11, b13 = -_XZZ * y * five, -_XZZ * x * five
     b12 = _ZZZ * z * (5.0 * z * z - 3.0)
@@ -137,13 +137,13 @@ def _slopes(at, here, n_used, r, g, b, x, y, z):
     s6 = _along(at, here, n_used, 6, r, g, b)
     s7 = _along(at, here, n_used, 7, r, g, b)
     s8 = 2.0 * _XX_YY * _along(at, here, n_used, 8, r, g, b)
-    s9 = 3.0 * _XXX * _along(at, here, n_used, 9, r, g, b)
+    s9 = 3.0 * _X3 * _along(at, here, n_used, 9, r, g, b)
     s10 = _XYZ * _along(at, here, n_used, 10, r, g, b)
     s11 = _XZZ * _along(at, here, n_used, 11, r, g, b)
     s12 = _ZZZ * _along(at, here, n_used, 12, r, g, b)
     s13 = _XZZ * _along(at, here, n_used, 13, r, g, b)
     s14 = _XXZ * _along(at, here, n_used, 14, r, g, b)
-    s15 = 3.0 * _XXX * _along(at, here, n_used, 15, r, g, b)
+    s15 = 3.0 * _X3 * _along(at, here, n_used, 15, r, g, b)
     difference, five = x * x - y * y, 5.0 * z * z - 1.0
     by_x = -_L1 * s3 + _XY * (y * s4 - z * s7) + x * s8
     by_y = -_L1 * s1 + _XY * (x * s4 - z * s5) - y * s8

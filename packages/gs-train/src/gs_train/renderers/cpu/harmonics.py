@@ -19,7 +19,7 @@ from gs_train.renderers.harmonics import (
     L2_XX_YY,
     L2_XY,
     L2_ZZ,
-    L3_XXX,
+    L3_X3,
     L3_XXZ,
     L3_XYZ,
     L3_XZZ,
@@ -41,13 +41,13 @@ def _fill_basis(degree, x, y, z, basis):
         basis[7] = -L2_XY * x * z
         basis[8] = L2_XX_YY * (x * x - y * y)
     if degree >= 3:
-        basis[9] = -L3_XXX * y * (3.0 * x * x - y * y)
+        basis[9] = -L3_X3 * y * (3.0 * x * x - y * y)
         basis[10] = L3_XYZ * x * y * z
         basis[11] = -L3_XZZ * y * (5.0 * z * z - 1.0)
         basis[12] = L3_ZZZ * z * (5.0 * z * z - 3.0)
         basis[13] = -L3_XZZ * x * (5.0 * z * z - 1.0)
         basis[14] = L3_XXZ * z * (x * x - y * y)
-        basis[15] = -L3_XXX * x * (x * x - 3.0 * y * y)
+        basis[15] = -L3_X3 * x * (x * x - 3.0 * y * y)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -69,8 +69,8 @@ def _fill_basis_gradient(degree, x, y, z, slope):
         slope[8, 0] = 2.0 * L2_XX_YY * x
         slope[8, 1] = -2.0 * L2_XX_YY * y
     if degree >= 3:
-        slope[9, 0] = -6.0 * L3_XXX * x * y
-        slope[9, 1] = -3.0 * L3_XXX * (x * x - y * y)
+        slope[9, 0] = -6.0 * L3_X3 * x * y
+        slope[9, 1] = -3.0 * L3_X3 * (x * x - y * y)
         slope[10, 0] = L3_XYZ * y * z
         slope[10, 1] = L3_XYZ * x * z
         slope[10, 2] = L3_XYZ * x * y
@@ -82,8 +82,8 @@ def _fill_basis_gradient(degree, x, y, z, slope):
         slope[14, 0] = 2.0 * L3_XXZ * x * z
         slope[14, 1] = -2.0 * L3_XXZ * y * z
         slope[14, 2] = L3_XXZ * (x * x - y * y)
-        slope[15, 0] = -3.0 * L3_XXX * (x * x - y * y)
-        slope[15, 1] = 6.0 * L3_XXX * x * y
+        slope[15, 0] = -3.0 * L3_X3 * (x * x - y * y)
+        slope[15, 1] = 6.0 * L3_X3 * x * y
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
