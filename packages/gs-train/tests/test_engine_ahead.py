@@ -11,6 +11,7 @@ import torch
 from street import street_rows, street_views
 
 from gs_train.engine import preparing
+from gs_train.engine.ahead import unpack
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.model import OffloadedGaussians
@@ -117,3 +118,19 @@ def test_a_batch_that_is_known_early_has_all_rows_that_are_seen_later() -> None:
     for engine in (ahead, after):
         engine.finish()
         engine.model.close()
+
+
+def test_what_is_known_of_other_views_or_of_nobody_knows_which_is_not_taken() -> None:
+    engine = _engine()
+    _step(engine, 0, SETTINGS, n_known=1)
+    packed = engine.ahead()
+    named = {name: tensor for name, tensor in packed.items() if name != "views"}
+    for tensors, views, is_taken in (
+        (packed, BATCHES[1], True),
+        (packed, BATCHES[1][::-1], False),
+        (packed, BATCHES[2], False),
+        (named, BATCHES[1], False),
+    ):
+        assert (unpack(tensors, views, torch.device("cpu")) is not None) == is_taken
+    engine.finish()
+    engine.model.close()

@@ -44,7 +44,8 @@ def unpack(
     tensors: Mapping[str, Tensor], views: Sequence[View], device: torch.device
 ) -> tuple[Seen, np.ndarray] | None:
     """What was packed, for the views that it was found for; None when these are others."""
-    if not torch.equal(tensors["views"].cpu(), _digest([view.name for view in views])):
+    of = tensors.get("views")  # checkpoints from before they said so have none
+    if of is None or not torch.equal(of.cpu(), _digest([view.name for view in views])):
         return None
     parts = tensors["parts"].tolist()
     microbatches = tuple(
