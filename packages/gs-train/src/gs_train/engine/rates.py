@@ -50,6 +50,8 @@ class Rates:
         row_s: seconds more for each row that it sees: these, reading it and adding its gradient.
         batch_view_s, batch_row_s: the same when a batch of eight is culled at once, while the one
             before renders: what a batch costs whatever its size is spread over eight views.
+        streamed_view_s, streamed_row_s: the same when the rows come for the batch alone and the
+            host updates them.
     """
 
     device: str
@@ -67,6 +69,8 @@ class Rates:
     row_s: float
     batch_view_s: float
     batch_row_s: float
+    streamed_view_s: float
+    streamed_row_s: float
 
     def save(self, path: Path) -> None:
         """Write as JSON, to be read by :meth:`load`."""

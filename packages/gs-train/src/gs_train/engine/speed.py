@@ -25,7 +25,8 @@ class Speed:
 
     Attributes:
         images_per_second: of the batch when its longest part hides the others, but for rows that
-            come late because there was no room for them before, or when all follow one another in a
+            come late because there was no room for them before, and for the first rows to come and
+            the last to be updated of a batch that keeps none; or when all follow one another in a
             preset that overlaps nothing.
         device_s: seconds of culling, rendering and the device's optimizer.
         link_s: seconds of rows on their way.
@@ -57,10 +58,13 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
     appearance, width = work.appearance, GEOMETRY + work.appearance
     if preset.placement == "split":
         cull_s = n / rates.cull_rows + (batch - 1) * n / rates.cull_more_rows
-        device_s = batch * rates.batch_view_s + rates.batch_row_s * rows.visible + cull_s
+        view_s, row_s = rates.streamed_view_s, rates.streamed_row_s
+        if room.residents:
+            view_s, row_s = rates.batch_view_s, rates.batch_row_s
+        device_s = batch * view_s + row_s * rows.visible + cull_s
     else:
         device_s = batch * (rates.view_s + n / rates.cull_rows) + rates.row_s * rows.visible
-    link_s = host_s = late_s = 0.0
+    link_s = host_s = late_s = ends_s = 0.0
     if preset.placement == "device":
         device_s += _FULL * width * n / rates.fused_adam
     elif preset.placement == "mirror":
@@ -71,9 +75,9 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
         device_s += (_DEVICE_ADAM * n + _FLOAT * rows.union) * GEOMETRY / rates.device_adam
     if room.residents:
         device_s += (_WAKE + _UPDATE) * appearance * rows.union / rates.device_adam
-        row_s = _TRAVELS * appearance / rates.both  # while another one leaves
+        travel_s = _TRAVELS * appearance / rates.both  # while another row leaves
         new, late = _rows_that_come(work, room.residents)
-        link_s, late_s = row_s * new, row_s * late
+        link_s, late_s = travel_s * new, travel_s * late
     elif preset.placement == "split":
         crossing = appearance * (rows.union if preset.retain == "last_use" else rows.loaded)
         link_s = _FLOAT * crossing / min(rates.both, rates.gather)
@@ -84,9 +88,11 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
         else:
             host_s = (_UPDATE + _CATCH_UP) * updated / rates.host_rows
         host_s += _CROSSING * crossing / rates.host_adam
+        # One microbatch's rows come before anything is drawn or are updated after all is.
+        ends_s = (device_s + link_s + host_s - max(device_s, link_s, host_s)) / batch
     parts = (device_s, link_s, host_s)
     early = (device_s, link_s - late_s, host_s)
-    total = max(early) + late_s if preset.overlapped else sum(parts)
+    total = max(early) + late_s + ends_s if preset.overlapped else sum(parts)
     return Speed(batch / total, *parts)
 
 

@@ -13,6 +13,7 @@ import gs_cull
 from gs_train.engine.backend import Backend, StepSettings
 from gs_train.engine.budget import GEOMETRY
 from gs_train.engine.in_device import InDevice
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS
@@ -37,42 +38,52 @@ class ViewRates(NamedTuple):
     row_s: float
     batch_view_s: float
     batch_row_s: float
+    streamed_view_s: float
+    streamed_row_s: float
 
 
 def measure_views(renderer: Renderer, rows: Rows, view: View, n_visible: int) -> ViewRates:
     """Cull, and run batches of one view through a backend that has all rows on the device and
-    through the engine; see `measure_rates`."""
+    through the engine, whose rows stay there or come for the batch; see `measure_rates`."""
     device = renderer.device
     free = min(free_bytes(device), free_bytes(torch.device("cpu")))
     most = max(min(n_visible, _RENDERED_ROWS[device.type], free // _RENDERED_BYTES), 8)
     cull_row_s, cull_more_row_s = _culling(renderer, rows, view)
-    few = most // 4
-    alone = line(lambda n: seconds_a_view(renderer, rows, view, n, at_once=1), few, most)
-    # Without a device to hand work to, nothing runs beside anything.
-    together = alone
-    if device.type == "cuda":
-        together = line(
-            lambda n: seconds_a_view(renderer, rows, view, n, at_once=_BATCH), few, most
+
+    def measured(at_once: int, limits: Limits = UNLIMITED) -> tuple[float, float]:
+        return line(
+            lambda n: seconds_a_view(renderer, rows, view, n, at_once, limits), most // 4, most
         )
+
+    alone = together = streamed = measured(1)
+    # Without a device to hand work to, nothing runs beside anything.
+    if device.type == "cuda":
+        together, streamed = measured(_BATCH), measured(_BATCH, Limits(residents=0))
     return ViewRates(
         1 / max(cull_row_s, _LEAST_CULL_S), 1 / max(cull_more_row_s, _LEAST_CULL_S),
-        *alone, *together,
+        *alone, *together, *streamed,
     )  # fmt: skip
 
 
 def seconds_a_view(
-    renderer: Renderer, rows: Rows, view: View, n_visible: int, *, at_once: int
+    renderer: Renderer,
+    rows: Rows,
+    view: View,
+    n_visible: int,
+    at_once: int,
+    limits: Limits = UNLIMITED,
 ) -> float:
-    """Seconds that a step takes for each view, nothing being updated or moved but what is there.
+    """Seconds that a step takes for each view, no other rows being updated or moved.
 
     Args:
         rows: as `measure_rates`'s, of which ``n_visible`` are made.
         at_once: views a step. With one the rows are all on the device and nothing is culled before
-            it is needed; with several they are the engine's, which keeps them there.
+            it is needed; with several they are the engine's.
+        limits: the engine's: without residents the rows come and leave with each batch.
     """
     some = _repeated(rows, n_visible)
     truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=renderer.device)
-    backend = _engine(some, renderer) if at_once > 1 else _in_device(some, renderer)
+    backend = _engine(some, renderer, limits) if at_once > 1 else _in_device(some, renderer)
     batch, upcoming = [(view, truth)] * at_once, [[view] * at_once] * 2
 
     settings = StepSettings(
@@ -95,10 +106,10 @@ def _in_device(rows: Rows, renderer: Renderer) -> Backend:
     return InDevice(Gaussians(rows, device=renderer.device, make_optimizer=_no_optimizer), renderer)
 
 
-def _engine(rows: Rows, renderer: Renderer) -> Backend:
-    """Its rows stay on the device, so that only rendering and updates take time."""
-    model = OffloadedGaussians(rows, device=renderer.device, semantics="deferred", travels=True)
-    return Engine(model, renderer, PRESETS["best"])
+def _engine(rows: Rows, renderer: Renderer, limits: Limits) -> Backend:
+    travels = limits.residents != 0
+    model = OffloadedGaussians(rows, device=renderer.device, semantics="deferred", travels=travels)
+    return Engine(model, renderer, PRESETS["best"], limits=limits)
 
 
 def _no_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
