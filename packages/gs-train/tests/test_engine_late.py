@@ -22,6 +22,7 @@ from gs_train.engine import pipeline, streaming
 from gs_train.engine.beside import Beside
 from gs_train.engine.limits import Limits
 from gs_train.engine.presets import PRESETS
+from gs_train.engine.stores import Stores
 from gs_train.rows import NAMES
 from gs_train.trainer import Trainer
 
@@ -144,3 +145,41 @@ def test_a_thread_beside_drawing_changes_no_number(
     monkeypatch.setattr(pipeline, "Beside", Delayed)
     beside, loaded_beside, _ = _run(preset, batch_size, is_late=False, residents=residents)
     _assert_same(beside, alone, loaded_beside, loaded)
+
+
+@pytest.mark.parametrize("preset", ["best", "clm"])
+@within(120)
+def test_gradients_leave_before_the_next_batch_is_known(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, loaded, _ = _run(preset, 4, is_late=False)
+    sent = threading.Event()
+    send = Stores.send
+    had_left: list[bool] = []
+
+    class Held(Beside):
+        """Looks ahead when some gradients have left."""
+
+        def __init__(self, device: torch.device) -> None:
+            super().__init__(device, has_thread=True)
+
+        def running(self, call: Callable[[], Any]) -> Any:
+            def held() -> Any:
+                had_left.append(sent.wait(0.05))
+                return call()
+
+            sent.clear()
+            return super().running(held)
+
+    def sending(self: Stores, *args: Any, **options: Any) -> None:
+        send(self, *args, **options)
+        sent.set()
+
+    monkeypatch.setattr(pipeline, "Beside", Held)
+    monkeypatch.setattr(Stores, "send", sending)
+    held, loaded_held, _ = _run(preset, 4, is_late=False)
+    if preset == "clm":  # which submits untouched rows beside drawing too
+        had_left = had_left[::2]
+    assert len(had_left) == STEPS
+    assert sum(had_left) >= STEPS // 2
+    _assert_same(held, alone, loaded_held, loaded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -12,13 +13,26 @@ from torch import Tensor
 import gs_order
 from gs_train.engine.need import Parted, contains, slots_of
 
-Part = tuple[Tensor, np.ndarray, bool]
-"""Slots in the device buffer, ids on the host, and whether the next batch needs them first."""
+
+class Final(NamedTuple):
+    """Rows of a microbatch.
+
+    Attributes:
+        slots: in the device buffer.
+        ids: on the host.
+        is_urgent: whether their updates go before others.
+        is_awaited: whether the next batch begins after their updates.
+    """
+
+    slots: Tensor
+    ids: np.ndarray
+    is_urgent: bool
+    is_awaited: bool
 
 
 @dataclass(frozen=True)
 class Finals:
-    """Final sets of a batch; see `Parted`."""
+    """Final sets of a batch, when the next one is known; see `Parted`."""
 
     parted: Parted
 
@@ -34,9 +48,28 @@ class Finals:
         nothing = np.zeros(len(plan), np.int64)
         return cls(Parted(lists.values, slots, ids, np.asarray(lists.offsets), nothing))
 
-    def of_microbatch(self, i: int) -> Iterator[Part]:
+    def of_microbatch(self, i: int) -> Iterator[Final]:
         """The parts of final set i that have rows."""
         first, rest, last = self.parted.bounds(i)
-        for part, is_urgent in ((slice(first, rest), True), (slice(rest, last), False)):
+        for part, is_first in ((slice(first, rest), True), (slice(rest, last), False)):
             if part.stop > part.start:
-                yield self.parted.slots[part], self.parted.on_host[part], is_urgent
+                ids, slots = self.parted.on_host[part], self.parted.slots[part]
+                yield Final(slots, ids, is_first, is_first)
+
+
+class EarlyFinals:
+    """Final sets of a batch before the next one is known: it may need any of them first, but they
+    will have been updated long before it begins.
+
+    Asynchrony: the ids are copied to the host on the current stream; who asks for them waits.
+    """
+
+    def __init__(self, plan: gs_order.Plan) -> None:
+        self._plan = plan
+        self._on_host = plan.to_host()
+
+    def of_microbatch(self, i: int) -> Iterator[Final]:
+        """Final set i, if it has rows."""
+        ids = self._on_host.wait().final[i]
+        if len(ids):
+            yield Final(self._plan[i].slots_of("final"), ids, False, True)

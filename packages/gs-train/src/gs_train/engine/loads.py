@@ -36,14 +36,14 @@ class _Chunk:
 
 @dataclass(frozen=True)
 class Updates:
-    """Tickets of the updates of one step: those that the next batch needs first, and all."""
+    """Tickets of the updates of one step: those that the next batch begins after, and all."""
 
-    urgent: tuple[int, ...] = ()
+    awaited: tuple[int, ...] = ()
     all: tuple[int, ...] = ()
 
-    def joined(self, urgent: tuple[int, ...]) -> Updates:
-        """These and others, needed first."""
-        return Updates(urgent + self.urgent, urgent + self.all)
+    def joined(self, awaited: tuple[int, ...]) -> Updates:
+        """These and others that it begins after."""
+        return Updates(awaited + self.awaited, awaited + self.all)
 
 
 class Loads:
@@ -131,7 +131,7 @@ class Loads:
         """
         assert self._plan is not None
         step = self._plan[i]
-        updates = self._updates.urgent if i == 0 else self._updates.all
+        updates = self._updates.awaited if i == 0 else self._updates.all
         with self._lanes.on("load"):
             sources = step.retain_sources
             targets = step.slots_of("retain") if len(sources) else sources

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
 from torch import Tensor
 
 import gs_pinned
 from gs_train.engine.columns import columns
+from gs_train.engine.finals import Final
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.loads import CHUNK_BYTES, Updates
@@ -26,39 +26,35 @@ class Stores:
         self._sent: list[tuple[int, bool]] = []
         self._updating: deque[tuple[int, gs_pinned.RingSlot]] = deque()
 
-    def send(
-        self, gradients: Tensor, slots: Tensor, ids: np.ndarray, *, step: int, is_urgent: bool
-    ) -> None:
+    def send(self, gradients: Tensor, final: Final, *, step: int) -> None:
         """Enqueue gradients on the store stream and their updates in the worker.
 
         Args:
             gradients: (C, W) buffer of the device.
-            slots: (R,) int32 where the rows lie in it.
-            ids: (R,) their sorted ids, on the host.
+            final: rows of it.
             step: the host optimizer's open step.
-            is_urgent: updated before others that have landed.
 
         Asynchrony: waits for an earlier update while the ring is full.
         """
         if self._ring is None:
             self._ring = gs_pinned.Ring(self._ring_bytes)
         rows = max(1, CHUNK_BYTES // (self._host.width * 4))
-        for start in range(0, len(ids), rows):
-            slot = self._store(gradients, slots[start : start + rows])
+        for start in range(0, len(final.ids), rows):
+            slot = self._store(gradients, final.slots[start : start + rows])
             ticket = self._host.worker.submit(
-                ids[start : start + rows],
+                final.ids[start : start + rows],
                 list(columns(slot.torch()).values()),
                 step=step,
                 ready=(slot.address, slot.value),
-                priority=2 * is_urgent,
+                priority=2 * final.is_urgent,
             )
-            self._sent.append((ticket, is_urgent))
+            self._sent.append((ticket, final.is_awaited))
             self._updating.append((ticket, slot))
 
     def updates(self) -> Updates:
         """The updates sent since this was last asked."""
         sent, self._sent = self._sent, []
-        return Updates(tuple(t for t, urgent in sent if urgent), tuple(t for t, _ in sent))
+        return Updates(tuple(t for t, awaited in sent if awaited), tuple(t for t, _ in sent))
 
     def finish(self) -> None:
         """Wait until all gradients sent have become updates."""

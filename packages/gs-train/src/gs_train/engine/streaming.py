@@ -16,7 +16,7 @@ from torch import Tensor
 import gs_order
 from gs_train.engine.beside import Beside
 from gs_train.engine.buffers import RowBuffer
-from gs_train.engine.finals import Finals
+from gs_train.engine.finals import EarlyFinals, Finals
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.loads import Loads, Updates
 from gs_train.engine.model import OffloadedGaussians
@@ -112,7 +112,8 @@ class Streaming:
         stored: list[torch.cuda.Event | None] = []
         loaded: list[torch.cuda.Event | None] = []
         edited = lanes.mark("compute")
-        lanes.wait("load", edited)
+        for lane in ("load", "store"):
+            lanes.wait(lane, edited)
 
         def load(i: int) -> None:
             # The slots that it fills were last read by microbatch i - 2.
@@ -142,29 +143,30 @@ class Streaming:
             if i + 1 < len(plan):
                 load(i + 1)
 
-        def store(i: int, finals: Finals) -> None:
+        def store(i: int, finals: Finals | EarlyFinals) -> None:
             own = gradients[i % len(gradients)]
             lanes.wait("store", drawn[i])
             with self._trace.host(f"store {i}"), self._trace.on("store", f"store {i}"):
-                for slots, ids, is_urgent in finals.of_microbatch(i):
-                    self._stores.send(own, slots, ids, step=work.step, is_urgent=is_urgent)
+                for final in finals.of_microbatch(i):
+                    self._stores.send(own, final, step=work.step)
             stored.append(lanes.mark("store"))
 
         load(0)
-        # Gradients leave when it is known which of them the next batch needs first. Till then
-        # only such microbatches are drawn as wait for none to have left.
-        n_first = min(1 + AHEAD, len(plan))
+        with lanes.on("store"):
+            early = EarlyFinals(plan)
         with self._beside.running(lambda: self._look_ahead(work, edited)) as found:
-            for i in range(n_first):
-                draw(i)
+            draw(0)
+            # Of the last microbatch it must be known which gradients the next batch needs first.
+            while len(drawn) < len(plan) and not found.done():
+                store(len(stored), early)
+                draw(len(drawn))
         ahead = found.result()
-        for i in range(n_first):
-            store(i, ahead.finals)
         self._loads.announce(ahead.loads)
         with self._submitting_untouched():
-            for i in range(n_first, len(plan)):
-                draw(i)
-                store(i, ahead.finals)
+            store(len(stored), ahead.finals)
+            while len(drawn) < len(plan):
+                draw(len(drawn))
+                store(len(stored), ahead.finals)
         for event in stored[-2:]:
             lanes.wait("compute", event)
         updates = self._stores.updates().joined(ahead.untouched)
