@@ -258,6 +258,26 @@ def test_ids_out_of_order_are_found_wherever_they_are_in_a_long_list(at):
         host.end_step(step)
 
 
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        ([3, 1], ValueError, "rows must be sorted and unique, got 1 after 3"),
+        ([1, 99], IndexError, "rows must be "),
+        ([-1, 1], IndexError, "rows must be "),
+    ],
+)
+def test_ids_said_to_be_checked_fail_when_the_task_runs(ids, error, message):
+    p, host = make()
+    before = p.detach().clone()
+    worker = Worker(host)
+    step = host.begin_step()
+    ticket = worker.submit(torch.tensor(ids), grads(2, 0), step=step, checked=True)
+    with pytest.raises(error, match=message):
+        worker.wait(ticket)
+    worker.close(drain=False)
+    assert torch.equal(p, before)
+
+
 def test_closed_workers_refuse_work():
     _, host = make()
     worker = Worker(host)

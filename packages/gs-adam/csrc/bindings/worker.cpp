@@ -84,8 +84,8 @@ class BoundWorker {
   }
 
   std::uint64_t submit(const Call& call, std::int64_t step, bool is_update, const py::object& ready,
-                       int priority, py::object keep, bool is_apart = false) {
-    call.check();
+                       int priority, py::object keep, bool is_checked, bool is_apart = false) {
+    if (!is_checked) call.check();
     Task task;
     task.is_apart = is_apart;
     task.step = step;
@@ -150,31 +150,35 @@ void register_worker(py::module_& module) {
       .def(
           "submit_update",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, const py::object& ids,
-             const py::object& grads, std::int32_t floor, const py::object& ready, int priority) {
+             const py::object& grads, std::int32_t floor, const py::object& ready, int priority,
+             bool checked) {
             return self.submit(rows.update(plan, ids, grads, floor), plan->step(), true, ready,
-                               priority, py::make_tuple(py::cast(&rows), ids, grads));
+                               priority, py::make_tuple(py::cast(&rows), ids, grads), checked);
           },
           py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("grads"), py::arg("floor"),
-          py::arg("ready"), py::arg("priority"))
+          py::arg("ready"), py::arg("priority"), py::arg("checked"))
       .def(
           "submit_flush",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, const py::object& ids,
              const py::object& ready, int priority) {
             return self.submit(rows.flush(plan, ids), plan->step(), false, ready, priority,
-                               py::make_tuple(py::cast(&rows), ids));
+                               py::make_tuple(py::cast(&rows), ids), false);
           },
           py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("ready"), py::arg("priority"))
       .def(
           "submit_lookahead",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, bool steps,
              const py::object& ids, const py::object& pending, const py::object& grads,
-             const py::object& out, const py::object& ready, int priority, bool apart) {
+             const py::object& out, const py::object& ready, int priority, bool checked,
+             bool apart) {
             return self.submit(rows.lookahead(plan, steps, ids, pending, grads, out), plan->step(),
                                false, ready, priority,
-                               py::make_tuple(py::cast(&rows), ids, pending, grads, out), apart);
+                               py::make_tuple(py::cast(&rows), ids, pending, grads, out), checked,
+                               apart);
           },
           py::arg("rows"), py::arg("plan"), py::arg("steps"), py::arg("ids"), py::arg("pending"),
-          py::arg("grads"), py::arg("out"), py::arg("ready"), py::arg("priority"), py::arg("apart"))
+          py::arg("grads"), py::arg("out"), py::arg("ready"), py::arg("priority"),
+          py::arg("checked"), py::arg("apart"))
       .def("wait", &BoundWorker::wait, py::arg("ticket"))
       .def("wait_all", &BoundWorker::wait_all)
       .def("wait_step", &BoundWorker::wait_step, py::arg("step"))

@@ -72,6 +72,7 @@ class Worker:
         floor: int,
         ready: Any,
         priority: int,
+        checked: bool,
     ) -> int: ...
     def submit_flush(
         self, rows: Rows, plan: StepPlan, ids: Any, ready: Any, priority: int
@@ -87,6 +88,7 @@ class Worker:
         out: Any,
         ready: Any,
         priority: int,
+        checked: bool,
         apart: bool,
     ) -> int: ...
     def wait(self, ticket: int) -> None: ...
