@@ -226,6 +226,7 @@ class Loads:
                 chunk.ids,
                 out=list(columns(slot.torch()).values()),
                 priority=1,
+                checked=True,
                 apart=True,
                 as_of=chunk.as_of,
             )

@@ -47,6 +47,7 @@ class Stores:
                 step=step,
                 ready=(slot.address, slot.value),
                 priority=2 * final.is_urgent,
+                checked=True,
             )
             self._sent.append((ticket, final.is_awaited))
             self._updating.append((ticket, slot))

@@ -65,7 +65,7 @@ class Untouched:
             self._submit(self._waiting.popleft(), _LAST)
 
     def _submit(self, ids: np.ndarray, priority: int) -> int:
-        return self._host.worker.submit(ids, None, step=self._step, priority=priority)
+        return self._host.worker.submit(ids, None, step=self._step, priority=priority, checked=True)
 
     def _list(self, mask: Tensor) -> None:
         """Queue the rows of a mask, piece by piece: their ids would be much on the device."""
