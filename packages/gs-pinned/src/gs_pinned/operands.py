@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from gs_pinned.layout import RowLayout
@@ -92,8 +93,14 @@ def layout_of(arrays: Any, name: str) -> RowLayout:
     if not sequence:
         raise ValueError(f"{name} must be at least one array, got none")
     width = sum(width_of(array, name) for array in sequence)
-    shapes = {key: tuple(array.shape[1:]) or (1,) for key, array in named.items()}
-    return RowLayout(width, sequence[0].dtype, shapes)
+    shapes = tuple((key, tuple(array.shape[1:]) or (1,)) for key, array in named.items())
+    return _layout(width, sequence[0].dtype, shapes)
+
+
+@lru_cache(maxsize=64)
+def _layout(width: int, dtype: Any, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> RowLayout:
+    """Made once: it costs as much as handing a transfer to the native part."""
+    return RowLayout(width, dtype, dict(shapes))
 
 
 def _as_sequence(arrays: Any) -> Sequence[Any]:

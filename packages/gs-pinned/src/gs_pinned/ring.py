@@ -282,7 +282,7 @@ def store_compact(
             first_byte=taken.begin,
             rows=rows,
             row_bytes=layout.row_bytes,
-            dtype=layout.dtype.name,
+            dtype=layout.dtype_name,
         )
         where, handle = move(
             target,

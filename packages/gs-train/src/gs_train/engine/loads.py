@@ -13,7 +13,7 @@ from torch import Tensor
 
 import gs_pinned
 from gs_order import Plan
-from gs_train.engine.columns import columns
+from gs_train.engine.columns import host_columns
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.need import Parted, contains, slots_of
@@ -224,7 +224,7 @@ class Loads:
             # Apart: no step since the one before last touches rows that sleep.
             chunk.ticket = self._host.worker.lookahead(
                 chunk.ids,
-                out=list(columns(slot.torch()).values()),
+                out=host_columns(slot.numpy()),
                 priority=1,
                 checked=True,
                 apart=True,

@@ -8,7 +8,7 @@ from collections import deque
 from torch import Tensor
 
 import gs_pinned
-from gs_train.engine.columns import columns
+from gs_train.engine.columns import host_columns
 from gs_train.engine.finals import Final
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
@@ -43,7 +43,7 @@ class Stores:
             slot = self._store(gradients, final.slots[start : start + rows])
             ticket = self._host.worker.submit(
                 final.ids[start : start + rows],
-                list(columns(slot.torch()).values()),
+                host_columns(slot.numpy()),
                 step=step,
                 ready=(slot.address, slot.value),
                 priority=2 * final.is_urgent,
