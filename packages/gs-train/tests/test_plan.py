@@ -313,9 +313,7 @@ def test_more_residents_move_less_and_fewer_come_late() -> None:
     assert batches == pytest.approx([new_s, new_s / 2, 0, 0, 0], abs=1e-12)
 
 
-def test_a_batch_that_the_host_updates_takes_its_longest_part_and_a_microbatch_of_the_others() -> (
-    None
-):
+def test_a_batch_that_the_host_updates_takes_its_longest_part_and_its_ends() -> None:
     room = room_wanted_by_host(PRESETS["best"], WORK)
     speed = predict(PRESETS["best"], WORK, RATES, room)
     assert speed.device_s == pytest.approx(RENDER_STREAMED_S + GEOMETRY_S)
