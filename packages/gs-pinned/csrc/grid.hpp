@@ -19,7 +19,7 @@ struct Grid {
 };
 
 /// What a launch does to the link.
-enum class Traffic { kReads, kWritesInOrder, kWrites, kJoinedWrites, kOther };
+enum class Traffic { kReads, kExchange, kWritesInOrder, kWrites, kJoinedWrites, kOther };
 
 inline Traffic traffic_of(const Transfer& t, bool over_link) {
   if (!over_link || t.add) return Traffic::kOther;
@@ -38,6 +38,10 @@ inline Grid grid_for(Traffic traffic, std::int64_t accesses, int unroll, std::in
       // 256 KiB on their way fill the link; more take a larger share of it from writes.
       threads = 1024;
       in_flight = (std::int64_t{16} << 10) * std::max<std::int64_t>(max_blocks, 16);
+      break;
+    case Traffic::kExchange:
+      // As many as the caller allows: what is on its way one way holds back the other.
+      threads = 1024;
       break;
     case Traffic::kJoinedWrites:
       threads = 640;

@@ -7,25 +7,16 @@
 #include <type_traits>
 #include <vector>
 
+#include "exchange.hpp"
 #include "grid.hpp"
 #include "gs/cuda/check.hpp"
+#include "launching.hpp"
 #include "row_kernels.cuh"
 #include "stream_word.hpp"
 #include "transfer_cuda.hpp"
 
 namespace gs::pinned {
 namespace {
-
-// The widest access that divides every address and size given.
-class Width {
- public:
-  void divides(const void* address) { bits_ |= reinterpret_cast<std::uintptr_t>(address); }
-  void divides(std::int64_t bytes) { bits_ |= static_cast<std::uint64_t>(bytes); }
-  int bytes() const { return static_cast<int>(bits_ & (~bits_ + 1)); }
-
- private:
-  std::uint64_t bits_ = kWidestAccess;
-};
 
 RowCopy as_row_copy(const Transfer& t) {
   const Part& part = t.parts[0];
@@ -44,15 +35,6 @@ void add_widths(const Transfer& t, Width* width) {
 }
 
 bool has_wide_ids(const Transfer& t) { return t.whole_ids.wide || t.parts_ids.wide; }
-
-// Calls body(Id{}) with the type of the ids.
-template <class Body>
-void with_id_type(bool wide, Body&& body) {
-  if (wide)
-    body(std::int64_t{});
-  else
-    body(std::int32_t{});
-}
 
 template <class Vec, class Id>
 void launch_copies(const RowCopies& copies, std::int64_t row_bytes, Traffic traffic,
@@ -237,12 +219,6 @@ void copy_dense(const Transfer& t, const std::vector<std::size_t>& cuts, const L
 
 namespace {
 
-template <class Kernel>
-void load(Kernel* kernel) {
-  cudaFuncAttributes attributes;
-  GS_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel));
-}
-
 template <class Id, class... Vecs>
 void load_copies() {
   (load(copy_rows_kernel<Vecs, Id>), ...);
@@ -279,6 +255,7 @@ void load_kernels(int device) {
   cuda::DeviceGuard on(device);
   load_all<std::int32_t>();
   load_all<std::int64_t>();
+  load_exchange_kernels();
   load_word_kernels();
   loaded.push_back(device);
 }

@@ -27,7 +27,7 @@ struct Launch {
 /// gs::CudaError.
 void transfer_on_device(const Transfer& transfer, const Launch& launch);
 
-constexpr int kMostTogether = 4;
+constexpr int kMostTogether = 2;
 
 /// The same for up to kMostTogether copies in one launch. Whole rows of each are one part, of the
 /// same number of bytes.

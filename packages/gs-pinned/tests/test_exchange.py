@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gs_pinned import Signal, Table, exchange
+from gs_pinned import Signal, Table, exchange, raise_faults
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -43,7 +43,7 @@ def scene(
 @pytest.mark.parametrize(
     ("n_slots", "n_stored", "n_loaded"), [(300, 200, 200), (300, 17, 250), (300, 0, 9), (4, 0, 0)]
 )
-@pytest.mark.parametrize("piece_rows", [1, 64, 1 << 18])
+@pytest.mark.parametrize("max_blocks", [1, 16])
 @pytest.mark.parametrize("widths", [(48, 48, 48), (5, 5), (48, 5), (4,) * 6])
 def test_rows_take_each_others_place(
     device: str,
@@ -51,7 +51,7 @@ def test_rows_take_each_others_place(
     n_slots: int,
     n_stored: int,
     n_loaded: int,
-    piece_rows: int,
+    max_blocks: int,
     widths: tuple[int, ...],
 ) -> None:
     made = scene(device, dtype, n_slots, n_stored, n_loaded, widths)
@@ -63,7 +63,7 @@ def test_rows_take_each_others_place(
         in_table[stored] = in_array[slots[n_loaded - n_stored :]]
         in_array[slots] = in_table[loaded]
         expected.append((in_table, in_array))
-    exchange(**made, piece_rows=piece_rows, store_blocks=2 if piece_rows == 64 else None)
+    exchange(**made, max_blocks=max_blocks)
     if device == "cuda":
         torch.cuda.synchronize()
     for table, array, (in_table, in_array) in zip(tables, arrays, expected):
@@ -73,23 +73,65 @@ def test_rows_take_each_others_place(
 
 @pytest.mark.gpu
 @pytest.mark.asynchrony
-def test_rows_come_to_slots_only_after_what_was_there_has_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_moves_before_the_stream_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GS_CHECK_INDEX", "0")
     made = scene("cuda", torch.int32, 300, 200, 200)
     arrays = [array.clone() for array in made["arrays"]]
-    slots = made["slots"].long()
-    out, into, latch = torch.cuda.Stream(), torch.cuda.Stream(), Signal()
+    tables = [table.torch().clone() for table in made["tables"]]
+    stream, latch = torch.cuda.Stream(), Signal()
     torch.cuda.synchronize()
-    latch.wait_on(out, 1)  # nothing leaves before this
-    exchange(**made, store_stream=out, load_stream=into, piece_rows=64)
-    assert not out.query()
-    assert not into.query()
+    latch.wait_on(stream, 1)
+    exchange(**made, stream=stream)
+    assert not stream.query()
+    assert all(torch.equal(t.torch(), before) for t, before in zip(made["tables"], tables))
     latch.set(1)
     torch.cuda.synchronize()
     for table, array in zip(made["tables"], arrays):
-        assert torch.equal(table.torch()[made["stored"].cpu().long()], array[slots].cpu())
+        left = table.torch()[made["stored"].cpu().long()]
+        assert torch.equal(left, array[made["slots"].long()].cpu())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("wrong", ["stored", "loaded", "slots"])
+def test_a_row_with_an_id_out_of_range_stays_in_its_slot(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GS_CHECK_INDEX", "0")
+    made = scene("cuda", torch.int32, 300, 200, 200)
+    arrays = [array.cpu() for array in made["arrays"]]
+    tables = [table.torch().clone() for table in made["tables"]]
+    stored, loaded, slots = (made[k].cpu().long() for k in ("stored", "loaded", "slots"))
+    made[wrong][[7, 150]] = torch.tensor([-1, 500], dtype=torch.int32, device="cuda")
+    exchange(**made)
+    torch.cuda.synchronize()
+    moved = torch.ones(200, dtype=torch.bool)
+    moved[[7, 150]] = False
+    for k, (table, array) in enumerate(zip(tables, arrays)):
+        coming = table[loaded]
+        table[stored[moved]] = array[slots[moved]]
+        array[slots[moved]] = coming[moved]
+        assert torch.equal(made["tables"][k].torch(), table)
+        assert torch.equal(made["arrays"][k].cpu(), array)
+    with pytest.raises(IndexError, match=r"(-1|500), which must lie in \[0, (300|500)\)"):
+        raise_faults()
+
+
+@pytest.mark.gpu
+def test_tables_that_are_not_locked_take_turns() -> None:
+    made = scene("cuda", torch.int32, 300, 200, 250)
+    made["tables"][1] = Table(500, 48, pinned=False)
+    made["tables"][1].numpy()[:] = made["tables"][0].numpy() + 1
+    arrays = [array.cpu() for array in made["arrays"]]
+    tables = [table.torch().clone() for table in made["tables"]]
+    stored, loaded, slots = (made[k].cpu().long() for k in ("stored", "loaded", "slots"))
+    exchange(**made)
+    torch.cuda.synchronize()
+    for k, (table, array) in enumerate(zip(tables, arrays)):
+        coming = table[loaded]
+        table[stored] = array[slots[50:]]
+        array[slots] = coming
+        assert torch.equal(made["tables"][k].torch(), table)
+        assert torch.equal(made["arrays"][k].cpu(), array)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -109,9 +151,7 @@ def test_tables_of_unequal_length_are_refused(device: str) -> None:
         ({"arrays": []}, ValueError, "arrays must be one for each of one or more tables, got 0 "),
         ({"loaded": slice(0, 8)}, ValueError, "stored must be at most the 8 rows of loaded, got 9"),
         ({"slots": slice(0, 8)}, ValueError, "slots must be one for each of the 9 loaded rows"),
-        ({"piece_rows": 0}, ValueError, "piece_rows must be at least 1, got 0"),
         ({"max_blocks": 0}, ValueError, "max_blocks must be at least 1, got 0"),
-        ({"store_blocks": 0}, ValueError, "store_blocks must be at least 1, got 0"),
         (
             {"loaded": "other"},
             TypeError,
@@ -119,6 +159,7 @@ def test_tables_of_unequal_length_are_refused(device: str) -> None:
         ),
         ({"loaded": "far"}, IndexError, r"loaded must lie in \[0, 500\), got 500"),
         ({"stored": "far"}, IndexError, r"stored must lie in \[0, 500\), got 500"),
+        ({"arrays": "short"}, ValueError, r"arrays\[1\] must have as many rows as arrays\[0\], got 19 "),
         (
             {"arrays": "other"},
             TypeError,
@@ -135,10 +176,11 @@ def test_what_does_not_fit_is_refused_before_anything_moves(
 ) -> None:
     monkeypatch.setenv("GS_CHECK_INDEX", "1")
     made = scene(device, torch.int32, 20, 9, 9)
-    before = [array.clone() for array in made["arrays"]]
     for name, value in change.items():
         if isinstance(value, slice):
             value = made[name][value]
+        elif value == "short":
+            value = [made[name][0], made[name][1][:19]]
         elif value == "other" and name == "arrays":
             value = [made[name][0], made[name][1].double()]
         elif value == "other":
@@ -148,6 +190,7 @@ def test_what_does_not_fit_is_refused_before_anything_moves(
         made[name] = value
     tables = [table.torch().clone() for table in made["tables"]]
     arrays = made["arrays"]
+    before = [array.clone() for array in arrays]
     with pytest.raises(error, match=message):
         exchange(**made)
     assert all(torch.equal(a, b) for a, b in zip(arrays, before))

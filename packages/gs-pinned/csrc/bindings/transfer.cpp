@@ -19,6 +19,7 @@
 #include "row_operations.hpp"
 
 #if defined(GS_WITH_CUDA)
+#include "exchange.hpp"
 #include "gs/cuda/check.hpp"
 #include "staged.hpp"
 #include "transfer_cuda.hpp"
@@ -315,27 +316,6 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
 #endif
 }
 
-#if defined(GS_WITH_CUDA)
-
-// What one stream has done and another waits for, as often as asked.
-class Passed {
- public:
-  Passed() { GS_CUDA_TRY(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
-  ~Passed() { (void)cudaEventDestroy(event_); }
-  Passed(const Passed&) = delete;
-  Passed& operator=(const Passed&) = delete;
-
-  void hand_over(std::uintptr_t from, std::uintptr_t to) const {
-    GS_CUDA_TRY(cudaEventRecord(event_, cuda::as_stream(from)));
-    GS_CUDA_TRY(cudaStreamWaitEvent(cuda::as_stream(to), event_, 0));
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-#endif
-
 // Both ways of one table of an exchange.
 struct Exchange {
   Rows rows;
@@ -344,33 +324,49 @@ struct Exchange {
 
 #if defined(GS_WITH_CUDA)
 
-// Whether one launch can move rows of all the tables.
-bool go_together(const std::vector<Exchange>& parts) {
-  const auto fits = [&](const Exchange& part) {
-    return part.rows.memory && part.rows.memory->is_device_visible() &&
-           part.rows.row_bytes == parts[0].rows.row_bytes;
+void exchange_on_device(const std::vector<Exchange>& parts, const Exchanged& rows, int device,
+                        Options options) {
+  for (const Exchange& part : parts) {
+    check_for_device(part.store.transfer, device, options, "stored");
+    check_for_device(part.load.transfer, device, options, "loaded");
+  }
+  options.checked = false;
+  raise_faults();
+  load_kernels(device);
+  const bool visible = std::all_of(parts.begin(), parts.end(), [](const Exchange& part) {
+    return part.rows.memory->is_device_visible();
+  });
+  if (!visible) {
+    for (const Exchange& part : parts) {
+      run_on_device(part.store.transfer, part.rows, device, options);
+      run_on_device(part.load.transfer, part.rows, device, options);
+    }
+    return;
+  }
+  std::vector<Swap> swaps;
+  for (const Exchange& part : parts) {
+    const Transfer& t = part.load.transfer;
+    swaps.push_back(Swap{t.whole, t.whole_stride, t.parts[0].data, t.parts[0].stride, t.row_bytes});
+  }
+  const auto note_use = [&] {
+    for (const Exchange& part : parts) part.rows.memory->in_flight().record(device, options.stream);
   };
-  return parts.size() <= kMostTogether && std::all_of(parts.begin(), parts.end(), fits);
-}
-
-// Rows [first, first + count) of one way of an exchange, of all tables.
-void move_piece(const std::vector<Exchange>& parts, Prepared Exchange::* way, std::int64_t first,
-                std::int64_t count, bool together, int device, const Options& options) {
-  std::vector<Transfer> pieces;
-  for (const Exchange& part : parts) pieces.push_back((part.*way).transfer.piece(first, count));
-  if (together)
-    return transfer_together_on_device(
-        pieces, Launch{device, options.stream, options.max_blocks, fault_record(device), true});
-  for (std::size_t k = 0; k < parts.size(); ++k)
-    run_on_device(pieces[k], parts[k].rows, device, options);
+  try {
+    exchange_on_device(
+        swaps, rows,
+        Launch{device, options.stream, options.max_blocks, fault_record(device), true});
+  } catch (...) {
+    note_use();  // earlier tables are on their way
+    throw;
+  }
+  note_use();
 }
 
 #endif
 
 void exchange_rows(const py::list& tables, const py::list& arrays, const py::object& stored,
                    std::int64_t n_stored, const py::object& loaded, std::int64_t n_loaded,
-                   const py::object& slots, std::int64_t piece, const Options& storing,
-                   const Options& loading) {
+                   const py::object& slots, const Options& options) {
   std::vector<Exchange> parts;
   for (std::size_t k = 0; k < tables.size(); ++k) {
     const Rows rows = tables[k].cast<Rows>();
@@ -383,19 +379,21 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
     GS_CHECK(parts[k].load.device == parts[0].load.device, name,
              " must be where arrays[0] is, got device ", parts[k].load.device, " and ",
              parts[0].load.device);
+    GS_CHECK(t.parts_rows == parts[0].load.transfer.parts_rows, name,
+             " must have as many rows as arrays[0], got ", t.parts_rows, " and ",
+             parts[0].load.transfer.parts_rows);
   }
   const int device = parts[0].load.device;
   const IdArray out(stored, "stored", n_stored, device), in(loaded, "loaded", n_loaded, device);
   const IdArray places(slots, "slots", n_loaded, device);
   check_same_width(out.ids, places.ids, "stored and slots");
   check_same_width(in.ids, places.ids, "loaded and slots");
-  const std::int64_t n_free = n_loaded - n_stored;
   for (Exchange& part : parts) {
     part.load.transfer.whole_ids = in.ids;
     part.load.transfer.parts_ids = places.ids;
     part.load.transfer.n = n_loaded;
     part.store.transfer.whole_ids = out.ids;
-    part.store.transfer.parts_ids = places.ids.from(n_free);
+    part.store.transfer.parts_ids = places.ids.from(n_loaded - n_stored);
     part.store.transfer.n = n_stored;
   }
   python::ReleaseGil release;
@@ -412,45 +410,12 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
     return;
   }
 #if defined(GS_WITH_CUDA)
-  for (const Exchange& part : parts) {
-    check_for_device(part.store.transfer, device, storing, "stored");
-    check_for_device(part.load.transfer, device, loading, "loaded");
-  }
-  Options store = storing, load = loading;
-  store.checked = load.checked = false;
-  const cuda::DeviceGuard guard(device);
-  raise_faults();
-  load_kernels(device);
-  const bool together = go_together(parts);
-  const Passed left;
-  const auto enqueue = [&] {
-    for (std::int64_t first = 0; first < n_loaded; first += piece) {
-      const std::int64_t last = std::min(first + piece, n_loaded);
-      const std::int64_t leaves = std::max<std::int64_t>(first - n_free, 0);
-      const std::int64_t leaving = std::max<std::int64_t>(last - n_free, 0) - leaves;
-      if (leaving > 0) {
-        move_piece(parts, &Exchange::store, leaves, leaving, together, device, store);
-        left.hand_over(store.stream, load.stream);
-      }
-      move_piece(parts, &Exchange::load, first, last - first, together, device, load);
-    }
-  };
-  const auto note_use = [&] {
-    for (const Exchange& part : parts)
-      for (const std::uintptr_t stream : {store.stream, load.stream})
-        if (part.rows.memory) part.rows.memory->in_flight().record(device, stream);
-  };
-  try {
-    enqueue();
-  } catch (...) {
-    note_use();  // earlier pieces are on their way
-    throw;
-  }
-  note_use();
+  const Transfer& t = parts[0].load.transfer;
+  exchange_on_device(
+      parts, Exchanged{n_loaded, n_stored, in.ids, out.ids, places.ids, t.whole_rows, t.parts_rows},
+      device, options);
 #else
-  for (const Exchange& part : parts) run_on_device(part.load.transfer, part.rows, device, loading);
-  (void)storing;
-  (void)piece;
+  run_on_device(parts[0].load.transfer, parts[0].rows, device, options);
 #endif
 }
 
@@ -508,16 +473,13 @@ void register_transfer(py::module_& module) {
       "exchange_rows",
       [](const py::list& tables, const py::list& arrays, const py::object& stored,
          std::int64_t n_stored, const py::object& loaded, std::int64_t n_loaded,
-         const py::object& slots, std::int64_t piece, std::uintptr_t store_stream,
-         std::uintptr_t load_stream, int store_blocks, int load_blocks, bool checked) {
-        exchange_rows(tables, arrays, stored, n_stored, loaded, n_loaded, slots, piece,
-                      Options{store_stream, store_blocks, checked, true},
-                      Options{load_stream, load_blocks, checked, true});
+         const py::object& slots, std::uintptr_t stream, int max_blocks, bool checked) {
+        exchange_rows(tables, arrays, stored, n_stored, loaded, n_loaded, slots,
+                      Options{stream, max_blocks, checked, true});
       },
       py::arg("tables"), py::arg("arrays"), py::arg("stored"), py::arg("n_stored"),
-      py::arg("loaded"), py::arg("n_loaded"), py::arg("slots"), py::kw_only(), py::arg("piece"),
-      py::arg("store_stream"), py::arg("load_stream"), py::arg("store_blocks"),
-      py::arg("load_blocks"), py::arg("checked"));
+      py::arg("loaded"), py::arg("n_loaded"), py::arg("slots"), py::kw_only(), py::arg("stream"),
+      py::arg("max_blocks"), py::arg("checked"));
   module.def("keep_rows", &keep, py::arg("rows"), py::arg("ids"), py::kw_only(), py::arg("n"));
   module.def("permute_rows", &permute, py::arg("rows"), py::arg("perm"));
   module.def("raise_faults", &raise_faults);

@@ -91,11 +91,8 @@ def exchange_rows(
     n_loaded: int,
     slots: Any,
     *,
-    piece: int,
-    store_stream: int,
-    load_stream: int,
-    store_blocks: int,
-    load_blocks: int,
+    stream: int,
+    max_blocks: int,
     checked: bool,
 ) -> None: ...
 def keep_rows(rows: Rows, ids: Any, *, n: int) -> None: ...

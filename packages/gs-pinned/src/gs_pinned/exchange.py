@@ -21,17 +21,15 @@ def exchange(
     loaded: Any,
     slots: Any,
     *,
-    store_stream: Any = None,
-    load_stream: Any = None,
-    piece_rows: int = 1 << 18,
-    max_blocks: int = 16,
-    store_blocks: int | None = None,
+    stream: Any = None,
+    max_blocks: int = 8,
 ) -> None:
     """Write rows of arrays to tables and fill their slots with other rows.
 
     ``arrays[k][slots[i]] = tables[k][loaded[i]]`` for every i, after the last S of these slots have
-    been written to their tables: ``tables[k][stored[j]] = arrays[k][slots[L - S + j]]``. Rows move
-    in pieces: while one arrives the next one leaves.
+    been written to their tables: ``tables[k][stored[j]] = arrays[k][slots[L - S + j]]``. A row
+    leaves while the one that takes its place is on its way, so both directions of the link are in
+    use to the same extent, which two transfers on two streams do not reach.
 
     Args:
         tables: one or more, of equal numbers of rows.
@@ -39,19 +37,16 @@ def exchange(
         stored: (S,) int32 or int64 rows of the tables, each once, S at most L.
         loaded: (L,) rows of the tables. None of those in ``stored``.
         slots: (L,) rows of the arrays, each once. All three of one type, where the arrays are.
-        store_stream, load_stream: as ``stream`` of :func:`gather`, for each way; the load stream
-            waits for the store stream, piece by piece. None on the CPU.
-        piece_rows: rows of a piece.
-        max_blocks: multiprocessors used at most, each way.
-        store_blocks: of those, for the way to the tables; None: as many. Kernels that write to host
-            memory faster than the link takes it hold up whatever else uses the device's memory:
-            where something renders beside them, few blocks are better.
+        stream: as for :func:`gather`.
+        max_blocks: multiprocessors used at most. The default fills the link both ways.
 
     Raises:
         As :func:`gather` and :func:`scatter`. What was enqueued before a launch failed goes on.
+        Where the device meets an id out of range, the row in that slot stays where it is.
 
-    Asynchrony: as :func:`gather`. ``slots`` and what they hold are read on both streams.
-    Cost: L rows over the link one way and S the other, in one call of few launches a piece.
+    Asynchrony: as :func:`gather`.
+    Cost: L rows over the link one way and S the other, in one launch for up to four tables whose
+        rows take accesses of the same width.
 
     >>> import numpy as np
     >>> table, array = Table(4, 1), np.array([[7], [8]], "f4")
@@ -75,14 +70,9 @@ def exchange(
         raise ValueError(
             f"slots must be one for each of the {n_loaded} loaded rows, got {len(slots)}"
         )
-    if piece_rows < 1:
-        raise ValueError(f"piece_rows must be at least 1, got {piece_rows}")
-    most = blocks(max_blocks)
-    where, storing = place_of(arrays[0], store_stream)
-    _, loading = place_of(arrays[0], load_stream)
-    # Before the call: where a later piece fails, earlier ones are on their way.
-    keep_until_passed((stored, slots, *arrays), where, storing)
-    keep_until_passed((loaded, slots, *arrays), where, loading)
+    where, handle = place_of(arrays[0], stream)
+    # Before the call: where a later launch fails, earlier ones are on their way.
+    keep_until_passed((stored, loaded, slots, *arrays), where, handle)
     _core.exchange_rows(
         [table.native_rows() for table in tables],
         list(arrays),
@@ -91,10 +81,7 @@ def exchange(
         loaded,
         n_loaded,
         slots,
-        piece=piece_rows,
-        store_stream=storing,
-        load_stream=loading,
-        store_blocks=most if store_blocks is None else blocks(store_blocks, "store_blocks"),
-        load_blocks=most,
+        stream=handle,
+        max_blocks=blocks(max_blocks),
         checked=is_checked(),
     )

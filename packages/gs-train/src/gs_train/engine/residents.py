@@ -15,15 +15,6 @@ from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
 
-_PIECES = 16
-_LEAST_PIECE, _LARGEST_PIECE = 1 << 14, 1 << 17
-"""Rows that leave, and those that take their slots, move in pieces, so that both directions of the
-link are in use at once: all but for the first that leaves and the last that comes."""
-
-_STORE_BLOCKS_BESIDE = 2
-"""Multiprocessors that write rows to host memory beside the renderer. Three already fill an H200's
-link, and while it is full the renderer's kernels take half as long again."""
-
 HEADROOM = 1.0625
 """There are this many times the slots that two batches in a row want."""
 
@@ -38,7 +29,7 @@ class Residents:
     host does nothing for it; a row that slept is caught up where it arrives. Where a row happens to
     be changes no number.
 
-    What is where is decided on the ``cull`` lane, rows move on ``load`` and ``store``.
+    What is where is decided on the ``cull`` lane, rows move on ``load``, both ways at once.
 
     Args:
         host: the tables. Whoever reads or edits them brings the rows home first.
@@ -97,8 +88,7 @@ class Residents:
             return
         # Rows that leave were updated by the batch before this one at the latest.
         self._lanes.wait("cull", self._updated)
-        batch, blocks = self._batch + 1, _STORE_BLOCKS_BESIDE
-        if self._bring(ids, batch, busy_from=self._batch, store_blocks=blocks):
+        if self._bring(ids, self._batch + 1, busy_from=self._batch):
             self._early = ids
 
     def bring(self, ids: Tensor) -> Tensor:
@@ -115,9 +105,6 @@ class Residents:
         self._make_room(len(ids))
         self._batch += 1
         if ids is not self._early:
-            # Rows that came for views which do not follow may leave before anybody has waited for
-            # them; all others leave after a batch that has.
-            self._lanes.wait("store", self._arrived)
             self._lanes.wait("cull", self._lanes.mark("compute"))
             with self._lanes.on("cull"):
                 # Rows that were brought early for other views are not in the way.
@@ -241,9 +228,7 @@ class Residents:
         """Whether every row is here, so that none comes or goes and nobody asks when."""
         return len(self.values) - self._n_free == self._host.n_rows
 
-    def _bring(
-        self, ids: Tensor, batch: int, *, busy_from: int, store_blocks: int | None = None
-    ) -> bool:
+    def _bring(self, ids: Tensor, batch: int, *, busy_from: int) -> bool:
         """Bring rows into slots that no batch from ``busy_from`` on wants; whether all have come
         or are here."""
         n_slots = len(self.values)
@@ -269,27 +254,15 @@ class Residents:
                 self._id_of.index_copy_(0, taken, new)
                 self._wanted.index_fill_(0, taken, batch)
                 self._n_free -= n_free
-                self._exchange(new, old, taken.int(), store_blocks)
+                self._exchange(new, old, taken.int())
         return n == n_missing
 
-    def _exchange(self, new: Tensor, old: Tensor, slots: Tensor, store_blocks: int | None) -> None:
+    def _exchange(self, new: Tensor, old: Tensor, slots: Tensor) -> None:
         """Rows ``old`` leave the last of ``slots``, rows ``new`` come to all of them."""
-        decided = self._lanes.mark("cull")
-        self._lanes.wait("store", decided)
-        self._lanes.wait("load", decided)
-        stores, loads = f"store {len(old):,}", f"load {len(new):,}"
-        with self._trace.on("store", stores), self._trace.on("load", loads):
-            gs_pinned.exchange(
-                self._tables(),
-                self._rows,
-                old,
-                new,
-                slots,
-                store_stream=self._lanes.stream("store"),
-                load_stream=self._lanes.stream("load"),
-                piece_rows=min(max(-(-len(new) // _PIECES), _LEAST_PIECE), _LARGEST_PIECE),
-                store_blocks=store_blocks,
-            )
+        self._lanes.wait("load", self._lanes.mark("cull"))
+        with self._trace.on("load", f"load {len(new):,}, store {len(old):,}"):
+            stream = self._lanes.stream("load")
+            gs_pinned.exchange(self._tables(), self._rows, old, new, slots, stream=stream)
         self._arrived = self._lanes.mark("load")
         self.loaded += len(new)
         self.stored += len(old)
