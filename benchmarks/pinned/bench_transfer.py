@@ -214,6 +214,8 @@ def on_device(rows: int, repeats: int) -> list[Result]:
             for blocks in (16, 32):
                 label = f"{name}, {blocks}; store by {kind}"
                 results += both_ways(table, ids, ring, label, blocks, stored_by, indexed, repeats)
+    for name, run in (("5 % sorted", 1), (f"runs of {RUN}", RUN)):
+        results.append(changing_places(table, name, run, stream, repeats))
     for kind, stored_by in (("copy engine", None), ("2 blocks", 2)):
         results += beside_rendering(table, chosen, there, ring, kind, stored_by, repeats)
     return results
@@ -257,6 +259,24 @@ def both_ways(
                 begin, end = events[direction]
                 samples[direction].append(begin.elapsed_time(end) / 1e3)
     return [Result(name, size * times, taken, target=42.0) for name, taken in zip(names, samples)]
+
+
+def changing_places(
+    table: Table, name: str, run: int, stream: torch.cuda.Stream, repeats: int
+) -> Result:
+    """A twentieth of the rows comes while as many leave the slots that they come to."""
+    rows = choose(table.rows, 0.1, run).reshape(-1, run)
+    turn = np.random.default_rng(1).random(len(rows)) < 0.5
+    n = min(turn.sum(), (~turn).sum())
+    stored, loaded = (torch.from_numpy(rows[half][:n].ravel()).cuda() for half in (turn, ~turn))
+    slots = torch.arange(len(loaded), dtype=torch.int32, device="cuda")
+    array = torch.ones(len(loaded), WIDTH, device="cuda")
+    seconds = stream_seconds(
+        partial(gs_pinned.exchange, [table], [array], stored, loaded, slots, stream=stream),
+        stream,
+        repeats,
+    )
+    return Result(f"exchange, {name}, each way", array.numel() * 4, seconds, target=42.0)
 
 
 def beside_rendering(

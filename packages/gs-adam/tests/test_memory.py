@@ -33,9 +33,7 @@ def moments(host, key):
 
 
 # Where a step touches few rows, both moments of a row lie together.
-@pytest.mark.parametrize(
-    ("semantics", "stride"), [("dense", 49), ("deferred", 98), ("sparse", 98)]
-)
+@pytest.mark.parametrize(("semantics", "stride"), [("dense", 49), ("deferred", 98), ("sparse", 98)])
 def test_moments_of_columns_are_columns_and_stay_so(semantics, stride):
     params = views(200)
     host = HostAdam(params, semantics=semantics)
