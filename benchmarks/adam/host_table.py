@@ -68,18 +68,8 @@ class Table:
         """The two groups' columns."""
         return [tensor[:, :3], tensor[:, 3:]]
 
-    def lay_moments_side_by_side(self) -> None:
-        """As HostAdam itself lays them where a step touches few rows; torch's want them apart."""
-        if self.exp_avg.stride(0) != WIDTH:
-            return
-        both = _memory.empty((self.n_rows, 2 * WIDTH))
-        both[:, :WIDTH], both[:, WIDTH:] = self.exp_avg, self.exp_avg_sq
-        self.exp_avg, self.exp_avg_sq = both[:, :WIDTH], both[:, WIDTH:]
-
     def host(self, semantics: str) -> HostAdam:
         """Our optimizer; deferred has taken enough empty steps for rows to have slept."""
-        if semantics == "deferred":
-            self.lay_moments_side_by_side()
         state: dict[str, Any] = {
             "exp_avg": self.split(self.exp_avg),
             "exp_avg_sq": self.split(self.exp_avg_sq),

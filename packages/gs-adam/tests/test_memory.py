@@ -19,12 +19,12 @@ def address(tensor):
     return tensor.data_ptr()
 
 
-def are_beside(moments, stride):
+def are_beside(moments):
     first, second, third = moments
     return (
         address(second) == address(first) + 12
         and address(third) == address(first) + 192
-        and {m.stride(0) for m in moments} == {stride}
+        and {m.stride(0) for m in moments} == {49}
     )
 
 
@@ -32,9 +32,8 @@ def moments(host, key):
     return [host.state[p][key] for group in host.param_groups for p in group["params"]]
 
 
-# Where a step touches few rows, both moments of a row lie together.
-@pytest.mark.parametrize(("semantics", "stride"), [("dense", 49), ("deferred", 98), ("sparse", 98)])
-def test_moments_of_columns_are_columns_and_stay_so(semantics, stride):
+@pytest.mark.parametrize("semantics", ["dense", "deferred"])
+def test_moments_of_columns_are_columns_and_stay_so(semantics):
     params = views(200)
     host = HostAdam(params, semantics=semantics)
     grads = [torch.ones(200, *s) for s in SHAPES]
@@ -46,20 +45,17 @@ def test_moments_of_columns_are_columns_and_stay_so(semantics, stride):
         lambda: host.permute_rows(torch.arange(110).flip(0)),
     ):
         edit()
-        first, second = moments(host, "exp_avg"), moments(host, "exp_avg_sq")
-        assert are_beside(first, stride)
-        assert are_beside(second, stride)
-        assert (address(second[0]) == address(first[0]) + 4 * 49) == (stride == 98)
+        assert are_beside(moments(host, "exp_avg"))
+        assert are_beside(moments(host, "exp_avg_sq"))
     assert [tuple(m.shape) for m in moments(host, "exp_avg")] == [(110, *s) for s in SHAPES]
     # The last ten rows were appended, so after turning they come first.
     assert not moments(host, "exp_avg")[1][:10].any()
     assert moments(host, "exp_avg")[1][10:].all()
 
 
-@pytest.mark.parametrize("semantics", ["dense", "deferred", "sparse"])
-def test_columns_and_tensors_apart_give_the_same_bits(semantics):
+def test_columns_and_tensors_apart_give_the_same_bits():
     together, apart = views(300), [v.clone() for v in views(300)]
-    one, other = (HostAdam(p, lr=0.1, semantics=semantics) for p in (together, apart))
+    one, other = HostAdam(together, lr=0.1), HostAdam(apart, lr=0.1)
     generator = torch.Generator().manual_seed(1)
     for _ in range(20):
         rows = (torch.rand(300, generator=generator) < 0.3).nonzero().flatten()

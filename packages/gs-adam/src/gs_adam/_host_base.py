@@ -65,7 +65,6 @@ class HostBase(torch.optim.Optimizer):
             lambda: self.state,
             self._schedule,
             sleeps=semantics == "deferred",
-            is_selective=semantics != "dense",
             skip_nonfinite=skip_nonfinite,
             threads=threads or 0,
         )

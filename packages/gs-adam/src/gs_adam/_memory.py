@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -36,28 +35,13 @@ def select(tensor: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.index_select(tensor, 0, ids, out=chosen)
 
 
-def zero_moments(
-    params: Sequence[torch.Tensor], *, side_by_side: bool
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """First and second moments, zero, of the parameters' shapes; columns of one table where
-    parameters are.
-
-    Args:
-        side_by_side: a row's second moments follow its first ones in memory. Rows that are far
-            apart are then two places to fetch from instead of three.
-    """
-    first: list[torch.Tensor] = []
-    second: list[torch.Tensor] = []
+def zeros_like_rows(params: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """One tensor of zeros a parameter, of its shape; columns of one table where parameters are."""
+    made = []
     for run in _tables(params):
-        n_rows, width = len(run[0]), sum(_width(p) for p in run)
-        if side_by_side:
-            table = zeros((n_rows, 2 * width))
-            tables = table[:, :width], table[:, width:]
-        else:
-            tables = zeros((n_rows, width)), zeros((n_rows, width))
-        first += _columns(tables[0], run)
-        second += _columns(tables[1], run)
-    return first, second
+        table = zeros((len(run[0]), sum(_width(p) for p in run)))
+        made += _columns(table, run)
+    return made
 
 
 def edit_tables(
@@ -77,7 +61,7 @@ def edit_tables(
 
 
 def _width(tensor: torch.Tensor) -> int:
-    return math.prod(tensor.shape[1:])
+    return tensor[0].numel() if len(tensor) else 0
 
 
 def _tables(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -107,6 +91,8 @@ def _is_beside(run: list[torch.Tensor], tensor: torch.Tensor) -> bool:
 
 
 def _columns(table: torch.Tensor, run: list[torch.Tensor]) -> list[torch.Tensor]:
+    if len(run) == 1:
+        return [table.view(run[0].shape)]
     columns, first = [], 0
     for tensor in run:
         last = first + _width(tensor)

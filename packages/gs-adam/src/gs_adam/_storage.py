@@ -22,8 +22,6 @@ class Storage:
         params: returns the parameters as the groups hold them now, and each one's group.
         state: returns the optimizer's ``state``.
         schedule: counts its steps.
-        sleeps: rows have a ``last_step``.
-        is_selective: a step touches some of the rows.
         skip_nonfinite: as `HostAdam`'s.
         threads: 0 means one per processor.
     """
@@ -35,7 +33,6 @@ class Storage:
         schedule: _core.Schedule,
         *,
         sleeps: bool,
-        is_selective: bool,
         skip_nonfinite: bool,
         threads: int,
     ) -> None:
@@ -43,7 +40,6 @@ class Storage:
         self._state = state
         self._schedule = schedule
         self._sleeps = sleeps
-        self._is_selective = is_selective
         self.skips_nonfinite = skip_nonfinite
         self._threads = threads
         self._known: list[torch.Tensor] = []
@@ -108,9 +104,8 @@ class Storage:
         missing = [param for param in params if not state.get(param)]
         for param in missing:
             state[param] = {"step": torch.tensor(float(self._schedule.step))}
-        made = _memory.zero_moments(missing, side_by_side=self._is_selective)
-        for key, moments in zip(MOMENTS, made, strict=True):
-            for param, moment in zip(missing, moments, strict=True):
+        for key in MOMENTS:
+            for param, moment in zip(missing, _memory.zeros_like_rows(missing), strict=True):
                 state[param][key] = moment
         self._known, self._groups = params, groups
         self._marked = None
@@ -228,12 +223,14 @@ class Storage:
         state = self._state()
         self._move_state(params, state)
         known = [param for param in params if state.get(param)]
-        places = [(param, key) for key in MOMENTS for param in known]
-        edited = _memory.edit_tables([state[param][key] for param, key in places], edit)
+        edited = [
+            _memory.edit_tables([state[param][key] for param in known], edit) for key in MOMENTS
+        ]
         if self.last_step is not None:
             self.last_step = edit(self.last_step)
-        for (param, key), moment in zip(places, edited, strict=True):
-            state[param][key] = moment
+        for key, moments in zip(MOMENTS, edited, strict=True):
+            for param, moment in zip(known, moments, strict=True):
+                state[param][key] = moment
         self._known = params
         self._places = []
 
