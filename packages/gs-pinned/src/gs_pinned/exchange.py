@@ -42,7 +42,7 @@ def exchange(
 
     Raises:
         As :func:`gather` and :func:`scatter`. What was enqueued before a launch failed goes on.
-        Where the device meets an id out of range, the row in that slot stays where it is.
+        Where the kernel meets an id out of range, the row in that slot stays where it is.
 
     Asynchrony: as :func:`gather`.
     Cost: L rows over the link one way and S the other, in one launch for up to four tables whose
