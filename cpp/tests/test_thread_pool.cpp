@@ -59,7 +59,7 @@ void calls_right_after_each_other_and_after_sleep_visit_every_item() {
   }
 }
 
-void a_forked_child_gets_its_own_threads() {
+[[maybe_unused]] void a_forked_child_gets_its_own_threads() {
   gs::ThreadPool pool(4);
   CHECK(sum_with(pool, 100, 1) == 4950);
   const pid_t child = fork();

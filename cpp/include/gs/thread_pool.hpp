@@ -17,14 +17,16 @@
 
 #include "gs/awaited.hpp"
 #include "gs/error.hpp"
+#include "gs/turns.hpp"
 
 namespace gs {
 
 /// Runs ranges on a fixed number of threads, the calling one included.
 ///
 /// No thread starts before the first parallel_for that needs one. Calls from several threads are
-/// served one after the other. A parallel_for inside another's body runs on the calling thread
-/// alone. In a child process after fork the threads are started anew.
+/// served one after the other, in the order in which they come. A parallel_for inside another's
+/// body runs on the calling thread alone. In a child process after fork the threads are started
+/// anew.
 class ThreadPool {
  public:
   /// n_threads 0 means one per processor that this process may use.
@@ -112,7 +114,7 @@ class ThreadPool {
 
   void run(Job& job) {
     if (pid_ != getpid()) after_fork();
-    std::unique_lock<std::mutex> turn(*turn_);
+    const std::lock_guard<Turns> turn(*turn_);
     if (!shared_) start();
     Shared& shared = *shared_;
     shared.job = &job;
@@ -132,7 +134,7 @@ class ThreadPool {
   void after_fork() {
     (void)turn_.release();
     (void)shared_.release();
-    turn_ = std::make_unique<std::mutex>();
+    turn_ = std::make_unique<Turns>();
     pid_ = getpid();
   }
 
@@ -163,7 +165,7 @@ class ThreadPool {
   const int n_threads_;
   pid_t pid_ = getpid();
   // Held while one caller's job runs.
-  std::unique_ptr<std::mutex> turn_ = std::make_unique<std::mutex>();
+  std::unique_ptr<Turns> turn_ = std::make_unique<Turns>();
   std::unique_ptr<Shared> shared_;
 };
 

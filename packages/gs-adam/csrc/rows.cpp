@@ -227,11 +227,14 @@ std::int64_t Rows::update(const StepPlan& plan, const Ids& rows, const Gradients
            (last_step_ == nullptr || checks.are_due(first, last, plan.step(), floor));
   });
   checks.throw_found(plan.step(), floor);
+  plan.count_updated(work.rows.size);
   return bad_rows;
 }
 
 void Rows::update_rest(const StepPlan& plan, ThreadPool& pool) const {
-  // Mostly few rows or none are left, so that looking for them is what costs.
+  // Others may have the pool for long, which nobody need wait for to find nothing.
+  if (plan.updated() == n_rows_) return;
+  // Mostly few rows are left, so that looking for them is what costs.
   constexpr std::int64_t kBlock = 256, kGrain = 1 << 12;
   Job whole = job(plan, Ids{nullptr, nullptr, n_rows_}, {}, nullptr);
   list_lines(whole, &scratch().ahead);

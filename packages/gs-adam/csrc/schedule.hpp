@@ -14,7 +14,8 @@ namespace gs::adam {
 
 enum class Semantics { kDense, kDeferred, kSparse };
 
-/// One step, frozen when it began. Immutable; kept alive by the work that still needs it.
+/// One step, frozen when it began. Immutable but for a count; kept alive by the work that still
+/// needs it.
 class StepPlan {
  public:
   std::int32_t step() const { return step_; }
@@ -27,6 +28,11 @@ class StepPlan {
   const Series& series(int group) const { return *series_[group]; }
   /// Whether the steps before both plans are the same ones.
   bool shares_past(const StepPlan& other) const { return series_ == other.series_; }
+  /// Rows that have been updated in this step, each of them once.
+  std::int64_t updated() const { return updated_.load(std::memory_order_acquire); }
+  void count_updated(std::int64_t rows) const {
+    updated_.fetch_add(rows, std::memory_order_release);
+  }
 
  private:
   friend class Schedule;
@@ -38,6 +44,7 @@ class StepPlan {
   std::vector<Step> constants_;
   std::vector<Table> before_, after_;  // empty where rows do not sleep
   std::vector<std::shared_ptr<Series>> series_;
+  mutable std::atomic<std::int64_t> updated_{0};
 };
 
 /// Counts steps and remembers their rates. propose() may run while other threads use earlier plans.

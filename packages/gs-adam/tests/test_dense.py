@@ -215,6 +215,31 @@ def test_a_masks_ids_are_those_of_its_rows(n_rows, share):
         np.testing.assert_array_equal(ids, np.flatnonzero(mask))
 
 
+@pytest.mark.parametrize("parts", [(), (0.3,), (0.3, 0.7), (0.0, 1.0)])
+def test_rows_that_no_part_had_are_updated_at_the_end(parts):
+    """A part that is refused counts for nothing."""
+    params, ours = make(200, HostAdam, semantics="dense")
+    twins, theirs = make(200, HostAdam, semantics="dense")
+    bounds = [int(200 * part) for part in (*parts, 1.0)]
+    for step in range(3):
+        grads = gradients(params, step)
+        now, first = ours.begin_step(), 0
+        for last in bounds:
+            rows = torch.arange(first, last)
+            ours.update(rows, [g[first:last] for g in grads], step=now)
+            if last > first:
+                with pytest.raises(ValueError, match="once a step"):
+                    ours.update(rows[-1:], None, step=now)
+            first = last
+            if first == 140:
+                break
+        ours.end_step(now)
+        theirs.step(
+            None, [g * (torch.arange(200) < first).view(-1, *[1] * (g.ndim - 1)) for g in grads]
+        )
+        assert_same_bits(params, twins)
+
+
 def test_a_step_may_begin_before_the_last_one_ends():
     ours, host = make(100, HostAdam, semantics="dense")
     theirs, whole = make(100, HostAdam, semantics="dense")
