@@ -18,6 +18,10 @@ from gs_train.engine.trace import Trace
 HEADROOM = 1.0625
 """There are this many times the slots that two batches in a row want."""
 
+_BLOCKS = 7
+"""Multiprocessors that rows move through. One more moves them a little sooner and slows rendering
+by more, except where batches are single views."""
+
 _NOWHERE = -1
 
 
@@ -262,7 +266,9 @@ class Residents:
         self._lanes.wait("load", self._lanes.mark("cull"))
         with self._trace.on("load", f"load {len(new):,}, store {len(old):,}"):
             stream = self._lanes.stream("load")
-            gs_pinned.exchange(self._tables(), self._rows, old, new, slots, stream=stream)
+            gs_pinned.exchange(
+                self._tables(), self._rows, old, new, slots, stream=stream, max_blocks=_BLOCKS
+            )
         self._arrived = self._lanes.mark("load")
         self.loaded += len(new)
         self.stored += len(old)
