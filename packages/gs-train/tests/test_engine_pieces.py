@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,14 +19,17 @@ from street import street_rows, street_views, whole_street
 from torch import Tensor
 
 import gs_cull
+import gs_order
 from gs_train.engine import early
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.early import largest_move
 from gs_train.engine.microbatches import Microbatch, look
-from gs_train.engine.sums import ReturningSum
+from gs_train.engine.streaming import _begun_at
+from gs_train.engine.sums import Returning, ReturningSum
 from gs_train.loss import Crop
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
+from gs_train.row_copies import Begun, add_rows
 from gs_train.rows import NAMES
 from gs_train.ssim import HALO
 
@@ -202,27 +206,31 @@ def test_a_crop_without_rows_still_has_a_loss() -> None:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_returning_rows_are_complete_when_they_are_final(data: st.DataObject) -> None:
-    """Rows leave after each use; the slots that they come back to are others."""
+    """Rows leave after each use; those that come back begin with what they had come to, whatever
+    is in the slots."""
     n, width = data.draw(st.integers(1, 12)), 6
     parts = data.draw(st.lists(st.sets(st.integers(0, n - 1)), min_size=1, max_size=5))
-    last = {row: k for k, part in enumerate(parts) for row in part}
-    returning = [r for k, part in enumerate(parts) for r in sorted(part) if last[r] > k]
-    total = ReturningSum(torch.tensor(returning, dtype=torch.int32), width)
-    dense = torch.zeros(n, width)
+    ids = torch.arange(n, dtype=torch.int32)
+    mask = torch.zeros((n, 1), dtype=torch.int32)
     for k, part in enumerate(parts):
-        ids = torch.tensor(sorted(part), dtype=torch.int32)
-        slots = torch.randperm(20)[: len(ids)]
-        gradients = torch.full((20, width), 1e6)
-        gradients[slots] = torch.randint(-9, 10, (len(ids), width)).float()
-        dense[ids.long()] += gradients[slots]
-        is_last = torch.tensor([last[int(r)] == k for r in ids], dtype=torch.bool)
-        final, back = ids[is_last], ids[~is_last]
-        total.complete(final, gradients, slots[is_last])
-        if len(back):
-            total.put(back, gradients, slots[~is_last])
-        assert torch.equal(gradients[slots[is_last]], dense[final.long()])
+        mask[sorted(part), 0] |= 1 << k
+    plan = gs_order.plan(ids, mask, np.arange(len(parts)), retain="previous")
+    returning = Returning.of(plan)
+    assert returning.ids.tolist() == sorted(set(plan.ids["returning"].values.tolist()))
+    total = ReturningSum(returning, width)
+    dense = torch.zeros(n, width)
+    buffers = [torch.full((plan.n_slots, width), 1e6) for _ in range(2)]
+    for k, part in enumerate(parts):
+        step, own = plan[k], buffers[k % 2]
+        gradients = torch.randint(-9, 10, (len(part), width)).float()
+        dense[sorted(part)] += gradients
+        at = _begun_at(step, returning)
+        begun = Begun(at, {"shN": buffers[(k - 1) % 2]}, {"shN": total.rows})
+        add_rows({"shN": own}, {"shN": gradients}, None, step.slots, begun)
+        total.put(step.returning, own, step.slots_of("returning"))
+        assert torch.equal(own[step.slots_of("final").long()], dense[step.final.long()])
 
 
 # -- how far a step moves a row

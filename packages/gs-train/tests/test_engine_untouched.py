@@ -9,6 +9,7 @@ import torch
 from appearance_models import Plain64, make_host, make_rows, some_ids
 from street import N_VIEWS, street_rows, street_views
 
+from gs_train.engine import untouched as module
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.make import make_backend
 from gs_train.engine.presets import PRESETS
@@ -37,17 +38,26 @@ def test_what_the_next_batch_reads_goes_first_and_every_row_goes_once():
     untouched, submitted = Untouched(host, torch.device("cpu")), Submitted(host)
     seen, needed = some_ids(N, 1, 0.2), some_ids(N, 2, 0.3)
     host.begin()
-    tickets = untouched.find(seen, needed, 1)
-    (first, priority), *none = submitted.calls
-    assert not none
+    tickets = untouched.update(seen, needed, 1)
+    (first, priority), *later = submitted.calls
     assert len(tickets) == 1
     assert set(first.tolist()) == set(needed.tolist()) - set(seen.tolist())
-    untouched.submit()
-    rest = [rows for rows, _ in submitted.calls[1:]]
+    rest = [rows for rows, _ in later]
     assert len(rest) > 3
-    assert all(later < priority for _, later in submitted.calls[1:])
+    assert all(less < priority for _, less in later)
     everything = torch.cat([seen, first, *rest])
     assert torch.equal(everything.sort().values, torch.arange(N, dtype=everything.dtype))
+
+
+@pytest.mark.parametrize("listed", [1, 7, N - 1, 2 * N])
+def test_rows_are_listed_part_by_part(listed, monkeypatch):
+    monkeypatch.setattr(module, "listed_at_once", lambda n: listed)
+    host = make_host(N, "dense")
+    submitted = Submitted(host)
+    seen = some_ids(N, 3, 0.4)
+    assert Untouched(host, torch.device("cpu")).update(seen, None, host.begin()) == ()
+    rows = torch.cat([seen, *(rows for rows, _ in submitted.calls)])
+    assert torch.equal(rows.sort().values, torch.arange(N, dtype=rows.dtype))
 
 
 def test_a_step_may_end_while_the_next_one_runs():
@@ -66,8 +76,7 @@ def test_a_step_may_end_while_the_next_one_runs():
         step, before, arrived = host.begin(), arrived, threading.Event()
         gradients = {name: v[: len(seen)] for name, v in make_rows(len(seen), 50 + k).items()}
         host.worker.submit(seen, list(gradients.values()), step=step, ready=arrived.wait)
-        untouched.find(seen, needed, step)
-        untouched.submit()
+        untouched.update(seen, needed, step)
         before.set()
         host.end_before(step)
         assert host._open == [step]
@@ -82,8 +91,7 @@ def test_a_model_without_rows_has_none_to_update():
     host = make_host(5, "dense")
     host.keep(torch.empty(0, dtype=torch.int32))
     untouched, nothing = Untouched(host, torch.device("cpu")), torch.empty(0, dtype=torch.int32)
-    untouched.find(nothing, nothing, host.begin())
-    untouched.submit()
+    untouched.update(nothing, nothing, host.begin())
     host.rest()
 
 

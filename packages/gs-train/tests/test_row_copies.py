@@ -12,7 +12,7 @@ from torch import Tensor
 from gs_train import row_copies
 from gs_train.engine.columns import columns
 from gs_train.engine.sums import CompactSum
-from gs_train.row_copies import add_rows, take_rows
+from gs_train.row_copies import FIRST_NOTED, NOTHING, Begun, add_rows, take_rows
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 N, SLOTS, R = 300, 90, 70
@@ -95,6 +95,40 @@ def test_gradients_are_added_to_their_rows_and_to_no_other(device, k, has_ids, h
 
 
 @DEVICES
+@pytest.mark.parametrize("k", [0, 3, 15])
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("is_partial", [True, False])
+def test_sums_begin_with_what_is_said(device, k, is_own, is_partial):
+    """With rows of another table, with what was noted, or with nothing; what was in the sums
+    counts only where they are their own beginning."""
+    slots = _rows(device, R, torch.int32, of=SLOTS, seed=9)
+    totals = _values(device, k)
+    parts = {name: part.contiguous() for name, part in _values(device, k, n=R, slots=R).items()}
+    if is_partial:
+        parts["shN"] = None
+    carried = totals if is_own else _values(device, k, slots=SLOTS + 5)
+    noted = _values(device, k, slots=17)
+    at = slots.clone() if is_own else _rows(device, R, torch.int32, of=SLOTS + 5, seed=10)
+    at[::3], at[1::3] = NOTHING, FIRST_NOTED - (at[1::3] % 17)
+    at[1], at[4] = FIRST_NOTED, FIRST_NOTED - 16
+    expected = {name: total.clone() for name, total in totals.items()}
+    for name in ("sh0", "shN"):
+        rows = torch.zeros_like(expected[name][:R])
+        for r, place in enumerate(at.tolist()):
+            if place >= 0:
+                rows[r] = carried[name][place]
+            elif place <= FIRST_NOTED:
+                rows[r] = noted[name][FIRST_NOTED - place]
+        expected[name][slots.long()] = rows if parts[name] is None else rows + parts[name]
+    for name in ("means", "scales", "quats", "opacities"):
+        expected[name][:R] += parts[name]
+    ids = torch.arange(R, device=device)
+    add_rows(totals, parts, ids, slots, Begun(at, carried, noted))
+    for name, total in totals.items():
+        assert torch.equal(total, expected[name]), name
+
+
+@DEVICES
 def test_a_part_without_a_gradient_adds_nothing(device):
     totals = _values(device, 3, slots=N)
     before = {name: total.clone() for name, total in totals.items()}
@@ -133,5 +167,10 @@ def test_a_sum_over_the_rows_of_all_parts_is_the_dense_sum(data: st.DataObject) 
 def test_on_a_gpu_all_attributes_are_one_launch():
     values = _values("cuda", 15)
     assert row_copies._is_fused(values)
+    at = torch.full((R,), NOTHING, dtype=torch.int32, device="cuda")
+    others, none, wider = (columns(torch.zeros(n, w)) for n, w in ((7, 48), (0, 48), (7, 51)))
+    for noted in (others, none):
+        assert row_copies._is_fused(values, Begun(at, values, noted))
+    assert not row_copies._is_fused(values, Begun(at, values, wider))
     assert not row_copies._is_fused({"means": values["means"]})
     assert not row_copies._is_fused(values | {"means": values["means"].double()})

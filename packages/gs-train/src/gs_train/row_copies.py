@@ -4,12 +4,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gs_train.has_triton import has_triton
 
 _APPEARANCE = ("sh0", "shN")
+
+NOTHING, FIRST_NOTED = -1, -2
+"""See `Begun.at`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """What the sums of rows of ``sh0`` and ``shN`` are before something is added.
+
+    Attributes:
+        at: (R,) int32: row ``at`` of ``carried``; `NOTHING`: zero; `FIRST_NOTED` and below: row
+            ``FIRST_NOTED - at`` of ``noted``.
+        carried, noted: both attributes, rows of tables of the same width as the sums'. The first
+            may be the sums' own, where each row begins in its place.
+    """
+
+    at: Tensor
+    carried: Mapping[str, Tensor]
+    noted: Mapping[str, Tensor]
+
+    def rows(self, name: str) -> Tensor:
+        """(R, ...) of an attribute."""
+        carried, noted = self.carried[name], self.noted[name]
+        rows = carried.new_zeros((len(self.at), *carried.shape[1:]))
+        for source, place in ((carried, self.at), (noted, FIRST_NOTED - self.at)):
+            here = (place >= 0).nonzero()[:, 0]
+            rows.index_copy_(0, here, source.index_select(0, place.index_select(0, here)))
+        return rows
 
 
 def take_rows(
@@ -44,6 +74,7 @@ def add_rows(
     parts: Mapping[str, Tensor | None],
     ids: Tensor | None,
     slots: Tensor | None,
+    begun: Begun | None = None,
 ) -> None:
     """Add gradients to rows, each of them once, by name.
 
@@ -52,24 +83,31 @@ def add_rows(
         parts: (R, ...) of the same names; None counts as zero.
         ids: (R,) int32 or int64 rows of the sums; None where R is N.
         slots: the same for ``sh0`` and ``shN``.
+        begun: what these two have come to before; None: what is in their sums.
     """
     complete = {name: part for name, part in parts.items() if part is not None}
-    if len(complete) == len(totals) and _is_fused(totals) and len(complete["means"]):
+    if len(complete) == len(totals) and _is_fused(totals, begun) and len(complete["means"]):
         from gs_train.row_triton import add
 
-        add(totals, complete, ids, slots)
+        add(totals, complete, ids, slots, begun)
         return
-    for name, part in complete.items():
-        at = slots if name in _APPEARANCE else ids
+    for name, total in totals.items():
+        at, part = slots if name in _APPEARANCE else ids, complete.get(name)
+        if begun is not None and name in _APPEARANCE:
+            rows = begun.rows(name)
+            everything = torch.arange(len(rows), device=rows.device)
+            total.index_copy_(0, everything if at is None else at.long(), rows)
+        if part is None:
+            continue
         if at is None:
-            totals[name].add_(part)
+            total.add_(part)
         else:
-            totals[name].index_add_(0, at, part)
+            total.index_add_(0, at, part)
 
 
-def _is_fused(values: Mapping[str, Tensor]) -> bool:
+def _is_fused(values: Mapping[str, Tensor], begun: Begun | None = None) -> bool:
     if not next(iter(values.values())).is_cuda or not has_triton():
         return False
-    from gs_train.row_triton import is_taken
+    from gs_train.row_triton import is_begun, is_taken
 
-    return is_taken(values)
+    return is_taken(values) and (begun is None or is_begun(values, begun))

@@ -38,6 +38,21 @@ def _add(totals, at, stride, part, rows, here, WIDTH: tl.constexpr, WIDE: tl.con
     tl.store(to, tl.load(to, mask=mask) + tile, mask=mask)
 
 
+@triton.jit
+def _add_to(
+    carried, noted, begun, totals, at, stride, part, rows, here,
+    WIDTH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """What was begun, and the part, become the total."""
+    columns = tl.arange(0, WIDE)
+    mask = here[:, None] & (columns < WIDTH)[None, :]
+    tile = tl.load(_tile(part, rows, WIDTH, columns), mask=mask)
+    is_carried, is_noted = (begun >= 0)[:, None], (begun < -1)[:, None]
+    tile += tl.load(_tile(carried, begun, stride, columns), mask=mask & is_carried, other=0.0)
+    tile += tl.load(_tile(noted, -2 - begun, stride, columns), mask=mask & is_noted, other=0.0)
+    tl.store(_tile(totals, at, stride, columns), tile, mask=mask)
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def take_kernel(
     means, scales, quats, opacities, sh0, sh_n,  # (N, ...) of ids, the last two (C, ...) of slots
@@ -64,8 +79,9 @@ def add_kernel(
     means, scales, quats, opacities, sh0, sh_n,  # sums, as take_kernel's values
     ids, slots,  # (n,); any pointers where HAS_IDS or HAS_SLOTS is false: row r is r
     of_means, of_scales, of_quats, of_opacities, of_sh0, of_sh_n,  # (n, ...) contiguous
+    begun, carried_sh0, carried_sh_n, noted_sh0, noted_sh_n,  # any pointers where not HAS_BEGUN
     n, sh0_stride, sh_n_stride,
-    HAS_IDS: tl.constexpr, HAS_SLOTS: tl.constexpr,
+    HAS_IDS: tl.constexpr, HAS_SLOTS: tl.constexpr, HAS_BEGUN: tl.constexpr,
     REST: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -80,6 +96,15 @@ def add_kernel(
     _add(quats, at, 4, of_quats, rows, here, 4, 4)
     part = tl.load(of_opacities + rows, mask=here)
     tl.store(opacities + at, tl.load(opacities + at, mask=here) + part, mask=here)
-    _add(sh0, slot, sh0_stride, of_sh0, rows, here, 3, 4)
-    if REST > 0:
-        _add(sh_n, slot, sh_n_stride, of_sh_n, rows, here, REST, WIDE)
+    if HAS_BEGUN:
+        start = tl.load(begun + rows, mask=here, other=-1).to(tl.int64)
+        _add_to(carried_sh0, noted_sh0, start, sh0, slot, sh0_stride, of_sh0, rows, here, 3, 4)
+        if REST > 0:
+            _add_to(
+                carried_sh_n, noted_sh_n, start, sh_n, slot, sh_n_stride, of_sh_n, rows, here,
+                REST, WIDE,
+            )  # fmt: skip
+    else:
+        _add(sh0, slot, sh0_stride, of_sh0, rows, here, 3, 4)
+        if REST > 0:
+            _add(sh_n, slot, sh_n_stride, of_sh_n, rows, here, REST, WIDE)

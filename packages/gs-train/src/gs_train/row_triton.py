@@ -10,6 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
+from gs_train.row_copies import Begun
 from gs_train.row_kernels import add_kernel, take_kernel
 from gs_train.rows import NAMES
 
@@ -32,20 +33,26 @@ def add(
     parts: Mapping[str, Tensor],
     ids: Tensor | None,
     slots: Tensor | None,
+    begun: Begun | None,
 ) -> None:
     """See `gs_train.row_copies.add_rows`."""
     n, nothing = len(parts["means"]), totals["means"]
     parts = {name: parts[name].contiguous() for name in NAMES}
+    before = [nothing] * 5
+    if begun is not None:
+        before = [begun.at.contiguous(), *_appearance(begun.carried), *_appearance(begun.noted)]
     with torch.cuda.device(nothing.device):
         add_kernel[(triton.cdiv(n, _BLOCK),)](
             *_pointers(totals),
             nothing if ids is None else ids.contiguous(),
             nothing if slots is None else slots.contiguous(),
             *_pointers(parts),
+            *before,
             n,
             **_layout(totals),
             HAS_IDS=ids is not None,
             HAS_SLOTS=slots is not None,
+            HAS_BEGUN=begun is not None,
             BLOCK=_BLOCK,
         )
 
@@ -60,9 +67,23 @@ def is_taken(values: Mapping[str, Tensor]) -> bool:
     )
 
 
+def is_begun(totals: Mapping[str, Tensor], begun: Begun) -> bool:
+    """Whether they know where sums begin as well: rows as far apart as those of the sums."""
+    return all(
+        not others[name].numel()
+        or (others[name].dtype == torch.float32 and others[name].stride() == totals[name].stride())
+        for others in (begun.carried, begun.noted)
+        for name in NAMES[4:]
+    )
+
+
 def _pointers(values: Mapping[str, Tensor]) -> list[Tensor]:
+    return [*(values[name] for name in NAMES[:4]), *_appearance(values)]
+
+
+def _appearance(values: Mapping[str, Tensor]) -> list[Tensor]:
     # What stands for an empty shN is not read.
-    return [values[name] if values[name].numel() else values["sh0"] for name in NAMES]
+    return [values[name] if values[name].numel() else values["sh0"] for name in NAMES[4:]]
 
 
 def _layout(values: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gs_train import morton
-from gs_train.engine import buffers, streaming
+from gs_train.engine import buffers, streaming, untouched
 from gs_train.engine.presets import Preset
 from gs_train.engine.room import Room, room_wanted
 from gs_train.engine.workload import Workload
@@ -183,8 +183,10 @@ def _rendering_bytes(preset: Preset, work: Workload, room: Room) -> int:
 def _culling_bytes(preset: Preset, work: Workload) -> int:
     bits = 4 * _ceil(work.n_rows / 32)
     if preset.placement == "split" and preset.semantics == "dense":
-        # A mask of the rows that no view sees; 64-bit ids of others, or of some of these.
-        bits += work.n_rows + max(work.n_rows, 8 * _ceil(work.most.union))
+        # A mask of the rows that no view sees; ids of others in 64 bits, or some of these in both.
+        bits += work.n_rows + max(
+            12 * untouched.listed_at_once(work.n_rows), 8 * _ceil(work.most.union)
+        )
     if preset.placement != "split":
         return bits + (4 + 4 + 8) * _ceil(work.most.largest)  # one view; ids of torch are int64
     batches = 1 + preset.early_cull + (preset.early_cull and preset.residents)
@@ -193,11 +195,11 @@ def _culling_bytes(preset: Preset, work: Workload) -> int:
 
 
 def _plan_bytes(preset: Preset, work: Workload) -> int:
-    """Lists of gs-order: ids, positions and slots, int32."""
+    """Lists of gs-order, ids, positions and slots, and where sums of loaded rows begin; int32."""
     visible, batches = work.most.visible, 2 if preset.early_cull else 1
     if preset.retain == "last_use":
-        return batches * _ceil(16 * visible + 16 * work.most.union)
-    return batches * _ceil(12 * visible + 16 * work.most.loaded)
+        return batches * _ceil(16 * visible + 20 * work.most.union)
+    return batches * _ceil(12 * visible + 20 * work.most.loaded)
 
 
 def _ceil(x: float) -> int:

@@ -10,10 +10,7 @@ from torch import Tensor
 def columns(rows: Tensor) -> dict[str, Tensor]:
     """Views of ``sh0`` (R, 1, 3) and ``shN`` (R, K, 3) in rows of 3 + 3K floats, (R, 3 + 3K)."""
     n, width = rows.shape
-    rest = rows[:, 3:]
-    k = width // 3 - 1
-    sh_n = rest.unflatten(1, (k, 3)) if k else rest.reshape(n, 0, 3)
-    return {"sh0": rows[:, :3].unflatten(1, (1, 3)), "shN": sh_n}
+    return {"sh0": rows[:, :3].view(n, 1, 3), "shN": rows[:, 3:].view(n, width // 3 - 1, 3)}
 
 
 def host_columns(rows: np.ndarray) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ from gs_train.engine.drawing import Drawing
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.model import OffloadedGaussians
-from gs_train.engine.preparing import Batch, Preparing
+from gs_train.engine.preparing import Batch, OnSeen, Preparing
 from gs_train.engine.presets import Preset
 from gs_train.engine.regularise import add_to, penalties
 from gs_train.engine.residing import Residing
@@ -106,9 +106,11 @@ class Engine:
             microbatch = ready.seen.microbatches[i]
             loss.add_(drawing.draw(microbatch, batch[microbatch.index][1], ids, leaves))
 
-        def look_ahead(edited: torch.cuda.Event | None, late: Tensor | None) -> Batch | None:
+        def look_ahead(
+            edited: torch.cuda.Event | None, late: Tensor | None, on_seen: OnSeen | None
+        ) -> Batch | None:
             with self.trace.host("plan the next", track="ahead"):
-                self._preparing.look_ahead(upcoming, settings, edited, late)
+                self._preparing.look_ahead(upcoming, settings, edited, late, on_seen)
             return self._preparing.next
 
         def look_further(edited: torch.cuda.Event | None) -> None:

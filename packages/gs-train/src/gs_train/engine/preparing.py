@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,10 +21,14 @@ from gs_train.engine.limits import Limits
 from gs_train.engine.microbatches import Seen, least_shared, look
 from gs_train.engine.model import GEOMETRY, OffloadedGaussians
 from gs_train.engine.presets import Preset
+from gs_train.engine.sums import Returning
 from gs_train.renderers import Renderer, View
 
 AHEAD = 1
 """Microbatches that loads run ahead of rendering."""
+
+OnSeen = Callable[[Tensor], None]
+"""Takes the (U,) sorted rows of a batch."""
 
 _FURTHER = "further."
 """Begins the names of tensors of the batch after the next one."""
@@ -40,6 +44,7 @@ class Batch:
         seen: its microbatches and their rows.
         order: of the microbatches.
         plan: what moves when the host updates its rows; None where the device does.
+        returning: its rows that come back; None as well.
     """
 
     names: tuple[str, ...]
@@ -47,6 +52,7 @@ class Batch:
     seen: Seen
     order: np.ndarray
     plan: gs_order.Plan | None
+    returning: Returning | None
 
     def packed(self) -> dict[str, Tensor]:
         """For a checkpoint."""
@@ -58,6 +64,8 @@ class Batch:
         if self.plan is not None:
             for lists in (self.plan.ids, self.plan.positions, self.plan.slots or {}):
                 yield from (part.values for part in lists.values())
+        if self.returning is not None:
+            yield from (self.returning.ids, self.returning.of_loads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +139,7 @@ class Preparing:
         resumed = self._resumed(views, expected[0]) if expected else None
         if resumed is None:
             self._lasts = False
-            return self._prepare(views, None, None)
+            return self._prepare(views, None, None, None)
         self._expected = expected[1:]
         return resumed
 
@@ -141,6 +149,7 @@ class Preparing:
         settings: StepSettings,
         edited: torch.cuda.Event | None,
         late: Tensor | None,
+        on_seen: OnSeen | None,
     ) -> None:
         """Prepare the next batch on the ``cull`` lane, where that is possible and has not been
         done. May run on another thread than the rest, but at no time beside it.
@@ -151,8 +160,10 @@ class Preparing:
             edited: behind the last change of the geometry.
             late: (R,) sorted rows that the batch before updates last: it begins with a view that
                 waits for few of them.
+            on_seen: called on that lane as soon as the rows have been found, before their order
+                and plan; not where the batch was known.
         """
-        self._look(0, upcoming, settings, edited, late)
+        self._look(0, upcoming, settings, edited, late, on_seen)
 
     def look_further(
         self,
@@ -163,7 +174,7 @@ class Preparing:
         """The same for the batch after the next one, where rows come early. Not while every step
         edits rows, as MCMC's noise does: what is known that early is stale before it is used."""
         if self._preset.residents and self._early and self._lasts:
-            self._look(1, upcoming, settings, edited, None)
+            self._look(1, upcoming, settings, edited, None, None)
 
     def _look(
         self,
@@ -172,6 +183,7 @@ class Preparing:
         settings: StepSettings,
         edited: torch.cuda.Event | None,
         late: Tensor | None,
+        on_seen: OnSeen | None,
     ) -> None:
         """Prepare batch k of those that follow."""
         views = upcoming[k] if k < len(upcoming) else ()
@@ -192,7 +204,7 @@ class Preparing:
             if expected and _as_expected(expected[0], settings):
                 batch = self._resumed(views, expected[0])
             if batch is None:
-                batch = self._prepare(views, inflate, late)
+                batch = self._prepare(views, inflate, late, on_seen)
         self._early.append(_Early(batch, settings.rates))
         self._lanes.share("compute", *batch.tensors())
         self._culled = self._lanes.mark("cull")
@@ -235,7 +247,11 @@ class Preparing:
         return None if found is None else self._planned(views, *found)
 
     def _prepare(
-        self, views: Sequence[View], inflate: Inflate | None, late: Tensor | None
+        self,
+        views: Sequence[View],
+        inflate: Inflate | None,
+        late: Tensor | None,
+        on_seen: OnSeen | None,
     ) -> Batch:
         """Cull, order and plan."""
         limits = [self._limits.rows] if self._limits.rows is not None else []
@@ -243,6 +259,8 @@ class Preparing:
             limits.append(max(1, int(self._most_share * self._model.n_rows)))
         most = min(limits, default=None)
         seen = look(self._model.params, views, self._renderer, most_rows=most, inflate=inflate)
+        if on_seen is not None:
+            on_seen(seen.ids)
         return self._planned(views, seen, self._order(seen, late))
 
     def _order(self, seen: Seen, late: Tensor | None) -> np.ndarray:
@@ -254,7 +272,8 @@ class Preparing:
 
     def _planned(self, views: Sequence[View], seen: Seen, order: np.ndarray) -> Batch:
         plan = None if self._stays(seen) else self._plan(seen, order)
-        return Batch(_names(views), self._model.edits, seen, order, plan)
+        returning = None if plan is None else Returning.of(plan)
+        return Batch(_names(views), self._model.edits, seen, order, plan, returning)
 
     def _plan(self, seen: Seen, order: np.ndarray) -> gs_order.Plan:
         retain: str | int = self._preset.retain

@@ -82,7 +82,7 @@ class Residing:
         self._residents.forget()
 
     def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> None:
-        following = work.look_ahead(edited, None)
+        following = work.look_ahead(edited, None, None)
         if following is not None and following.plan is None:
             with self._trace.host("bring the next", track="ahead"):
                 self._residents.bring_early(following.seen.ids)

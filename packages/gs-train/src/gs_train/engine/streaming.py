@@ -7,7 +7,6 @@ the host optimizer updates their rows beside both.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 import gs_order
 from gs_train.engine.beside import Beside
 from gs_train.engine.buffers import RowBuffer
+from gs_train.engine.columns import columns
 from gs_train.engine.finals import EarlyFinals, Finals
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.loads import Loads, Updates
@@ -25,10 +25,11 @@ from gs_train.engine.preparing import AHEAD, Batch
 from gs_train.engine.presets import Preset
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.stores import Stores
-from gs_train.engine.sums import ReturningSum
+from gs_train.engine.sums import Returning, ReturningSum
 from gs_train.engine.trace import Trace
 from gs_train.engine.untouched import Untouched
 from gs_train.engine.work import Work
+from gs_train.row_copies import Begun
 
 RING_BYTES = 256 << 20
 """Page-locked memory for rows on their way, in each direction."""
@@ -107,7 +108,10 @@ class Streaming:
         plan, lanes = _plan_of(work.batch), self._lanes
         values = [buffer.of(plan.n_slots) for buffer in self._used(self._values)]
         gradients = [buffer.of(plan.n_slots) for buffer in self._used(self._gradients)]
-        returning = ReturningSum(plan.ids["returning"].values, self._model.host.width)
+        comes_back = work.batch.returning
+        assert comes_back is not None
+        returning = ReturningSum(comes_back, self._model.host.width)
+        carried, noted = [columns(sums) for sums in gradients], columns(returning.rows)
         drawn: list[torch.cuda.Event | None] = []
         stored: list[torch.cuda.Event | None] = []
         loaded: list[torch.cuda.Event | None] = []
@@ -131,14 +135,13 @@ class Streaming:
             with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                 part = plan[i]
                 slots, own = part.slots, gradients[i % len(gradients)]
-                _clear(part, own, gradients[(i - 1) % len(gradients)])
+                begun = Begun(_begun_at(part, comes_back), carried[(i - 1) % len(carried)], noted)
                 leaves = work.leaves(part.visible, values[i % len(values)], slots)
                 work.draw(part.view, part.visible, leaves)
                 place = torch.searchsorted(work.sums.ids, part.visible)
-                work.add(leaves, place, own, slots)
-                returning.complete(part.final, own, part.slots_of("final").long())
+                work.add(leaves, place, own, slots, begun)
                 if plan.counts["returning"][i]:
-                    returning.put(part.returning, own, part.slots_of("returning").long())
+                    returning.put(part.returning, own, part.slots_of("returning"))
             drawn.append(lanes.mark("compute"))
             if i + 1 < len(plan):
                 load(i + 1)
@@ -162,11 +165,10 @@ class Streaming:
                 draw(len(drawn))
         ahead = found.result()
         self._loads.announce(ahead.loads)
-        with self._submitting_untouched():
+        store(len(stored), ahead.finals)
+        while len(drawn) < len(plan):
+            draw(len(drawn))
             store(len(stored), ahead.finals)
-            while len(drawn) < len(plan):
-                draw(len(drawn))
-                store(len(stored), ahead.finals)
         for event in stored[-2:]:
             lanes.wait("compute", event)
         updates = self._stores.updates().joined(ahead.untouched)
@@ -202,40 +204,31 @@ class Streaming:
         """Prepare the next batch, on the ``cull`` lane: the host waits for that and not for what is
         being drawn."""
         plan, ids = _plan_of(work.batch), work.batch.seen.ids
-        following = work.look_ahead(edited, plan[len(plan) - 1].final)
-        next_plan = None if following is None else following.plan
+        updated: list[tuple[int, ...]] = []
+
+        def update_untouched(needed: Tensor | None) -> None:
+            with self._trace.host("update untouched", track="ahead"):
+                updated.append(self._update_untouched(work, needed))
+
         self._lanes.wait("cull", edited)
+        following = work.look_ahead(edited, plan[len(plan) - 1].final, update_untouched)
+        next_plan = None if following is None else following.plan
         with self._lanes.on("cull"):
+            if not updated:
+                update_untouched(None if following is None else following.seen.ids)
             loads = None if next_plan is None else self._loads.lists_of(next_plan, ids)
             finals = Finals.of(plan, next_plan)
-            with self._trace.host("find untouched", track="ahead"):
-                untouched = self._find_untouched(work, following)
-        return _Ahead(loads, finals, untouched)
-
-    def _submitting_untouched(self) -> AbstractContextManager[object]:
-        """Dense: beside the block the worker is given the rows that wait for nothing."""
-        untouched = self._untouched
-        if untouched is None:
-            return nullcontext()
-
-        def submit() -> None:
-            with self._trace.host("submit untouched", track="ahead"):
-                untouched.submit()
-
-        return self._beside.running(submit)
+        return _Ahead(loads, finals, updated[0])
 
     def _used(self, buffers: tuple[RowBuffer, RowBuffer]) -> tuple[RowBuffer, ...]:
         """Two that take turns where rows are kept from one microbatch to the next only."""
         return buffers if self._preset.retain == "previous" else buffers[:1]
 
-    def _find_untouched(self, work: Work, following: Batch | None) -> tuple[int, ...]:
-        """Dense: rows that no view sees; tickets of those that the next batch needs."""
+    def _update_untouched(self, work: Work, needed: Tensor | None) -> tuple[int, ...]:
+        """Dense: submit rows that no view sees; tickets of those that the next batch needs."""
         if self._untouched is None:
             return ()
-        needed = None
-        if following is not None and following.plan is not None:
-            needed = following.seen.ids
-        return self._untouched.find(work.batch.seen.ids, needed, work.step)
+        return self._untouched.update(work.batch.seen.ids, needed, work.step)
 
     def _count(self, batch: Batch, plan: gs_order.Plan) -> None:
         host = self._model.host
@@ -255,10 +248,16 @@ def _plan_of(batch: Batch) -> gs_order.Plan:
     return batch.plan
 
 
-def _clear(part: gs_order.plan_steps.Step, own: Tensor, before: Tensor) -> None:
-    """Sums of rows that have just arrived start at zero; those of kept rows are carried."""
-    own.index_fill_(0, part.slots_of("load").long(), 0.0)
-    sources = part.retain_sources
-    if len(sources):
-        kept = before.index_select(0, sources.long())
-        own.index_copy_(0, part.slots_of("retain").long(), kept)
+def _begun_at(part: gs_order.plan_steps.Step, returning: Returning) -> Tensor:
+    """(R,) where the sums of visible rows begin, see `Begun`: those that have just arrived with
+    nothing or with what was noted when they left, those of kept rows with what they were."""
+    first, last = part.plan.ids["load"].offsets[part.index : part.index + 2]
+    arrived = returning.of_loads[first:last]
+    if len(arrived) == len(part.visible):
+        return arrived
+    if part.plan.slots is None:
+        at = torch.empty_like(part.slots)
+        at.index_copy_(0, part.positions("retain").long(), part.retain_sources)
+    else:
+        at = part.slots.clone()
+    return at.index_copy_(0, part.positions("load").long(), arrived)

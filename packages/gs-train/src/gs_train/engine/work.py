@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gs_train.engine.columns import columns
-from gs_train.engine.preparing import Batch
+from gs_train.engine.preparing import Batch, OnSeen
 from gs_train.engine.sums import CompactSum
-from gs_train.row_copies import add_rows, take_rows
+from gs_train.row_copies import Begun, add_rows, take_rows
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Work:
         sums: of the gradients of the geometry.
         draw: takes (microbatch, ids, leaves), renders, and fills the leaves' gradients.
         look_ahead: takes (event behind the last change of the geometry, rows that are updated
-            last or None) and returns the next batch, which it prepares unless that has been done.
+            last or None, see `Preparing.look_ahead`) and returns the next batch, which it prepares
+            unless that has been done.
         look_further: takes the same event and prepares the batch after that.
     """
 
@@ -35,7 +36,7 @@ class Work:
     geometry: Mapping[str, Tensor]
     sums: CompactSum
     draw: Callable[[int, Tensor, Mapping[str, Tensor]], None]
-    look_ahead: Callable[[torch.cuda.Event | None, Tensor | None], Batch | None]
+    look_ahead: Callable[[torch.cuda.Event | None, Tensor | None, OnSeen | None], Batch | None]
     look_further: Callable[[torch.cuda.Event | None], None]
 
     def leaves(self, ids: Tensor, values: Tensor, slots: Tensor) -> dict[str, Tensor]:
@@ -56,6 +57,7 @@ class Work:
         place: Tensor | None,
         appearance: Tensor,
         slots: Tensor | None,
+        begun: Begun | None = None,
     ) -> None:
         """Add the leaves' gradients to the sums.
 
@@ -63,6 +65,7 @@ class Work:
             place: (R,) places in the batch's rows; None: all of them.
             appearance: (C, W) sums of rows of appearance.
             slots: (R,) where the same rows lie in it; None: R is C.
+            begun: see `gs_train.row_copies.add_rows`.
         """
         parts = {name: leaf.grad for name, leaf in leaves.items()}
-        add_rows(self.sums.of | columns(appearance), parts, place, slots)
+        add_rows(self.sums.of | columns(appearance), parts, place, slots, begun)
