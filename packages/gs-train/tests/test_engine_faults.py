@@ -232,7 +232,7 @@ def _fails(times: int) -> Callable[[View, Rect], None]:
     def before(view: View, rect: Rect) -> None:
         if left[0]:
             left[0] -= 1
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     return before
 
@@ -244,7 +244,7 @@ def _fails_in_the_backward_pass() -> Callable[[ScriptedSplats], None]:
     def fail(leaf: Tensor) -> None:
         if left[0]:
             left[0] -= 1
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     def after(splats: ScriptedSplats) -> None:
         assert splats.rows is not None
@@ -313,6 +313,8 @@ def test_memory_that_does_not_suffice_for_half_a_view_is_a_clear_error(preset: s
     trainer = _trainer(preset)
     _step(trainer, [VIEWS[3]])
     _renderer(trainer).before = _fails(2)
-    with pytest.raises(torch.OutOfMemoryError, match=r"street-05 needs more device memory.*halves"):
+    with pytest.raises(
+        torch.cuda.OutOfMemoryError, match=r"street-05 needs more device memory.*halves"
+    ):
         _step(trainer, [VIEWS[5]])
     _close(trainer)

@@ -179,7 +179,7 @@ class _TightOnce:
 
     def rasterize(self, splats: Splats, rect: Any = None) -> tuple[Tensor, Tensor]:
         if len(self._colours) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return self._renderer.rasterize(splats, rect)
 
 

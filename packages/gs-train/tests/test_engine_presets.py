@@ -142,7 +142,8 @@ def test_a_split_scene_takes_132_bytes_a_row_on_the_device_and_580_on_the_host()
         assert of.device["parameters"] + of.device["moments"] == 132 * WORK.n_rows
         assert of.device["gradients"] == 44 * SEEN.union
         assert of.pinned["parameters"] == 192 * WORK.n_rows
-        assert of.pinned["rings"] == 2 * streaming.RING_BYTES
+        rings = 2 if preset.semantics == "deferred" else 1
+        assert of.pinned["rings"] == rings * streaming.RING_BYTES
         assert of.pageable["moments"] + of.pageable["steps of rows"] == 388 * WORK.n_rows
 
 
@@ -306,6 +307,26 @@ def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> Non
 
 
 # ---------------------------------------------------------------------- what views see
+
+
+def test_a_close_up_of_few_rows_may_have_the_most_intersections() -> None:
+    rows = _rows(2000)
+    far = View("far", torch.eye(4), _views(1)[0].K, 96, 64)
+    rows["means"][:400] += torch.tensor([40.0, 0.0, 0.0])
+    rows["scales"][:400] = -1.0
+    aside = torch.eye(4)
+    aside[0, 3], aside[2, 3] = -40.0, -4.0
+    close = View("close", aside, far.K, 96, 64)
+
+    def measured(views: list[View]) -> BatchRows:
+        return measure_workload(
+            rows, views, CpuRenderer(), n_rows=2000, sh_degree=3, batch_size=len(views), n_batches=1
+        ).most
+
+    alone = measured([close])
+    assert alone.largest < measured([far]).largest / 2
+    assert alone.intersections > measured([far]).intersections
+    assert measured([far, close]).intersections == alone.intersections
 
 
 def test_a_workload_is_what_culling_finds() -> None:
@@ -541,6 +562,13 @@ def test_gs_scale_cuts_views_above_its_share() -> None:
     work = WORK.with_batch(replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
     assert room_wanted(PRESETS["gs-scale"], work).rows == 0.3 * WORK.n_rows
     assert room_wanted(PRESETS["best"], work).rows == 0.5 * WORK.n_rows
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.05, 0.05), (0.4, 0.4), (1.0, 0.5)])
+def test_what_is_planned_for_is_the_share_of_the_options(share: float, rows: float) -> None:
+    work = WORK.with_batch(replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
+    config = _config(offload="gs-scale", mem_limit=share)
+    assert choose(config, work, PLENTY).room.rows == rows * WORK.n_rows
 
 
 def test_a_device_that_is_the_host_needs_room_for_both() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from appearance_models import APPEARANCE, OPTIONS, RATES, make_rows, some_ids, step_host
 
+from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.residents import Residents
@@ -159,6 +160,24 @@ def test_rows_stay_while_it_grows():
     assert residents.loaded == len(torch.cat([batch(0), batch(far)]).unique())
     assert residents.stored == 0
     assert_same(state(host), state(twin))
+
+
+def test_memory_is_given_back_before_more_is_asked_for(monkeypatch):
+    buffer = RowBuffer(6, torch.device("cpu"))
+    buffer.of(10)
+    held = []
+    empty = torch.empty
+
+    def noted(*arguments, **options):
+        held.append(buffer._rows.untyped_storage().nbytes())
+        return empty(*arguments, **options)
+
+    monkeypatch.setattr(torch, "empty", noted)
+    assert len(buffer.of(100)) >= 100
+    assert held[-1] == 0
+    buffer.release()
+    assert buffer.n_bytes == 0
+    assert len(buffer.of(5)) >= 5
 
 
 def test_a_batch_that_sees_nothing_and_one_that_sees_everything():

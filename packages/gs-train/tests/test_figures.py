@@ -231,7 +231,7 @@ def test_memory_that_runs_out_while_predicting_ends_no_run(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> Rates:
-        raise torch.OutOfMemoryError("nothing is left")
+        raise torch.cuda.OutOfMemoryError("nothing is left")
 
     monkeypatch.setattr(gs_train.figures, "measure_workload", full)
     metrics = fit(_config(capture, tmp_path / "run", "best"))

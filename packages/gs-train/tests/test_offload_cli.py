@@ -286,6 +286,68 @@ def test_views_are_cut_where_the_cap_asks_for_it_and_again_after_a_stop(
     assert seen == [seen[0]] * 2
 
 
+def test_a_run_goes_on_with_less_memory_than_it_began_with(
+    tiny_capture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seen: list[Limits] = []
+    original = gs_train.trainer.make_backend
+
+    def noted(*arguments: object, **options: object) -> object:
+        seen.append(options["limits"])  # type: ignore[arg-type]
+        return original(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gs_train.trainer, "make_backend", noted)
+    command = ["fit", str(tiny_capture), "--renderer", "cpu", "--cap", "8000", "--out"]
+    command += [str(tmp_path / "run"), "--offload", "best"]
+    assert main([*command, "--steps", "1"]) == 0
+    assert seen[0].rows is None
+    with monkeypatch.context() as narrow:
+        _caps(narrow, 15 << 19)
+        assert main([*command, "--resume", "--steps", "2"]) == 0
+    assert "with fewer rows on the device than before" in capsys.readouterr().err
+    assert seen[1].rows is not None
+    assert 0 < seen[1].rows < 8000
+
+
+@pytest.mark.parametrize("failed", [3, 6])
+@pytest.mark.parametrize("kind", [MemoryError, torch.cuda.OutOfMemoryError])
+def test_when_memory_runs_out_the_last_checkpoint_is_left(
+    tiny_capture: Path,
+    points: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failed: int,
+    kind: type[Exception],
+) -> None:
+    out, name = tmp_path / "run", "device" if kind is torch.cuda.OutOfMemoryError else "host"
+    command = ["fit", str(tiny_capture), "--out", str(out), *OPTIONS, "--init", str(points)]
+    step = gs_train.trainer.Trainer.train_step
+
+    def failing(self: gs_train.trainer.Trainer, *arguments: object) -> object:
+        if self.step + 1 == failed:
+            raise kind("no room for 7 bytes")
+        return step(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as short:
+        short.setattr(gs_train.trainer.Trainer, "train_step", failing)
+        assert main([*command, "--offload", "best"]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert f"{name} memory ran out after step {failed - 1}, with 1,5" in message
+    assert "(no room for 7 bytes)" in message
+    assert f"--{name}-memory" in message
+    if failed < 5:  # checkpoints are written every five steps
+        assert "no checkpoint yet" in message
+        assert not (out / "checkpoints").exists()
+        assert main([*command, "--offload", "best"]) == 0
+    else:
+        assert "checkpoint of step 5" in message
+        assert main(["fit", str(tiny_capture), "--out", str(out), "--resume"]) == 0
+
+
 def test_too_small_caps_are_refused_with_the_smallest_that_do(
     tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,7 +387,7 @@ def test_the_cap_on_device_memory_is_a_hard_one(tiny_capture: Path) -> None:
     try:
         cap_device_memory(config, device)
         torch.empty(32 << 20, dtype=torch.uint8, device=device)
-        with pytest.raises(torch.OutOfMemoryError):
+        with pytest.raises(torch.cuda.OutOfMemoryError):
             torch.empty(128 << 20, dtype=torch.uint8, device=device)
         too_much = FitConfig(data=tiny_capture, out=tiny_capture, device_memory="64TiB")
         with pytest.raises(InputError, match="--device-memory must be at most the"):

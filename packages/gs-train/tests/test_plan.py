@@ -234,10 +234,10 @@ def test_memory_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) ->
     """Not that a batch ended in the middle: a finished run goes on without a prediction."""
 
     def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError("none left")
+        raise torch.cuda.OutOfMemoryError("none left")
 
     monkeypatch.setattr(Drawing, "draw", fail)
-    with pytest.raises(torch.OutOfMemoryError, match="none left"):
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="none left"):
         view_rates.seconds_a_view(CpuRenderer(), *_rows_and_view(), 300, at_once=2)
 
 

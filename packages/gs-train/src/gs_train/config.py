@@ -48,8 +48,8 @@ class FitConfig:
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
         test_list: file with the names of the held-out images instead, one a line.
         image_cache: memory for decoded photographs.
-        offload: where the scene is kept while it trains; auto takes the fastest that fits, none
-            keeps all on the device, the others use host memory.
+        offload: where the scene is kept while it trains; none keeps all on the device, the others
+            use host memory; auto takes none where that fits, else best.
         device_memory: cap on device memory (all that is free).
         host_memory: cap on host memory (all that is available, less a tenth).
         semantics: dense is Adam on all rows in every step; sparse lets the rows that a batch does

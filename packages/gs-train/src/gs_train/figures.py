@@ -81,7 +81,7 @@ def figures(
     batches = _batches(trainer)
     try:
         predicted = _predicted(trainer, scene, placing, n_steps, seconds)
-    except (torch.OutOfMemoryError, MemoryError):
+    except (torch.cuda.OutOfMemoryError, MemoryError):
         predicted = dict.fromkeys(real, NOT_AVAILABLE)  # a run may fill its memory to the brim
     return {"predicted": predicted, "real": real, "batches": batches}
 

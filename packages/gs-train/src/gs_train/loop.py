@@ -51,7 +51,8 @@ def train(
 
     Raises:
         InputError: a photograph cannot be read, or the disk is full. Steps done are saved; when
-            there are none, nothing of the run is left.
+            there are none, nothing of the run is left. Or memory runs out: the step that failed
+            may be half done, so that only what had been saved is left.
         Interrupted: after a checkpoint was written.
     """
     config, device = trainer.config, trainer.renderer.device
@@ -103,7 +104,24 @@ def train(
         elif trainer.step > saver.saved_step:
             saver.save()
         raise
+    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
+        if not saver.saved_step:
+            folder.discard()
+        raise InputError(_out_of_memory(error, trainer, saver.saved_step)) from error
     return saver.spent
+
+
+def _out_of_memory(error: BaseException, trainer: Trainer, saved_step: int) -> str:
+    what = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
+    saved = f"go on from the checkpoint of step {saved_step} with --resume and"
+    if not saved_step:
+        saved = "there is no checkpoint yet (--checkpoint-every), so start again with"
+    details = str(error).splitlines()
+    return (
+        f"{what} memory ran out after step {trainer.step}, with {trainer.model.n_rows:,} Gaussians"
+        f"{f' ({details[0]})' if details else ''}; {saved} a smaller --cap, a smaller "
+        f"--{what}-memory or another --offload"
+    )
 
 
 class _Saver:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from gs_train.config import FitConfig
+from gs_train.engine.budget import need
 from gs_train.engine.caps import caps_of
 from gs_train.engine.choose import Choice, choose, statistics_bytes
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import Preset, preset_named
-from gs_train.engine.room import room_wanted, room_wanted_by_host
+from gs_train.engine.room import room_under, room_wanted, room_wanted_by_host
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.errors import InputError
 from gs_train.metrics import resident_bytes
@@ -60,8 +61,9 @@ def place(
         scene: its training views are looked at.
         rows: the Gaussians as they are now; their geometry on any device.
         renderer: not a row is on its device yet.
-        before: :meth:`Placing.to_plain` of the checkpoint that is resumed. With its preset views
-            are cut as before, so that the run goes on to the same bits.
+        before: :meth:`Placing.to_plain` of the checkpoint that is resumed. With its preset, and
+            where its limits still fit, views are cut as before, so that the run goes on to the same
+            bits.
 
     Raises:
         InputError: what was asked for does not fit, or cannot go on from the checkpoint.
@@ -89,7 +91,12 @@ def place(
     )
     choice, limits = place_within(config, work, renderer.device)
     if before is not None and before["preset"] == choice.preset.name:
-        limits = Limits(**before["limits"])
+        saved = Limits(**before["limits"])
+        kept = need(choice.preset, work, room_under(choice.preset, work, saved))
+        if caps_of(config, renderer.device).hold(kept):
+            limits = saved
+        else:
+            reason = f"{reason or choice.reason}, with fewer rows on the device than before"
     return Placing(choice.preset, limits, reason or choice.reason, _resident_without(rows))
 
 

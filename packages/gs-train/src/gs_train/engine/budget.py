@@ -158,7 +158,8 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
     if preset.retain == "previous":
         returning = max(0.0, work.most.loaded - work.most.union)
         of.device["returning gradients"] = appearance * _ceil(returning)
-    of.pinned["rings"] = 2 * streaming.RING_BYTES
+    # Rows that sleep come through one of their own.
+    of.pinned["rings"] = (1 + (preset.semantics == "deferred")) * streaming.RING_BYTES
     if preset.semantics == "dense":
         of.pinned["lists of untouched rows"] = 2 * 4 * work.n_rows
     of.pageable.update({"moments": moments, "steps of rows": steps})

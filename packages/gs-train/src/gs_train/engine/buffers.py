@@ -11,9 +11,9 @@ HEADROOM = 1.25
 
 
 class RowBuffer:
-    """(slots, width) float32 that grows in coarse steps and never shrinks.
+    """(slots, width) float32 that grows in coarse steps.
 
-    Contents are lost when it grows, which happens between batches only.
+    Contents are lost when it grows or is released, which happens between batches only.
     """
 
     def __init__(self, width: int, device: torch.device) -> None:
@@ -29,7 +29,11 @@ class RowBuffer:
     def of(self, n_slots: int) -> Tensor:
         """The whole buffer, of at least ``n_slots`` slots."""
         if n_slots > len(self._rows):
-            self._rows = self._rows[:0]  # given back before more is asked for
+            self.release()  # before more is asked for
             grown = int(n_slots * HEADROOM)
             self._rows = torch.empty((grown, self._width), device=self._device)
         return self._rows
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._rows = torch.empty((0, self._width), device=self._device)

@@ -78,7 +78,7 @@ def choose(config: FitConfig, work: Workload, caps: Caps) -> Choice:
         InputError: nothing fits. Says the smallest caps that would do, and for which preset.
     """
     if config.offload != "auto":
-        preset = preset_named(config.offload)
+        preset = preset_named(config.offload).splitting_above(config.mem_limit)
         room = fit_into(preset, work, caps, grows_to=expected_rows(config, work.n_rows))
         if room is None:
             raise _too_small((preset,), work, caps)

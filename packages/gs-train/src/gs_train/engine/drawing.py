@@ -69,7 +69,7 @@ class Drawing:
         returns: it holds all that the pass had made."""
         try:
             return self._in_parts(leaves, truth, (crop,))
-        except torch.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError:
             return None
 
     def _in_parts(
@@ -110,8 +110,8 @@ class Drawing:
             torch.cuda.empty_cache()
         try:
             return self._in_parts(leaves, truth, _halves(crop))
-        except torch.OutOfMemoryError as error:
-            raise torch.OutOfMemoryError(
+        except torch.cuda.OutOfMemoryError as error:
+            raise torch.cuda.OutOfMemoryError(
                 f"view {crop.view.name} needs more device memory than there is, even in halves: it "
                 f"shows {len(leaves['means']):,} Gaussians; use a smaller --max-side or --cap"
             ) from error

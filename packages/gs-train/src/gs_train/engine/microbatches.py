@@ -69,8 +69,8 @@ def look(
         geometry: the model's parameters on the device.
         views: one or more.
         renderer: whose culling rules hold.
-        most_rows: rows of one microbatch at most; None for no limit. A single column of an image
-            is not cut further, so that nothing is ever left out.
+        most_rows: rows of one microbatch at most; None for no limit. Parts of about 20 pixels are
+            not cut further, so that nothing is ever left out.
         inflate: see :func:`gs_cull.cull`.
 
     Cost: one cull, one more where a view is cut, and one for each such view. Synchronises.

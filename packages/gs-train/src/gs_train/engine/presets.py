@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gs_train.errors import InputError
@@ -46,6 +46,10 @@ class Preset:
     split_share: float | None = None
     single_view: bool = False
     residents: bool = False
+
+    def splitting_above(self, share: float) -> Preset:
+        """The same with ``--mem-limit``, which concerns presets that split views by themselves."""
+        return self if self.split_share is None else replace(self, split_share=share)
 
     def host_semantics(self, wanted: str) -> Semantics:
         """Semantics of the host optimizer when the run wants ``dense`` or ``sparse`` results."""

@@ -80,6 +80,7 @@ class Residing:
         """The host will update rows: none of them stays here."""
         self._residents.come_home()
         self._residents.forget()
+        self._sums.release()
 
     def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> None:
         following = work.look_ahead(edited, None, None)

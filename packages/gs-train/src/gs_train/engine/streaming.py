@@ -196,9 +196,11 @@ class Streaming:
         self._stores.finish()
 
     def leave(self) -> None:
-        """The device will update rows: none is on its way from here."""
+        """The device will update rows: none is on its way from here, and it wants the memory."""
         self.finish()
         self._last = None
+        for buffer in (*self._values, *self._gradients):
+            buffer.release()
 
     def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> _Ahead:
         """Prepare the next batch, on the ``cull`` lane: the host waits for that and not for what is

@@ -31,8 +31,8 @@ class BatchRows:
         largest: of the view that sees most.
         loaded: what crosses the link when only consecutive views share rows.
         held: most rows on the device at once when rows stay to their last use.
-        intersections: pairs of a row and a tile of 16 x 16 pixels that it touches, of the view that
-            has most.
+        intersections: pairs of a row and a tile of 16 x 16 pixels that it touches, the most of
+            three views: of those that see most rows, fewest (close-ups, of large ones) and between.
     """
 
     visible: float
@@ -231,6 +231,8 @@ def _count(
     order = gs_order.order(mask, n_views=len(views), method="tsp")
     previous = gs_order.plan(ids, mask, order, retain="previous")
     last_use = gs_order.plan(ids, mask, order, retain="last_use", ahead=1)
+    by_rows = [int(k) for k in counts.argsort() if counts[k]]
+    looked_at = {by_rows[-1], by_rows[0], by_rows[len(by_rows) // 2]}
     return BatchRows(
         visible=float(counts.sum()),
         union=float(len(visible)),
@@ -238,7 +240,7 @@ def _count(
         largest=float(counts.max()),
         loaded=float(previous.counts["load"].sum()),
         held=float(last_use.n_slots),
-        intersections=float(_intersections(rows, views[int(counts.argmax())], renderer)),
+        intersections=float(max(_intersections(rows, views[k], renderer) for k in looked_at)),
     )
 
 
