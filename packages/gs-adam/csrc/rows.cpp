@@ -218,6 +218,8 @@ std::int64_t Rows::run(Job& job, ThreadPool& pool, const Check& check) const {
 
 std::int64_t Rows::update(const StepPlan& plan, const Ids& rows, const Gradients& grads,
                           std::int32_t floor, ThreadPool& pool) const {
+  GS_CHECK(plan.is_known(), "schedule must have begun a step since it was made or restored, got ",
+           plan.step(), " steps that ended before");
   Job work = job(plan, rows, grads, nullptr);
   // A skipped row stands still where rows without a gradient do.
   if (semantics_ == Semantics::kSparse && work.has_grads) work.absent = Absent::kNothing;

@@ -127,6 +127,7 @@ std::shared_ptr<const StepPlan> Schedule::now() {
   if (!last_) {
     auto plan = std::make_shared<StepPlan>();
     plan->step_ = step_;
+    plan->is_known_ = false;
     plan->constants_.resize(n_groups_);
     plan->after_ = tables(series_, step_);
     plan->series_ = series_;

@@ -28,6 +28,8 @@ class StepPlan {
   const Series& series(int group) const { return *series_[group]; }
   /// Whether the steps before both plans are the same ones.
   bool shares_past(const StepPlan& other) const { return series_ == other.series_; }
+  /// Whether its constants are known; those of a step of a restored schedule are not.
+  bool is_known() const { return is_known_; }
   /// Rows that have been updated in this step, each of them once.
   std::int64_t updated() const { return updated_.load(std::memory_order_acquire); }
   void count_updated(std::int64_t rows) const {
@@ -41,6 +43,7 @@ class StepPlan {
   Sleep sleep(const std::vector<Table>& tables, int group, std::int32_t target) const;
 
   std::int32_t step_ = 0;
+  bool is_known_ = true;
   std::vector<Step> constants_;
   std::vector<Table> before_, after_;  // empty where rows do not sleep
   std::vector<std::shared_ptr<Series>> series_;

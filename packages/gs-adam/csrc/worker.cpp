@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker.hpp"
 
+#include <cxxabi.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -159,6 +160,9 @@ struct Worker::State {
         task = pick(queued);
         started = Clock::now();
         if (task) task->task.work();
+      } catch (const abi::__forced_unwind&) {
+        // Python ends threads that ask for its lock while it exits; who stops that is ended with it.
+        throw;
       } catch (...) {
         thrown = std::current_exception();
       }
@@ -259,7 +263,8 @@ void Worker::wait_rows(const Ids& rows) {
       if (overlap(task->task.rows, rows)) tickets.push_back(task->ticket);
   }
   for (const std::uint64_t ticket : tickets) wait(ticket);
-  check();
+  // Whether a dropped task had these rows is not known any more.
+  wait_while_queued([](const State::Queued&) { return false; });
 }
 
 bool Worker::is_idle() const {

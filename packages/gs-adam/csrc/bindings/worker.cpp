@@ -31,7 +31,7 @@ struct RaisedInPython : std::exception {
 };
 
 /// None: at once. (address, value): when the uint32 there is at least the value. A callable: when
-/// it returns anything but False.
+/// it returns None or something true.
 std::function<bool()> readiness(const py::object& ready) {
   if (ready.is_none()) return {};
   if (PyCallable_Check(ready.ptr()) != 0) {
@@ -39,7 +39,8 @@ std::function<bool()> readiness(const py::object& ready) {
     return [callable] {
       const py::gil_scoped_acquire gil;
       try {
-        return callable().ptr() != Py_False;
+        const py::object found = callable();
+        return found.is_none() || static_cast<bool>(py::bool_(found));
       } catch (py::error_already_set& error) {
         const py::object raised = error.value();
         if (error.trace()) PyException_SetTraceback(raised.ptr(), error.trace().ptr());
@@ -51,6 +52,13 @@ std::function<bool()> readiness(const py::object& ready) {
               "ready must be None, (address, value) or a callable, got ",
               py::str(py::type::of(ready).attr("__name__")).cast<std::string>());
   const auto pair = ready.cast<py::tuple>();
+  GS_CHECK_AS(KindError, py::isinstance<py::int_>(pair[0]) && py::isinstance<py::int_>(pair[1]),
+              "ready must hold two whole numbers, got ", py::repr(ready).cast<std::string>());
+  const auto fits = [](const py::handle& number, const char* most) {
+    return number >= py::int_(0) && number <= py::int_(py::str(most));
+  };
+  GS_CHECK(fits(pair[0], "18446744073709551615") && fits(pair[1], "4294967295"),
+           "ready must hold an address and a uint32, got ", py::repr(ready).cast<std::string>());
   const auto address = pair[0].cast<std::uintptr_t>();
   const auto value = pair[1].cast<std::uint32_t>();
   GS_CHECK(address != 0 && address % alignof(std::uint32_t) == 0,
@@ -110,7 +118,10 @@ class BoundWorker {
   }
   void wait_rows(const py::object& rows, std::int64_t n_rows) {
     const Ids ids = ids_from(rows, "rows", n_rows);
-    waiting([&] { worker_.wait_rows(ids); });
+    waiting([&] {
+      check_ids(ids, n_rows, "rows");
+      worker_.wait_rows(ids);
+    });
   }
   void close(bool drain) {
     waiting([&] { worker_.close(drain); });

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gs_adam import _core
+from gs_adam._storage import check_steps
 from gs_adam._tensors import MOMENTS
 
 KEY = "gs_adam"
@@ -77,6 +78,7 @@ def check_own(
             f"state_dict must hold last_step of ({n_rows},) int32, got {tuple(last_step.shape)} "
             f"{last_step.dtype}"
         )
+    check_steps(last_step, "state_dict's last_step", step=step)
     if not deferred and bool((last_step < step).any()):
         raise ValueError(
             "state_dict must hold no sleeping rows unless semantics is deferred; "

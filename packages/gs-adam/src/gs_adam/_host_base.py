@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from typing import Any
 
 import torch
@@ -13,6 +15,18 @@ from gs_adam._options import options_of
 from gs_adam._storage import Storage, check_params
 
 SEMANTICS = ("dense", "deferred", "sparse")
+
+_made: weakref.WeakSet[HostBase] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # The thread that held a lock does not exist in the child.
+    for optimizer in _made:
+        optimizer._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class HostBase(torch.optim.Optimizer):
@@ -70,6 +84,7 @@ class HostBase(torch.optim.Optimizer):
         )
         if state is not None:
             self._storage.adopt(state)
+        _made.add(self)
 
     @property
     def semantics(self) -> str:
@@ -125,11 +140,14 @@ class HostBase(torch.optim.Optimizer):
         """What a task needs: a step's plan (the last one for None), the rows, and `_done`."""
         with self._lock:
             if not self._open:
-                self._storage.follow()
+                self._follow()
             plan = self._schedule.now() if step is None else self._opened(step)
             marks = step is not None or self._semantics == "deferred"
             native = self._storage.marked() if marks else self._storage.plain
             return plan, native, self._done
+
+    def _follow(self) -> None:
+        self._storage.follow(lambda: not all(worker.is_idle for worker in self._workers))
 
     def _opened(self, step: int) -> _core.StepPlan:
         if step not in self._open:

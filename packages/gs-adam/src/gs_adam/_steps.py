@@ -40,7 +40,7 @@ class Steps(HostBase):
     def _begin(self) -> int:
         options = [options_of(group) for group in self.param_groups]
         if not self._open:
-            self._storage.follow()
+            self._follow()
         plan = self._schedule.propose(options, self._all_awake)
         self._accept(plan)
         self._open[plan.step] = plan

@@ -43,6 +43,7 @@ class Storage:
         self.skips_nonfinite = skip_nonfinite
         self._threads = threads
         self._known: list[torch.Tensor] = []
+        self._held: list[torch.Tensor] = []  # the memory that native views point to
         self._places: list[Any] = []
         self._plain: _core.Rows | None = None
         self._marked: _core.Rows | None = None
@@ -77,10 +78,14 @@ class Storage:
         self._marked = None
         self._places = []
 
-    def follow(self) -> None:
+    def follow(self, is_busy: Callable[[], bool] = lambda: False) -> None:
         """Find the tensors where they are now and allocate moments that do not exist yet.
 
+        Args:
+            is_busy: whether tasks are left that update them where they were.
+
         Raises:
+            RuntimeError: they have moved while there are such tasks.
             TypeError, ValueError: a tensor changed its dtype, device, stride or number of rows, and
                 its state did not follow.
         """
@@ -91,6 +96,11 @@ class Storage:
         if places == self._places:
             self._known = params
             return
+        if self._plain is not None and is_busy():
+            raise RuntimeError(
+                "params must stay where they are until the worker's tasks are done, got others; "
+                "call its wait() first"
+            )
         for k, param in enumerate(params):
             check_param(param, f"params[{k}]")
             if state.get(param):
@@ -111,6 +121,11 @@ class Storage:
         self._marked = None
         self._plain = self._native(self.last_step)
         self._places = self._where(params, state)
+        # A tensor that is given other memory while a step is open loses what the step writes, but
+        # nobody else's memory is written.
+        self._held = [
+            tensor.detach() for p in params for tensor in (p, *(state[p][key] for key in MOMENTS))
+        ]
 
     def _move_state(
         self, params: list[torch.Tensor], state: dict[torch.Tensor, dict[str, Any]]
@@ -195,7 +210,7 @@ class Storage:
         for param, own in zip(params, moments, strict=True):
             state[param] = {"step": torch.tensor(float(self._schedule.step)), **own}
         self.is_adopted = True
-        self._places = []
+        self._places, self._held = [], []
 
     def write_back(self, storage: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Copy loaded moments into adopted tensors, which ``storage`` remembers."""
@@ -219,6 +234,7 @@ class Storage:
                 "state must be edited by its owner, got a row operation on adopted storage; "
                 "edit it and call rebind"
             )
+        self._held = []  # nobody has tasks now, and rows come and go in the memory that there is
         params, _ = self._params()
         state = self._state()
         self._move_state(params, state)
@@ -248,9 +264,20 @@ def _check_last_step(last_step: Any, n_rows: int) -> None:
     kind = type(last_step).__name__
     if isinstance(last_step, torch.Tensor):
         if last_step.dtype == torch.int32 and tuple(last_step.shape) == (n_rows,):
+            check_steps(last_step, "last_step")
             return
         kind = f"{tuple(last_step.shape)} {last_step.dtype}"
     raise ValueError(f"last_step must be ({n_rows},) int32, got {kind}")
+
+
+def check_steps(last_step: torch.Tensor, name: str, *, step: int | None = None) -> None:
+    """Raise unless these are steps, none after ``step`` where that is known."""
+    if not len(last_step):
+        return
+    first, last = int(last_step.min()), int(last_step.max())
+    if first < 0 or (step is not None and last > step):
+        most = "" if step is None else f" and at most {step}"
+        raise ValueError(f"{name} must be at least 0{most}, got {first} to {last}")
 
 
 def row_ids(rows: Any, n_rows: int, name: str) -> torch.Tensor:

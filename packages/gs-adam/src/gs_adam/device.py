@@ -121,6 +121,8 @@ class DeviceAdam(torch.optim.Optimizer):
         self._count_from(states)
         if device.type == "cpu":
             if any(weight for _, weight in losses):
+                if ids is not None:
+                    _check_ids(torch.as_tensor(ids), len(params[0]))
                 ids, gradients = None, _with_penalties(params, ids, gradients, losses)
             self._host_step(params, exp_avg, exp_avg_sq, groups, options, ids, gradients)
         else:

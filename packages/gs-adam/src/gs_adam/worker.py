@@ -15,8 +15,8 @@ from gs_adam.host import HostAdam
 
 Ready = tuple[int, int] | Callable[[], object] | None
 """When a task may start. None: at once. (address, value): when the uint32 at that host address is
-at least the value. A callable: when it returns anything but False; it is called on the worker's
-thread, again and again while it returns False, and may block."""
+at least the value. A callable: when it returns None or something true; it is called on the worker's
+thread, again and again while it returns anything else, and may block."""
 
 
 class Span(NamedTuple):
@@ -197,7 +197,8 @@ class Worker:
             rows: (R,) sorted ids or an (N,) bool mask.
 
         Raises:
-            ValueError: no such ticket, or both arguments given.
+            ValueError, IndexError: no such ticket, both arguments given, or rows that are not sorted
+                or out of range.
             RuntimeError: the worker was closed before the tasks had run.
             Exception: what a task raised, with its traceback.
         """

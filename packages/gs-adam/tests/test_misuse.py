@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller may get wrong, and what then must not happen: foreign memory, hangs, lost steps."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from gs_adam import DeviceAdam, HostAdam, Schedule, Worker, flush_rows, update_rows
+
+N = 40
+
+
+def _plain(last: int = 0):
+    return torch.ones(N, 3), torch.zeros(N, 3), torch.zeros(N, 3), torch.full((N,), last).int()
+
+
+def _process(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_schedule_takes_no_step_before_one_has_begun():
+    first = Schedule()
+    arrays = _plain()
+    with pytest.raises(ValueError, match="must have begun a step"):
+        update_rows(*arrays, None, None, first)
+    for _ in range(3):
+        first.begin(lr=1e-2)
+    update_rows(*arrays, torch.arange(5), torch.ones(5, 3), first)
+    second = Schedule()
+    second.load_state_dict(first.state_dict())
+    before = [array.clone() for array in arrays]
+    with pytest.raises(ValueError, match="must have begun a step since it was made or restored"):
+        update_rows(*arrays, torch.arange(5, 9), torch.ones(4, 3), second)
+    assert all(torch.equal(a, b) for a, b in zip(arrays, before, strict=True))
+    flush_rows(*arrays, None, second)
+    second.begin(lr=1e-2)
+    update_rows(*arrays, torch.arange(5, 9), torch.ones(4, 3), second)
+
+
+@pytest.mark.parametrize("last", [-1, -(10**7), -(2**31)])
+def test_steps_before_the_first_reach_no_table(last):
+    schedule, arrays = Schedule(), _plain()
+    for _ in range(600):  # more than any table of recent steps holds
+        schedule.begin(lr=1e-2)
+    arrays[3][7] = last
+    never = _plain()
+    flush_rows(*arrays, None, schedule)
+    flush_rows(*never, None, schedule)
+    for ours, expected in zip(arrays, never, strict=True):
+        assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("last", [-1, -(10**7)])
+def test_adopted_steps_are_looked_at(last):
+    params, exp_avg, exp_avg_sq, last_step = _plain()
+    last_step[3] = last
+    state = {"exp_avg": [exp_avg], "exp_avg_sq": [exp_avg_sq], "last_step": last_step}
+    with pytest.raises(ValueError, match=f"last_step must be at least 0, got {last} to 0"):
+        HostAdam([params], state=state)
+
+
+@pytest.mark.parametrize("last", [-1, 3])
+def test_loaded_steps_are_looked_at(last):
+    opt = HostAdam([torch.zeros(N, 3)])
+    for _ in range(2):
+        opt.step(torch.arange(4), [torch.ones(4, 3)])
+    saved = opt.state_dict()
+    saved["gs_adam"]["last_step"] = saved["gs_adam"]["last_step"].clone()
+    saved["gs_adam"]["last_step"][9] = last
+    with pytest.raises(ValueError, match="last_step must be at least 0 and at most 2"):
+        HostAdam([torch.zeros(N, 3)]).load_state_dict(saved)
+
+
+def test_tensors_do_not_move_under_a_task():
+    arrived = threading.Event()
+    param = torch.nn.Parameter(torch.zeros(N, 3))
+    opt = HostAdam([param])
+    with Worker(opt) as worker:
+        step = opt.begin_step()
+        worker.submit(torch.arange(5), [torch.ones(5, 3)], step=step, ready=arrived.wait)
+        opt.end_step(step)
+        replaced = torch.nn.Parameter(torch.zeros(N, 3))
+        opt.param_groups[0]["params"] = [replaced]
+        with pytest.raises(RuntimeError, match="stay where they are until the worker's tasks"):
+            opt.begin_step()
+        arrived.set()
+        worker.wait()
+        assert (param[:5] != 0).all()
+        opt.end_step(opt.begin_step())
+
+
+def test_memory_given_up_while_a_step_is_open_is_not_written_when_it_is_anothers():
+    param = torch.nn.Parameter(torch.zeros(50_000, 3))
+    opt = HostAdam([param], semantics="dense")
+    opt.step(None, [torch.ones_like(param)])
+    step = opt.begin_step()
+    param.data = torch.zeros(50_000, 3)
+    others = [torch.zeros(50_000, 3) for _ in range(8)]
+    opt.update(None, [torch.ones(50_000, 3)], step=step)
+    opt.end_step(step)
+    assert not any(other.any() for other in others)
+
+
+@pytest.mark.parametrize("no", [False, np.False_, 0])
+@pytest.mark.parametrize("yes", [True, np.True_, 1, None])
+def test_ready_may_be_anybodys_truth(no, yes):
+    opt = HostAdam([torch.zeros(N, 3)])
+    answer = [no]
+    with Worker(opt) as worker:
+        step = opt.begin_step()
+        ticket = worker.submit(
+            torch.arange(5), [torch.ones(5, 3)], step=step, ready=lambda: answer[0]
+        )
+        threading.Event().wait(0.02)
+        assert not worker.is_idle
+        answer[0] = yes
+        worker.wait(ticket)
+        opt.end_step(step)
+
+
+@pytest.mark.parametrize(
+    ("ready", "error"),
+    [
+        (("a", 1), TypeError), ((8, 0.5), TypeError), ((8, -1), ValueError),
+        ((8, 2**32), ValueError), ((-8, 1), ValueError), ((2**64, 1), ValueError),
+    ],
+)  # fmt: skip
+def test_an_address_and_a_value_are_numbers_that_fit(ready, error):
+    opt = HostAdam([torch.zeros(N, 3)])
+    with Worker(opt) as worker:
+        step = opt.begin_step()
+        with pytest.raises(error, match="ready must hold"):
+            worker.submit(torch.arange(5), [torch.ones(5, 3)], step=step, ready=ready)
+        opt.end_step(step)
+
+
+def test_rows_that_are_waited_for_are_sorted_and_there():
+    opt = HostAdam([torch.zeros(N, 3)])
+    arrived = threading.Event()
+    with Worker(opt) as worker:
+        step = opt.begin_step()
+        worker.submit(torch.arange(5), [torch.ones(5, 3)], step=step, ready=arrived.wait)
+        with pytest.raises(ValueError, match="rows must be sorted"):
+            worker.wait(rows=torch.tensor([30, 3]))
+        with pytest.raises(IndexError, match="rows must be in"):
+            worker.wait(rows=torch.tensor([3, N]))
+        arrived.set()
+        worker.wait(rows=torch.tensor([3, 30]))
+        opt.end_step(step)
+
+
+def test_rows_of_tasks_that_were_dropped_are_not_said_to_be_done():
+    opt = HostAdam([torch.zeros(N, 3)])
+    worker = Worker(opt)
+    step = opt.begin_step()
+    worker.submit(torch.arange(5), [torch.ones(5, 3)], step=step, ready=lambda: False)
+    worker.close(drain=False)
+    with pytest.raises(RuntimeError, match="closed before all tasks had run"):
+        worker.wait(rows=torch.tensor([3]))
+
+
+def test_a_worker_that_nobody_holds_does_not_disturb_the_exit():
+    ran = _process("""
+        import torch
+        from gs_adam import HostAdam, Worker
+        opt = HostAdam([torch.zeros(40, 3)])
+        step = opt.begin_step()
+        Worker(opt).submit(torch.arange(5), [torch.ones(5, 3)], step=step, ready=lambda: False)
+        print("so far")
+    """)
+    assert ran.stdout == "so far\n"
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_child_forked_in_the_middle_of_a_step_takes_its_own():
+    ran = _process("""
+        import os, threading, torch
+        from gs_adam import HostAdam
+        opt = HostAdam([torch.zeros(40, 3)], semantics="dense")
+        opt.step(None, [torch.ones(40, 3)])
+        held, end = threading.Event(), threading.Event()
+        def hold():
+            with opt._lock:
+                held.set()
+                end.wait()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if not child:
+            opt.step(None, [torch.ones(40, 3)])
+            os._exit(7)
+        end.set()
+        thread.join()
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    assert ran.stdout == "7\n", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"), [([3, 1], ValueError), ([1, 1], ValueError), ([1, N], IndexError)]
+)
+def test_ids_are_looked_at_where_penalties_are_added_on_the_cpu(ids, error):
+    param = torch.zeros(N, 3)
+    opt = DeviceAdam([param])
+    with pytest.raises(error, match="ids must be"):
+        opt.step(torch.tensor(ids), [torch.ones(2, 3)], penalties=[("exp", 0.1)])
+    assert not param.any()
