@@ -252,7 +252,7 @@ struct Kernel : Items<V> {
         work.grad_row = -1;
       }
       missed.since = job.last_step != nullptr ? job.last_step[work.row] : job.step - 1;
-      if (missed.since < 0) missed.since = 0;  // nobody's step; tables are not read before their start
+      if (missed.since < 0) missed.since = 0;  // nobody's step: no table begins before 0
       // A row that this step has already updated has nothing to come but being read.
       const bool done = missed.since >= job.step;
       const bool steps = !done && (work.grad_row >= 0 || job.absent == Absent::kStep);

@@ -161,7 +161,8 @@ struct Worker::State {
         started = Clock::now();
         if (task) task->task.work();
       } catch (const abi::__forced_unwind&) {
-        // Python ends threads that ask for its lock while it exits; who stops that is ended with it.
+        // Python ends threads that ask for its lock while it exits; who stops that is ended with
+        // it.
         throw;
       } catch (...) {
         thrown = std::current_exception();

@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens when locking is refused, processes fork, threads meet, or the interpreter ends."""
 
+import math
+import os
 import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from gs_pinned import Table, _core, device, gather
+from gs_pinned import (
+    ForkedError,
+    Ring,
+    Signal,
+    Table,
+    _core,
+    device,
+    gather,
+    gather_retained,
+    launch,
+    scatter,
+    scatter_add,
+    store_compact,
+    transfer,
+)
 
 Script = Callable[..., str]
 
@@ -261,3 +277,57 @@ def test_the_end_of_the_interpreter_releases_streams(run_script: Script) -> None
         """
     )
     assert out == "False\nthe interpreter is ending\n"
+
+
+def test_a_slot_in_a_forked_child_is_the_parents() -> None:
+    ring = Ring(1 << 16)
+    slot = store_compact(np.ones((8, 4), np.float32), None, ring)
+    child = os.fork()
+    if not child:
+        try:
+            slot.wait()
+        except ForkedError:
+            assert "of another process" in repr(slot)
+            slot.release()
+            del slot
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert slot.wait().numpy().all()
+    slot.release()
+    assert ring.stats.taken_slots == 0
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.5, math.nan])
+def test_a_time_limit_is_a_time(seconds: float) -> None:
+    ring, signal = Ring(1 << 12), Signal()
+    values = np.ones((1 << 12, 1), np.uint8)
+    slot = store_compact(values, None, ring)
+    for wait in (
+        lambda: slot.wait(seconds),
+        lambda: ring.take(1, slot._layout, seconds),
+        lambda: store_compact(values, None, ring, timeout_s=seconds),
+        lambda: signal.wait(1, seconds),
+    ):
+        with pytest.raises(ValueError, match=f"timeout_s must be at least 0, got {seconds}"):
+            wait()
+    slot.release()
+
+
+def test_whatever_a_transfer_touches_stays_until_it_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = []
+    for module in (launch, transfer):
+        monkeypatch.setattr(module, "keep_until_passed", lambda arrays, *_: held.append(arrays))
+    table, values = np.zeros((9, 4), np.float32), np.ones((2, 4), np.float32)
+    ids, out = np.array([1, 3], np.int32), np.zeros((2, 4), np.float32)
+    nothing = ids[:0]
+    gather(table, ids, out)
+    scatter(values, ids, table)
+    scatter_add(values, ids, table)
+    gather_retained(table, ids, None, values, nothing, nothing, out)
+    assert len(held) == 4
+    for arrays in held:
+        assert any(array is table for array in arrays)
+        assert any(array is ids for array in arrays)

@@ -197,7 +197,7 @@ class Worker:
             rows: (R,) sorted ids or an (N,) bool mask.
 
         Raises:
-            ValueError, IndexError: no such ticket, both arguments given, or rows that are not sorted
+            ValueError, IndexError: no such ticket, both arguments given, or rows that are unsorted
                 or out of range.
             RuntimeError: the worker was closed before the tasks had run.
             Exception: what a task raised, with its traceback.

@@ -71,6 +71,7 @@ def move(
     parts: list[tuple[Any, int]],
     *,
     to_parts: bool,
+    table: Any = None,
     positions: Any = None,
     add: bool = False,
     stream: Any = None,
@@ -84,6 +85,8 @@ def move(
         selection: which of them.
         parts: (array, byte offset in the row) each.
         to_parts: from the rows to the arrays, else the other way.
+        table: whose the rows are, where that is an array, which then stays until the stream has
+            passed; a `Table` sees to that itself.
         positions: rows of the arrays, None for 0, 1, ...
         add: add instead of copying.
         stream, max_blocks: as the public functions take them.
@@ -106,5 +109,6 @@ def move(
         checked=is_checked(),
         copy_engine=copy_engine,
     )
-    keep_until_passed((selection.ids, positions, *(array for array, _ in parts)), where, handle)
+    held = (table, selection.ids, positions, *(array for array, _ in parts))
+    keep_until_passed(held, where, handle)
     return where, handle

@@ -14,6 +14,7 @@ from gs_pinned.errors import ClosedError, ForkedError, PageableWarning
 from gs_pinned.launch import move
 from gs_pinned.layout import RowLayout
 from gs_pinned.operands import Selection, count_of, layout_of, parts_of
+from gs_pinned.signal import limit_of
 
 if TYPE_CHECKING:
     import torch
@@ -83,14 +84,14 @@ class Ring:
         :func:`store_compact`.
 
         Raises:
-            ValueError: more bytes than the ring has.
+            ValueError: more bytes than the ring has, or a negative timeout.
             TimeoutError: no room in time.
             ClosedError: the ring was closed.
         """
         if not self._core.memory.is_usable:
             raise ForkedError("a ring must be used in the process that created it, got a child")
         size = rows * layout.row_bytes
-        taken = self._core.take(size, -1.0 if timeout_s is None else timeout_s)
+        taken = self._core.take(size, limit_of(timeout_s))
         if taken is None:
             raise ClosedError("the ring must be open, got one that was closed")
         return RingSlot(self._core, taken, rows, layout)
@@ -149,7 +150,7 @@ class RingSlot:
     @property
     def is_ready(self) -> bool:
         """Whether the rows have landed."""
-        return self._taken.signal.value >= self._taken.value
+        return self._usable().value >= self._taken.value
 
     @property
     def is_released(self) -> bool:
@@ -161,9 +162,9 @@ class RingSlot:
         Raises:
             TimeoutError: not in time.
             CudaError: the device failed before.
+            ForkedError: in a child process.
         """
-        limit = -1.0 if timeout_s is None else timeout_s
-        if not self._taken.signal.wait(self._taken.value, limit, spin_s):
+        if not self._usable().wait(self._taken.value, limit_of(timeout_s), spin_s):
             raise TimeoutError(f"the rows did not land in {timeout_s} s")
         return self
 
@@ -198,7 +199,8 @@ class RingSlot:
         """Let the bytes be handed out again. Releasing twice is harmless."""
         if not self._is_released:
             self._is_released = True
-            self._ring.release(self._taken.serial)
+            if self._taken.signal.is_usable:  # in a child process there is nothing to hand out
+                self._ring.release(self._taken.serial)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -221,8 +223,16 @@ class RingSlot:
             self.release()
 
     def __repr__(self) -> str:
-        state = "released" if self._is_released else "ready" if self.is_ready else "on its way"
+        if self._is_released or not self._taken.signal.is_usable:
+            state = "released" if self._is_released else "of another process"
+        else:
+            state = "ready" if self.is_ready else "on its way"
         return f"RingSlot(rows={self._rows}, width={self._layout.width}, {state})"
+
+    def _usable(self) -> _core.Signal:
+        if not self._taken.signal.is_usable:
+            raise ForkedError("a slot must be used in the process that took it, got a child")
+        return self._taken.signal
 
 
 def store_compact(

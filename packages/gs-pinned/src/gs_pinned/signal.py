@@ -15,6 +15,15 @@ from gs_pinned.errors import ForkedError, PoisonedError
 __all__ = ["Signal"]
 
 
+def limit_of(timeout_s: float | None) -> float:
+    """Seconds as the native part takes them: -1 for good."""
+    if timeout_s is None:
+        return -1.0
+    if not timeout_s >= 0:  # NaN neither
+        raise ValueError(f"timeout_s must be at least 0, got {timeout_s}")
+    return timeout_s
+
+
 class Signal:
     """A 32-bit word that one side raises and the other waits for.
 
@@ -93,9 +102,7 @@ class Signal:
             CudaError: the device failed before it got there.
         """
         core = self._usable()
-        if timeout_s is not None and timeout_s < 0:
-            raise ValueError(f"timeout_s must be at least 0, got {timeout_s}")
-        if not core.wait(_checked(value), -1.0 if timeout_s is None else timeout_s, spin_s):
+        if not core.wait(_checked(value), limit_of(timeout_s), spin_s):
             raise TimeoutError(f"the signal did not reach {value} in {timeout_s} s")
         self._raise_if_poisoned()
 

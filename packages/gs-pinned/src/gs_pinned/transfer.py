@@ -76,6 +76,7 @@ def gather(
         selection,
         parts,
         to_parts=True,
+        table=table,
         positions=slots,
         stream=stream,
         max_blocks=max_blocks,
@@ -181,7 +182,7 @@ def gather_retained(
         max_blocks=blocks(max_blocks),
         checked=is_checked(),
     )
-    held = (load_ids, load_slots, source, source_slots, out_slots, out)
+    held = (table, load_ids, load_slots, source, source_slots, out_slots, out)
     keep_until_passed(held, where, handle)
     return out
 
@@ -226,6 +227,7 @@ def _write(
         selection,
         parts,
         to_parts=False,
+        table=table,
         positions=slots,
         add=add,
         stream=stream,
