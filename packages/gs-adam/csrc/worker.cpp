@@ -191,7 +191,8 @@ struct Worker::State {
   }
 };
 
-Worker::Worker() : state_(std::make_unique<State>()) {}
+Worker::Worker(std::function<void()> look_up)
+    : look_up_(std::move(look_up)), state_(std::make_unique<State>()) {}
 
 Worker::~Worker() { close(false); }
 
@@ -226,10 +227,16 @@ template <class Awaited>
 void Worker::wait_while_queued(Awaited is_awaited) {
   State& s = state();
   std::unique_lock<std::mutex> lock(s.mutex);
-  s.done.wait(lock, [&] {
+  const auto has_come = [&] {
     return s.failure || std::none_of(s.queue.begin(), s.queue.end(),
                                      [&](const State::Pointer& task) { return is_awaited(*task); });
-  });
+  };
+  while (!s.done.wait_for(lock, std::chrono::milliseconds(100), has_come)) {
+    if (!look_up_) continue;
+    lock.unlock();
+    look_up_();
+    lock.lock();
+  }
   if (s.failure) std::rethrow_exception(s.failure);
   GS_CHECK_AS(adam::ClosedError, !s.dropped,
               "worker must be open, got closed before all tasks had run");

@@ -45,7 +45,9 @@ struct Span {
 /// The thread starts with the first task. In a child process after fork the queue is empty.
 class Worker {
  public:
-  Worker();
+  /// `look_up` is called ten times a second by a thread that waits, without any lock; what it
+  /// throws ends the waiting.
+  explicit Worker(std::function<void()> look_up = {});
   ~Worker();  // cancels
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -78,6 +80,7 @@ class Worker {
   template <class Awaited>
   void wait_while_queued(Awaited is_awaited);
 
+  std::function<void()> look_up_;
   mutable std::unique_ptr<State> state_;
 };
 

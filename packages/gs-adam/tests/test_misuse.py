@@ -78,6 +78,44 @@ def test_loaded_steps_are_looked_at(last):
         HostAdam([torch.zeros(N, 3)]).load_state_dict(saved)
 
 
+def test_a_state_that_does_not_fit_changes_nothing():
+    opt = HostAdam([torch.zeros(N, 3)])
+    for _ in range(3):
+        opt.step(torch.arange(4), [torch.ones(4, 3)])
+    saved = opt.state_dict()
+    own = saved["gs_adam"]
+    short = [{**group, "missed": group["missed"][:-1]} for group in own["schedule"]]
+    other = HostAdam([torch.zeros(N, 3)])
+    other.step(torch.arange(9), [torch.full((9, 3), 2.0)])
+    before = other.state_dict()
+    moments = {key: before["state"][0][key].clone() for key in ("exp_avg", "exp_avg_sq")}
+    for broken, message in (
+        ({**own, "schedule": short}, "missed"),
+        ({"schedule": own["schedule"]}, "must hold last_step"),
+        ({"last_step": own["last_step"]}, "must hold schedule"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            other.load_state_dict({**saved, "gs_adam": broken})
+        after = other.state_dict()
+        assert other.step_count == 1
+        for key, value in moments.items():
+            assert torch.equal(after["state"][0][key], value)
+    other.load_state_dict(saved)
+    assert other.step_count == 3
+
+
+def test_a_schedule_has_no_step_below_zero():
+    with pytest.raises(ValueError, match="step of at least 0, got -5"):
+        Schedule().load_state_dict({"step": -5, "groups": []})
+
+
+def test_rows_keep_their_shape_when_storage_moves():
+    opt = HostAdam([torch.zeros(N, 3)])
+    with pytest.raises(ValueError, match=r"params\[0\] must have rows of shape \(3,\) as before"):
+        opt.rebind([torch.zeros(N, 4)])
+    opt.step(torch.arange(4), [torch.ones(4, 3)])
+
+
 def test_tensors_do_not_move_under_a_task():
     arrived = threading.Event()
     param = torch.nn.Parameter(torch.zeros(N, 3))
@@ -177,6 +215,33 @@ def test_a_worker_that_nobody_holds_does_not_disturb_the_exit():
     """)
     assert ran.stdout == "so far\n"
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_waiting_for_what_does_not_come():
+    ran = _process("""
+        import os, signal, threading, time, torch
+        from gs_adam import HostAdam, Worker
+        opt = HostAdam([torch.zeros(40, 3)], semantics="dense")
+        worker = Worker(opt)
+        step = opt.begin_step()
+        come = threading.Event()
+        ticket = worker.submit(
+            torch.arange(5), [torch.ones(5, 3)], step=step, ready=come.is_set
+        )
+        waits = [lambda: worker.wait(ticket), worker.wait, lambda: opt.end_step(step)]
+        for wait in waits + [lambda: worker.wait(rows=torch.arange(3))]:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            try:
+                wait()
+            except KeyboardInterrupt:
+                assert time.monotonic() - began < 5
+                print("stopped")
+        come.set()
+        opt.end_step(step)
+        worker.close()
+    """)
+    assert (ran.returncode, ran.stdout) == (0, 4 * "stopped\n"), ran.stderr
 
 
 def test_a_child_forked_in_the_middle_of_a_step_takes_its_own():

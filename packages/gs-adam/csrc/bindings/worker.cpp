@@ -84,8 +84,15 @@ auto guarded(Body&& body) {
   }
 }
 
+/// Lets Ctrl-C end a thread's waiting.
+void look_for_signals() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
 class BoundWorker {
  public:
+  BoundWorker() : worker_(look_for_signals) {}
   ~BoundWorker() {
     const py::gil_scoped_release nogil;
     worker_.close(false);

@@ -72,6 +72,9 @@ def check_own(
     own: dict[str, Any], *, step: int, n_rows: int, n_groups: int, deferred: bool
 ) -> None:
     """Raise unless a deferred optimizer's own part of a state dict fits."""
+    for key in ("last_step", "schedule"):
+        if key not in own:
+            raise ValueError(f"state_dict must hold {key} under {KEY}, got {sorted(own)}")
     last_step = own["last_step"]
     if tuple(last_step.shape) != (n_rows,) or last_step.dtype != torch.int32:
         raise ValueError(

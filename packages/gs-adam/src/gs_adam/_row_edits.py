@@ -108,6 +108,12 @@ class RowEdits(Steps):
             if len(params) != len(old):
                 raise ValueError(f"params must be {len(old)} tensors, got {len(params)}")
             check_params(params, 0)
+            for k, (new, before) in enumerate(zip(params, old, strict=True)):
+                if new.shape[1:] != before.shape[1:]:
+                    raise ValueError(
+                        f"params[{k}] must have rows of shape {tuple(before.shape[1:])} as before, "
+                        f"got {tuple(new.shape[1:])}"
+                    )
             if state is None and len(params[0]) != self._storage.n_state_rows():
                 raise ValueError(
                     f"params must have {self._storage.n_state_rows()} rows as the state, got "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gs_adam import _checkpoint
+from gs_adam import _checkpoint, _core
 from gs_adam._options import options_of
 from gs_adam._row_edits import RowEdits
 
@@ -99,6 +99,10 @@ class HostAdam(RowEdits):
                 n_groups=len(self.param_groups),
                 deferred=self._semantics == "deferred",
             )
+            if self._semantics == "deferred" and own["schedule"]:
+                # A schedule that does not fit is found before anything changes.
+                trial = _core.Schedule(len(self.param_groups), self._semantics, True)
+                trial.restore(step, _checkpoint.unpack_schedule(own["schedule"]))
         adopted = dict(self.state) if self._storage.is_adopted else {}
         super().load_state_dict(state_dict)
         self._storage.write_back(adopted)

@@ -114,8 +114,11 @@ class Schedule:
         """Continue from a `state_dict`.
 
         Raises:
-            ValueError: another number of groups, or arrays of another shape. Nothing is changed.
+            ValueError: a step below 0, another number of groups, arrays of another shape. Nothing
+                is changed.
         """
+        if state_dict["step"] < 0:
+            raise ValueError(f"state_dict must hold a step of at least 0, got {state_dict['step']}")
         if state_dict["groups"]:
             self._native.restore(state_dict["step"], state_dict["groups"])
         else:

@@ -200,6 +200,7 @@ class Worker:
             ValueError, IndexError: no such ticket, both arguments given, or rows that are unsorted
                 or out of range.
             RuntimeError: the worker was closed before the tasks had run.
+            KeyboardInterrupt: Ctrl-C; the tasks go on.
             Exception: what a task raised, with its traceback.
         """
         if ticket is not None and rows is not None:
