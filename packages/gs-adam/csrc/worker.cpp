@@ -80,7 +80,7 @@ struct Worker::State {
   std::atomic<std::uint64_t> submitted{0};
   bool closing = false;
   bool cancelled = false;
-  bool dropped = false;  // tasks that had not run when the worker was cancelled
+  std::vector<Pointer> dropped;  // had not run when the worker was cancelled; rows no longer there
   std::exception_ptr failure;
   std::atomic<bool> recording{false};
   std::vector<Span> spans;
@@ -131,8 +131,8 @@ struct Worker::State {
   }
 
   void drop_all() {
-    dropped = dropped || !queue.empty();
     for (const Pointer& task : queue) finished.push_back(std::move(task->task.keep));
+    dropped.insert(dropped.end(), queue.begin(), queue.end());
     queue.clear();
   }
 
@@ -238,7 +238,9 @@ void Worker::wait_while_queued(Awaited is_awaited) {
     lock.lock();
   }
   if (s.failure) std::rethrow_exception(s.failure);
-  GS_CHECK_AS(adam::ClosedError, !s.dropped,
+  GS_CHECK_AS(adam::ClosedError,
+              std::none_of(s.dropped.begin(), s.dropped.end(),
+                           [&](const State::Pointer& task) { return is_awaited(*task); }),
               "worker must be open, got closed before all tasks had run");
 }
 
@@ -271,8 +273,11 @@ void Worker::wait_rows(const Ids& rows) {
       if (overlap(task->task.rows, rows)) tickets.push_back(task->ticket);
   }
   for (const std::uint64_t ticket : tickets) wait(ticket);
-  // Whether a dropped task had these rows is not known any more.
-  wait_while_queued([](const State::Queued&) { return false; });
+  check();
+  State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  GS_CHECK_AS(adam::ClosedError, s.dropped.empty(),
+              "worker must be open, got closed before all tasks had run");
 }
 
 bool Worker::is_idle() const {

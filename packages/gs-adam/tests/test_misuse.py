@@ -198,10 +198,14 @@ def test_rows_of_tasks_that_were_dropped_are_not_said_to_be_done():
     opt = HostAdam([torch.zeros(N, 3)])
     worker = Worker(opt)
     step = opt.begin_step()
-    worker.submit(torch.arange(5), [torch.ones(5, 3)], step=step, ready=lambda: False)
+    done = worker.submit(torch.arange(8, 9), [torch.ones(1, 3)], step=step)
+    worker.wait(done)
+    left = worker.submit(torch.arange(5), [torch.ones(5, 3)], step=step, ready=lambda: False)
     worker.close(drain=False)
-    with pytest.raises(RuntimeError, match="closed before all tasks had run"):
-        worker.wait(rows=torch.tensor([3]))
+    for wait in (lambda: worker.wait(left), worker.wait, lambda: worker.wait(rows=torch.arange(3))):
+        with pytest.raises(RuntimeError, match="closed before all tasks had run"):
+            wait()
+    worker.wait(done)
 
 
 def test_a_worker_that_nobody_holds_does_not_disturb_the_exit():
