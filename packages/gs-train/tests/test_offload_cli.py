@@ -244,6 +244,19 @@ def _caps(monkeypatch: pytest.MonkeyPatch, device: int) -> None:
     monkeypatch.setattr(gs_train.placing, "caps_of", lambda *_: caps)
 
 
+def _limits_seen(monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
+    """Those that runs from now on are given."""
+    seen: list[Limits] = []
+    original = gs_train.trainer.make_backend
+
+    def noted(*arguments: object, **options: object) -> object:
+        seen.append(options["limits"])  # type: ignore[arg-type]
+        return original(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gs_train.trainer, "make_backend", noted)
+    return seen
+
+
 def test_auto_says_what_it_takes_and_why_and_stays_with_it(
     tiny_capture: Path,
     points: Path,
@@ -267,14 +280,7 @@ def test_auto_says_what_it_takes_and_why_and_stays_with_it(
 def test_views_are_cut_where_the_cap_asks_for_it_and_again_after_a_stop(
     tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Limits] = []
-    original = gs_train.trainer.make_backend
-
-    def noted(*arguments: object, **options: object) -> object:
-        seen.append(options["limits"])  # type: ignore[arg-type]
-        return original(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(gs_train.trainer, "make_backend", noted)
+    seen = _limits_seen(monkeypatch)
     command = ["fit", str(tiny_capture), "--renderer", "cpu", "--cap", "8000", "--out"]
     command += [str(tmp_path / "run"), "--offload", "best"]
     with monkeypatch.context() as narrow:
@@ -292,14 +298,7 @@ def test_a_run_goes_on_with_less_memory_than_it_began_with(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    seen: list[Limits] = []
-    original = gs_train.trainer.make_backend
-
-    def noted(*arguments: object, **options: object) -> object:
-        seen.append(options["limits"])  # type: ignore[arg-type]
-        return original(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(gs_train.trainer, "make_backend", noted)
+    seen = _limits_seen(monkeypatch)
     command = ["fit", str(tiny_capture), "--renderer", "cpu", "--cap", "8000", "--out"]
     command += [str(tmp_path / "run"), "--offload", "best"]
     assert main([*command, "--steps", "1"]) == 0
