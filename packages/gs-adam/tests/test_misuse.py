@@ -225,6 +225,7 @@ def test_ctrl_c_ends_waiting_for_what_does_not_come():
     ran = _process("""
         import os, signal, threading, time, torch
         from gs_adam import HostAdam, Worker
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
         opt = HostAdam([torch.zeros(40, 3)], semantics="dense")
         worker = Worker(opt)
         step = opt.begin_step()
