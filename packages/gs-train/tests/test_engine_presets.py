@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presets, what they need, and which of them auto takes. Bytes are compared with real tensors."""
+"""Presets, and what they need. Bytes are compared with real tensors."""
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from made_up import GIB, SEEN, WORK
 from torch import Tensor
 
 import gs_adam
 import gs_cull
 import gs_order
 from gs_train.config import FitConfig
-from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.densify import AdcConfig
 from gs_train.engine import buffers, residents, streaming
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.budget import largest_n, need
-from gs_train.engine.caps import Caps, caps_of
-from gs_train.engine.choose import GROWTH, choose, expected_rows, statistics_bytes
+from gs_train.engine.caps import Caps
+from gs_train.engine.choose import choose, statistics_bytes
 from gs_train.engine.fitting import fit_into
 from gs_train.engine.limits import Limits
 from gs_train.engine.model import OffloadedGaussians
@@ -40,15 +40,7 @@ from gs_train.gaussians import Gaussians
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows import NAMES
-from gs_train.sizes import parse_bytes
 
-GIB = 2**30
-SEEN = BatchRows(
-    visible=8e5, union=4e5, two=7e5, largest=2.5e5, loaded=6e5, held=4e5, intersections=2e6
-)
-WORK = Workload(
-    n_rows=10_000_000, sh_degree=3, batch_size=4, width=1920, height=1080, most=SEEN, mean=SEEN
-)
 SPLIT = [preset for preset in PRESETS.values() if preset.placement == "split"]
 PLENTY = Caps(10**15, 10**15)
 
@@ -578,99 +570,6 @@ def test_a_device_that_is_the_host_needs_room_for_both() -> None:
     assert not Caps(of.device_bytes, both - 1, shared=True).hold(of)
     assert Caps(of.device_bytes, of.host_bytes).hold(of)
     assert not Caps(of.device_bytes - 1, of.host_bytes).hold(of)
-
-
-# ---------------------------------------------------------------------- auto
-
-
-def test_auto_stays_on_the_device_while_the_scene_fits() -> None:
-    full = need(PRESETS["none"], WORK).device_bytes
-    config = _config(cap=WORK.n_rows)
-    chosen = choose(config, WORK, Caps(full, 10**15))
-    assert chosen.preset.name == "none"
-    assert chosen.reason.startswith("all of it fits on the device (9.1 GiB for 10,000,000")
-    chosen = choose(config, WORK, Caps(full - 1, 10**15))
-    assert chosen.preset.name == "best"
-    assert chosen.need.device_bytes < full
-    assert "so appearance is in host memory" in chosen.reason
-    assert "\n" not in chosen.reason
-
-
-def test_auto_looks_at_what_the_scene_will_grow_to() -> None:
-    caps = Caps(24 * GIB, 500 * GIB)
-    small = WORK.with_rows(1_000_000)
-    assert choose(_config(cap=1_000_000), small, caps).preset.name == "none"
-    assert choose(_config(cap=40_000_000), small, caps).preset.name == "best"
-    assert choose(_config(), small, caps).n_rows == GROWTH * 1_000_000
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"cap": 7000}, 7000),
-        ({"cap": 700}, 1000),
-        ({"adc": AdcConfig(cap=9000)}, 9000),
-        ({"adc": AdcConfig(cap=9000), "cap": 5000}, 5000),
-        ({"strategy": "mcmc"}, 1_000_000),
-        ({"strategy": "mcmc", "mcmc": McmcConfig(cap_max=5000)}, 5000),
-        ({"strategy": "mcmc", "cap": 2000}, 2000),
-        ({}, 1000 * GROWTH),
-        ({"steps": 500}, 1000),
-        ({"steps": 300, "batch_size": 2}, 1000 * GROWTH),
-        ({"adc": AdcConfig(refine_stop=0)}, 1000),
-    ],
-)
-def test_how_many_rows_are_expected(options: dict[str, object], expected: int) -> None:
-    assert expected_rows(_config(**options), 1000) == expected
-
-
-@pytest.mark.parametrize("caps", [Caps(GIB, 500 * GIB), Caps(GIB, 2 * GIB, shared=True)])
-def test_the_smallest_caps_that_an_error_names_are_enough_and_no_less(caps: Caps) -> None:
-    config = _config(cap=WORK.n_rows)
-    with pytest.raises(InputError, match="10,000,000 Gaussians do not fit into --device") as error:
-        choose(config, WORK, caps)
-    named = re.search(
-        r"--device-memory (\S+) --host-memory (\S+) with --offload best", str(error.value)
-    )
-    assert named is not None
-    sizes = [parse_bytes(text, option="") for text in named.groups()]
-    assert choose(config, WORK, Caps(*sizes, shared=caps.shared)).preset.name == "best"
-    for less in ((2**20, 0), (0, 2**20)):
-        smaller = Caps(sizes[0] - less[0], sizes[1] - less[1], shared=caps.shared)
-        with pytest.raises(InputError, match="do not fit"):
-            choose(config, WORK, smaller)
-
-
-def test_a_named_preset_is_refused_only_when_it_cannot_start() -> None:
-    naive = PRESETS["naive"]
-    enough = need(naive, WORK)
-    caps = Caps(enough.device_bytes, enough.host_bytes)
-    assert choose(_config(offload="naive"), WORK, caps).preset is naive
-    with pytest.raises(InputError, match=r"--device-memory \d+MiB .* with --offload naive;"):
-        choose(_config(offload="naive"), WORK, replace(caps, device=caps.device - 1))
-
-
-def test_caps_follow_the_options_else_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gs_train.engine import caps as module
-
-    monkeypatch.setattr(module, "available_host_bytes", lambda: 10_000)
-    cpu = torch.device("cpu")
-    assert caps_of(_config(), cpu) == Caps(9000, 9000, shared=True)
-    given = Caps(2 * 10**9, 9000, shared=True, is_given=True)
-    assert caps_of(_config(device_memory="2GB"), cpu) == given
-    assert caps_of(_config(host_memory="64KiB"), cpu) == Caps(65536, 65536, shared=True)
-
-
-def test_a_control_group_limits_host_memory(tmp_path: Path) -> None:
-    from gs_train.engine.caps import _left_in_group
-
-    assert _left_in_group(tmp_path) is None
-    (tmp_path / "memory.max").write_text("5000\n")
-    (tmp_path / "memory.current").write_text("3000\n")
-    (tmp_path / "memory.stat").write_text("anon 2500\ninactive_file 400\n")
-    assert _left_in_group(tmp_path) == 2400
-    (tmp_path / "memory.max").write_text("max\n")
-    assert _left_in_group(tmp_path) is None
 
 
 def test_statistics_are_those_that_densification_keeps() -> None:

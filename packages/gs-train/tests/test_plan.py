@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_up import RATES
 
 from gs_train.cli import main
 from gs_train.engine import residents, timed, view_rates
@@ -22,25 +23,6 @@ from gs_train.plan import parse_count
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
 
-RATES = Rates(
-    device="made up",
-    to_device=50e9,
-    to_host=50e9,
-    both=40e9,
-    gather=45e9,
-    device_adam=2e12,
-    fused_adam=3e12,
-    host_adam=150e9,
-    host_rows=100e9,
-    cull_rows=20e9,
-    cull_more_rows=100e9,
-    view_s=1e-3,
-    row_s=5e-9,
-    batch_view_s=0.5e-3,
-    batch_row_s=4e-9,
-    streamed_view_s=0.7e-3,
-    streamed_row_s=6e-9,
-)
 MEAN = BatchRows(
     visible=1.6e6, union=1e6, two=1.4e6, largest=4.5e5, loaded=1.2e6, held=9e5, intersections=4e6
 )
@@ -123,6 +105,23 @@ def test_it_says_how_many_rows_stay_on_the_device(
     assert _plan(tiny_capture, *options[:-1], "--device-memory", "8GiB") == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "│ best " in line)
     assert line.split("│")[6].strip() == "2M"
+
+
+def test_a_smaller_share_of_a_view_needs_less_for_the_preset_that_cuts_by_it(
+    tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
+) -> None:
+    options = ("--gaussians", "2M", "--offload-rates", str(rates_file), "--json")
+    needed = []
+    for share in ((), ("--mem-limit", "0.3"), ("--mem-limit", "0.1")):
+        assert _plan(tiny_capture, *options, *share) == 0
+        presets = json.loads(capsys.readouterr().out)["presets"]
+        needed.append({name: of["device_bytes"] for name, of in presets.items()})
+    default, same, less = needed
+    assert same == default
+    assert less.pop("gs-scale") < default.pop("gs-scale")
+    assert less == default
+    assert _plan(tiny_capture, *options, "--mem-limit", "0") == 2
+    assert "--mem-limit must be above 0 and at most 1, got 0.0" in capsys.readouterr().err
 
 
 def test_where_nothing_fits_it_says_what_would(

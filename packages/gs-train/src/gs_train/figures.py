@@ -8,18 +8,19 @@ import time
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import gs_pinned
 from gs_train.engine.budget import Need, need
 from gs_train.engine.choose import statistics_bytes
 from gs_train.engine.occupancy import device_idle_share, optimizer_tail_s
-from gs_train.engine.rates import Rates, measure_rates
+from gs_train.engine.rates import Rates, measure_rates_for
 from gs_train.engine.room import room_under
 from gs_train.engine.speed import predict
-from gs_train.engine.workload import Workload, measure_workload, middle_view
+from gs_train.engine.workload import Workload, measure_workload
 from gs_train.metrics import NOT_AVAILABLE, peak_host_bytes
 from gs_train.placing import Placing
-from gs_train.renderers import View
+from gs_train.renderers import Rows, View
 from gs_train.scene import Scene
 from gs_train.trainer import Trainer
 from gs_train.visible import caught_up_rows
@@ -100,10 +101,10 @@ def _real(device: torch.device, placing: Placing, pace: Pace) -> dict[str, Any]:
 def _memory_of(device: torch.device) -> tuple[int | str, int | str]:
     if device.type != "cuda":
         return NOT_AVAILABLE, NOT_AVAILABLE
-    return torch.cuda.max_memory_allocated(device), _locked_bytes()
+    return torch.cuda.max_memory_allocated(device), locked_bytes()
 
 
-def _locked_bytes() -> int:
+def locked_bytes() -> int:
     """Of all tables and rings that there are."""
     n_bytes = 0
     for held in gc.get_objects():
@@ -183,10 +184,10 @@ def _is_resorted(trainer: Trainer, n_steps: int) -> bool:
 
 
 def _rates(trainer: Trainer, views: list[View], work: Workload) -> Rates | None:
-    view, ids = middle_view(trainer.model.params, views, trainer.renderer)
-    if not len(ids):
-        return None
-    torch.cuda.empty_cache()
-    rows = caught_up_rows(trainer.model, ids)
-    n_visible = round(work.mean.visible / work.batch_size)
-    return measure_rates(trainer.renderer, rows, view, n_visible=n_visible)
+    model = trainer.model
+
+    def rows_of(ids: Tensor) -> Rows:
+        torch.cuda.empty_cache()
+        return caught_up_rows(model, ids)
+
+    return measure_rates_for(work, model.params, views, trainer.renderer, rows_of)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,16 @@ from gs_train.engine.caps import caps_of
 from gs_train.engine.choose import Choice, choose, statistics_bytes
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import Preset, preset_named
+from gs_train.engine.rates import Rates, measure_rates_for
 from gs_train.engine.room import room_under, room_wanted, room_wanted_by_host
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.errors import InputError
 from gs_train.metrics import resident_bytes
-from gs_train.renderers import Renderer, Rows
+from gs_train.renderers import Renderer, Rows, View
 from gs_train.scene import Scene
+
+_SAMPLED_ROWS = 1_000_000
+"""Rows that are on the device while rates are measured, at most."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ def place(
     Args:
         config: of the run; ``--offload auto`` goes on with a resumed run's preset.
         scene: its training views are looked at.
-        rows: the Gaussians as they are now; their geometry on any device.
+        rows: the Gaussians as they are now, on any device; their geometry alone where ``before``
+            is given.
         renderer: not a row is on its device yet.
         before: :meth:`Placing.to_plain` of the checkpoint that is resumed. With its preset, and
             where its limits still fit, views are cut as before, so that the run goes on to the same
@@ -75,12 +80,13 @@ def place(
             reason = "as before"
         check_layouts(before["preset"], config.offload, config.semantics)
     n_rows = len(rows["means"])
+    views = [scene.views[i] for i in scene.capture.train]
     cache = config.bytes_of("image_cache")
     assert cache is not None
     image_bytes = sum(3 * view.width * view.height for view in scene.views)
     work = measure_workload(
         rows,
-        [scene.views[i] for i in scene.capture.train],
+        views,
         renderer,
         n_rows=n_rows,
         sh_degree=config.sh_degree,
@@ -89,7 +95,9 @@ def place(
         statistics_bytes=statistics_bytes(config),
         seed=config.seed,
     )
-    choice, limits = place_within(config, work, renderer.device)
+    choice, limits = place_within(
+        config, work, renderer.device, lambda: _rates(work, rows, views, renderer)
+    )
     if before is not None and before["preset"] == choice.preset.name:
         saved = Limits(**before["limits"])
         kept = need(choice.preset, work, room_under(choice.preset, work, saved))
@@ -100,15 +108,36 @@ def place(
     return Placing(choice.preset, limits, reason or choice.reason, _resident_without(rows))
 
 
-def place_within(config: FitConfig, work: Workload, device: torch.device) -> tuple[Choice, Limits]:
+def place_within(
+    config: FitConfig,
+    work: Workload,
+    device: torch.device,
+    rates: Callable[[], Rates | None] = lambda: None,
+) -> tuple[Choice, Limits]:
     """The preset of a run and how many rows may be on the device, from the options' caps.
+
+    Args:
+        rates: see :func:`gs_train.engine.choose.choose`.
 
     Raises:
         InputError: nothing fits, or not what was asked for.
     """
     caps = caps_of(config, device)
-    choice = choose(config, work, caps)
+    choice = choose(config, work, caps, rates)
     return choice, _limits(choice, work.with_rows(choice.n_rows), is_capped=caps.is_given)
+
+
+def _rates(work: Workload, rows: Rows, views: list[View], renderer: Renderer) -> Rates | None:
+    """The machine's, in some seconds; None where that takes more memory than there is."""
+    every = -(-len(rows["means"]) // _SAMPLED_ROWS)
+    device = renderer.device
+    some = {name: values.detach()[::every].to(device) for name, values in rows.items()}
+    try:
+        return measure_rates_for(
+            work, some, views, renderer, lambda ids: {name: some[name][ids] for name in some}
+        )
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        return None
 
 
 def _resident_without(rows: Rows) -> int | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,10 +18,10 @@ from gs_train.engine.caps import Caps, caps_of
 from gs_train.engine.choose import choose, expected_rows
 from gs_train.engine.fitting import fit_into
 from gs_train.engine.presets import PRESETS, Preset
-from gs_train.engine.rates import Rates, measure_rates
+from gs_train.engine.rates import Rates, measure_rates_for
 from gs_train.engine.room import room_least, room_wanted
 from gs_train.engine.speed import predict
-from gs_train.engine.workload import Workload, middle_view
+from gs_train.engine.workload import Workload
 from gs_train.errors import InputError
 from gs_train.plan_sample import Sample
 from gs_train.plan_table import print_plan
@@ -41,6 +41,7 @@ class PlanConfig:
         batch_size: images a step.
         device_memory: cap on device memory (all that is free).
         host_memory: cap on host memory (all that is available, less a tenth).
+        mem_limit: gs-scale splits a view that sees more than this share of the scene.
         strategy: how Gaussians would be added: decides what is kept about each.
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         max_side: images are made smaller until their longer side has at most so many pixels.
@@ -56,6 +57,7 @@ class PlanConfig:
     batch_size: int = 1
     device_memory: str | None = None
     host_memory: str | None = None
+    mem_limit: float = 0.3
     strategy: Literal["adc", "mcmc"] = "adc"
     sh_degree: int = 3
     max_side: int | None = None
@@ -77,6 +79,7 @@ class PlanConfig:
             batch_size=self.batch_size,
             device_memory=self.device_memory,
             host_memory=self.host_memory,
+            mem_limit=self.mem_limit,
             strategy=self.strategy,
             sh_degree=self.sh_degree,
             max_side=self.max_side,
@@ -113,8 +116,11 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "caps": asdict(caps),
         "workload": asdict(work),
         "rates": asdict(rates),
-        "auto": _auto(run, work, caps),
-        "presets": {name: _predict(PRESETS[name], of, caps, rates) for name, of in works.items()},
+        "auto": _auto(run, work, caps, rates),
+        "presets": {
+            name: _predict(PRESETS[name].splitting_above(run.mem_limit), of, caps, rates)
+            for name, of in works.items()
+        },
     }
     if config.json:
         print(json.dumps(result, indent=2, allow_nan=False))
@@ -139,25 +145,22 @@ def _rates(config: PlanConfig, sample: Sample, renderer: Renderer, work: Workloa
     path = config.offload_rates
     if path is not None and path.exists():
         return Rates.load(path)
-    view, ids = middle_view(sample.rows, sample.views, renderer)
-    if not len(ids):
-        raise InputError(f"{config.data}: no camera sees any of the points")
-    rates = measure_rates(
-        renderer,
-        {name: values[ids] for name, values in sample.rows.items()},
-        view,
-        n_visible=round(work.mean.visible / work.batch_size),
+    rows = sample.rows
+    rates = measure_rates_for(
+        work, rows, sample.views, renderer, lambda ids: {name: rows[name][ids] for name in rows}
     )
+    if rates is None:
+        raise InputError(f"{config.data}: no camera sees any of the points")
     if path is not None:
         rates.save(path)
     return rates
 
 
-def _auto(run: FitConfig, work: Workload, caps: Caps) -> dict[str, Any]:
+def _auto(run: FitConfig, work: Workload, caps: Caps, rates: Rates) -> dict[str, Any]:
     """What auto would take for these very rows."""
-    fixed = FitConfig(data=run.data, out=run.out, cap=max(work.n_rows, 4), strategy="adc")
+    fixed = replace(run, cap=max(work.n_rows, 4))
     try:
-        choice = choose(fixed, work, caps)
+        choice = choose(fixed, work, caps, lambda: rates)
     except InputError as error:
         return {"preset": None, "reason": str(error)}
     return {"preset": choice.preset.name, "reason": choice.reason}

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from gs_train.config import FitConfig
 from gs_train.engine.budget import Need, need
 from gs_train.engine.caps import Caps
 from gs_train.engine.fitting import fit_into
 from gs_train.engine.presets import PRESETS, Preset, preset_named
+from gs_train.engine.rates import Rates
 from gs_train.engine.room import Room, room_least, room_wanted
+from gs_train.engine.speed import predict
 from gs_train.engine.workload import Workload
 from gs_train.errors import InputError
 from gs_train.sizes import format_bytes
@@ -19,6 +22,12 @@ GROWTH = 30
 """Adaptive density control without a cap is expected to reach so many times the first points."""
 
 _CANDIDATES = ("none", "best")
+
+_WORTH_COMPARING = 5_000_000
+"""With fewer Gaussians a step is bound by launching it, of which ``none`` has least."""
+
+_FASTER = 1.1
+"""What is foretold is not more exact, and ``none`` leaves the host's memory alone."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +72,24 @@ def statistics_bytes(config: FitConfig) -> int:
     return 12 if config.adc.refine_scale2d_stop > 0 else 8
 
 
-def choose(config: FitConfig, work: Workload, caps: Caps) -> Choice:
+def choose(
+    config: FitConfig,
+    work: Workload,
+    caps: Caps,
+    rates: Callable[[], Rates | None] = lambda: None,
+) -> Choice:
     """The preset of a run.
 
-    ``auto`` takes ``none`` where it fits for ``expected_rows``, else ``best``. A preset that is
-    named is refused only when it does not fit the rows that there are now.
+    ``auto`` takes ``none`` where it fits for ``expected_rows`` and ``best`` is not foretold to be
+    faster, else ``best``. A preset that is named is refused only when it does not fit the rows that
+    there are now.
 
     Args:
         config: the run's options.
         work: measured for the rows that there are now.
         caps: what the run may take.
+        rates: the machine's, asked for where both fit and there are so many rows that updating them
+            all may cost more than fetching some; None: not known.
 
     Raises:
         InputError: nothing fits. Says the smallest caps that would do, and for which preset.
@@ -84,11 +101,20 @@ def choose(config: FitConfig, work: Workload, caps: Caps) -> Choice:
             raise _too_small((preset,), work, caps)
         return _choice(preset, work, room, "as --offload says")
     later = work.with_rows(expected_rows(config, work.n_rows))
-    for name in _CANDIDATES:
-        room = fit_into(PRESETS[name], later, caps)
-        if room is not None:
-            return _choice(PRESETS[name], later, room, _reason(name, later, caps))
-    raise _too_small(tuple(PRESETS[name] for name in _CANDIDATES), later, caps)
+    candidates = [PRESETS[name] for name in _CANDIDATES]
+    rooms = [fit_into(preset, later, caps) for preset in candidates]
+    fitting = [
+        _choice(preset, later, room, _memory_reason(preset.name, later, caps))
+        for preset, room in zip(candidates, rooms)
+        if room is not None
+    ]
+    if not fitting:
+        raise _too_small(tuple(candidates), later, caps)
+    if len(fitting) < len(candidates) or not _is_worth_comparing(config, later, caps):
+        return fitting[0]
+    none, best = fitting
+    known = rates()
+    return none if known is None else _faster(none, best, later, known)
 
 
 def smallest_caps(preset: Preset, work: Workload) -> Need:
@@ -100,7 +126,25 @@ def _choice(preset: Preset, work: Workload, room: Room, reason: str) -> Choice:
     return Choice(preset, room, need(preset, work, room), work.n_rows, reason)
 
 
-def _reason(name: str, work: Workload, caps: Caps) -> str:
+def _is_worth_comparing(config: FitConfig, work: Workload, caps: Caps) -> bool:
+    """Whether ``best`` may be faster than ``none``, and it can be told: what is foretold is dense
+    Adam, and a batch that is prepared while another one renders, which MCMC's noise prevents."""
+    is_foretold = config.semantics == "dense" and config.strategy == "adc"
+    return is_foretold and not caps.shared and work.n_rows >= _WORTH_COMPARING
+
+
+def _faster(none: Choice, best: Choice, work: Workload, rates: Rates) -> Choice:
+    """The one that is foretold to train faster; the reason says so."""
+    ours, theirs = (
+        predict(of.preset, work, rates, of.room).images_per_second for of in (best, none)
+    )
+    expected = f"images/s expected: {ours:.0f} with best, {theirs:.0f} with none"
+    if ours < _FASTER * theirs:
+        return replace(none, reason=f"{none.reason}, and best is not much faster ({expected})")
+    return replace(best, reason=f"all of it would fit on the device, but is slower so ({expected})")
+
+
+def _memory_reason(name: str, work: Workload, caps: Caps) -> str:
     wanted = need(PRESETS["none"], work, room_wanted(PRESETS["none"], work)).device_bytes
     sizes = f"{format_bytes(wanted)} for {work.n_rows:,} Gaussians, {format_bytes(caps.device)}"
     if name == "none":

@@ -8,6 +8,7 @@ import gc
 import itertools
 import json
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gs_train.atomic import replacing
 from gs_train.engine.budget import GEOMETRY
 from gs_train.engine.timed import seconds_of, table_rows
 from gs_train.engine.view_rates import measure_views
+from gs_train.engine.workload import Workload, middle_view
 from gs_train.errors import InputError
 from gs_train.renderers import Renderer, Rows, View
 
@@ -140,6 +142,31 @@ def measure_rates(renderer: Renderer, rows: Rows, view: View, *, n_visible: int)
         host_rows=host_rows,
         **views._asdict(),
     )
+
+
+def measure_rates_for(
+    work: Workload,
+    geometry: Rows,
+    views: Sequence[View],
+    renderer: Renderer,
+    rows_of: Callable[[Tensor], Rows],
+) -> Rates | None:
+    """:func:`measure_rates` with a view of a scene, one that sees neither most nor least.
+
+    Args:
+        work: the scene to predict.
+        geometry: of some of its rows or all, on the renderer's device.
+        views: of the scene.
+        rows_of: gives the six attributes of (R,) int64 sorted rows of ``geometry``.
+
+    Returns:
+        None where no view sees any of them.
+    """
+    view, ids = middle_view(geometry, list(views), renderer)
+    if not len(ids):
+        return None
+    n_visible = round(work.mean.visible / work.batch_size)
+    return measure_rates(renderer, rows_of(ids), view, n_visible=n_visible)
 
 
 def _link(device: torch.device) -> tuple[float, float, float, float]:

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which preset a run gets: what memory allows, then what is fastest."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from made_up import GIB, RATES, WORK
+
+from gs_train.config import FitConfig
+from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.engine.budget import need
+from gs_train.engine.caps import Caps, caps_of
+from gs_train.engine.choose import GROWTH, choose, expected_rows
+from gs_train.engine.presets import PRESETS
+from gs_train.engine.rates import Rates
+from gs_train.engine.workload import Workload
+from gs_train.errors import InputError
+from gs_train.sizes import parse_bytes
+
+PLENTY = Caps(10**15, 10**15)
+
+
+def _config(**options: object) -> FitConfig:
+    return FitConfig(data=Path("a"), out=Path("b"), **options)
+
+
+def test_auto_stays_on_the_device_while_the_scene_fits() -> None:
+    full = need(PRESETS["none"], WORK).device_bytes
+    config = _config(cap=WORK.n_rows)
+    chosen = choose(config, WORK, Caps(full, 10**15))
+    assert chosen.preset.name == "none"
+    assert chosen.reason.startswith("all of it fits on the device (9.1 GiB for 10,000,000")
+    chosen = choose(config, WORK, Caps(full - 1, 10**15))
+    assert chosen.preset.name == "best"
+    assert chosen.need.device_bytes < full
+    assert "so appearance is in host memory" in chosen.reason
+    assert "\n" not in chosen.reason
+
+
+def test_auto_looks_at_what_the_scene_will_grow_to() -> None:
+    caps = Caps(24 * GIB, 500 * GIB)
+    small = WORK.with_rows(1_000_000)
+    assert choose(_config(cap=1_000_000), small, caps).preset.name == "none"
+    assert choose(_config(cap=40_000_000), small, caps).preset.name == "best"
+    assert choose(_config(), small, caps).n_rows == GROWTH * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"cap": 7000}, 7000),
+        ({"cap": 700}, 1000),
+        ({"adc": AdcConfig(cap=9000)}, 9000),
+        ({"adc": AdcConfig(cap=9000), "cap": 5000}, 5000),
+        ({"strategy": "mcmc"}, 1_000_000),
+        ({"strategy": "mcmc", "mcmc": McmcConfig(cap_max=5000)}, 5000),
+        ({"strategy": "mcmc", "cap": 2000}, 2000),
+        ({}, 1000 * GROWTH),
+        ({"steps": 500}, 1000),
+        ({"steps": 300, "batch_size": 2}, 1000 * GROWTH),
+        ({"adc": AdcConfig(refine_stop=0)}, 1000),
+    ],
+)
+def test_how_many_rows_are_expected(options: dict[str, object], expected: int) -> None:
+    assert expected_rows(_config(**options), 1000) == expected
+
+
+@pytest.mark.parametrize("caps", [Caps(GIB, 500 * GIB), Caps(GIB, 2 * GIB, shared=True)])
+def test_the_smallest_caps_that_an_error_names_are_enough_and_no_less(caps: Caps) -> None:
+    config = _config(cap=WORK.n_rows)
+    with pytest.raises(InputError, match="10,000,000 Gaussians do not fit into --device") as error:
+        choose(config, WORK, caps)
+    named = re.search(
+        r"--device-memory (\S+) --host-memory (\S+) with --offload best", str(error.value)
+    )
+    assert named is not None
+    sizes = [parse_bytes(text, option="") for text in named.groups()]
+    assert choose(config, WORK, Caps(*sizes, shared=caps.shared)).preset.name == "best"
+    for less in ((2**20, 0), (0, 2**20)):
+        smaller = Caps(sizes[0] - less[0], sizes[1] - less[1], shared=caps.shared)
+        with pytest.raises(InputError, match="do not fit"):
+            choose(config, WORK, smaller)
+
+
+def test_a_named_preset_is_refused_only_when_it_cannot_start() -> None:
+    naive = PRESETS["naive"]
+    enough = need(naive, WORK)
+    caps = Caps(enough.device_bytes, enough.host_bytes)
+    assert choose(_config(offload="naive"), WORK, caps).preset is naive
+    with pytest.raises(InputError, match=r"--device-memory \d+MiB .* with --offload naive;"):
+        choose(_config(offload="naive"), WORK, replace(caps, device=caps.device - 1))
+
+
+# ---------------------------------------------------------------------- what is fastest
+
+
+def _chosen(rates: Rates | None, work: Workload = WORK, **options: object) -> tuple[str, str]:
+    config = _config(**{"cap": work.n_rows, **options})
+    choice = choose(config, work, PLENTY, lambda: rates)
+    return choice.preset.name, choice.reason
+
+
+def test_auto_takes_what_is_foretold_to_be_faster_where_both_fit() -> None:
+    name, reason = _chosen(RATES)
+    assert name == "best"
+    assert reason == (
+        "all of it would fit on the device, but is slower so (images/s expected: 511 with best, "
+        "245 with none)"
+    )
+    name, reason = _chosen(replace(RATES, both=4e9))
+    assert name == "none"
+    assert reason.startswith("all of it fits on the device (9.1 GiB for 10,000,000 Gaussians, ")
+    assert reason.endswith(
+        "and best is not much faster (images/s expected: 93 with best, 245 with none)"
+    )
+    assert _chosen(None)[0] == "none"
+
+
+@pytest.mark.parametrize(("link", "taken"), [(11.4e9, "none"), (11.8e9, "best")])
+def test_it_must_be_faster_by_a_tenth(link: float, taken: str) -> None:
+    name, reason = _chosen(replace(RATES, both=link))
+    assert name == taken
+    ours, theirs = (float(n) for n in re.findall(r"(\d+) with", reason))
+    assert 1.07 < ours / theirs < 1.13
+
+
+def _not_asked() -> NoReturn:
+    raise AssertionError("nothing is to be measured")
+
+
+@pytest.mark.parametrize(
+    "options", [{"strategy": "mcmc"}, {"semantics": "sparse"}, {"offload": "none"}]
+)
+def test_rates_are_not_asked_for_where_they_could_not_tell(options: dict[str, object]) -> None:
+    config = _config(cap=WORK.n_rows, **options)
+    assert choose(config, WORK, PLENTY, _not_asked).preset.name == "none"
+
+
+def test_nor_for_few_rows_or_where_one_of_the_two_does_not_fit() -> None:
+    few = WORK.with_rows(4_999_999)
+    assert choose(_config(cap=few.n_rows), few, PLENTY, _not_asked).preset.name == "none"
+    config, full = _config(cap=WORK.n_rows), need(PRESETS["none"], WORK)
+    no_device = Caps(full.device_bytes - 1, 10**15)
+    assert choose(config, WORK, no_device, _not_asked).preset.name == "best"
+    no_host = Caps(10**15, full.host_bytes + 10**6)
+    assert choose(config, WORK, no_host, _not_asked).preset.name == "none"
+    one_memory = Caps(10**15, 10**15, shared=True)
+    assert choose(config, WORK, one_memory, _not_asked).preset.name == "none"
+
+
+# ---------------------------------------------------------------------- caps
+
+
+def test_caps_follow_the_options_else_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gs_train.engine import caps as module
+
+    monkeypatch.setattr(module, "available_host_bytes", lambda: 10_000)
+    cpu = torch.device("cpu")
+    assert caps_of(_config(), cpu) == Caps(9000, 9000, shared=True)
+    given = Caps(2 * 10**9, 9000, shared=True, is_given=True)
+    assert caps_of(_config(device_memory="2GB"), cpu) == given
+    assert caps_of(_config(host_memory="64KiB"), cpu) == Caps(65536, 65536, shared=True)
+
+
+def test_a_control_group_limits_host_memory(tmp_path: Path) -> None:
+    from gs_train.engine.caps import _left_in_group
+
+    assert _left_in_group(tmp_path) is None
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 2500\ninactive_file 400\n")
+    assert _left_in_group(tmp_path) == 2400
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _left_in_group(tmp_path) is None
