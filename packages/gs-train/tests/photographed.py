@@ -26,14 +26,14 @@ WIDTH, HEIGHT = 48, 32
 
 
 @functools.cache
-def renderer() -> Renderer:
-    return make_renderer("cpu", RenderOptions())
+def renderer(name: str = "cpu") -> Renderer:
+    return make_renderer(name, RenderOptions())
 
 
 @functools.cache
-def views() -> list[View]:
+def views(device: str = "cpu") -> list[View]:
     """So wide that a row is seen by several views of a batch."""
-    return street_views(width=WIDTH, height=HEIGHT, focal=0.4)
+    return [view.to(device) for view in street_views(width=WIDTH, height=HEIGHT, focal=0.4)]
 
 
 @functools.cache
@@ -49,8 +49,10 @@ def first_rows() -> dict[str, Tensor]:
 
 
 @functools.cache
-def photographs() -> list[Tensor]:
+def photographs(device: str = "cpu") -> list[Tensor]:
     """(H, W, 3) uint8 of each view."""
+    if device != "cpu":
+        return [photograph.to(device) for photograph in photographs()]
     rows = street_rows(N_ROWS, sh_degree=1)
     rows["opacities"] = rows["opacities"] + 3.5
     rows["scales"] = rows["scales"] + 0.5
@@ -120,8 +122,10 @@ def gradients_of(n_views: int, ssim_lambda: float) -> Gradients:
 
 def train(trainer: Trainer, batches: Sequence[Sequence[int]], *, hints: bool = True) -> None:
     """The remaining of these steps."""
+    device = trainer.renderer.device.type
+    known, taken = views(device), photographs(device)
     while trainer.step < len(batches):
         step = trainer.step
         upcoming = batches[step + 1 : step + 3] if hints else ()
-        batch = [(views()[i], photographs()[i]) for i in batches[step]]
-        trainer.train_step(batch, [[views()[i] for i in following] for following in upcoming])
+        batch = [(known[i], taken[i]) for i in batches[step]]
+        trainer.train_step(batch, [[known[i] for i in following] for following in upcoming])

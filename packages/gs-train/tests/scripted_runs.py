@@ -26,41 +26,40 @@ from gs_train.rows import NAMES
 from gs_train.schedule import LearningRates
 from gs_train.trainer import Trainer
 
-STEPS = {1: 200, 4: 100}
-"""Of a run, by batch size."""
+STEPS = 200
 BLANK = torch.full((48, 64, 3), 128, dtype=torch.uint8)
 
 
 def scripted_config(strategy: str, batch_size: int) -> FitConfig:
     """All happens several times in a run, and no opacity gets near what culling drops."""
     b = batch_size
-    often = 200 // STEPS.get(b, 200)  # as many events in fewer steps
     return FitConfig(
         data=Path("-"),
         out=Path("-"),
-        steps=400,
+        steps=2 * STEPS,
         renderer="cpu",
         batch_size=b,
         strategy=strategy,  # type: ignore[arg-type]
         seed=5,
-        resort_every=45 * b // often,
+        resort_every=45 * b,
         mem_limit=0.015,
         adc=AdcConfig(
             prune_opa=0.03,
             grow_grad2d=2.9 * 32 * b,
-            refine_start=20 * b // often,
-            refine_every=30 * b // often,
-            reset_every=70 * b // often,
+            refine_start=20 * b,
+            refine_every=30 * b,
+            reset_every=70 * b,
             cap=N_ROWS + 700,
         ),
         mcmc=McmcConfig(
             cap_max=N_ROWS + 1500,
             noise_lr=1e3,
-            refine_start=15 * b // often,
-            refine_every=25 * b // often,
-            min_opacity=0.03,
+            refine_start=15 * b,
+            refine_every=25 * b,
+            min_opacity=0.022,
         ),
-        lr=LearningRates(opacities=1e-2),
+        # Of MCMC's penalty on opacity few rows shall die: what is relocated is awake.
+        lr=LearningRates(opacities=1e-2 if strategy == "adc" else 2e-3),
     )
 
 
@@ -128,7 +127,7 @@ def reference(strategy: str, batch_size: int, orders: Sequence[Tensor]) -> Outco
     counts: list[int] = []
     products: Products = {}
     gradients = functools.partial(scripted_gradients, products=products)
-    for batch in drive(STEPS[batch_size], batch_size):
+    for batch in drive(STEPS, batch_size):
         loop.train_step([views()[i] for i in batch], gradients)
         counts.append(loop.model.n_rows)
     return Outcome(
@@ -173,7 +172,7 @@ def run(
     )
     if seen is not None:
         watch(trainer, seen)
-    steps = drive(STEPS[batch_size], batch_size)
+    steps = drive(STEPS, batch_size)
     hints = steps[1:] if hints is None else hints
     counts: list[int] = []
     orders: list[Tensor] = []
@@ -201,7 +200,7 @@ def run(
 
 
 def watch(trainer: Trainer, seen: Seen) -> None:
-    """Note how long rows had slept, in every tenth step."""
+    """Note how long rows had slept, in every third step."""
     if PRESETS[trainer.preset.name].semantics != "deferred":
         return
     step_once, observe = trainer.train_step, trainer.densifier.observe
@@ -209,7 +208,7 @@ def watch(trainer: Trainer, seen: Seen) -> None:
 
     def train_step(*args: Any, **options: Any) -> Any:
         before.clear()
-        if trainer.step % 10 == 9:
+        if trainer.step % 3 == 2:
             last = trainer.model.host.tensors()["appearance.last_step"]  # type: ignore[attr-defined]
             before.append(trainer.step - last)
         return step_once(*args, **options)

@@ -37,7 +37,8 @@ from gs_train.schedule import LearningRates
 from gs_train.trainer import Trainer
 
 LIVELY = LearningRates(means=5e-4, scales=2e-2, quats=1e-2, sh0=1e-2, shN=1e-3)
-POINTS = (1, 2, 3, 5, 8, 11, 14, 18, 22, 27, 32, 37)
+POINTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 17, 20, 24, 28, 33, 38, 44, 50, 57, 64)
+RENDERERS = ["cpu", pytest.param("gsplat", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +46,13 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     small_rings(monkeypatch)
 
 
-def _trainer(config: FitConfig, preset: str, *, limits: Limits = UNLIMITED) -> Trainer:
+def _trainer(
+    config: FitConfig, preset: str, drawn_by: str = "cpu", *, limits: Limits = UNLIMITED
+) -> Trainer:
     return Trainer(
         config,
         first_rows(),
-        renderer=renderer(),
+        renderer=renderer(drawn_by),
         extent=EXTENT,
         preset=PRESETS[preset],
         limits=limits,
@@ -58,7 +61,7 @@ def _trainer(config: FitConfig, preset: str, *, limits: Limits = UNLIMITED) -> T
 
 def _rows_of(trainer: Trainer) -> dict[str, Tensor]:
     trainer.backend.finish()
-    rows = {name: trainer.model.read(name).clone() for name in NAMES}
+    rows = {name: trainer.model.read(name).cpu().clone() for name in NAMES}
     if trainer.preset.placement == "split":
         trainer.model.close()  # type: ignore[attr-defined]
     return rows
@@ -104,7 +107,64 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(batch_size:
     assert n_cut > 0
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch_size", [1, 4])
+@within(300)
+def test_on_a_gpu_it_does_so_up_to_the_spread_of_none(batch_size: int) -> None:
+    """There sums have no order, so `none` does not repeat itself either."""
+    config = photo_config(batch_size=batch_size, resort_every=0, mem_limit=1.0, lr=LIVELY)
+    steps = drive(POINTS[-1] + 1, batch_size)
+    none = _trainer(config, "none", "gsplat")
+    for point in POINTS:
+        train(none, steps[:point])
+        saved = {name: value.clone() for name, value in none.tensors().items()}
+
+        def after(preset: str, shift: int = 0, limits: Limits = UNLIMITED) -> dict[str, Tensor]:
+            trainer = Trainer.restore(
+                config,
+                saved,  # noqa: B023 (called before the next point)
+                step=point,  # noqa: B023
+                renderer=renderer("gsplat"),
+                extent=EXTENT,
+                preset=PRESETS[preset],
+                limits=limits,
+            )
+            batch = steps[point]  # noqa: B023
+            train(trainer, [*steps[:point], batch[shift:] + batch[:shift]])  # noqa: B023
+            return _rows_of(trainer)
+
+        first = after("none")
+        spread = dict.fromkeys(NAMES, 0.0)
+        for shift in range(3):
+            apart = _relative(after("none", shift % batch_size), first, config)
+            spread = {name: max(spread[name], apart[name]) for name in NAMES}
+        for preset, residents in (("naive", None), ("clm", None), ("best", None), ("best", 0)):
+            apart = _relative(after(preset, limits=Limits(residents=residents)), first, config)
+            for name in NAMES:
+                bound = max(1e-5, 3 * spread[name])
+                assert apart[name] <= bound, f"{preset}, step {point}, {name}: {apart[name]:.1e}"
+
+
+def _relative(
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], config: FitConfig
+) -> dict[str, float]:
+    """99.9 % quantile by attribute, of a value or of the most that a step moves it."""
+    apart = {}
+    for name in NAMES:
+        a, b = ours[name].double(), theirs[name].double()
+        excess = (a - b).abs() / b.abs().clamp_min(getattr(config.lr, name))
+        apart[name] = float(excess.flatten().quantile(0.999))
+    return apart
+
+
 # -- free runs
+
+
+_FREE: dict[str, tuple[tuple[str, int | None], ...]] = {
+    "cpu": (("clm", None), ("best", None)),
+    "gsplat": (("naive", None), ("clm", None), ("best", None), ("best", 0)),
+}
+"""Presets, and how many residents."""
 
 
 def _free_config(strategy: str) -> FitConfig:
@@ -125,12 +185,19 @@ def _free_config(strategy: str) -> FitConfig:
     )
 
 
-def _free_run(preset: str, strategy: str, shuffled: int = 0) -> dict[str, Tensor]:
+def _free_run(
+    preset: str,
+    strategy: str,
+    shuffled: int = 0,
+    *,
+    drawn_by: str,
+    limits: Limits = UNLIMITED,
+) -> dict[str, Tensor]:
     steps = drive(100, 8)
     if shuffled:
         draw = torch.Generator().manual_seed(shuffled)
         steps = [[batch[i] for i in torch.randperm(8, generator=draw)] for batch in steps]
-    trainer = _trainer(_free_config(strategy), preset)
+    trainer = _trainer(_free_config(strategy), preset, drawn_by, limits=limits)
     train(trainer, steps)
     return _rows_of(trainer)
 
@@ -149,20 +216,25 @@ def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str
     }
 
 
+@pytest.mark.parametrize("drawn_by", RENDERERS)
 @pytest.mark.parametrize("strategy", ["adc", "mcmc"])
 @within(400)
-def test_free_runs_differ_no_more_than_the_order_of_a_batch_makes_them(strategy: str) -> None:
+def test_free_runs_differ_no_more_than_the_order_of_a_batch_makes_them(
+    strategy: str, drawn_by: str
+) -> None:
     """Rounding grows in 100 steps, most where densification draws by it: hence the spread."""
-    none = _free_run("none", strategy)
+    none = _free_run("none", strategy, drawn_by=drawn_by)
     spread = dict.fromkeys(NAMES, 0.0)
     for shuffled in (1, 2) if strategy == "adc" else (1,):
-        apart = _differences(_free_run("none", strategy, shuffled), none)
+        other = _free_run("none", strategy, shuffled, drawn_by=drawn_by)
+        apart = _differences(other, none)
         spread = {name: max(spread[name], apart[name]) for name in NAMES}
     assert min(spread.values()) > 0
     assert len(none["means"]) > len(first_rows()["means"]), "densification must have happened"
     assert psnr(none) > psnr(first_rows()) + 3
-    for preset in ("clm", "best") if strategy == "adc" else ("best",):
-        ours = _free_run(preset, strategy)
+    for preset, residents in _FREE[drawn_by] if strategy == "adc" else (("best", None),):
+        limits = Limits(residents=residents)
+        ours = _free_run(preset, strategy, drawn_by=drawn_by, limits=limits)
         assert abs(len(ours["means"]) - len(none["means"])) <= 1e-3 * len(none["means"])
         assert abs(psnr(ours) - psnr(none)) <= 0.05
         apart = _differences(ours, none)
