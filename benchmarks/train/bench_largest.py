@@ -39,10 +39,12 @@ class Row:
     predicted_seconds: dict[str, float]  # of a batch's parts
     device_gb: float  # most that torch held
     process_gb: float  # of the device at the end, CUDA's own share included
-    pinned_gb: float
-    host_gb: float  # rows and their moments, page-locked and not
+    pinned_gb: float  # locked by tables and rings
+    host_gb: float  # page-locked and not: what the process has resident more than before its rows
     updated_on: str
     predicted_device_gb: float
+    predicted_pinned_gb: float
+    predicted_host_gb: float
     seconds: float  # of everything, the scene included
 
 
@@ -56,10 +58,12 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     from gs_train.engine.make import make_backend
     from gs_train.engine.model import GEOMETRY
     from gs_train.engine.pipeline import Engine
-    from gs_train.engine.rates import measure_rates
+    from gs_train.engine.rates import measure_rates_for
     from gs_train.engine.room import room_under
     from gs_train.engine.speed import predict
-    from gs_train.engine.workload import measure_workload, middle_view
+    from gs_train.engine.workload import measure_workload
+    from gs_train.figures import locked_bytes
+    from gs_train.metrics import resident_bytes
     from gs_train.morton import morton_order
     from gs_train.placing import place_within
     from gs_train.renderers import RenderOptions, make_renderer
@@ -76,21 +80,24 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     )  # fmt: skip
     del city
     torch.cuda.empty_cache()
+    geometry = {name: rows[name].to(renderer.device) for name in GEOMETRY}
+    rates = measure_rates_for(
+        work, geometry, scene.views, renderer,
+        lambda ids: {name: v[ids.cpu()].to(renderer.device) for name, v in rows.items()},
+    )  # fmt: skip
+    assert rates is not None
+    del geometry
     config = FitConfig(
-        data=Path(), out=Path(), offload=preset, batch_size=batch,  # type: ignore[arg-type]
+        data=Path(), out=Path(), offload=preset, batch_size=batch, cap=n_rows,  # type: ignore[arg-type]
         device_memory=f"{round(1024 * cap_gib)}MiB", host_memory=HOST_MEMORY,
     )  # fmt: skip
-    choice, limits = place_within(config, work, renderer.device)
-    geometry = {name: rows[name].to(renderer.device) for name in GEOMETRY}
-    view, ids = middle_view(geometry, scene.views, renderer)
-    del geometry
-    visible = {name: values[ids.cpu()].to(renderer.device) for name, values in rows.items()}
-    rates = measure_rates(renderer, visible, view, n_visible=round(work.mean.visible / batch))
+    choice, limits = place_within(config, work, renderer.device, lambda: rates)
+    print(choice.reason, file=sys.stderr)
     speed = predict(choice.preset, work, rates, room_under(choice.preset, work, limits))
-    del visible, ids
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(cap_gib * 2**30 / total, 0)
+    before = (resident_bytes() or 0) - sum(values.nbytes for values in rows.values())
     backend = make_backend(
         choice.preset, rows, None, renderer=renderer, semantics="dense", mem_limit=0.3,
         limits=limits,
@@ -121,16 +128,18 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     first, last = (float(torch.stack(part).mean()) for part in (losses[:every], losses[-every:]))
     on_device = isinstance(backend, Engine) and backend.is_resident
     return Row(
-        preset, n_rows, cap_gib, batch, (first, last),
+        choice.preset.name, n_rows, cap_gib, batch, (first, last),
         (steps - steps // 4) * batch / elapsed,
         speed.images_per_second,
         {"device": speed.device_s, "link": speed.link_s, "host": speed.host_s},
         torch.cuda.max_memory_reserved() / 1e9,
         process_bytes() / 1e9,
-        choice.need.pinned_bytes / 1e9,
-        choice.need.host_bytes / 1e9,
-        "device" if on_device or preset == "none" else "host",
+        locked_bytes() / 1e9,
+        ((resident_bytes() or 0) - before) / 1e9,
+        "device" if on_device or choice.preset.name == "none" else "host",
         choice.need.device_bytes / 1e9,
+        choice.need.pinned_bytes / 1e9,
+        (choice.need.host_bytes - choice.need.pageable.get("re-ordering", 0)) / 1e9,
         time.perf_counter() - started,
     )  # fmt: skip
 
@@ -150,8 +159,9 @@ def _alone(case: str, options: list[str]) -> dict[str, Any]:
     print(
         f"{case:18s} {row['images_per_second']:9.1f} {row['predicted_images_per_second']:9.1f} "
         f"{row['loss'][0]:7.4f} {row['loss'][1]:7.4f} {row['process_gb']:8.2f} "
-        f"{row['device_gb']:9.2f} {row['predicted_device_gb']:9.2f} {row['pinned_gb']:9.1f} "
-        f"{row['host_gb']:8.1f} {row['updated_on']:>7s} {row['seconds']:8.0f}",
+        f"{row['device_gb']:9.2f} {row['predicted_device_gb']:9.2f} {row['pinned_gb']:9.2f} "
+        f"{row['predicted_pinned_gb']:9.2f} {row['host_gb']:8.2f} {row['predicted_host_gb']:9.2f} "
+        f"{row['updated_on']:>7s} {row['seconds']:8.0f} {row['preset']}",
         flush=True,
     )
     return row
@@ -161,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", help="preset:Gaussians:GiB[:batch]")
+    parser.add_argument("cases", nargs="*", help="preset, or auto:Gaussians:GiB[:batch]")
     parser.add_argument("--here", help="one case, in this process")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--views", type=int, default=32)
@@ -175,8 +185,8 @@ def main() -> None:
         return
     print(
         f"{'preset:N:GiB':18s} {'images/s':>9s} {'predicted':>9s} {'loss':>7s} {'later':>7s} "
-        f"{'process':>8s} {'device GB':>9s} {'predicted':>9s} {'pinned GB':>9s} {'host GB':>8s} "
-        f"{'updates':>7s} {'seconds':>8s}"
+        f"{'process':>8s} {'device GB':>9s} {'predicted':>9s} {'pinned GB':>9s} {'predicted':>9s} "
+        f"{'host GB':>8s} {'predicted':>9s} {'updates':>7s} {'seconds':>8s} preset"
     )
     options = ["--steps", str(arguments.steps), "--views", str(arguments.views)]
     results = [_alone(case, options) for case in arguments.cases]
