@@ -161,11 +161,12 @@ struct Kernel : Items<V> {
     return inside + 1;
   }
 
-  /// An item's rows are one long row.
+  /// An item's rows are not one long row, or not one whose vectors all have the same constants.
   static bool has_gaps(const Job& job, const Item& item) {
     const Segment& s = job.segments[item.segment];
-    return s.param_stride != item.columns || s.exp_avg_stride != item.columns ||
-           s.exp_avg_sq_stride != item.columns || (job.has_grads && s.grad_stride != item.columns);
+    return (item.parts > 1 && item.columns != V::kLanes) || s.param_stride != item.columns ||
+           s.exp_avg_stride != item.columns || s.exp_avg_sq_stride != item.columns ||
+           (job.has_grads && s.grad_stride != item.columns);
   }
 
   /// Consecutive rows that all do the same: item by item, a step's constants in registers.

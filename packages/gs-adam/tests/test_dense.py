@@ -417,3 +417,32 @@ def test_columns_of_one_table_are_updated_in_place():
         b.step(grads=[grads[:, :3].clone(), grads[:, 3:].clone()])
     assert torch.equal(table[:, :3], separate[0])
     assert torch.equal(table[:, 3:], separate[1])
+
+
+@pytest.mark.parametrize("semantics", ["dense", "sparse"])
+@pytest.mark.parametrize(
+    "widths",
+    [(1, 1), (3, 3), (1, 2, 3), (3, 5), (7, 1, 1), (3, 9), (5, 6, 4), (3, 13), (3, 20), (3, 24)],
+)
+def test_columns_of_narrow_tables_keep_their_own_rates(widths, semantics):
+    """Rows that follow one another without a gap are no vector's multiple."""
+    table = torch.randn(40, sum(widths))
+    views = table.split(widths, dim=1)
+    apart = [view.clone() for view in views]
+    ours, theirs = (
+        HostAdam(
+            [{"params": [p], "lr": 0.1**k} for k, p in enumerate(params)], semantics=semantics
+        )
+        for params in (views, apart)
+    )
+    for number in range(4):
+        grads = list(torch.randn(40, sum(widths)).split(widths, dim=1))
+        rows = torch.arange(number, 37)
+        ours.step(rows, [grad[rows] for grad in grads])
+        theirs.step(rows, [grad[rows] for grad in grads])
+    assert_same_bits(views, apart)
+    step = ours.begin_step(), theirs.begin_step()
+    for host, number in zip((ours, theirs), step, strict=True):
+        host.update(torch.arange(40), None, step=number)
+        host.end_step(number)
+    assert_same_bits(views, apart)
