@@ -430,9 +430,7 @@ def test_columns_of_narrow_tables_keep_their_own_rates(widths, semantics):
     views = table.split(widths, dim=1)
     apart = [view.clone() for view in views]
     ours, theirs = (
-        HostAdam(
-            [{"params": [p], "lr": 0.1**k} for k, p in enumerate(params)], semantics=semantics
-        )
+        HostAdam([{"params": [p], "lr": 0.1**k} for k, p in enumerate(params)], semantics=semantics)
         for params in (views, apart)
     )
     for number in range(4):

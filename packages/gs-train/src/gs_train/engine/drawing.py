@@ -97,7 +97,10 @@ class Drawing:
             rect = None if crop.rect == view.rect else crop.rect
             image, _ = self._renderer.rasterize(splats, rect)
             loss, gradient = self._loss(image, truth, crop)
-            image.backward(gradient, retain_graph=k + 1 < len(crops))
+            # On this thread: the one that autograd has for a device is woken for each pass, which
+            # takes long where the host's optimizer has the cores.
+            with torch.autograd.set_multithreading_enabled(False):
+                image.backward(gradient, retain_graph=k + 1 < len(crops))
             parts.append(loss)
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(), splats
 
