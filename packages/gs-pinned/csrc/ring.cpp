@@ -16,9 +16,11 @@ constexpr double kLookUp = 0.1;      // seconds that take() may go without retur
 }  // namespace
 
 Ring::Ring(std::size_t bytes, Lock lock, int device, bool may_be_pageable)
-    : size_(bytes / kLine * kLine), memory_(std::make_shared<Memory>(bytes, lock, device)) {
+    : size_(bytes),
+      room_(round_up(bytes, kLine)),
+      memory_(std::make_shared<Memory>(room_, lock, device)) {
   GS_CHECK(bytes >= kLine, "bytes must be at least ", kLine, ", got ", bytes);
-  memory_->grow(bytes, may_be_pageable);
+  memory_->grow(room_, may_be_pageable);
   for (std::size_t i = 0; i < kSlots; ++i)
     signals_.push_back(std::make_unique<Signal>(lock == Lock::kCuda, device));
 }
@@ -38,7 +40,7 @@ bool Ring::place(std::size_t extent, std::size_t* begin) const {
   const std::size_t oldest = held_.front().slot.begin;
   const std::size_t after = held_.back().slot.begin + held_.back().extent;
   const bool wrapped = held_.back().slot.begin < oldest;
-  if (after + extent <= (wrapped ? oldest : size_)) {
+  if (after + extent <= (wrapped ? oldest : room_)) {
     *begin = after;
     return true;
   }
@@ -47,7 +49,7 @@ bool Ring::place(std::size_t extent, std::size_t* begin) const {
 
 Ring::Outcome Ring::take(std::size_t bytes, double timeout_s, RingSlot* slot) {
   const std::size_t extent = std::max(round_up(bytes, kLine), kLine);
-  GS_CHECK(extent <= size_, "a slot of ", bytes, " bytes must fit into the ring of ", size_,
+  GS_CHECK(bytes <= size_, "a slot of ", bytes, " bytes must fit into the ring of ", size_,
            " bytes");
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock<std::mutex> guard(mutex_);

@@ -67,6 +67,7 @@ class Ring {
   bool place(std::size_t extent, std::size_t* begin) const;
 
   const std::size_t size_;
+  const std::size_t room_;  // whole cache lines
   std::shared_ptr<Memory> memory_;
   std::vector<std::unique_ptr<Signal>> signals_;  // slot number n uses signal n modulo their count
   mutable std::mutex mutex_;

@@ -18,6 +18,8 @@ from gs_pinned import (
     store_compact,
 )
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
 
 def ids(*values: int) -> np.ndarray[Any, Any]:
     return np.array(values)
@@ -108,8 +110,52 @@ def test_gather_retained_refuses_a_source_that_it_would_overwrite() -> None:
 
 def test_gather_retained_refuses_ids_of_two_widths() -> None:
     narrow = np.array([0], np.int32)
-    with pytest.raises(TypeError, match="ids and slots must be of one type, got int32 and int64"):
+    with pytest.raises(TypeError, match="load_ids and load_slots must be of one type, got int32"):
         gather_retained(Table(5, 4), ids(0), narrow, zeros(2, 4), ids(0), ids(1), zeros(4, 4))
+
+
+@pytest.mark.parametrize("where", DEVICES)
+def test_gather_retained_refuses_a_slot_that_both_would_fill(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GS_CHECK_INDEX", "1")
+    load, both, kept = (torch.tensor(rows, device=where) for rows in ([0, 1], [3, 1], [1]))
+    out, source = torch.full((4, 4), 7.0, device=where), torch.zeros(2, 4, device=where)
+    message = "load_slots and out_slots must have no slot in common, got 1 in both"
+    for slots in (both, None):
+        with pytest.raises(ValueError, match=message):
+            gather_retained(Table(5, 4), load, slots, source, kept, kept, out)
+    assert (out == 7.0).all()
+
+
+def test_errors_name_the_argument_that_an_id_is_in() -> None:
+    out, source, three = zeros(4, 4), zeros(3, 4), Table(3, 4)
+    good, bad = ids(0), ids(9)
+    cases = {
+        "load_ids": (bad, good, good, ids(1)),
+        "load_slots": (good, bad, good, ids(1)),
+        "source_slots": (good, good, bad, ids(1)),
+        "out_slots": (good, good, good, bad),
+    }
+    for name, (load, slots, kept, targets) in cases.items():
+        with pytest.raises(IndexError, match=f"{name} must lie in"):
+            gather_retained(three, load, slots, source, kept, targets, out)
+    with pytest.raises(IndexError, match=r"positions must lie in \[0, 3\), got 9"):
+        store_compact(zeros(3, 4), bad, Ring(4096))
+    with pytest.raises(IndexError, match=r"slots must lie in \[0, 4\), got 9"):
+        gather(three, good, out, slots=bad)
+
+
+def test_rows_are_not_copied_within_one_array() -> None:
+    """In no order: a row could be overwritten before it is read."""
+    table = Table(6, 4)
+    with pytest.raises(ValueError, match="out must not share memory with the table"):
+        gather(table, ids(0, 1, 2), table.numpy()[1:4])
+    with pytest.raises(ValueError, match="values must not share memory with the table"):
+        scatter(table.numpy()[:3], ids(1, 2, 3), table)
+    wide = np.arange(40, dtype="f4").reshape(5, 8)
+    gather(wide[:, :4], ids(4, 0), wide[:2, 4:])  # columns between its rows
+    np.testing.assert_array_equal(wide[:2, 4:], [[32, 33, 34, 35], [0, 1, 2, 3]])
 
 
 def test_values_of_several_dtypes_are_refused_before_room_is_taken_for_good() -> None:

@@ -18,6 +18,16 @@ def rows(n: int, start: float = 0.0, width: int = 48) -> np.ndarray:
     return (np.arange(n * width, dtype="f4") + start).reshape(n, width)
 
 
+def test_a_ring_has_the_size_that_was_asked_for() -> None:
+    ring = Ring(100)
+    assert ring.stats.bytes == 100
+    with store_compact(np.ones((100, 1), np.uint8), None, ring) as slot:
+        assert slot.numpy().sum() == 100
+        assert ring.stats.taken_slots == 1
+    with pytest.raises(ValueError, match="a slot of 101 bytes must fit into the ring of 100 bytes"):
+        store_compact(np.ones((101, 1), np.uint8), None, ring)
+
+
 def test_rows_arrive_densely_and_in_order() -> None:
     values = rows(10)
     slot = store_compact(values, np.array([7, 0, 7]), Ring(1 << 16))

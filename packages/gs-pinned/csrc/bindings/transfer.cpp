@@ -105,6 +105,12 @@ struct Options {
   bool copy_engine;  // for dense copies
 };
 
+// What a caller calls the ids of a transfer.
+struct Names {
+  const char* whole = "ids";
+  const char* parts = "slots";
+};
+
 void check_same_width(const Ids& a, const Ids& b, const char* names = "ids and slots") {
   GS_CHECK_AS(KindError, a.data == nullptr || b.data == nullptr || a.wide == b.wide, names,
               " must be of one type, got int32 and int64");
@@ -122,31 +128,38 @@ std::vector<std::size_t> cuts_of(const Rows& rows) {
   return cuts;
 }
 
+// Ids of the device, in the host's memory once the stream has passed; empty where there are none.
+std::vector<char> copy_of(const Ids& ids, std::int64_t n, std::uintptr_t stream) {
+  std::vector<char> copy(ids.data != nullptr ? static_cast<std::size_t>(n * ids.bytes_each()) : 0);
+  if (copy.empty()) return copy;
+  GS_CUDA_TRY(cudaMemcpyAsync(copy.data(), ids.data, copy.size(), cudaMemcpyDeviceToHost,
+                              cuda::as_stream(stream)));
+  GS_CUDA_TRY(cudaStreamSynchronize(cuda::as_stream(stream)));
+  return copy;
+}
+
 // Ids of the device, looked at on the host: only in checked mode, which may wait for the stream.
 void check_device_ids(Ids ids, std::int64_t n, std::int64_t rows, const char* name, bool distinct,
                       std::uintptr_t stream) {
   if (ids.data == nullptr || n == 0) return;
-  std::vector<char> copy(static_cast<std::size_t>(n * ids.bytes_each()));
-  GS_CUDA_TRY(cudaMemcpyAsync(copy.data(), ids.data, copy.size(), cudaMemcpyDeviceToHost,
-                              cuda::as_stream(stream)));
-  GS_CUDA_TRY(cudaStreamSynchronize(cuda::as_stream(stream)));
+  const std::vector<char> copy = copy_of(ids, n, stream);
   check_ids(Ids{copy.data(), ids.wide}, n, rows, name, distinct);
 }
 
-void check_for_device(const Transfer& t, int device, const Options& options,
-                      const char* ids_name = "ids") {
+void check_for_device(const Transfer& t, int device, const Options& options, const Names& names) {
   if (!options.checked) return;
   cuda::DeviceGuard guard(device);
-  check_device_ids(t.whole_ids, t.n, t.whole_rows, ids_name, !t.to_parts, options.stream);
-  check_device_ids(t.parts_ids, t.n, t.parts_rows, "slots", t.to_parts, options.stream);
+  check_device_ids(t.whole_ids, t.n, t.whole_rows, names.whole, !t.to_parts, options.stream);
+  check_device_ids(t.parts_ids, t.n, t.parts_rows, names.parts, t.to_parts, options.stream);
 }
 
-void run_on_device(const Transfer& t, const Rows& rows, int device, const Options& options) {
+void run_on_device(const Transfer& t, const Rows& rows, int device, const Options& options,
+                   const Names& names) {
   raise_faults();
   load_kernels(device);
   const Launch launch{device, options.stream, options.max_blocks, fault_record(device),
                       rows.device < 0};
-  check_for_device(t, device, options);
+  check_for_device(t, device, options, names);
   if (rows.device < 0) {
     const bool visible = rows.memory ? rows.memory->is_device_visible()
                                      : t.n == 0 || is_device_visible(rows.data, device);
@@ -168,16 +181,33 @@ void run_on_device(const Transfer& t, const Rows& rows, int device, const Option
 
 #else
 
-void run_on_device(const Transfer&, const Rows&, int, const Options&) {
+void run_on_device(const Transfer&, const Rows&, int, const Options&, const Names&) {
   GS_CHECK_AS(CudaError, false, "arrays must be on the CPU: gs-pinned was built without CUDA");
 }
 
 #endif
 
-void run_on_host(const Transfer& t) {
-  check_ids(t.whole_ids, t.n, t.whole_rows, "ids", !t.to_parts);
-  check_ids(t.parts_ids, t.n, t.parts_rows, "slots", t.to_parts);
+void run_on_host(const Transfer& t, const Names& names) {
+  check_ids(t.whole_ids, t.n, t.whole_rows, names.whole, !t.to_parts);
+  check_ids(t.parts_ids, t.n, t.parts_rows, names.parts, t.to_parts);
   transfer_on_host(t);
+}
+
+// Memory that a transfer reads must not be what it writes: rows are copied in no order. Columns of
+// one wider array may lie between each other's rows.
+void check_apart(const Transfer& t, const char* name) {
+  for (int k = 0; k < t.n_parts; ++k) {
+    const Part& part = t.parts[k];
+    const char* const whole_end = t.whole + t.whole_stride * t.whole_rows;
+    const char* const part_end = part.data + part.stride * t.parts_rows;
+    if (t.whole >= part_end || part.data >= whole_end) continue;
+    if (part.stride == t.whole_stride && part.stride > 0) {
+      const std::int64_t apart = (part.data - t.whole) % part.stride;
+      const std::int64_t column = apart < 0 ? apart + part.stride : apart;
+      if (column >= t.row_bytes && column + part.bytes <= part.stride) continue;
+    }
+    GS_CHECK(false, name, " must not share memory with the table");
+  }
 }
 
 using PartArrays = std::vector<std::pair<py::object, std::int64_t>>;  // array, offset in the row
@@ -233,13 +263,15 @@ Prepared prepare(const Rows& rows, const PartArrays& parts, bool to_parts,
 }
 
 void move_rows(const Rows& rows, const py::object& ids, const PartArrays& parts,
-               const py::object& parts_ids, std::int64_t n, bool to_parts, bool add,
-               const Options& options) {
+               const py::object& parts_ids, const std::string& parts_ids_name, std::int64_t n,
+               bool to_parts, bool add, const Options& options) {
   Prepared prepared = prepare(rows, parts, to_parts);
   Transfer& t = prepared.transfer;
-  const IdArray whole(ids, "ids", n, prepared.device);
-  const IdArray slots(parts_ids, "positions", n, prepared.device);
-  check_same_width(whole.ids, slots.ids);
+  check_apart(t, to_parts ? "out" : "values");
+  const Names names{"ids", parts_ids_name.c_str()};
+  const IdArray whole(ids, names.whole, n, prepared.device);
+  const IdArray slots(parts_ids, names.parts, n, prepared.device);
+  check_same_width(whole.ids, slots.ids, ("ids and " + parts_ids_name).c_str());
   t.whole_ids = whole.ids;
   t.parts_ids = slots.ids;
   t.n = n;
@@ -250,10 +282,40 @@ void move_rows(const Rows& rows, const py::object& ids, const PartArrays& parts,
            " must have one row per id, got ", t.parts_rows, " rows for ", n, " ids");
   python::ReleaseGil release;
   if (prepared.device < 0)
-    run_on_host(t);
+    run_on_host(t, names);
   else
-    run_on_device(t, rows, prepared.device, options);
+    run_on_device(t, rows, prepared.device, options, names);
 }
+
+// No row of `out` comes from both.
+void check_disjoint(const Ids& load, std::int64_t n_load, const Ids& keep, std::int64_t n_keep,
+                    std::int64_t rows) {
+  std::vector<bool> taken(static_cast<std::size_t>(rows));
+  for (std::int64_t i = 0; i < n_load; ++i)
+    taken[static_cast<std::size_t>(load.data != nullptr ? id_at(load, i) : i)] = true;
+  for (std::int64_t i = 0; i < n_keep; ++i) {
+    const std::int64_t slot = keep.data != nullptr ? id_at(keep, i) : i;
+    GS_CHECK(!taken[static_cast<std::size_t>(slot)],
+             "load_slots and out_slots must have no slot in common, got ", slot, " in both");
+  }
+}
+
+#if defined(GS_WITH_CUDA)
+
+void check_disjoint_on_device(const Transfer& loads, const Transfer& keeps, int device,
+                              const Options& options) {
+  if (!options.checked) return;
+  cuda::DeviceGuard guard(device);
+  const std::vector<char> load = copy_of(loads.parts_ids, loads.n, options.stream);
+  const std::vector<char> keep = copy_of(keeps.parts_ids, keeps.n, options.stream);
+  const auto on_host = [](const Ids& ids, const std::vector<char>& copy) {
+    return ids.data != nullptr ? Ids{copy.data(), ids.wide} : ids;
+  };
+  check_disjoint(on_host(loads.parts_ids, load), loads.n, on_host(keeps.parts_ids, keep), keeps.n,
+                 keeps.parts_rows);
+}
+
+#endif
 
 void gather_retained(const Rows& rows, const py::object& load_ids, const py::object& load_slots,
                      std::int64_t n_load, const py::object& source, const py::object& source_slots,
@@ -279,9 +341,11 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   const IdArray slots(load_slots, "load_slots", n_load, device);
   const IdArray from(source_slots, "source_slots", n_retain, device);
   const IdArray to(out_slots, "out_slots", n_retain, device);
-  check_same_width(ids.ids, slots.ids);
-  check_same_width(ids.ids, from.ids);
-  check_same_width(from.ids, to.ids);
+  check_apart(loads.transfer, "out");
+  const Names load_names{"load_ids", "load_slots"}, keep_names{"source_slots", "out_slots"};
+  check_same_width(ids.ids, slots.ids, "load_ids and load_slots");
+  check_same_width(ids.ids, from.ids, "load_ids and source_slots");
+  check_same_width(from.ids, to.ids, "source_slots and out_slots");
   loads.transfer.whole_ids = ids.ids;
   loads.transfer.parts_ids = slots.ids;
   loads.transfer.n = n_load;
@@ -290,21 +354,25 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   keeps.transfer.n = n_retain;
   python::ReleaseGil release;
   if (device < 0) {
-    check_ids(to.ids, n_retain, keeps.transfer.parts_rows, "out_slots", true);
-    check_ids(from.ids, n_retain, kept.rows, "source_slots", false);
-    run_on_host(loads.transfer);
+    check_ids(ids.ids, n_load, rows.rows, load_names.whole, false);
+    check_ids(slots.ids, n_load, loads.transfer.parts_rows, load_names.parts, true);
+    check_ids(from.ids, n_retain, kept.rows, keep_names.whole, false);
+    check_ids(to.ids, n_retain, keeps.transfer.parts_rows, keep_names.parts, true);
+    check_disjoint(slots.ids, n_load, to.ids, n_retain, keeps.transfer.parts_rows);
+    transfer_on_host(loads.transfer);
     return transfer_on_host(keeps.transfer);
   }
 #if defined(GS_WITH_CUDA)
   const bool visible = rows.device >= 0 || (rows.memory && rows.memory->is_device_visible());
-  if (!visible) {
-    run_on_device(loads.transfer, rows, device, options);
-    return run_on_device(keeps.transfer, kept, device, options);
-  }
   raise_faults();
   load_kernels(device);
-  check_for_device(loads.transfer, device, options);
-  check_for_device(keeps.transfer, device, options);
+  check_for_device(loads.transfer, device, options, load_names);
+  check_for_device(keeps.transfer, device, options, keep_names);
+  check_disjoint_on_device(loads.transfer, keeps.transfer, device, options);
+  if (!visible) {
+    run_on_device(loads.transfer, rows, device, options, load_names);
+    return run_on_device(keeps.transfer, kept, device, options, keep_names);
+  }
   // Rows that stay on the device are not held up by the link and need more threads.
   const bool over_link = rows.device < 0 && keeps.transfer.n == 0;
   transfer_together_on_device(
@@ -312,7 +380,7 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
       Launch{device, options.stream, options.max_blocks, fault_record(device), over_link});
   if (rows.memory) rows.memory->in_flight().record(device, options.stream);
 #else
-  run_on_device(loads.transfer, rows, device, options);
+  run_on_device(loads.transfer, rows, device, options, load_names);
 #endif
 }
 
@@ -327,8 +395,8 @@ struct Exchange {
 void exchange_on_device(const std::vector<Exchange>& parts, const Exchanged& rows, int device,
                         Options options) {
   for (const Exchange& part : parts) {
-    check_for_device(part.store.transfer, device, options, "stored");
-    check_for_device(part.load.transfer, device, options, "loaded");
+    check_for_device(part.store.transfer, device, options, {"stored"});
+    check_for_device(part.load.transfer, device, options, {"loaded"});
   }
   options.checked = false;
   raise_faults();
@@ -338,8 +406,8 @@ void exchange_on_device(const std::vector<Exchange>& parts, const Exchanged& row
   });
   if (!visible) {
     for (const Exchange& part : parts) {
-      run_on_device(part.store.transfer, part.rows, device, options);
-      run_on_device(part.load.transfer, part.rows, device, options);
+      run_on_device(part.store.transfer, part.rows, device, options, {"stored"});
+      run_on_device(part.load.transfer, part.rows, device, options, {"loaded"});
     }
     return;
   }
@@ -379,6 +447,7 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
     GS_CHECK(parts[k].load.device == parts[0].load.device, name,
              " must be where arrays[0] is, got device ", parts[k].load.device, " and ",
              parts[0].load.device);
+    check_apart(t, name.c_str());
     GS_CHECK(t.parts_rows == parts[0].load.transfer.parts_rows, name,
              " must have as many rows as arrays[0], got ", t.parts_rows, " and ",
              parts[0].load.transfer.parts_rows);
@@ -415,7 +484,7 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
       parts, Exchanged{n_loaded, n_stored, in.ids, out.ids, places.ids, t.whole_rows, t.parts_rows},
       device, options);
 #else
-  run_on_device(parts[0].load.transfer, parts[0].rows, device, options);
+  run_on_device(parts[0].load.transfer, parts[0].rows, device, options, {"loaded"});
 #endif
 }
 
@@ -449,14 +518,15 @@ void register_transfer(py::module_& module) {
   module.def(
       "move_rows",
       [](const Rows& rows, const py::object& ids, const PartArrays& parts,
-         const py::object& parts_ids, std::int64_t n, bool to_parts, bool add,
-         std::uintptr_t stream, int max_blocks, bool checked, bool copy_engine) {
-        move_rows(rows, ids, parts, parts_ids, n, to_parts, add,
+         const py::object& parts_ids, const std::string& parts_ids_name, std::int64_t n,
+         bool to_parts, bool add, std::uintptr_t stream, int max_blocks, bool checked,
+         bool copy_engine) {
+        move_rows(rows, ids, parts, parts_ids, parts_ids_name, n, to_parts, add,
                   Options{stream, max_blocks, checked, copy_engine});
       },
       py::arg("rows"), py::arg("ids"), py::arg("parts"), py::arg("parts_ids"), py::kw_only(),
-      py::arg("n"), py::arg("to_parts"), py::arg("add"), py::arg("stream"), py::arg("max_blocks"),
-      py::arg("checked"), py::arg("copy_engine"));
+      py::arg("parts_ids_name"), py::arg("n"), py::arg("to_parts"), py::arg("add"),
+      py::arg("stream"), py::arg("max_blocks"), py::arg("checked"), py::arg("copy_engine"));
   module.def(
       "gather_retained",
       [](const Rows& rows, const py::object& load_ids, const py::object& load_slots,

@@ -59,6 +59,7 @@ def move_rows(
     parts: list[tuple[Any, int]],
     parts_ids: Any,
     *,
+    parts_ids_name: str,
     n: int,
     to_parts: bool,
     add: bool,

@@ -73,6 +73,7 @@ def move(
     to_parts: bool,
     table: Any = None,
     positions: Any = None,
+    positions_name: str = "slots",
     add: bool = False,
     stream: Any = None,
     max_blocks: int = 16,
@@ -88,6 +89,7 @@ def move(
         table: whose the rows are, where that is an array, which then stays until the stream has
             passed; a `Table` sees to that itself.
         positions: rows of the arrays, None for 0, 1, ...
+        positions_name: what errors call them.
         add: add instead of copying.
         stream, max_blocks: as the public functions take them.
         copy_engine: whether dense copies may go by one.
@@ -101,6 +103,7 @@ def move(
         selection.ids,
         parts,
         positions,
+        parts_ids_name=positions_name,
         n=selection.n,
         to_parts=to_parts,
         add=add,

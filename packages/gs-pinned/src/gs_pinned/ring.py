@@ -301,6 +301,7 @@ def store_compact(
             parts,
             to_parts=False,
             positions=positions,
+            positions_name="positions",
             stream=stream,
             max_blocks=usual if max_blocks is None else max_blocks,
             copy_engine=max_blocks is None,

@@ -50,6 +50,7 @@ def gather(
 
     Raises:
         TypeError, ValueError: dtypes, shapes or devices that don't fit together.
+        ValueError: ``out`` shares memory with the table.
         IndexError: an id out of range: at once on the CPU and with ``GS_CHECK_INDEX=1`` (which
             waits for the stream); otherwise such a row is left alone and a later call, or
             ``raise_faults()``, raises.
@@ -153,7 +154,8 @@ def gather_retained(
         load_ids: (L,) rows of the table. load_slots: (L,) rows of ``out``; None for 0 .. L-1.
         source: (M, W) where ``out`` is, and no memory in common with it.
         source_slots: (S,) rows of ``source``. out_slots: (S,) rows of ``out``. All four of one
-            integer type, where ``out`` is; a slot of ``out`` occurs once.
+            integer type, where ``out`` is; a slot of ``out`` occurs once in both together, which is
+            checked where ids are.
         out: (C, W) of the table's dtype; rows in no slot keep their values.
         stream, max_blocks: as for :func:`gather`.
 
