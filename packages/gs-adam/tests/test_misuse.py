@@ -134,16 +134,27 @@ def test_tensors_do_not_move_under_a_task():
         opt.end_step(opt.begin_step())
 
 
-def test_memory_given_up_while_a_step_is_open_is_not_written_when_it_is_anothers():
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("semantics", ["dense", "deferred"])
+def test_memory_given_up_while_a_step_is_open_is_an_error_and_not_written(is_replaced, semantics):
     param = torch.nn.Parameter(torch.zeros(50_000, 3))
-    opt = HostAdam([param], semantics="dense")
+    opt = HostAdam([param], semantics=semantics)
     opt.step(None, [torch.ones_like(param)])
     step = opt.begin_step()
-    param.data = torch.zeros(50_000, 3)
+    opt.update(torch.arange(10), [torch.ones(10, 3)], step=step)
+    if is_replaced:
+        opt.param_groups[0]["params"] = [param := torch.nn.Parameter(torch.zeros(50_000, 3))]
+    else:
+        param.data = torch.zeros(50_000, 3)
     others = [torch.zeros(50_000, 3) for _ in range(8)]
-    opt.update(None, [torch.ones(50_000, 3)], step=step)
-    opt.end_step(step)
+    with pytest.raises(RuntimeError, match="must stay where they are while step 2 is open, got"):
+        opt.update(torch.arange(10, 20), [torch.ones(10, 3)], step=step)
+    with pytest.raises(RuntimeError, match="must stay where they are while step 2 is open, got"):
+        opt.end_step(step)
     assert not any(other.any() for other in others)
+    opt.step(None, [torch.ones(50_000, 3)])
+    assert opt.step_count == 3
+    assert param.all()
 
 
 @pytest.mark.parametrize("no", [False, np.False_, 0])

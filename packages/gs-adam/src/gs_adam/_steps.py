@@ -67,10 +67,12 @@ class Steps(HostBase):
             TypeError, ValueError, IndexError: ids not sorted, repeated or out of range; gradients
                 of another shape; a row updated twice in the step or before its turn; a step not
                 open. Nothing is changed.
+            RuntimeError: a parameter has been given other memory since the step began.
 
         Cost: thread-safe for disjoint rows; the GIL is released.
         """
         plan, native, done = self._work(step)
+        self._storage.need_in_place(step)
         ids = as_ids(rows, native.n_rows)
         native.update(plan, ids, all_native(grads), done)
 
@@ -82,6 +84,8 @@ class Steps(HostBase):
 
         Raises:
             ValueError: the step is not open, or an earlier one is.
+            RuntimeError: a parameter has been given other memory since the step began, which has
+                none of what the step wrote. The step has ended.
         """
         with self._lock:
             plan = self._opened(step)
@@ -95,6 +99,7 @@ class Steps(HostBase):
         with self._lock:
             del self._open[step]
             self._done = step
+            self._storage.need_in_place(step)
 
     @torch.no_grad()
     def step(  # type: ignore[override]

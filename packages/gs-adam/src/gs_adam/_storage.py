@@ -121,11 +121,24 @@ class Storage:
         self._marked = None
         self._plain = self._native(self.last_step)
         self._places = self._where(params, state)
-        # A tensor that is given other memory while a step is open loses what the step writes, but
-        # nobody else's memory is written.
+        # Whoever gives a tensor other memory while a step is open is told so by the step, which
+        # writes nobody else's.
         self._held = [
             tensor.detach() for p in params for tensor in (p, *(state[p][key] for key in MOMENTS))
         ]
+
+    def need_in_place(self, step: int) -> None:
+        """Check that the tensors are where `follow` has found them.
+
+        Raises:
+            RuntimeError: one is elsewhere, where nobody would see what the step writes.
+        """
+        params, _ = self._params()
+        if self._where(params, self._state()) != self._places:
+            raise RuntimeError(
+                f"params and their state must stay where they are while step {step} is open, got "
+                "others; end the step first"
+            )
 
     def _move_state(
         self, params: list[torch.Tensor], state: dict[torch.Tensor, dict[str, Any]]
