@@ -27,6 +27,7 @@ RATES = Rates(
     row_s=5e-9,
     batch_view_s=0.5e-3,
     batch_row_s=4e-9,
+    batch_s=0.2e-3,
     streamed_view_s=0.7e-3,
     streamed_row_s=6e-9,
 )

@@ -108,7 +108,7 @@ def test_auto_takes_what_is_foretold_to_be_faster_where_both_fit() -> None:
     name, reason = _chosen(RATES)
     assert name == "best"
     assert reason == (
-        "all of it would fit on the device, but is slower so (images/s expected: 511 with best, "
+        "all of it would fit on the device, but is slower so (images/s expected: 498 with best, "
         "245 with none)"
     )
     name, reason = _chosen(replace(RATES, both=4e9))

@@ -195,4 +195,5 @@ def test_rates_of_a_gpu_are_those_of_its_link_and_memory() -> None:
     alone_s = rates.view_s + n_given * rates.row_s
     assert 0.5 < real_s / alone_s < 1.3
     assert 0.4 < (rates.batch_view_s + n_given * rates.batch_row_s) / alone_s < 1.5
+    assert 0 <= rates.batch_s < 3 * alone_s
     assert 0.4 < (rates.streamed_view_s + n_given * rates.streamed_row_s) / alone_s < 2.5

@@ -50,10 +50,11 @@ class Rates:
         view_s: seconds that a view costs whatever it sees: culling, rendering, loss, backward, when
             each view is culled before it is drawn.
         row_s: seconds more for each row that it sees: these, reading it and adding its gradient.
-        batch_view_s, batch_row_s: the same when a batch of eight is culled at once, while the one
-            before renders: what a batch costs whatever its size is spread over eight views.
-        streamed_view_s, streamed_row_s: the same when the rows come for the batch alone and the
-            host updates them.
+        batch_view_s, batch_row_s: the same when a batch is culled at once, while the one before
+            renders.
+        batch_s: seconds that such a batch costs whatever its size.
+        streamed_view_s, streamed_row_s: of views in a batch of eight whose rows come for it alone
+            and which the host updates: what it costs whatever its size is spread over these.
     """
 
     device: str
@@ -71,6 +72,7 @@ class Rates:
     row_s: float
     batch_view_s: float
     batch_row_s: float
+    batch_s: float
     streamed_view_s: float
     streamed_row_s: float
 

@@ -61,6 +61,7 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
         view_s, row_s = rates.streamed_view_s, rates.streamed_row_s
         if room.residents:
             view_s, row_s = rates.batch_view_s, rates.batch_row_s
+            cull_s += rates.batch_s
         device_s = batch * view_s + row_s * rows.visible + cull_s
     else:
         device_s = batch * (rates.view_s + n / rates.cull_rows) + rates.row_s * rows.visible

@@ -27,6 +27,7 @@ _AWAY_ROWS = 20  # times the rows that the view sees are culled
 _BATCH = 8
 _RENDERED_ROWS = {"cuda": 2_000_000, "cpu": 20_000}
 _RENDERED_BYTES = 4096  # of memory, there and on the host, for each row rendered, generously
+_BY_HOST = Limits(residents=0)
 _LEAST_CULL_S = 1e-13  # for each row: what is less cannot be told from nothing
 
 
@@ -39,6 +40,7 @@ class ViewRates(NamedTuple):
     row_s: float
     batch_view_s: float
     batch_row_s: float
+    batch_s: float
     streamed_view_s: float
     streamed_row_s: float
 
@@ -51,18 +53,22 @@ def measure_views(renderer: Renderer, rows: Rows, view: View, n_visible: int) ->
     most = max(min(n_visible, _RENDERED_ROWS[device.type], free // _RENDERED_BYTES), 8)
     cull_row_s, cull_more_row_s = _culling(renderer, rows, view)
 
-    def measured(at_once: int, limits: Limits = UNLIMITED) -> tuple[float, float]:
-        return line(
-            lambda n: seconds_a_view(renderer, rows, view, n, at_once, limits), most // 4, most
-        )
+    few = most // 4
 
-    alone = together = streamed = measured(1)
+    def measured(at_once: int, limits: Limits | None) -> tuple[float, float]:
+        return line(lambda n: seconds_a_view(renderer, rows, view, n, at_once, limits), few, most)
+
+    alone = together = streamed = measured(1, None)
+    batch_s = 0.0
     # Without a device to hand work to, nothing runs beside anything.
     if device.type == "cuda":
-        together, streamed = measured(_BATCH), measured(_BATCH, Limits(residents=0))
+        (view_s, row_s), streamed = measured(_BATCH, UNLIMITED), measured(_BATCH, _BY_HOST)
+        single_s = seconds_a_view(renderer, rows, view, few, 1, UNLIMITED)
+        batch_s = max(0.0, single_s - view_s - row_s * few) * _BATCH / (_BATCH - 1)
+        together = max(0.0, view_s - batch_s / _BATCH), row_s
     return ViewRates(
         1 / max(cull_row_s, _LEAST_CULL_S), 1 / max(cull_more_row_s, _LEAST_CULL_S),
-        *alone, *together, *streamed,
+        *alone, *together, batch_s, *streamed,
     )  # fmt: skip
 
 
@@ -72,19 +78,19 @@ def seconds_a_view(
     view: View,
     n_visible: int,
     at_once: int,
-    limits: Limits = UNLIMITED,
+    limits: Limits | None,
 ) -> float:
     """Seconds that a step takes for each view, no other rows being updated or moved.
 
     Args:
         rows: as `measure_rates`'s, of which ``n_visible`` are made.
-        at_once: views a step. With one the rows are all on the device and nothing is culled before
-            it is needed; with several they are the engine's.
-        limits: the engine's: without residents the rows come and leave with each batch.
+        at_once: views a step.
+        limits: the engine's: without residents the rows come and leave with each batch. None: the
+            rows are all on the device, and nothing is culled before it is needed.
     """
     some = _repeated(rows, n_visible)
     truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=renderer.device)
-    backend = _engine(some, renderer, limits) if at_once > 1 else _in_device(some, renderer)
+    backend = _in_device(some, renderer) if limits is None else _engine(some, renderer, limits)
     batch, upcoming = [(view, truth)] * at_once, [[view] * at_once] * 2
 
     settings = StepSettings(
