@@ -147,14 +147,32 @@ def test_memory_given_up_while_a_step_is_open_is_an_error_and_not_written(is_rep
     else:
         param.data = torch.zeros(50_000, 3)
     others = [torch.zeros(50_000, 3) for _ in range(8)]
-    with pytest.raises(RuntimeError, match="must stay where they are while step 2 is open, got"):
-        opt.update(torch.arange(10, 20), [torch.ones(10, 3)], step=step)
-    with pytest.raises(RuntimeError, match="must stay where they are while step 2 is open, got"):
-        opt.end_step(step)
+    message = "must stay where they are while a step is open, got others"
+    for use in (
+        lambda: opt.update(torch.arange(10, 20), [torch.ones(10, 3)], step=step),
+        lambda: opt.flush(torch.arange(10)),
+        lambda: opt.lookahead(torch.arange(10), step=step),
+        lambda: opt.end_step(step),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            use()
     assert not any(other.any() for other in others)
     opt.step(None, [torch.ones(50_000, 3)])
     assert opt.step_count == 3
     assert param.all()
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred", "sparse"])
+def test_a_parameter_may_be_another_object_with_the_same_memory_while_a_step_is_open(semantics):
+    values = torch.zeros(N, 3)
+    opt = HostAdam([torch.nn.Parameter(values)], semantics=semantics)
+    step = opt.begin_step()
+    opt.param_groups[0]["params"] = [torch.nn.Parameter(values)]
+    opt.update(torch.arange(5), [torch.ones(5, 3)], step=step)
+    opt.end_step(step)
+    assert values[:5].all()
+    opt.step(torch.arange(5, 9), [torch.ones(4, 3)])
+    assert values[:9].all()
 
 
 @pytest.mark.parametrize("no", [False, np.False_, 0])

@@ -128,6 +128,15 @@ def test_gather_retained_refuses_a_slot_that_both_would_fill(
     assert (out == 7.0).all()
 
 
+def test_rows_that_have_no_slot_are_refused() -> None:
+    memory, load, none = zeros(8, 4), np.arange(5), np.arange(0)
+    with pytest.raises(ValueError, match="a row for each of the 5 load_ids where load_slots is"):
+        gather_retained(Table(8, 4), load, None, zeros(2, 4), none, none, memory[:3])
+    with pytest.raises(ValueError, match="a row for each of the 5 source_slots where out_slots"):
+        gather_retained(Table(8, 4), none, none, zeros(8, 4), load, None, memory[:3])
+    assert not memory.any()
+
+
 def test_errors_name_the_argument_that_an_id_is_in() -> None:
     out, source, three = zeros(4, 4), zeros(3, 4), Table(3, 4)
     good, bad = ids(0), ids(9)
@@ -153,9 +162,29 @@ def test_rows_are_not_copied_within_one_array() -> None:
         gather(table, ids(0, 1, 2), table.numpy()[1:4])
     with pytest.raises(ValueError, match="values must not share memory with the table"):
         scatter(table.numpy()[:3], ids(1, 2, 3), table)
+    array = np.arange(20, dtype="f4").reshape(5, 4)
+    for one, other in ((array[::-1], array), (array, array[::-1])):
+        with pytest.raises(ValueError, match="out must not share memory with the table"):
+            gather(one, np.arange(5), other)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_columns_between_the_rows_of_others_are_no_shared_memory(every: int) -> None:
     wide = np.arange(40, dtype="f4").reshape(5, 8)
-    gather(wide[:, :4], ids(4, 0), wide[:2, 4:])  # columns between its rows
-    np.testing.assert_array_equal(wide[:2, 4:], [[32, 33, 34, 35], [0, 1, 2, 3]])
+    gather(wide[:, :4], ids(4, 0), wide[: 2 * every : every, 4:])
+    np.testing.assert_array_equal(wide[0, 4:], [32, 33, 34, 35])
+    np.testing.assert_array_equal(wide[every, 4:], [0, 1, 2, 3])
+
+
+def test_nor_is_memory_that_begins_where_the_last_row_ends() -> None:
+    n = 50
+    memory = np.zeros(n * 8 + n * 4, "f4")
+    table, out = memory[: n * 8].reshape(n, 8)[:, 4:], memory[n * 8 :].reshape(n, 4)
+    table[:] = np.arange(n)[:, np.newaxis]
+    gather(table, np.arange(n), out)
+    assert (out == table).all()
+    gather_retained(table, ids(1), ids(0), table, ids(2), ids(1), out)
+    assert (out[:2, 0] == [1, 2]).all()
 
 
 def test_values_of_several_dtypes_are_refused_before_room_is_taken_for_good() -> None:

@@ -10,8 +10,10 @@ import pytest
 import torch
 from made_up import GIB, RATES, WORK
 
+from gs_train import placing
 from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.engine import rates as rates_module
 from gs_train.engine.budget import need
 from gs_train.engine.caps import Caps, caps_of
 from gs_train.engine.choose import GROWTH, choose, expected_rows
@@ -19,6 +21,8 @@ from gs_train.engine.presets import PRESETS
 from gs_train.engine.rates import Rates
 from gs_train.engine.workload import Workload
 from gs_train.errors import InputError
+from gs_train.renderers import View
+from gs_train.renderers.cpu import CpuRenderer
 from gs_train.sizes import parse_bytes
 
 PLENTY = Caps(10**15, 10**15)
@@ -100,7 +104,7 @@ def test_a_named_preset_is_refused_only_when_it_cannot_start() -> None:
 
 def _chosen(rates: Rates | None, work: Workload = WORK, **options: object) -> tuple[str, str]:
     config = _config(**{"cap": work.n_rows, **options})
-    choice = choose(config, work, PLENTY, lambda: rates)
+    choice = choose(config, work, PLENTY, lambda _: rates)
     return choice.preset.name, choice.reason
 
 
@@ -128,7 +132,7 @@ def test_it_must_be_faster_by_a_tenth(link: float, taken: str) -> None:
     assert 1.07 < ours / theirs < 1.13
 
 
-def _not_asked() -> NoReturn:
+def _not_asked(_: Workload) -> NoReturn:
     raise AssertionError("nothing is to be measured")
 
 
@@ -150,6 +154,37 @@ def test_nor_for_few_rows_or_where_one_of_the_two_does_not_fit() -> None:
     assert choose(config, WORK, no_host, _not_asked).preset.name == "none"
     one_memory = Caps(10**15, 10**15, shared=True)
     assert choose(config, WORK, one_memory, _not_asked).preset.name == "none"
+
+
+def test_rates_are_of_the_rows_to_come_and_a_sample_covers_what_all_rows_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n, later = 3000, WORK.with_rows(60_000)
+    seen: list[tuple[dict[str, torch.Tensor], int]] = []
+
+    def noted(renderer: object, rows: dict[str, torch.Tensor], view: View, n_visible: int) -> Rates:
+        seen.append((rows, n_visible))
+        return RATES
+
+    monkeypatch.setattr(rates_module, "measure_rates", noted)
+    draw = torch.Generator().manual_seed(0)
+    rows = {
+        "means": torch.rand(n, 3, generator=draw) + torch.tensor([-0.5, -0.5, 3.0]),
+        "scales": torch.full((n, 3), -3.0),
+        "quats": torch.randn(n, 4, generator=draw),
+        "opacities": torch.zeros(n),
+        "sh0": torch.zeros(n, 1, 3),
+        "shN": torch.zeros(n, 15, 3),
+    }
+    view = View("a", torch.eye(4), torch.tensor([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]]), 64, 48)
+    assert placing._rates(later, rows, [view], CpuRenderer()) is RATES
+    monkeypatch.setattr(placing, "_SAMPLED_ROWS", 300)
+    assert placing._rates(later, rows, [view], CpuRenderer()) is RATES
+    (every, n_all), (some, n_some) = seen
+    assert n_all == n_some == round(later.mean.visible / 4)
+    assert len(every["means"]) == 10 * len(some["means"])
+    areas = [float((2 * of["scales"][:, 0]).exp().sum()) for of in (every, some)]
+    assert areas[0] == pytest.approx(areas[1], rel=1e-4)
 
 
 # ---------------------------------------------------------------------- caps

@@ -72,7 +72,7 @@ class Steps(HostBase):
         Cost: thread-safe for disjoint rows; the GIL is released.
         """
         plan, native, done = self._work(step)
-        self._storage.need_in_place(step)
+        self._storage.need_in_place()
         ids = as_ids(rows, native.n_rows)
         native.update(plan, ids, all_native(grads), done)
 
@@ -99,7 +99,7 @@ class Steps(HostBase):
         with self._lock:
             del self._open[step]
             self._done = step
-            self._storage.need_in_place(step)
+            self._storage.need_in_place()
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -159,6 +159,7 @@ class Steps(HostBase):
         if rows is None:
             self._need_rest("flush() of all rows")
         plan, native, _ = self._work(None)
+        self._storage.need_in_place()
         ids = as_ids(rows, native.n_rows)
         if self._semantics == "deferred":
             native.flush(plan, ids)
@@ -195,6 +196,7 @@ class Steps(HostBase):
         if step is None and pending is not None:
             raise ValueError("step must be given with pending gradients, got None")
         plan, native, _ = self._work(step)
+        self._storage.need_in_place()
         ids = as_ids(rows, native.n_rows)
         count = native.n_rows if ids is None else len(ids)
         if out is None:

@@ -127,17 +127,20 @@ class Storage:
             tensor.detach() for p in params for tensor in (p, *(state[p][key] for key in MOMENTS))
         ]
 
-    def need_in_place(self, step: int) -> None:
-        """Check that the tensors are where `follow` has found them.
+    def need_in_place(self) -> None:
+        """Check that the tensors are where `follow` has found them; Parameter objects may be
+        others.
 
         Raises:
-            RuntimeError: one is elsewhere, where nobody would see what the step writes.
+            RuntimeError: one is elsewhere, where nobody would see what a step writes.
         """
         params, _ = self._params()
-        if self._where(params, self._state()) != self._places:
+        state = self._state()
+        # Keyed by the object that it was found with, until they are followed again.
+        state = {p: state.get(p) or state.get(k) or {} for p, k in zip(params, self._known)}
+        if self._where(params, state) != self._places:
             raise RuntimeError(
-                f"params and their state must stay where they are while step {step} is open, got "
-                "others; end the step first"
+                "params and their state must stay where they are while a step is open, got others"
             )
 
     def _move_state(

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -193,20 +194,33 @@ void run_on_host(const Transfer& t, const Names& names) {
   transfer_on_host(t);
 }
 
-// Memory that a transfer reads must not be what it writes: rows are copied in no order. Columns of
-// one wider array may lie between each other's rows.
+// Some columns of every row of an array.
+struct Columns {
+  const char* data;
+  std::int64_t stride, rows, bytes;
+
+  const char* begin() const { return std::min(data, data + stride * (rows - 1)); }
+  const char* end() const { return std::max(data, data + stride * (rows - 1)) + bytes; }
+};
+
+// Whether two of them may have memory in common. Not where the columns of one lie between those of
+// the other: all rows begin at one place, modulo what both strides are multiples of.
+bool may_overlap(const Columns& a, const Columns& b) {
+  if (a.rows < 1 || b.rows < 1 || a.begin() >= b.end() || b.begin() >= a.end()) return false;
+  const std::int64_t period = std::gcd(a.stride, b.stride);
+  if (period == 0) return true;
+  const std::int64_t apart = (b.data - a.data) % period;
+  const std::int64_t column = apart < 0 ? apart + period : apart;
+  return column < a.bytes || column + b.bytes > period;
+}
+
+// Memory that a transfer reads must not be what it writes: rows are copied in no order.
 void check_apart(const Transfer& t, const char* name) {
   for (int k = 0; k < t.n_parts; ++k) {
     const Part& part = t.parts[k];
-    const char* const whole_end = t.whole + t.whole_stride * t.whole_rows;
-    const char* const part_end = part.data + part.stride * t.parts_rows;
-    if (t.whole >= part_end || part.data >= whole_end) continue;
-    if (part.stride == t.whole_stride && part.stride > 0) {
-      const std::int64_t apart = (part.data - t.whole) % part.stride;
-      const std::int64_t column = apart < 0 ? apart + part.stride : apart;
-      if (column >= t.row_bytes && column + part.bytes <= part.stride) continue;
-    }
-    GS_CHECK(false, name, " must not share memory with the table");
+    GS_CHECK(!may_overlap({t.whole + part.offset, t.whole_stride, t.whole_rows, part.bytes},
+                          {part.data, part.stride, t.parts_rows, part.bytes}),
+             name, " must not share memory with the table");
   }
 }
 
@@ -333,8 +347,8 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   const int device = loads.device;
   GS_CHECK(kept.device == device, "source must be where out is");
   const Part& target = loads.transfer.parts[0];
-  const char* const target_end = target.data + target.stride * loads.transfer.parts_rows;
-  GS_CHECK(kept.data + kept.stride * kept.rows <= target.data || target_end <= kept.data,
+  GS_CHECK(!may_overlap({kept.data, kept.stride, kept.rows, kept.row_bytes},
+                        {target.data, target.stride, loads.transfer.parts_rows, target.bytes}),
            "source must not share memory with out: a kept row could be overwritten before it is "
            "read");
   const IdArray ids(load_ids, "load_ids", n_load, device);
@@ -346,6 +360,11 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   check_same_width(ids.ids, slots.ids, "load_ids and load_slots");
   check_same_width(ids.ids, from.ids, "load_ids and source_slots");
   check_same_width(from.ids, to.ids, "source_slots and out_slots");
+  const std::int64_t n_slots = loads.transfer.parts_rows;
+  GS_CHECK(slots.ids.data != nullptr || n_load <= n_slots, "out must have a row for each of the ",
+           n_load, " load_ids where load_slots is None, got ", n_slots);
+  GS_CHECK(to.ids.data != nullptr || n_retain <= n_slots, "out must have a row for each of the ",
+           n_retain, " source_slots where out_slots is None, got ", n_slots);
   loads.transfer.whole_ids = ids.ids;
   loads.transfer.parts_ids = slots.ids;
   loads.transfer.n = n_load;

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gs_train.config import FitConfig
 from gs_train.engine.budget import need
@@ -96,7 +98,7 @@ def place(
         seed=config.seed,
     )
     choice, limits = place_within(
-        config, work, renderer.device, lambda: _rates(work, rows, views, renderer)
+        config, work, renderer.device, lambda later: _rates(later, rows, views, renderer)
     )
     if before is not None and before["preset"] == choice.preset.name:
         saved = Limits(**before["limits"])
@@ -112,7 +114,7 @@ def place_within(
     config: FitConfig,
     work: Workload,
     device: torch.device,
-    rates: Callable[[], Rates | None] = lambda: None,
+    rates: Callable[[Workload], Rates | None] = lambda _: None,
 ) -> tuple[Choice, Limits]:
     """The preset of a run and how many rows may be on the device, from the options' caps.
 
@@ -130,12 +132,19 @@ def place_within(
 def _rates(work: Workload, rows: Rows, views: list[View], renderer: Renderer) -> Rates | None:
     """The machine's, in some seconds; None where that takes more memory than there is."""
     every = -(-len(rows["means"]) // _SAMPLED_ROWS)
-    device = renderer.device
-    some = {name: values.detach()[::every].to(device) for name, values in rows.items()}
+
+    def sampled(ids: Tensor) -> dict[str, Tensor]:
+        chosen = {name: values[ids] for name, values in some.items()}
+        # As large as covers what all rows cover.
+        chosen["scales"] = chosen["scales"] + 0.5 * math.log(every)
+        return chosen
+
     try:
-        return measure_rates_for(
-            work, some, views, renderer, lambda ids: {name: some[name][ids] for name in some}
-        )
+        some = {
+            name: values.detach()[::every].to(renderer.device).contiguous()
+            for name, values in rows.items()
+        }
+        return measure_rates_for(work, some, views, renderer, sampled)
     except (torch.cuda.OutOfMemoryError, MemoryError):
         return None
 

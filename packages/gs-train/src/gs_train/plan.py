@@ -160,7 +160,7 @@ def _auto(run: FitConfig, work: Workload, caps: Caps, rates: Rates) -> dict[str,
     """What auto would take for these very rows."""
     fixed = replace(run, cap=max(work.n_rows, 4))
     try:
-        choice = choose(fixed, work, caps, lambda: rates)
+        choice = choose(fixed, work, caps, lambda _: rates)
     except InputError as error:
         return {"preset": None, "reason": str(error)}
     return {"preset": choice.preset.name, "reason": choice.reason}

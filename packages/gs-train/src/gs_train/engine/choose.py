@@ -76,7 +76,7 @@ def choose(
     config: FitConfig,
     work: Workload,
     caps: Caps,
-    rates: Callable[[], Rates | None] = lambda: None,
+    rates: Callable[[Workload], Rates | None] = lambda _: None,
 ) -> Choice:
     """The preset of a run.
 
@@ -88,8 +88,9 @@ def choose(
         config: the run's options.
         work: measured for the rows that there are now.
         caps: what the run may take.
-        rates: the machine's, asked for where both fit and there are so many rows that updating them
-            all may cost more than fetching some; None: not known.
+        rates: gives the machine's, for a scene of as many rows as are expected. Asked where both
+            fit and there will be so many that updating them all may cost more than fetching some;
+            None: not known.
 
     Raises:
         InputError: nothing fits. Says the smallest caps that would do, and for which preset.
@@ -113,7 +114,7 @@ def choose(
     if len(fitting) < len(candidates) or not _is_worth_comparing(config, later, caps):
         return fitting[0]
     none, best = fitting
-    known = rates()
+    known = rates(later)
     return none if known is None else _faster(none, best, later, known)
 
 
