@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import functools
+import os
 import sys
 from typing import Any
 
@@ -12,10 +12,30 @@ from gs_pinned import _core
 __all__ = ["current_device", "device_problem", "has_device", "stream_handle"]
 
 
-@functools.cache
+_problem: str | None = None  # as found, once
+
+
 def device_problem() -> str:
-    """Why no CUDA device can be used here: built without CUDA, no driver, no device. Else empty."""
-    return _core.device_problem()
+    """Why no CUDA device can be used here, else empty.
+
+    Built without CUDA, no driver, no device, or this process was forked from one that uses CUDA,
+    which CUDA does not follow.
+    """
+    global _problem
+    if _problem is None:
+        _problem = _core.device_problem()
+    return _problem
+
+
+def _note_fork() -> None:
+    global _problem
+    if _problem == "":
+        _problem = (
+            "this process was forked from one that uses CUDA; start it with the spawn method instead"
+        )
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def has_device() -> bool:
