@@ -227,11 +227,14 @@ def test_free_runs_differ_no_more_than_the_order_of_a_batch_makes_them(
 ) -> None:
     """Rounding grows in 100 steps, most where densification draws by it: hence the spread."""
     none = _free_run("none", strategy, drawn_by=drawn_by)
+    reached = [psnr(none)]
     spread = dict.fromkeys(NAMES, 0.0)
     for shuffled in _SHUFFLED[drawn_by] if strategy == "adc" or drawn_by == "gsplat" else (1,):
         other = _free_run("none", strategy, shuffled, drawn_by=drawn_by)
         apart = _differences(other, none)
         spread = {name: max(spread[name], apart[name]) for name in NAMES}
+        if drawn_by == "gsplat":  # where `none` does not repeat itself
+            reached.append(psnr(other))
     assert min(spread.values()) > 0
     assert len(none["means"]) > len(first_rows()["means"]), "densification must have happened"
     assert psnr(none) > psnr(first_rows()) + 3
@@ -239,7 +242,7 @@ def test_free_runs_differ_no_more_than_the_order_of_a_batch_makes_them(
         limits = Limits(residents=residents)
         ours = _free_run(preset, strategy, drawn_by=drawn_by, limits=limits)
         assert abs(len(ours["means"]) - len(none["means"])) <= 1e-3 * len(none["means"])
-        assert abs(psnr(ours) - psnr(none)) <= 0.05
+        assert min(reached) - 0.05 <= psnr(ours) <= max(reached) + 0.05
         apart = _differences(ours, none)
         for name in NAMES:
             assert apart[name] <= 3 * spread[name], f"{preset}, {name}"
