@@ -20,7 +20,9 @@ from watchdog import within
 
 from gs_train.engine import pipeline, streaming
 from gs_train.engine.beside import Beside
+from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.limits import Limits
+from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.stores import Stores
 from gs_train.rows import NAMES
@@ -181,3 +183,29 @@ def test_gradients_leave_before_the_next_batch_is_known(
     assert len(had_left) == STEPS
     assert sum(had_left) >= STEPS // 2
     _assert_same(held, alone, loaded_held, loaded)
+
+
+@pytest.mark.parametrize("preset", ["clm", "best"])
+@within(60)
+def test_memory_given_back_between_batches_changes_nothing(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, drawn, _ = _run(preset, 4, is_late=False)
+    step, given_back = Engine.step, []
+
+    def and_make_room(engine: Engine, *batch: Any, **options: Any) -> Tensor:
+        loss = step(engine, *batch, **options)
+        given_back.append(sum(buffer.n_bytes for buffer in _buffers(engine)))
+        engine.make_room()
+        assert not any(buffer.n_bytes for buffer in _buffers(engine))
+        return loss
+
+    monkeypatch.setattr(Engine, "step", and_make_room)
+    again, drawn_again, _ = _run(preset, 4, is_late=False)
+    assert min(given_back) > 0
+    _assert_same(again, rows, drawn_again, drawn)
+
+
+def _buffers(engine: Engine) -> list[RowBuffer]:
+    streaming = engine._streaming
+    return [*streaming._values, *streaming._gradients]

@@ -14,9 +14,10 @@ from torch import Tensor
 import gs_adam
 import gs_cull
 import gs_order
+from gs_train import morton
 from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig
-from gs_train.engine import buffers, residents, streaming
+from gs_train.engine import budget, buffers, residents, streaming
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.budget import largest_n, need
 from gs_train.engine.caps import Caps
@@ -428,6 +429,15 @@ def test_offloading_trains_more_rows_and_best_most() -> None:
     assert most["best"] > 4 * most["none"]
 
 
+@pytest.fixture
+def _unsorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Re-ordering rows needs nothing, so that memory is a matter of batches."""
+    monkeypatch.setattr(budget, "_SORTING_ROWS", 0)
+    monkeypatch.setattr(budget, "_MOVING", 0)
+    monkeypatch.setattr(morton, "SORT_BYTES", 0)
+
+
+@pytest.mark.usefixtures("_unsorted")
 @pytest.mark.parametrize("preset", SPLIT, ids=lambda preset: preset.name)
 def test_a_smaller_cap_cuts_views_and_keeps_fewer_rows(preset) -> None:
     preset = replace(preset, residents=False)
@@ -446,6 +456,7 @@ def test_a_smaller_cap_cuts_views_and_keeps_fewer_rows(preset) -> None:
     assert before.rows < wanted.rows
 
 
+@pytest.mark.usefixtures("_unsorted")
 def test_residents_become_fewer_then_views_are_cut_then_the_host_updates() -> None:
     best = PRESETS["best"]
     # So few pixels that rendering is a matter of rows.
@@ -533,6 +544,7 @@ def test_a_run_under_limits_takes_the_room_that_they_come_from() -> None:
     assert room_under(clm, WORK, Limits(slots=10**9)) == room_wanted(clm, WORK)
 
 
+@pytest.mark.usefixtures("_unsorted")
 def test_rows_that_wait_give_way_before_views_are_cut() -> None:
     best = replace(PRESETS["best"], residents=False)
     work = WORK.with_batch(replace(SEEN, held=4e6, union=4e6))
@@ -589,3 +601,34 @@ def test_parts_are_positive_and_add_up() -> None:
         parts = [*of.device.values(), *of.pinned.values(), *of.pageable.values()]
         assert all(isinstance(part, int) and part >= 0 for part in parts)
         assert of.device_bytes + of.host_bytes == sum(parts)
+
+
+@pytest.mark.usefixtures("_unsorted")
+def test_views_stay_whole_where_all_rows_that_are_kept_are_fewer_than_two_views_see() -> None:
+    best = replace(PRESETS["best"], residents=False)
+    work = WORK.with_batch(replace(SEEN, held=1.1 * SEEN.largest, union=1e6))
+    whole = room_wanted(best, work)
+    assert whole.slots < 2 * whole.rows
+    full = need(best, work, whole).device_bytes
+    fewer_rows = _room(best, work, full - 1)
+    assert fewer_rows is not None
+    assert 0.99 * whole.rows < fewer_rows.rows < whole.rows
+    assert fewer_rows.slots == whole.slots
+    room = _room(best, work, need(best, work, room_least(best, work)).device_bytes)
+    assert room == room_least(best, work)
+
+
+def test_rows_are_re_ordered_in_the_memory_of_a_batch() -> None:
+    best = PRESETS["best"]
+    few, many = Room(250_000, 300_000), Room(250_000, 500_000)
+    parts = [need(best, WORK, room).device for room in (few, many)]
+    each = buffers.HEADROOM * 2 * 192
+    assert parts[1]["row buffers"] == parts[0]["row buffers"] + 200_000 * each
+    assert parts[0]["re-ordering"] == pytest.approx(
+        11 * WORK.n_rows
+        + morton.SORT_BYTES * morton.PIECE
+        - parts[0]["rendering"]
+        - parts[0]["row buffers"]
+    )
+    assert sum(parts[0].values()) == sum(parts[1].values())
+    assert need(best, WORK, Room(250_000, 2_000_000)).device["re-ordering"] == 0

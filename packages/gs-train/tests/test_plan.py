@@ -330,6 +330,19 @@ def test_a_batch_that_the_host_updates_takes_its_longest_part_and_its_ends() -> 
     assert slow.link_s == pytest.approx(192e6 / 1e9)
 
 
+def test_views_that_are_cut_are_launched_part_by_part() -> None:
+    mean = WORK.mean.visible / WORK.batch_size
+    whole = room_wanted_by_host(PRESETS["best"], WORK)
+
+    def with_rows(rows: float) -> Speed:
+        return predict(PRESETS["best"], WORK, RATES, replace(whole, rows=round(rows)))
+
+    view_s = WORK.batch_size * RATES.streamed_view_s
+    assert with_rows(mean).device_s == pytest.approx(with_rows(2 * mean).device_s)
+    assert with_rows(0.6 * mean).device_s == pytest.approx(with_rows(mean).device_s + view_s)
+    assert with_rows(0.4 * mean).device_s == pytest.approx(with_rows(mean).device_s + 3 * view_s)
+
+
 def test_clm_updates_all_rows_and_moves_what_neighbours_do_not_share() -> None:
     speed = predict(PRESETS["clm"], WORK, RATES)
     assert speed.link_s == pytest.approx(4 * 48 * 1.2e6 / 40e9)

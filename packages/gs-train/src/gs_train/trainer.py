@@ -190,6 +190,7 @@ class Trainer:
         if every == 0 or not multiple_seen(every, images_before, images_after):
             return changed
         with self.backend.trace.host("sort rows"):
+            self.backend.make_room()
             order = morton_order(self.model.read("means"))
             self.model.permute(order)
             self.densifier.permute(order)

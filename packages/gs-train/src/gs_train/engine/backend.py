@@ -101,6 +101,11 @@ class Backend(Protocol):
         """Wait for work in the background, so that the rows may be read, edited or saved."""
         ...
 
+    def make_room(self) -> None:
+        """Finish, and give back device memory that can be taken again: all rows are about to be
+        re-ordered, which needs much."""
+        ...
+
     def ahead(self) -> dict[str, Tensor]:
         """What a checkpoint needs beside the model to go on with the same bits."""
         ...

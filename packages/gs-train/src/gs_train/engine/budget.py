@@ -89,11 +89,11 @@ def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
     device["rendering"] = _rendering_bytes(preset, work, room)
     if is_split:
         device["rendering"] += (_PLACE if room.residents else _SLOT) * room.rows
-        # Nothing is rendered while rows are re-ordered, and none is resident while they move.
+        # Nothing is rendered while rows are re-ordered, and none of them is in a batch's memory.
         sorting = _SORTING_ROWS * n + morton.SORT_BYTES * min(n, morton.PIECE)
-        idle = ("residents", "lists of residents")
-        moving = _MOVING * n - sum(device.get(part, 0) for part in idle)
-        device["re-ordering"] = max(0, max(sorting, moving) - device["rendering"])
+        idle = ("rendering", "residents", "lists of residents", "row buffers")
+        unused = sum(device.get(part, 0) for part in idle)
+        device["re-ordering"] = max(0, max(sorting, _MOVING * n) - unused)
         pageable["re-ordering"] = _REORDER * n
     pinned["photographs"] = _STAGED_IMAGES * image
     pageable["photographs"] = work.image_cache

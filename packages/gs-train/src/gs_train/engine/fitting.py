@@ -78,6 +78,10 @@ def _by_host(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
         return most
     if not fits(least):
         return None
-    rows = largest(least.rows, most.rows, lambda n: fits(Room(n, 2 * n)))
-    slots = largest(2 * rows, max(2 * rows, most.slots), lambda n: fits(Room(rows, n)))
+
+    def two_at_once(n: int) -> int:  # unless neighbours share so much that all kept are fewer
+        return min(2 * n, most.slots)
+
+    rows = largest(least.rows, most.rows, lambda n: fits(Room(n, two_at_once(n))))
+    slots = largest(two_at_once(rows), most.slots, lambda n: fits(Room(rows, n)))
     return Room(rows, slots)

@@ -109,6 +109,9 @@ class InDevice:
     def finish(self) -> None:
         """See `Backend.finish`: nothing is in the background."""
 
+    def make_room(self) -> None:
+        """See `Backend.make_room`: all memory is held by rows."""
+
     def ahead(self) -> dict[str, Tensor]:
         """See `Backend.ahead`."""
         return {}

@@ -132,6 +132,12 @@ class Engine:
         self._path.finish()
         self.model.host.rest()
 
+    def make_room(self) -> None:
+        """See `Backend.make_room`."""
+        self._check_whole()
+        self._path.leave()
+        self.model.host.rest()
+
     def ahead(self) -> dict[str, Tensor]:
         """See `Backend.ahead`."""
         return self._preparing.ahead()

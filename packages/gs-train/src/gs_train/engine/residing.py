@@ -77,7 +77,7 @@ class Residing:
         self._residents.come_home()
 
     def leave(self) -> None:
-        """The host will update rows: none of them stays here."""
+        """Others will change rows: none of them stays here."""
         self._residents.come_home()
         self._residents.forget()
         self._sums.release()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gs_train.engine.budget import GEOMETRY
@@ -59,10 +60,11 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
     if preset.placement == "split":
         cull_s = n / rates.cull_rows + (batch - 1) * n / rates.cull_more_rows
         view_s, row_s = rates.streamed_view_s, rates.streamed_row_s
+        microbatches = batch * _crops_of_a_view(work, room)
         if room.residents:
             view_s, row_s = rates.batch_view_s, rates.batch_row_s
             cull_s += rates.batch_s
-        device_s = batch * view_s + row_s * rows.visible + cull_s
+        device_s = microbatches * view_s + row_s * rows.visible + cull_s
     else:
         device_s = batch * (rates.view_s + n / rates.cull_rows) + rates.row_s * rows.visible
     link_s = host_s = late_s = ends_s = 0.0
@@ -90,11 +92,18 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
             host_s = (_UPDATE + _CATCH_UP) * updated / rates.host_rows
         host_s += _CROSSING * crossing / rates.host_adam
         # One microbatch's rows come before anything is drawn or are updated after all is.
-        ends_s = (device_s + link_s + host_s - max(device_s, link_s, host_s)) / batch
+        ends_s = (device_s + link_s + host_s - max(device_s, link_s, host_s)) / microbatches
     parts = (device_s, link_s, host_s)
     early = (device_s, link_s - late_s, host_s)
     total = max(early) + late_s + ends_s if preset.overlapped else sum(parts)
     return Speed(batch / total, *parts)
+
+
+def _crops_of_a_view(work: Workload, room: Room) -> int:
+    """Parts that a mean view is cut into, halved until each sees no more rows than there is room
+    for; each of them is launched like a view."""
+    rows = work.mean.visible / work.batch_size
+    return 2 ** math.ceil(math.log2(max(1.0, rows / room.rows)))
 
 
 def _rows_that_come(work: Workload, residents: int) -> tuple[float, float]:

@@ -196,7 +196,7 @@ class Streaming:
         self._stores.finish()
 
     def leave(self) -> None:
-        """The device will update rows: none is on its way from here, and it wants the memory."""
+        """Others will change rows: none is on its way from here, and they want the memory."""
         self.finish()
         self._last = None
         for buffer in (*self._values, *self._gradients):
