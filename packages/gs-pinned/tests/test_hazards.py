@@ -159,6 +159,30 @@ def test_a_child_process_has_a_copy_of_pageable_rows_and_threads_of_its_own(
     assert out == "parent done\n"
 
 
+@pytest.mark.gpu
+def test_a_child_of_a_process_that_uses_a_device_works_without(run_script: Script) -> None:
+    out = run_script(
+        """
+        import os
+        from gs_pinned import CudaError, Ring, Signal, Table
+        signal = Signal()  # page-locked
+        child = os.fork()
+        if child == 0:
+            Signal().set(1)
+            table, ring = Table(10, 4), Ring(4096)
+            assert not table.is_pinned and not ring.is_pinned
+            try:
+                Table(10, 4, pinned=True)
+            except CudaError as error:
+                assert "forked from one that uses CUDA; start it with the spawn" in str(error)
+                os._exit(0)
+            os._exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), Table(10, 4).is_pinned)
+        """
+    )
+    assert out == "0 True\n"
+
+
 def test_a_table_can_grow_while_other_threads_read_it() -> None:
     table = Table(1000, 48)
     table.numpy()[:] = np.arange(1000)[:, None]

@@ -30,9 +30,7 @@ def device_problem() -> str:
 def _note_fork() -> None:
     global _problem
     if _problem == "":
-        _problem = (
-            "this process was forked from one that uses CUDA; start it with the spawn method instead"
-        )
+        _problem = "this process was forked from one that uses CUDA; start it with the spawn method"
 
 
 os.register_at_fork(after_in_child=_note_fork)
