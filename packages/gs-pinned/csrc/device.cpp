@@ -32,6 +32,21 @@ int device_count() {
   return count;
 }
 
+int device_of_stream(std::uintptr_t stream, int otherwise) {
+#if CUDART_VERSION >= 12080
+  int device = otherwise;
+  constexpr std::uintptr_t kPerThread =
+      2;  // the last of the handles that stand for default streams
+  if (stream > kPerThread &&
+      cudaStreamGetDevice(reinterpret_cast<cudaStream_t>(stream), &device) == cudaSuccess)
+    return device;
+  cudaGetLastError();
+#else
+  (void)stream;
+#endif
+  return otherwise;
+}
+
 int driver_version() {
   int version = 0;
   if (cudaDriverGetVersion(&version) != cudaSuccess) cudaGetLastError();
@@ -45,6 +60,8 @@ std::string device_problem() {
 }
 
 int device_count() { return 0; }
+
+int device_of_stream(std::uintptr_t, int otherwise) { return otherwise; }
 
 int driver_version() { return 0; }
 

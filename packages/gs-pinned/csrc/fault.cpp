@@ -19,7 +19,7 @@ std::atomic<Fault*> record{nullptr};
 Fault* fault_record(int device) {
   std::lock_guard<std::mutex> guard(creation);
   if (record == nullptr) {
-    auto memory = std::make_unique<Memory>(sizeof(Fault), Lock::kCuda, device);
+    auto memory = std::make_unique<Memory>(sizeof(Fault), Lock::kCuda, device, false);
     memory->grow(sizeof(Fault), false);
     // Left to the end of the process: kernels may still run when destructors do.
     record = reinterpret_cast<Fault*>(memory.release()->data());

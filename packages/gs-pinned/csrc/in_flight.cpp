@@ -25,12 +25,12 @@ InFlight::~InFlight() {
   for (const Use& use : uses_) (void)cudaEventDestroy(as_event(use.event));
 }
 
-void InFlight::record(int device, std::uintptr_t stream) {
+bool InFlight::record(int device, std::uintptr_t stream) {
   // An event recorded into a graph can't be asked for; who replays the graph keeps the memory.
   cuda::DeviceGuard guard(device);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   GS_CUDA_TRY(cudaStreamIsCapturing(cuda::as_stream(stream), &capture));
-  if (capture != cudaStreamCaptureStatusNone) return;
+  if (capture != cudaStreamCaptureStatusNone) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   Use* found = nullptr;
   for (Use& use : uses_) {
@@ -52,6 +52,7 @@ void InFlight::record(int device, std::uintptr_t stream) {
   }
   found->stream = stream;
   GS_CUDA_TRY(cudaEventRecord(as_event(found->event), cuda::as_stream(stream)));
+  return true;
 }
 
 void InFlight::order_after(int device, std::uintptr_t stream) {
@@ -103,7 +104,7 @@ bool InFlight::busy() {
 #else
 
 InFlight::~InFlight() = default;
-void InFlight::record(int, std::uintptr_t) {}
+bool InFlight::record(int, std::uintptr_t) { return true; }
 void InFlight::order_after(int, std::uintptr_t) {}
 void InFlight::wait() noexcept {}
 void InFlight::raise_errors() {}

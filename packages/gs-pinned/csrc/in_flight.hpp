@@ -17,9 +17,9 @@ class InFlight {
   InFlight& operator=(const InFlight&) = delete;
   ~InFlight();
 
-  /// Everything on `stream` up to now uses the memory. `device` is the stream's. Nothing is noted
-  /// while the stream is captured into a graph.
-  void record(int device, std::uintptr_t stream);
+  /// Everything on `stream` up to now uses the memory. `device` is the stream's. False, and nothing
+  /// is noted, while the stream is captured into a graph.
+  bool record(int device, std::uintptr_t stream);
 
   /// Makes later work on `stream` wait for every recorded use.
   void order_after(int device, std::uintptr_t stream);

@@ -103,8 +103,8 @@ struct Walk {
   }
 };
 
-// The rows behind ids[place.i]: -1 past the end and, with a record of it, for an id out of range.
-// All ids are on their way before the first is looked at.
+// The rows behind ids[place.i]: -1 past the end and, with a record of it unless `fault` is null,
+// for an id out of range. All ids are on their way before the first is looked at.
 template <class Id, int kUnroll>
 __device__ __forceinline__ void find_rows(const void* ids, std::int64_t rows, std::int64_t n,
                                           const Place (&places)[kUnroll], Fault* fault,
@@ -133,7 +133,7 @@ __device__ __forceinline__ void find_rows(const void* ids, std::int64_t rows, st
     }
     row[u] = -1;
   }
-  if (!is_bad) return;
+  if (!is_bad || fault == nullptr) return;
   fault->id = bad;
   fault->rows = rows;
   __threadfence_system();

@@ -51,7 +51,7 @@ Signal::~Signal() {
     return;
   }
   forget_held_streams(this);
-  if (!in_flight_.busy()) {
+  if (!captured_ && !in_flight_.busy()) {
     give_word(word_, locked_);
   } else {
     __atomic_store_n(word_, kPoison, __ATOMIC_RELEASE);
@@ -86,7 +86,7 @@ void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
   std::lock_guard<std::mutex> order(writes_);
   if (is_poisoned()) return;
   write_word_on(word_, value, device, stream);
-  in_flight_.record(device, stream);
+  if (!in_flight_.record(device, stream)) captured_ = true;
   std::lock_guard<std::mutex> guard(mutex_);
   raise_to(&promised_, value);
   changed_.notify_all();
@@ -100,7 +100,7 @@ void Signal::wait_on(int device, std::uintptr_t stream, std::uint32_t value) {
   load_kernels(device);
   (void)fault_record(device);
   wait_word_on(word_, value, device, stream);
-  in_flight_.record(device, stream);
+  if (!in_flight_.record(device, stream)) captured_ = true;
 }
 
 #else
@@ -124,12 +124,18 @@ Signal::Outcome Signal::wait(std::uint32_t value, double timeout_s, double spin_
     const double spent = seconds_since(start);
     if (limited && spent >= timeout_s) break;
     if (spent >= spin_s) break;
+    if (spent < kLookUp) continue;
+    in_flight_.raise_errors();
+    return Outcome::kAgain;
   }
   const double until = limited ? std::min(kLookUp, timeout_s) : kLookUp;
   for (;;) {
     if (this->value() >= value) return is_poisoned() ? Outcome::kPoisoned : Outcome::kReached;
     const double spent = seconds_since(start);
-    if (limited && spent >= timeout_s) return Outcome::kTimedOut;
+    if (limited && spent >= timeout_s) {
+      in_flight_.raise_errors();
+      return Outcome::kTimedOut;
+    }
     if (spent >= kLookUp) break;
     if (promised_ >= value) {
       doze(waited_s + spent, until - spent);

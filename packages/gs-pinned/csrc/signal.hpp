@@ -72,6 +72,7 @@ class Signal {
   std::uint32_t* const word_;
   bool poisoned_ = false;
   std::atomic<std::uint32_t> awaited_{0};   // the largest value that a stream was told to wait for
+  std::atomic<bool> captured_{false};       // into a graph, whose replays use the word
   std::atomic<std::uint32_t> promised_{0};  // the largest value that a stream was told to set
   std::mutex writes_;                       // taken before mutex_; keeps set_on calls in order
   mutable std::mutex mutex_;

@@ -28,7 +28,8 @@ struct Words {
 };
 
 std::vector<std::uint32_t*> new_page(bool locked, int device) {
-  auto page = std::make_unique<Memory>(kPageBytes, locked ? Lock::kCuda : Lock::kNone, device);
+  const Lock lock = locked ? Lock::kCuda : Lock::kNone;
+  auto page = std::make_unique<Memory>(kPageBytes, lock, device, false);
   page->grow(kPageBytes, false);
   std::vector<std::uint32_t*> words;
   for (std::size_t at = 0; at < kPageBytes; at += kLine)

@@ -62,9 +62,10 @@ def test_rows_must_lie_inside_their_memory() -> None:
         _core.Memory(4096, lock="glue")
 
 
-def test_a_limit_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", ["lots", " -1", "-1", "+5"])
+def test_a_limit_that_is_no_number_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = _core.Memory(1 << 16, lock="mlock")
-    monkeypatch.setenv("GS_PINNED_LIMIT_BYTES", "lots")
+    monkeypatch.setenv("GS_PINNED_LIMIT_BYTES", text)
     with pytest.raises(ValueError, match="GS_PINNED_LIMIT_BYTES must be a whole number of bytes"):
         memory.grow(4096, may_be_pageable=True)
     assert memory.size == 0

@@ -150,6 +150,13 @@ def test_a_released_slot_refuses_to_be_read() -> None:
         slot.numpy()
 
 
+def test_nor_by_those_who_ask_numpy_for_it() -> None:
+    slot = store_compact(np.ones((4, 4), "f4"), None, Ring(1 << 12)).wait()
+    slot.release()
+    with pytest.raises(ClosedError, match="the slot must be held"):
+        np.asarray(slot)
+
+
 def test_what_never_fits_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="a slot of 384 bytes must fit into the ring of 192 byte"):
         store_compact(rows(2), None, Ring(192))

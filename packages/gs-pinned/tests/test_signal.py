@@ -2,6 +2,7 @@
 """Signals between host threads."""
 
 import ctypes
+import os
 import signal as interrupts
 import sys
 import threading
@@ -122,6 +123,18 @@ def test_waiting_leaves_the_interpreter_to_other_threads_and_to_ctrl_c() -> None
             wait()
     finally:
         interrupts.signal(interrupts.SIGINT, before)
+
+
+def test_spinning_leaves_the_interpreter_to_ctrl_c() -> None:
+    signal = Signal()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), interrupts.SIGINT))
+    start = time.perf_counter()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        signal.wait(1, spin_s=30.0)
+    assert time.perf_counter() - start < 5
+    with pytest.raises(ValueError, match="spin_s must be at least 0, got nan"):
+        signal.wait(1, spin_s=float("nan"))
 
 
 def test_ten_thousand_signals_need_a_line_of_memory_each_and_give_it_back() -> None:

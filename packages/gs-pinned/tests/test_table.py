@@ -87,6 +87,23 @@ def test_a_table_without_rows_has_empty_views() -> None:
     assert table.torch().shape == (0, 6_000_000)
 
 
+def test_fields_of_a_table_without_rows_are_empty_too() -> None:
+    table = Table(0, 2000, fields={"a": np.int64(1500), "b": (20, 25)}, capacity=10)
+    assert table["a"].shape == (0, 1500)
+    assert table["b"].shape == (0, 20, 25)
+
+
+def test_large_tables_lie_in_huge_pages_where_the_kernel_has_them() -> None:
+    mode = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not mode.exists() or "[never]" in mode.read_text():
+        pytest.skip("the kernel has no transparent huge pages")
+    table = Table(1 << 19, 48, pinned=False)
+    address = f"{table.numpy().ctypes.data:x}-"
+    maps = Path("/proc/self/smaps").read_text().partition(f"\n{address}")[2]
+    huge = int(maps.partition("AnonHugePages:")[2].split()[0])
+    assert huge > 0.9 * table.stats.used_bytes / 1024
+
+
 def test_stats_count_bytes_exactly() -> None:
     stats = Table(10, 48, capacity=100, pinned=False).stats
     assert (stats.rows, stats.capacity, stats.row_bytes) == (10, 100, 192)

@@ -28,6 +28,7 @@ Lock lock_named(const std::string& name) {
 
 void register_memory(py::module_& module) {
   module.def("device_problem", &device_problem, py::call_guard<python::ReleaseGil>());
+  module.def("device_of_stream", &device_of_stream, py::arg("stream"), py::arg("otherwise"));
   module.def("device_count", &device_count, py::call_guard<python::ReleaseGil>());
   module.def("driver_version", &driver_version, py::call_guard<python::ReleaseGil>());
   module.def("locked_bytes", &Memory::locked_total);
@@ -45,14 +46,24 @@ void register_memory(py::module_& module) {
       .def(
           "wait_idle", [](Memory& memory) { memory.in_flight().wait(); },
           py::call_guard<python::ReleaseGil>())
-      .def_property_readonly("is_busy", [](Memory& memory) { return memory.in_flight().busy(); })
+      .def_property_readonly("is_busy",
+                             [](Memory& memory) {
+                               python::ReleaseGil release;
+                               return memory.in_flight().busy();
+                             })
+      .def_property_readonly("is_inherited", &Memory::is_inherited)
+      .def_property_readonly("locked_size", &Memory::locked_size)
       .def_property_readonly("is_usable", &Memory::is_usable)
       .def_property_readonly("is_locked", &Memory::is_locked)
       .def_property_readonly("is_device_visible", &Memory::is_device_visible)
       .def_property_readonly("refusal", &Memory::refusal)
       .def_property_readonly("size", &Memory::size)
       .def_property_readonly("reserved", &Memory::reserved)
-      .def_property_readonly("chunk_ends", &Memory::chunk_ends)
+      .def_property_readonly("chunk_ends",
+                             [](const Memory& memory) {
+                               python::ReleaseGil release;  // grow() may hold it for long
+                               return memory.chunk_ends();
+                             })
       .def_property_readonly(
           "address",
           [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); })

@@ -48,7 +48,7 @@ Outcome until_answered(double timeout_s, Call&& call) {
 bool wait_for(Signal& signal, std::uint32_t value, double timeout_s, double spin_s) {
   using Outcome = Signal::Outcome;
   const Outcome outcome = until_answered<Outcome>(timeout_s, [&](double left, double waited) {
-    return signal.wait(value, left, waited > 0 ? 0 : spin_s, waited);
+    return signal.wait(value, left, std::max(0.0, spin_s - waited), waited);
   });
   return outcome != Outcome::kTimedOut;
 }
@@ -79,8 +79,12 @@ void register_signal(py::module_& module) {
 #endif
   module.def("release_streams", &release_streams, py::arg("reason"), py::kw_only(),
              py::arg("ending"), py::call_guard<python::ReleaseGil>());
-  py::class_<Signal>(module, "Signal", py::module_local())
-      .def(py::init<bool, int>(), py::kw_only(), py::arg("locked"), py::arg("device"))
+  py::class_<Signal, std::shared_ptr<Signal>>(module, "Signal", py::module_local())
+      .def(py::init([](bool locked, int device) {
+             python::ReleaseGil release;
+             return share(new Signal(locked, device));
+           }),
+           py::kw_only(), py::arg("locked"), py::arg("device"))
       .def_property_readonly(
           "address",
           [](const Signal& signal) { return reinterpret_cast<std::uintptr_t>(signal.word()); })

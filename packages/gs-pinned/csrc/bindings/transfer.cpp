@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -154,30 +155,46 @@ void check_for_device(const Transfer& t, int device, const Options& options, con
   check_device_ids(t.parts_ids, t.n, t.parts_rows, names.parts, t.to_parts, options.stream);
 }
 
+bool is_visible(const Rows& rows, int device) {
+  if (rows.device >= 0 || rows.rows == 0) return true;
+  if (rows.memory) return rows.memory->is_device_visible();
+  const char* last = rows.data + (rows.rows - 1) * rows.stride + rows.row_bytes - 1;
+  return is_device_visible(rows.data, device) && is_device_visible(last, device);
+}
+
+void enqueue(const Transfer& t, const Rows& rows, const Options& options, const Launch& launch) {
+  if (!is_visible(rows, launch.device)) {
+    GS_CHECK(rows.memory != nullptr,
+             "table must be page-locked where the other arrays are on a CUDA device, got a "
+             "pageable array; use a gs_pinned.Table or torch's pin_memory()");
+    return transfer_staged(t, launch);
+  }
+  // Of an array in host memory nobody knows whether it is locked in one piece, which a copy engine
+  // must not leave.
+  const bool may_copy = options.copy_engine && (rows.memory || rows.device >= 0);
+  if (is_dense_copy(t) && (may_copy || (rows.memory && t.row_bytes % kWidestAccess != 0)))
+    copy_dense(t, cuts_of(rows), launch);
+  else
+    transfer_on_device(t, launch);
+}
+
+// Faults of earlier transfers are the caller's to raise, before the first of several.
 void run_on_device(const Transfer& t, const Rows& rows, int device, const Options& options,
                    const Names& names) {
-  raise_faults();
   load_kernels(device);
   const Launch launch{device, options.stream, options.max_blocks, fault_record(device),
                       rows.device < 0};
   check_for_device(t, device, options, names);
-  if (rows.device < 0) {
-    const bool visible = rows.memory ? rows.memory->is_device_visible()
-                                     : t.n == 0 || is_device_visible(rows.data, device);
-    if (!visible) {
-      GS_CHECK(rows.memory != nullptr,
-               "table must be page-locked where the other arrays are on a CUDA device, got a "
-               "pageable array; use a gs_pinned.Table or torch's pin_memory()");
-      transfer_staged(t, launch);
-      rows.memory->in_flight().record(device, options.stream);
-      return;
-    }
+  const auto note_use = [&] {
+    if (rows.memory) rows.memory->in_flight().record(device, options.stream);
+  };
+  try {
+    enqueue(t, rows, options, launch);
+  } catch (...) {
+    note_use();  // some of it may be on its way
+    throw;
   }
-  if (is_dense_copy(t) && (options.copy_engine || t.row_bytes % kWidestAccess != 0))
-    copy_dense(t, cuts_of(rows), launch);
-  else
-    transfer_on_device(t, launch);
-  if (rows.memory) rows.memory->in_flight().record(device, options.stream);
+  note_use();
 }
 
 #else
@@ -214,6 +231,34 @@ bool may_overlap(const Columns& a, const Columns& b) {
   return column < a.bytes || column + b.bytes > period;
 }
 
+// What a transfer writes, by row.
+std::vector<Columns> written_by(const Transfer& t) {
+  std::vector<Columns> written;
+  for (int k = 0; k < t.n_parts; ++k) {
+    const Part& part = t.parts[k];
+    written.push_back(
+        t.to_parts ? Columns{part.data, part.stride, t.parts_rows, part.bytes}
+                   : Columns{t.whole + part.offset, t.whole_stride, t.whole_rows, part.bytes});
+  }
+  return written;
+}
+
+// Ids must not be written while they are read.
+void check_ids_apart(const Ids& ids, std::int64_t n, const char* name, const Transfer& t) {
+  if (ids.data == nullptr) return;
+  const Columns read{static_cast<const char*>(ids.data), ids.bytes_each(), n, ids.bytes_each()};
+  for (const Columns& written : written_by(t))
+    GS_CHECK(!may_overlap(read, written), name, " must not share memory with what is written");
+}
+
+// Rows that are written must be apart.
+void check_rows_apart(std::int64_t stride, std::int64_t bytes, std::int64_t rows,
+                      const char* name) {
+  GS_CHECK(rows <= 1 || std::abs(stride) >= bytes, name,
+           " must have rows that do not overlap, got rows of ", bytes, " bytes ", stride,
+           " bytes apart");
+}
+
 // Memory that a transfer reads must not be what it writes: rows are copied in no order.
 void check_apart(const Transfer& t, const char* name) {
   for (int k = 0; k < t.n_parts; ++k) {
@@ -248,6 +293,10 @@ Prepared prepare(const Rows& rows, const PartArrays& parts, bool to_parts,
   t.row_bytes = rows.row_bytes;
   t.to_parts = to_parts;
   t.element = element_named(rows.dtype, "table");
+  if (!to_parts && rows.array) {
+    rows.array->writable();
+    check_rows_apart(rows.stride, rows.row_bytes, rows.rows, "table");
+  }
   for (const auto& [object, offset] : parts) {
     auto array = std::make_unique<Array>(object, name);
     GS_CHECK(array->ndim() >= 1, name, " must have rows, got a scalar");
@@ -266,8 +315,14 @@ Prepared prepare(const Rows& rows, const PartArrays& parts, bool to_parts,
     GS_CHECK(offset >= 0 && bytes > 0 && offset + bytes <= rows.row_bytes, name,
              " must have rows that fit into the table's of ", rows.row_bytes / array->item_bytes(),
              " elements, got shape ", array->shape_text());
-    t.parts[t.n_parts++] =
-        Part{array->bytes(), array->row_stride() * array->item_bytes(), offset, bytes};
+    const Part part{array->bytes(), array->row_stride() * array->item_bytes(), offset, bytes};
+    if (to_parts) {
+      check_rows_apart(part.stride, bytes, t.parts_rows, name);
+      for (const Columns& other : written_by(t))
+        GS_CHECK(!may_overlap({part.data, part.stride, t.parts_rows, bytes}, other), name,
+                 " must be arrays that share no memory");
+    }
+    t.parts[t.n_parts++] = part;
     prepared.arrays.push_back(std::move(array));
   }
   GS_CHECK(
@@ -290,15 +345,16 @@ void move_rows(const Rows& rows, const py::object& ids, const PartArrays& parts,
   t.parts_ids = slots.ids;
   t.n = n;
   t.add = add;
+  check_ids_apart(t.whole_ids, n, names.whole, t);
+  check_ids_apart(t.parts_ids, n, names.parts, t);
   GS_CHECK(ids.ptr() != Py_None || n <= t.whole_rows, "rows must reach ", n, ", got ",
            t.whole_rows);
   GS_CHECK(parts_ids.ptr() != Py_None || n == t.parts_rows, to_parts ? "out" : "values",
            " must have one row per id, got ", t.parts_rows, " rows for ", n, " ids");
   python::ReleaseGil release;
-  if (prepared.device < 0)
-    run_on_host(t, names);
-  else
-    run_on_device(t, rows, prepared.device, options, names);
+  if (prepared.device < 0) return run_on_host(t, names);
+  raise_faults();
+  run_on_device(t, rows, prepared.device, options, names);
 }
 
 // No row of `out` comes from both.
@@ -371,6 +427,10 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   keeps.transfer.whole_ids = from.ids;
   keeps.transfer.parts_ids = to.ids;
   keeps.transfer.n = n_retain;
+  check_ids_apart(ids.ids, n_load, load_names.whole, loads.transfer);
+  check_ids_apart(slots.ids, n_load, load_names.parts, loads.transfer);
+  check_ids_apart(from.ids, n_retain, keep_names.whole, loads.transfer);
+  check_ids_apart(to.ids, n_retain, keep_names.parts, loads.transfer);
   python::ReleaseGil release;
   if (device < 0) {
     check_ids(ids.ids, n_load, rows.rows, load_names.whole, false);
@@ -382,7 +442,7 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
     return transfer_on_host(keeps.transfer);
   }
 #if defined(GS_WITH_CUDA)
-  const bool visible = rows.device >= 0 || (rows.memory && rows.memory->is_device_visible());
+  const bool visible = is_visible(rows, device);
   raise_faults();
   load_kernels(device);
   check_for_device(loads.transfer, device, options, load_names);
@@ -403,6 +463,17 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
 #endif
 }
 
+// No row both leaves and comes.
+void check_exchanged(Ids stored, std::int64_t n_stored, Ids loaded, std::int64_t n_loaded) {
+  if (stored.data == nullptr || loaded.data == nullptr) return;
+  std::vector<std::int64_t> leaves(static_cast<std::size_t>(n_stored));
+  for (std::int64_t i = 0; i < n_stored; ++i) leaves[i] = id_at(stored, i);
+  std::sort(leaves.begin(), leaves.end());
+  for (std::int64_t i = 0; i < n_loaded; ++i)
+    GS_CHECK(!std::binary_search(leaves.begin(), leaves.end(), id_at(loaded, i)),
+             "stored and loaded must have no row in common, got ", id_at(loaded, i), " in both");
+}
+
 // Both ways of one table of an exchange.
 struct Exchange {
   Rows rows;
@@ -416,6 +487,13 @@ void exchange_on_device(const std::vector<Exchange>& parts, const Exchanged& row
   for (const Exchange& part : parts) {
     check_for_device(part.store.transfer, device, options, {"stored"});
     check_for_device(part.load.transfer, device, options, {"loaded"});
+  }
+  if (options.checked) {
+    cuda::DeviceGuard guard(device);
+    const std::vector<char> stored = copy_of(rows.stored, rows.n_stored, options.stream);
+    const std::vector<char> loaded = copy_of(rows.loaded, rows.n_loaded, options.stream);
+    check_exchanged(Ids{stored.data(), rows.stored.wide}, rows.n_stored,
+                    Ids{loaded.data(), rows.loaded.wide}, rows.n_loaded);
   }
   options.checked = false;
   raise_faults();
@@ -483,6 +561,11 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
     part.store.transfer.whole_ids = out.ids;
     part.store.transfer.parts_ids = places.ids.from(n_loaded - n_stored);
     part.store.transfer.n = n_stored;
+    for (const Transfer* t : {&part.load.transfer, &part.store.transfer}) {
+      check_ids_apart(in.ids, n_loaded, "loaded", *t);
+      check_ids_apart(out.ids, n_stored, "stored", *t);
+      check_ids_apart(places.ids, n_loaded, "slots", *t);
+    }
   }
   python::ReleaseGil release;
   if (device < 0) {
@@ -491,6 +574,7 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
         check_ids(t.whole_ids, t.n, t.whole_rows, t.to_parts ? "loaded" : "stored", !t.to_parts);
         check_ids(t.parts_ids, t.n, t.parts_rows, "slots", true);
       }
+    check_exchanged(out.ids, n_stored, in.ids, n_loaded);
     for (const Exchange& part : parts) {
       transfer_on_host(part.store.transfer);
       transfer_on_host(part.load.transfer);
@@ -507,8 +591,16 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
 #endif
 }
 
+// Ids must not lie in the rows that they move.
+void check_outside(const Rows& rows, const Ids& ids, std::int64_t n, const char* name) {
+  GS_CHECK(!may_overlap({static_cast<const char*>(ids.data), ids.bytes_each(), n, ids.bytes_each()},
+                        {rows.data, rows.stride, rows.rows, rows.row_bytes}),
+           name, " must not share memory with the table");
+}
+
 void keep(const Rows& rows, const py::object& ids, std::int64_t n) {
   const IdArray kept(ids, "ids", n, -1);
+  check_outside(rows, kept.ids, n, "ids");
   python::ReleaseGil release;
   check_increasing(kept.ids, n, rows.rows);
   rows.memory->in_flight().wait();
@@ -517,6 +609,7 @@ void keep(const Rows& rows, const py::object& ids, std::int64_t n) {
 
 void permute(const Rows& rows, const py::object& perm) {
   const IdArray order(perm, "perm", rows.rows, -1);
+  check_outside(rows, order.ids, rows.rows, "perm");
   python::ReleaseGil release;
   check_permutation(order.ids, rows.rows);
   rows.memory->in_flight().wait();

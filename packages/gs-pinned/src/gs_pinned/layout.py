@@ -61,7 +61,7 @@ class RowLayout:
         self.fields: dict[str, Field] = {}
         first = 0
         for name, shape in (fields or {}).items():
-            row_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+            row_shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
             field = Field(first, row_shape)
             if any(size < 1 for size in row_shape):
                 raise ValueError(f"fields[{name!r}] must have sizes of at least 1, got {shape}")

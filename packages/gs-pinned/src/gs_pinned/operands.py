@@ -48,6 +48,8 @@ def width_of(array: Any, name: str) -> int:
     """Elements of one row of an array."""
     if not hasattr(array, "shape"):
         raise TypeError(f"{name} must be a numpy or torch array, got {type(array).__name__}")
+    if not len(array.shape):
+        raise ValueError(f"{name} must have rows, got a scalar")
     return math.prod(int(size) for size in array.shape[1:])
 
 
@@ -64,6 +66,8 @@ def parts_of(
         item_bytes: bytes of an element.
         name: the argument's, for errors.
     """
+    if isinstance(arrays, Mapping | list | tuple) and not arrays:
+        raise ValueError(f"{name} must be at least one array, got none")
     if isinstance(arrays, Mapping):
         if layout is None or not layout.fields:
             raise TypeError(f"{name} must not be a mapping for a table without fields")

@@ -56,8 +56,20 @@ def report(table_bytes: int) -> Iterator[str]:
         yield f"table: {used / 2**30:.2f} GiB {kind} at {rate:.1f} GB/s"
         chosen = np.flatnonzero(np.random.default_rng(0).random(rows) < 0.05).astype(np.int32)
         yield from _host_rates(table, chosen)
-        if not problem and importlib.util.find_spec("torch"):
+        if problem:
+            return
+        if importlib.util.find_spec("torch") is None:
+            yield "link: not measured, torch is not installed"
+        elif not _has_cuda_torch():
+            yield "link: not measured, this torch has no CUDA"
+        else:
             yield from _device_rates(table, chosen)
+
+
+def _has_cuda_torch() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def _torch_version() -> str:

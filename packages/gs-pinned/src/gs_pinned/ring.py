@@ -164,7 +164,8 @@ class RingSlot:
             CudaError: the device failed before.
             ForkedError: in a child process.
         """
-        if not self._usable().wait(self._taken.value, limit_of(timeout_s), spin_s):
+        limits = limit_of(timeout_s), limit_of(spin_s, "spin_s")
+        if not self._usable().wait(self._taken.value, *limits):
             raise TimeoutError(f"the rows did not land in {timeout_s} s")
         return self
 
@@ -176,9 +177,8 @@ class RingSlot:
 
         Raises:
             ClosedError: the slot was released.
+            ForkedError: in a child process.
         """
-        if self._is_released:
-            raise ClosedError("the slot must be held, got one that was released")
         rows = np.asarray(self)
         if field is None:
             return rows
@@ -205,6 +205,9 @@ class RingSlot:
     @property
     def __array_interface__(self) -> dict[str, Any]:
         # An array made from this keeps the slot as its base, and with it the ring's memory.
+        if self._is_released:
+            raise ClosedError("the slot must be held, got one that was released")
+        self._usable()
         return {
             "version": 3,
             "shape": self.shape,
@@ -311,7 +314,8 @@ def store_compact(
         else:
             taken.signal.set_on(where, handle, taken.value)
     except BaseException:
-        # Nothing will land: let the bytes go.
+        # Nothing will land once what has been enqueued has passed: let the bytes go.
+        core.memory.wait_idle()
         taken.signal.set(taken.value)
         slot.release()
         raise

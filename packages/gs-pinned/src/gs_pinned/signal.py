@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,13 +16,13 @@ from gs_pinned.errors import ForkedError, PoisonedError
 __all__ = ["Signal"]
 
 
-def limit_of(timeout_s: float | None) -> float:
+def limit_of(seconds: float | None, name: str = "timeout_s") -> float:
     """Seconds as the native part takes them: -1 for good."""
-    if timeout_s is None:
+    if seconds is None:
         return -1.0
-    if not timeout_s >= 0:  # NaN neither
-        raise ValueError(f"timeout_s must be at least 0, got {timeout_s}")
-    return timeout_s
+    if not seconds >= 0:  # NaN neither
+        raise ValueError(f"{name} must be at least 0, got {seconds}")
+    return seconds
 
 
 class Signal:
@@ -102,7 +103,7 @@ class Signal:
             CudaError: the device failed before it got there.
         """
         core = self._usable()
-        if not core.wait(_checked(value), limit_of(timeout_s), spin_s):
+        if not core.wait(_checked(value), limit_of(timeout_s), limit_of(spin_s, "spin_s")):
             raise TimeoutError(f"the signal did not reach {value} in {timeout_s} s")
         self._raise_if_poisoned()
 
@@ -184,14 +185,18 @@ def _release_before_others() -> None:
 
 
 def _device_of(stream: Any) -> int:
-    """The device of a stream object; of an integer handle, the current one."""
+    """The device of a stream; of the default stream, the current one."""
     if problem := device.device_problem():
         raise _core.CudaError(f"stream must be None where no CUDA device can be used: {problem}")
     index = getattr(stream, "device_index", None)
-    return int(index) if isinstance(index, int) else device.current_device()
+    if isinstance(index, int):
+        return index
+    current = device.current_device()
+    return _core.device_of_stream(device.stream_handle(stream, device=current), current)
 
 
 def _checked(value: int) -> int:
+    value = operator.index(value)
     if not 0 <= value <= Signal.MAX:
         raise ValueError(f"value must lie in [0, {Signal.MAX}], got {value}")
-    return int(value)
+    return value

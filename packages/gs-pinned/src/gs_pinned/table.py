@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "TableStats"]
 
+_MOST_BYTES = 1 << 62
+"""Sizes are counted in 64 bits."""
+
 
 @dataclass(frozen=True)
 class TableStats:
@@ -91,6 +94,8 @@ class Table:
             raise ValueError(f"rows must be a whole number of at least 0, got {rows!r}")
         if capacity is None:
             capacity = max(int(rows), _core.physical_bytes() // self._layout.row_bytes)
+        if capacity * self._layout.row_bytes > _MOST_BYTES:
+            raise ValueError(f"capacity must be at most {_MOST_BYTES} bytes, got {capacity} rows")
         if capacity < rows:
             raise ValueError(f"capacity must be at least rows = {rows}, got {capacity}")
         self._may_be_pageable = _may_be_pageable(pinned)
@@ -150,7 +155,7 @@ class Table:
             used_bytes=self._rows * self._layout.row_bytes,
             committed_bytes=memory.size,
             reserved_bytes=memory.reserved,
-            locked_bytes=memory.size if memory.is_locked else 0,
+            locked_bytes=memory.locked_size,
             locked_chunks=len(memory.chunk_ends) if memory.is_locked else 0,
         )
 
@@ -192,7 +197,8 @@ class Table:
             (self._rows, *part.shape),
             self.dtype,
             buffer=pages,
-            offset=part.first * self.dtype.itemsize,
+            # Without rows the field may begin behind the memory that there is.
+            offset=part.first * self.dtype.itemsize if self._rows else 0,
             strides=(layout.row_bytes, *inner),
         )
 
@@ -325,7 +331,7 @@ class Table:
         memory = self._held
         if memory is None:
             raise ClosedError("the table must be open, got one that was closed")
-        if memory.is_device_visible and not memory.is_usable:
+        if not memory.is_inherited and not memory.is_usable:
             raise ForkedError(
                 "a page-locked table must be used in the process that created it, got a child "
                 "process; start workers with the spawn method, or create the table there"
