@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gs_pinned import (
+    CudaError,
     PageableWarning,
     Ring,
     Signal,
@@ -285,6 +286,87 @@ def test_bad_ids_skip_their_row_and_are_raised_by_a_later_call(pinned: bool) -> 
     torch.cuda.synchronize()
     with pytest.raises(IndexError, match="an earlier transfer met row id 10"):
         gather(table, ids(0), values[:1])
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_rows_with_bad_ids_on_either_side_are_left_alone(pinned: bool) -> None:
+    table = numbered(10, pinned=pinned)
+    gather(table, ids(3, 4, 5), torch.zeros(3, 48, device="cuda"))  # what the buffer has held
+    out = torch.full((4, 48), -1.0, device="cuda")
+    gather(table, ids(1, 10, -1, 2), out)
+    assert out[:, 0].tolist() == [1, -1, -1, 2]
+    with pytest.raises(IndexError, match=r"row id (10|-1), which must lie in \[0, 10\)"):
+        raise_faults()
+    out.fill_(-1.0)
+    gather(table, ids(6, 7, 8), out, slots=ids(0, 4, 3))
+    assert out[:, 0].tolist() == [6, -1, -1, 8]
+    with pytest.raises(IndexError, match=r"row id 4, which must lie in \[0, 4\)"):
+        raise_faults()
+    before = table.numpy().copy()
+    scatter(torch.full((4, 48), 77.0, device="cuda"), ids(0, 1, 2), table, slots=ids(3, 4, -1))
+    torch.cuda.synchronize()
+    before[0] = 77
+    np.testing.assert_array_equal(table.numpy(), before)
+    with pytest.raises(IndexError, match=r"row id (4|-1), which must lie in \[0, 4\)"):
+        raise_faults()
+    narrow = torch.full((3, 20), -1.0, device="cuda"), torch.full((3, 28), -1.0, device="cuda")
+    gather(table, ids(1, 10, 2), narrow)
+    assert narrow[0][:, 0].tolist() == [1, -1, 2]
+    assert narrow[1][:, 27].tolist() == [1, -1, 2]
+    with pytest.raises(IndexError, match="row id 10"):
+        raise_faults()
+    scatter_add(torch.ones(3, 48, device="cuda"), ids(1, -1, 10), table)
+    torch.cuda.synchronize()
+    before[1] += 1
+    np.testing.assert_array_equal(table.numpy(), before)
+    with pytest.raises(IndexError, match=r"row id (10|-1)"):
+        raise_faults()
+
+
+def test_a_ring_that_may_not_be_locked_is_pageable_with_a_warning_and_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GS_PINNED_LIMIT_BYTES", "4096")
+    with pytest.warns(PageableWarning, match="the ring is pageable"):
+        ring = Ring(1 << 20)
+    assert not ring.is_pinned
+    values = torch.arange(100.0, device="cuda")[:, None].expand(100, 48).contiguous()
+    with store_compact(values, ids(99, 1), ring) as slot:
+        assert slot.numpy()[:, 7].tolist() == [99, 1]
+
+
+def test_what_may_not_be_locked_works_however_little_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GS_PINNED_LIMIT_BYTES", "0")
+    with pytest.warns(PageableWarning, match="GS_PINNED_LIMIT_BYTES=0 would be exceeded"):
+        table = numbered(1000)
+    out = torch.zeros(3, 48, device="cuda")
+    gather(table, ids(5, 999, 7), out)
+    assert out[:, 3].tolist() == [5, 999, 7]
+    for _ in range(200):  # more than a page of them
+        Signal().set(1)
+
+
+def test_a_pageable_table_is_not_captured_into_a_graph() -> None:
+    table, out = numbered(100, pinned=False), torch.zeros(1, 48, device="cuda")
+    chosen = ids(3)
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.raises(CudaError, match="table must be page-locked where its transfers are"),
+        torch.cuda.graph(graph, capture_error_mode="relaxed"),
+    ):
+        gather(table, chosen, out)
+    gather(table, chosen, out)
+    assert out[0, 0] == 3
+
+
+def test_dense_runs_of_views_of_a_table_that_grew_come_in_one_piece() -> None:
+    table = numbered(200_000)
+    table.append(numbered(300_000).torch())
+    out = torch.zeros(400_000, 48, device="cuda")
+    gather(table.torch(), slice(50_000, 450_000), out)
+    assert torch.equal(out.cpu(), table.torch()[50_000:450_000])
 
 
 def test_checked_mode_raises_in_the_call_before_anything_moves(
