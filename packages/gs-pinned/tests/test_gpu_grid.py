@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transfers of many tiles for every block: each against its numpy definition, exactly."""
 
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gs_pinned import Ring, Table, gather, gather_retained, scatter, store_compact
+from gs_pinned import (
+    Ring,
+    Table,
+    exchange,
+    gather,
+    gather_retained,
+    scatter,
+    scatter_add,
+    store_compact,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -86,3 +99,51 @@ def test_retained_rows(width: int, dtype: str, max_blocks: int, kept: int) -> No
     expected[loaded] = table.numpy()[loaded[::-1]]
     expected[held] = source.cpu().numpy()[held[::-1]]
     np.testing.assert_array_equal(out.cpu().numpy(), expected)
+
+
+def grids(call: Callable[[], object], path: Path) -> list[int]:
+    """Thread blocks of each kernel that a call launches."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    profile.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    return [math.prod(e["args"]["grid"]) for e in events if e.get("cat") == "kernel"]
+
+
+def test_a_transfer_is_one_launch_of_no_more_blocks_than_allowed(tmp_path: Path) -> None:
+    table, ring = Table(ROWS, 48, pinned=True), Ring(1 << 25)
+    ids = torch.arange(0, ROWS, 2, device="cuda")
+    out = torch.zeros(ROWS, 48, device="cuda")
+    rows, pinned = out[::2].contiguous(), table.torch()
+
+    def store(most: int) -> None:
+        store_compact(out, ids, ring, max_blocks=most).wait().release()
+
+    calls: dict[str, Callable[[int], object]] = {
+        "gather": lambda most: gather(table, ids, rows, max_blocks=most),
+        "scatter": lambda most: scatter(rows, ids, table, max_blocks=most),
+        "scatter_add": lambda most: scatter_add(rows, ids, table, max_blocks=most),
+        "store_compact": store,
+        **{
+            f"gather_retained from {name}": lambda most, source=source: gather_retained(
+                source, ids, ids, rows, ids[:0], ids[:0], out, max_blocks=most
+            )
+            for name, source in (("a table", table), ("an array", pinned))
+        },
+    }
+    for name, call in calls.items():
+        for most in (1, 2, 16):
+            found = grids(lambda: call(most), tmp_path / "trace.json")  # noqa: B023 (called here)
+            assert len(found) == 1, f"{name}: {found}"
+            assert 1 <= found[0] <= most, f"{name}: {found} of {most}"
+    exchanged = torch.zeros(100, 48, device="cuda")
+    some = torch.arange(100, device="cuda")
+    for most in (1, 4):
+        found = grids(
+            lambda: exchange([table], [exchanged], some, some + 100, some, max_blocks=most),  # noqa: B023
+            tmp_path / "trace.json",
+        )
+        assert len(found) == 1 and 1 <= found[0] <= most, found
