@@ -146,4 +146,5 @@ def test_a_transfer_is_one_launch_of_no_more_blocks_than_allowed(tmp_path: Path)
             lambda: exchange([table], [exchanged], some, some + 100, some, max_blocks=most),  # noqa: B023
             tmp_path / "trace.json",
         )
-        assert len(found) == 1 and 1 <= found[0] <= most, found
+        assert len(found) == 1, found
+        assert 1 <= found[0] <= most
