@@ -126,6 +126,26 @@ class Rows::Checks {
     return true;
   }
 
+  /// Rows whose values after this step can still be told: it is their turn, or their last one.
+  bool are_readable(std::int64_t first, std::int64_t last, std::int32_t step, std::int32_t floor) {
+    const bool dense = rows_.semantics_ == Semantics::kDense;
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int32_t done = std::max(floor, rows_.last_step_[id_at(ids_, i)]);
+      if (done > step || (dense && done < step - 1)) return fail(&unreadable_, id_at(ids_, i));
+    }
+    return true;
+  }
+
+  void throw_unreadable(std::int32_t step, std::int32_t floor) const {
+    const std::int64_t row = unreadable_.load();
+    if (row < 0) return;
+    const std::int32_t done = std::max(floor, rows_.last_step_[row]);
+    GS_CHECK(done <= step, "rows must be looked ahead at before later steps update them, got row ",
+             row, " in step ", step, " after its update in step ", done);
+    GS_CHECK(false, "rows must be looked ahead at after the steps before, got row ", row,
+             " in step ", step, " before its update in step ", step - 1);
+  }
+
   void throw_found(std::int32_t step, std::int32_t floor) const {
     if (has_ids(ids_)) throw_wrong_ids(ids_, rows_.n_rows_, "rows", wrong_.load());
     if (has_ids(pending_))
@@ -154,7 +174,7 @@ class Rows::Checks {
   const Rows& rows_;
   const Ids& ids_;
   const Ids& pending_;
-  std::atomic<std::int64_t> wrong_{-1}, wrong_pending_{-1}, out_of_turn_{-1};
+  std::atomic<std::int64_t> wrong_{-1}, wrong_pending_{-1}, out_of_turn_{-1}, unreadable_{-1};
 };
 
 Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
@@ -280,7 +300,7 @@ void Rows::wake(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const {
 }
 
 void Rows::lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Ids& pending,
-                     const Gradients& grads, const std::vector<Matrix>& out,
+                     const Gradients& grads, const std::vector<Matrix>& out, std::int32_t floor,
                      ThreadPool& pool) const {
   // Where there are no rows nothing else would look at them.
   if (rows.size == 0) return check_ids(pending, n_rows_, "pending ids");
@@ -290,9 +310,13 @@ void Rows::lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Id
   if (semantics_ == Semantics::kSparse || (!steps && semantics_ == Semantics::kDense))
     work.absent = Absent::kNothing;
   Checks checks(*this, rows, pending);
-  run(work, pool,
-      [&](std::int64_t first, std::int64_t last) { return checks.are_ids(first, last); });
+  const bool has_turns = steps && last_step_ != nullptr;
+  run(work, pool, [&](std::int64_t first, std::int64_t last) {
+    return checks.are_ids(first, last) &&
+           (!has_turns || checks.are_readable(first, last, plan.step(), floor));
+  });
   checks.throw_found(0, 0);
+  if (has_turns) checks.throw_unreadable(plan.step(), floor);
 }
 
 }  // namespace gs::adam

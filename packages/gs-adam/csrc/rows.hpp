@@ -85,7 +85,8 @@ class Rows {
   /// into `out`; nothing of this object is written. `steps` false: as stored, brought up to date.
   /// Throws what check_ids does; nothing has been written then.
   void lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Ids& pending,
-                 const Gradients& grads, const std::vector<Matrix>& out, ThreadPool& pool) const;
+                 const Gradients& grads, const std::vector<Matrix>& out, std::int32_t floor,
+                 ThreadPool& pool) const;
 
  private:
   Job job(const StepPlan& plan, const Ids& rows, const Gradients& grads,

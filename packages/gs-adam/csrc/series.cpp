@@ -26,8 +26,8 @@ std::int32_t terms(double beta1, double beta2, double bits) {
   return static_cast<std::int32_t>(std::ceil(std::max(1.0, bits / per_step)));
 }
 
-/// A coefficient so small that its product with any moment is lost; as a denormal it would only
-/// slow the kernel down.
+/// Zero where the power itself would be denormal and slow the kernel down: what a moment has
+/// decayed to by then moves no parameter.
 float power(double base, std::int64_t exponent) {
   const double value = std::pow(base, static_cast<double>(exponent));
   return value < FLT_MIN ? 0.0f : static_cast<float>(value);
@@ -52,9 +52,12 @@ Settled from_moments(const double (&weight)[5], double smallest_eps, double last
 }  // namespace
 
 Series::Series(double beta1, double beta2, std::int64_t capacity) : beta1_(beta1), beta2_(beta2) {
-  GS_CHECK(beta1 * beta1 < beta2 && terms(beta1, beta2, kWindowBits) <= kLongestWindow,
-           "betas must satisfy beta1**2 < beta2 with room to spare for rows to sleep, got (", beta1,
-           ", ", beta2, "); use semantics=\"dense\"");
+  // With beta1 > beta2 what epsilon weighs would grow with the sleep, beyond any bound.
+  GS_CHECK(
+      beta1 <= beta2 && beta1 * beta1 < beta2 && terms(beta1, beta2, kWindowBits) <= kLongestWindow,
+      "betas must satisfy beta1 <= beta2, and beta1**2 < beta2 with room to spare, for rows to "
+      "sleep, got (",
+      beta1, ", ", beta2, "); use semantics=\"dense\"");
   window_ = terms(beta1, beta2, kWindowBits);
   replay_terms_ = terms(beta1, beta2, kReplayBits);
   missed_.resize(capacity + 1, Missed{0, 0, 1, 0});

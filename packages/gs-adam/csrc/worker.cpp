@@ -82,6 +82,8 @@ struct Worker::State {
   bool cancelled = false;
   std::vector<Pointer> dropped;  // had not run when the worker was cancelled; rows no longer there
   std::exception_ptr failure;
+  bool failure_is_told = false;  // some call has thrown it
+  bool has_ended = false;        // the thread, but for leaving
   std::atomic<bool> recording{false};
   std::vector<Span> spans;
   std::thread thread;
@@ -117,6 +119,14 @@ struct Worker::State {
     return nullptr;
   }
 
+  void throw_failure() {
+    if (!failure) return;
+    failure_is_told = true;
+    std::rethrow_exception(failure);
+  }
+
+  bool is_this_thread() const { return thread.get_id() == std::this_thread::get_id(); }
+
   void remove(const Pointer& task) {
     finished.push_back(std::move(task->task.keep));
     queue.erase(std::find(queue.begin(), queue.end(), task));
@@ -136,7 +146,18 @@ struct Worker::State {
     queue.clear();
   }
 
+  /// Says that the thread has ended, in whatever way it leaves.
+  struct AtEnd {
+    State& state;
+    ~AtEnd() {
+      const std::lock_guard<std::mutex> lock(state.mutex);
+      state.has_ended = true;
+      state.done.notify_all();
+    }
+  };
+
   void run() {
+    const AtEnd at_end{*this};
     std::unique_lock<std::mutex> lock(mutex);
     Clock::time_point looking_since = Clock::now();
     for (;;) {
@@ -192,15 +213,18 @@ struct Worker::State {
 };
 
 Worker::Worker(std::function<void()> look_up)
-    : look_up_(std::move(look_up)), state_(std::make_unique<State>()) {}
+    : look_up_(std::move(look_up)), state_(std::make_shared<State>()) {}
 
-Worker::~Worker() { close(false); }
+Worker::~Worker() {
+  look_up_ = nullptr;  // nothing may throw here
+  close(false);
+}
 
 Worker::State& Worker::state() const {
   if (state_->pid != getpid()) {
     // The parent's thread does not exist here and may have held the lock: leave both alone.
-    const State* parents = state_.release();
-    state_ = std::make_unique<State>();
+    const State* parents = (new std::shared_ptr<State>(state_))->get();
+    state_ = std::make_shared<State>();
     state_->first_ticket = state_->next_ticket = parents->next_ticket;
     state_->closing = parents->closing;
   }
@@ -210,7 +234,7 @@ Worker::State& Worker::state() const {
 std::uint64_t Worker::submit(Task task) {
   State& s = state();
   const std::lock_guard<std::mutex> lock(s.mutex);
-  if (s.failure) std::rethrow_exception(s.failure);
+  s.throw_failure();
   GS_CHECK_AS(adam::ClosedError, !s.closing, "worker must be open, got a task after close()");
   auto queued = std::make_shared<State::Queued>();
   queued->ticket = s.next_ticket++;
@@ -218,9 +242,19 @@ std::uint64_t Worker::submit(Task task) {
   s.queue.insert(std::upper_bound(s.queue.begin(), s.queue.end(), queued, &State::is_preferred),
                  queued);
   ++s.submitted;
-  if (!s.thread.joinable()) s.thread = std::thread([&s] { s.run(); });
+  if (!s.thread.joinable()) s.thread = std::thread([state = state_] { state->run(); });
   s.wake.notify_all();
   return queued->ticket;
+}
+
+template <class HasCome>
+void Worker::wait_until(std::unique_lock<std::mutex>& lock, const HasCome& has_come) {
+  while (!state().done.wait_for(lock, std::chrono::milliseconds(100), has_come)) {
+    if (!look_up_) continue;
+    lock.unlock();
+    look_up_();
+    lock.lock();
+  }
 }
 
 template <class Awaited>
@@ -231,13 +265,11 @@ void Worker::wait_while_queued(Awaited is_awaited) {
     return s.failure || std::none_of(s.queue.begin(), s.queue.end(),
                                      [&](const State::Pointer& task) { return is_awaited(*task); });
   };
-  while (!s.done.wait_for(lock, std::chrono::milliseconds(100), has_come)) {
-    if (!look_up_) continue;
-    lock.unlock();
-    look_up_();
-    lock.lock();
-  }
-  if (s.failure) std::rethrow_exception(s.failure);
+  GS_CHECK(
+      has_come() || !s.is_this_thread(),
+      "wait must be called from another thread than the worker's, got one that waits for itself");
+  wait_until(lock, has_come);
+  s.throw_failure();
   GS_CHECK_AS(adam::ClosedError,
               std::none_of(s.dropped.begin(), s.dropped.end(),
                            [&](const State::Pointer& task) { return is_awaited(*task); }),
@@ -292,15 +324,36 @@ bool Worker::is_closed() const {
   return s.closing;
 }
 
+void Worker::cancel(bool drain) {
+  State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  s.closing = true;
+  s.cancelled = s.cancelled || !drain;
+  s.wake.notify_all();
+}
+
 void Worker::close(bool drain) {
   State& s = state();
+  cancel(drain);
+  if (!s.thread.joinable()) return;
+  if (s.is_this_thread()) return s.thread.detach();
   {
-    const std::lock_guard<std::mutex> lock(s.mutex);
-    s.closing = true;
-    s.cancelled = s.cancelled || !drain;
+    std::unique_lock<std::mutex> lock(s.mutex);
+    wait_until(lock, [&s] { return s.has_ended; });
   }
-  s.wake.notify_all();
-  if (s.thread.joinable()) s.thread.join();
+  s.thread.join();
+}
+
+void Worker::abandon(double seconds) {
+  State& s = state();
+  cancel(false);
+  if (!s.thread.joinable()) return;
+  {
+    std::unique_lock<std::mutex> lock(s.mutex);
+    s.done.wait_for(lock, std::chrono::duration<double>(seconds), [&s] { return s.has_ended; });
+    if (!s.has_ended) return s.thread.detach();
+  }
+  s.thread.join();
 }
 
 std::vector<std::shared_ptr<void>> Worker::take_finished() {
@@ -318,9 +371,15 @@ std::vector<Span> Worker::take_spans() {
 }
 
 void Worker::check() const {
-  const State& s = state();
+  State& s = state();
   const std::lock_guard<std::mutex> lock(s.mutex);
-  if (s.failure) std::rethrow_exception(s.failure);
+  s.throw_failure();
+}
+
+void Worker::check_untold() const {
+  State& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  if (!s.failure_is_told) s.throw_failure();
 }
 
 }  // namespace gs::adam

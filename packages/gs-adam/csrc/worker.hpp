@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -63,12 +64,17 @@ class Worker {
   /// True when nothing is queued or running.
   bool is_idle() const;
   bool is_closed() const;
-  /// Ends the thread after all tasks (drain) or after the one that runs. May be called again.
+  /// Ends the thread after all tasks (drain) or after the one that runs. May be called again. From
+  /// the thread itself: it goes on by itself to its end.
   void close(bool drain);
+  /// Cancels, and leaves a thread behind that has not ended after so long: the process ends.
+  void abandon(double seconds);
   /// What finished tasks kept, for the caller to let go of where that is safe.
   std::vector<std::shared_ptr<void>> take_finished();
   /// Throws the failure, if there is one.
   void check() const;
+  /// Throws the failure, if no call has thrown it yet.
+  void check_untold() const;
   /// Notes when tasks run, from now on or no longer.
   void record(bool enabled);
   /// The spans of the tasks that have run since this was last asked.
@@ -77,11 +83,14 @@ class Worker {
  private:
   struct State;
   State& state() const;
+  void cancel(bool drain);
+  template <class HasCome>
+  void wait_until(std::unique_lock<std::mutex>& lock, const HasCome& has_come);
   template <class Awaited>
   void wait_while_queued(Awaited is_awaited);
 
   std::function<void()> look_up_;
-  mutable std::unique_ptr<State> state_;
+  mutable std::shared_ptr<State> state_;  // the thread holds it too
 };
 
 /// Whether two sorted sets share a row.

@@ -150,9 +150,14 @@ def test_rows_are_updated_once_a_step():
         assert torch.equal(p, before)
 
 
-def test_missing_gradients_are_named(host):
-    with pytest.raises(ValueError, match=r"grads must be given, .* params\[0\].grad is None"):
-        host.step()
+def test_a_step_without_any_gradient_is_none(host):
+    before = [param.clone() for group in host.param_groups for param in group["params"]]
+    count = host.step_count
+    host.step()
+    host.step(torch.zeros(10**6, dtype=torch.bool))  # of rows that are no more
+    assert host.step_count == count
+    after = [param for group in host.param_groups for param in group["params"]]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -173,13 +178,11 @@ def test_tensors_are_checked_at_construction(params, error, message):
         HostAdam(params)
 
 
-def test_strides_are_checked_at_the_first_step():
-    host = HostAdam([torch.zeros(3, 4).T])
+def test_strides_are_checked_at_construction():
     with pytest.raises(ValueError, match=r"params\[0\] must have contiguous rows"):
-        host.step(grads=[torch.zeros(4, 3)])
-    host = HostAdam([torch.zeros(1, 4).expand(3, 4)])
+        HostAdam([torch.zeros(3, 4).T])
     with pytest.raises(ValueError, match=r"params\[0\] must have rows that do not overlap"):
-        host.step(grads=[torch.zeros(3, 4)])
+        HostAdam([torch.zeros(1, 4).expand(3, 4)])
 
 
 @pytest.mark.parametrize(
@@ -205,7 +208,7 @@ def test_options_are_checked_at_construction(options, message):
     ("change", "message"),
     [
         ({"eps": 0.0}, r"eps must be at least 1e-30 where rows sleep, got 0"),
-        ({"betas": (0.999, 0.9)}, r"betas must satisfy beta1\*\*2 < beta2"),
+        ({"betas": (0.999, 0.9)}, r"betas must satisfy beta1 <= beta2"),
         ({"lr": 2.0, "weight_decay": 0.5}, r"lr \* weight_decay must be below 1 where rows sleep"),
         ({"amsgrad": True}, r"amsgrad must be False, got True"),
         ({"maximize": True}, r"maximize must be False, got True"),

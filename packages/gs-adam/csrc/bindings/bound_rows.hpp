@@ -44,7 +44,8 @@ class BoundRows {
   Call flush(const std::shared_ptr<StepPlan>& plan, const py::object& rows) const;
   Call wake(const std::shared_ptr<StepPlan>& plan, const py::object& rows) const;
   Call lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,
-                 const py::object& pending, const py::object& grads, const py::object& out) const;
+                 const py::object& pending, const py::object& grads, const py::object& out,
+                 std::int32_t floor) const;
   void update_rest(const StepPlan& plan) const;
 
  private:

@@ -97,8 +97,8 @@ Call BoundRows::wake(const std::shared_ptr<StepPlan>& plan, const py::object& ro
 }
 
 Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,
-                          const py::object& pending, const py::object& grads,
-                          const py::object& out) const {
+                          const py::object& pending, const py::object& grads, const py::object& out,
+                          std::int32_t floor) const {
   const Ids ids = ids_from(rows, "rows", n_rows());
   const Ids pending_ids =
       pending.is_none() ? Ids{nullptr, nullptr, 0} : ids_from(pending, "pending ids", n_rows());
@@ -108,7 +108,7 @@ Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, con
   return {ids, pending_ids, n_rows(),
           [=, gradients = std::move(gradients), outputs = std::move(outputs), tensors = rows_,
            pool = pool_] {
-            tensors->lookahead(*plan, steps, ids, pending_ids, gradients, outputs, *pool);
+            tensors->lookahead(*plan, steps, ids, pending_ids, gradients, outputs, floor, *pool);
           }};
 }
 
@@ -157,11 +157,12 @@ void register_rows(py::module_& module) {
       .def(
           "lookahead",
           [](const BoundRows& self, const Plan& plan, bool steps, const py::object& rows,
-             const py::object& pending, const py::object& grads, const py::object& out) {
-            run(self.lookahead(plan, steps, rows, pending, grads, out));
+             const py::object& pending, const py::object& grads, const py::object& out,
+             std::int32_t floor) {
+            run(self.lookahead(plan, steps, rows, pending, grads, out, floor));
           },
           py::arg("plan"), py::arg("steps"), py::arg("rows"), py::arg("pending"), py::arg("grads"),
-          py::arg("out"));
+          py::arg("out"), py::arg("floor"));
 }
 
 }  // namespace gs::adam

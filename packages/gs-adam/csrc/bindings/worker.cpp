@@ -133,6 +133,12 @@ class BoundWorker {
   void close(bool drain) {
     waiting([&] { worker_.close(drain); });
   }
+  void abandon(double seconds) {
+    waiting([&] { worker_.abandon(seconds); });
+  }
+  void check_untold() {
+    guarded([&] { worker_.check_untold(); });
+  }
   void check() {
     guarded([&] { worker_.check(); });
   }
@@ -187,22 +193,24 @@ void register_worker(py::module_& module) {
           "submit_lookahead",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, bool steps,
              const py::object& ids, const py::object& pending, const py::object& grads,
-             const py::object& out, const py::object& ready, int priority, bool checked,
-             bool apart) {
-            return self.submit(rows.lookahead(plan, steps, ids, pending, grads, out), plan->step(),
-                               false, ready, priority,
+             const py::object& out, std::int32_t floor, const py::object& ready, int priority,
+             bool checked, bool apart) {
+            return self.submit(rows.lookahead(plan, steps, ids, pending, grads, out, floor),
+                               plan->step(), false, ready, priority,
                                py::make_tuple(py::cast(&rows), ids, pending, grads, out), checked,
                                apart);
           },
           py::arg("rows"), py::arg("plan"), py::arg("steps"), py::arg("ids"), py::arg("pending"),
-          py::arg("grads"), py::arg("out"), py::arg("ready"), py::arg("priority"),
+          py::arg("grads"), py::arg("out"), py::arg("floor"), py::arg("ready"), py::arg("priority"),
           py::arg("checked"), py::arg("apart"))
       .def("wait", &BoundWorker::wait, py::arg("ticket"))
       .def("wait_all", &BoundWorker::wait_all)
       .def("wait_step", &BoundWorker::wait_step, py::arg("step"))
       .def("wait_rows", &BoundWorker::wait_rows, py::arg("rows"), py::arg("n_rows"))
       .def("close", &BoundWorker::close, py::arg("drain"))
+      .def("abandon", &BoundWorker::abandon, py::arg("seconds"))
       .def("check", &BoundWorker::check)
+      .def("check_untold", &BoundWorker::check_untold)
       .def("record", &BoundWorker::record, py::arg("enabled"))
       .def("take_spans", &BoundWorker::take_spans)
       .def_property_readonly("is_idle", &BoundWorker::is_idle)

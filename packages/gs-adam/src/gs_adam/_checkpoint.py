@@ -58,6 +58,11 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
         for key in MOMENTS if state else ():
             if key not in state:
                 raise ValueError(f"state_dict must hold {key} of params[{k}], got {list(state)}")
+            if not isinstance(state[key], torch.Tensor):
+                kind = type(state[key]).__name__
+                raise TypeError(
+                    f"state_dict must hold a tensor as {key} of params[{k}], got {kind}"
+                )
             if state[key].shape != param.shape:
                 raise ValueError(
                     f"state_dict must hold {key} of params[{k}] with shape {tuple(param.shape)}, "
@@ -65,7 +70,10 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
                 )
     if len(steps) > 1:
         raise ValueError(f"state_dict must hold one step for all parameters, got {sorted(steps)}")
-    return steps.pop()
+    step = steps.pop()
+    if not 0 <= step < 2**31 - 1:
+        raise ValueError(f"state_dict must hold a step in [0, 2**31 - 1), got {step}")
+    return step
 
 
 def check_own(

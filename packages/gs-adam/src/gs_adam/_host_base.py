@@ -14,6 +14,9 @@ from gs_adam import _core
 from gs_adam._options import options_of
 from gs_adam._storage import Storage, check_params
 
+_MOST_PARAMS = 32
+"""One pass over a row updates all its tensors."""
+
 SEMANTICS = ("dense", "deferred", "sparse")
 
 _made: weakref.WeakSet[HostBase] = weakref.WeakSet()
@@ -52,6 +55,8 @@ class HostBase(torch.optim.Optimizer):
             raise ValueError(f"bias_correction must be global or off, got {bias_correction!r}")
         if bias_correction == "off" and semantics != "sparse":
             raise ValueError(f"bias_correction must be global with {semantics}, got 'off'")
+        if threads is not None and not isinstance(threads, int):
+            raise TypeError(f"threads must be a whole number, got {threads!r}")
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         self._semantics = semantics
@@ -71,6 +76,8 @@ class HostBase(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
         self._is_made = True
+        if len(self._params()) > _MOST_PARAMS:
+            raise ValueError(f"params must be at most {_MOST_PARAMS}, got {len(self._params())}")
         self._schedule = _core.Schedule(
             len(self.param_groups), semantics, bias_correction == "global"
         )
@@ -159,3 +166,9 @@ class HostBase(torch.optim.Optimizer):
             raise RuntimeError(f"{what} needs steps {list(self._open)} to end first")
         if not all(worker.is_idle for worker in self._workers):
             raise RuntimeError(f"{what} needs the worker to be idle; call its wait() first")
+        self._raise_failures()
+
+    def _raise_failures(self) -> None:
+        """What a task raised: rows are not what the steps so far would have made them."""
+        for worker in self._workers:
+            worker.check()

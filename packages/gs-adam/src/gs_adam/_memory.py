@@ -18,7 +18,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Ten
 
     Rows far apart otherwise each cost a walk through the page tables.
     """
-    tensor = torch.empty(tuple(shape), dtype=dtype)
+    tensor = torch.empty(tuple(shape), dtype=dtype, device="cpu")
     if tensor.nbytes >= LARGE:
         _core.prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
     return tensor

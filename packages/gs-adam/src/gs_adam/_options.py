@@ -18,6 +18,9 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
     for option in ("amsgrad", "maximize"):
         if group.get(option):
             raise ValueError(f"{option} must be False, got True")
+    missing = [key for key in ("lr", "betas", "eps", "weight_decay") if key not in group]
+    if missing:
+        raise ValueError(f"groups must hold {', '.join(missing)} as Adam's do, got {sorted(group)}")
     beta1, beta2 = (float(beta) for beta in group["betas"])
     lr, eps, decay = (float(group[key]) for key in ("lr", "eps", "weight_decay"))
     if decay and not group.get("decoupled_weight_decay", True):

@@ -82,7 +82,10 @@ class RowEdits(Steps):
         with self._lock:
             self._need_rest("zero_rows()")
             self._storage.follow()
-        ids = torch.arange(self.n_rows) if rows is None else row_ids(rows, self.n_rows, "rows")
+        if rows is None:
+            ids = torch.arange(self.n_rows, device="cpu")
+        else:
+            ids = row_ids(rows, self.n_rows, "rows")
         self.flush(None if rows is None else ids.unique())
         for param in self._params():
             for key in MOMENTS:
@@ -121,10 +124,11 @@ class RowEdits(Steps):
                 )
             self._replace(params)
             if state is None:
+                self._storage.settle()
                 return
             try:
                 self._storage.adopt(state)
-            except (TypeError, ValueError):
+            except BaseException:
                 self._replace(old)
                 raise
             for param in old:

@@ -47,9 +47,9 @@ class Steps(HostBase):
         return plan.step
 
     def _accept(self, plan: _core.StepPlan) -> None:
+        self._storage.count(plan.step)
         self._schedule.accept(plan)
         self._all_awake = False
-        self._storage.count(plan.step)
         # What torch's learning-rate schedulers ask before they warn.
         self._opt_called = True
 
@@ -86,6 +86,7 @@ class Steps(HostBase):
             ValueError: the step is not open, or an earlier one is.
             RuntimeError: a parameter has been given other memory since the step began, which has
                 none of what the step wrote. The step has ended.
+            Exception: what a worker's task raised; the step has ended, without what it left out.
         """
         with self._lock:
             plan = self._opened(step)
@@ -100,6 +101,8 @@ class Steps(HostBase):
             del self._open[step]
             self._done = step
             self._storage.need_in_place()
+            self._storage.note_written()
+        self._raise_failures()
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -109,7 +112,8 @@ class Steps(HostBase):
 
         Args:
             rows: as for `update`.
-            grads: as for `update`, but None means each parameter's ``.grad``.
+            grads: as for `update`, but None means each parameter's ``.grad``. Where one is None it
+                counts as zero; where all are, nothing happens, as with torch's optimizers.
 
         Raises:
             RuntimeError: another step is open.
@@ -117,6 +121,8 @@ class Steps(HostBase):
         """
         if grads is None:
             grads = self._own_gradients()
+            if grads is None:
+                return
         with self._lock:
             self._need_rest("step()")
             self._storage.follow()
@@ -131,14 +137,14 @@ class Steps(HostBase):
                 native.update_rest(plan)
             self._done = plan.step
             self._all_awake = ids is None
+            self._storage.note_written()
 
-    def _own_gradients(self) -> list[torch.Tensor]:
-        gradients = []
-        for k, param in enumerate(self._params()):
-            if param.grad is None:
-                raise ValueError(f"grads must be given, got None and params[{k}].grad is None")
-            gradients.append(param.grad)
-        return gradients
+    def _own_gradients(self) -> list[torch.Tensor] | None:
+        params = self._params()
+        if all(param.grad is None for param in params):
+            return None
+        # Others' code replaces single parameters, with moments of zero, before it steps.
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
 
     def flush(self, rows: Any = None) -> None:
         """Bring rows up to date with the last step begun.
@@ -164,7 +170,10 @@ class Steps(HostBase):
         if self._semantics == "deferred":
             native.flush(plan, ids)
             if rows is None:
-                self._all_awake = True
+                with self._lock:
+                    # Unless another thread has taken a step since.
+                    if not self._open and plan.step == self._schedule.step:
+                        self._all_awake = True
 
     def lookahead(
         self,
@@ -195,14 +204,21 @@ class Steps(HostBase):
         """
         if step is None and pending is not None:
             raise ValueError("step must be given with pending gradients, got None")
-        plan, native, _ = self._work(step)
+        plan, native, done = self._work(step)
         self._storage.need_in_place()
         ids = as_ids(rows, native.n_rows)
         count = native.n_rows if ids is None else len(ids)
         if out is None:
-            out = [torch.empty(count, *param.shape[1:]) for param in self._params()]
+            shapes = [(count, *param.shape[1:]) for param in self._params()]
+            out = [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes]
         pending_ids, grads = (None, None) if pending is None else pending
         native.lookahead(
-            plan, step is not None, ids, as_native(pending_ids), all_native(grads), all_native(out)
+            plan,
+            step is not None,
+            ids,
+            as_native(pending_ids),
+            all_native(grads),
+            all_native(out),
+            done,
         )
         return out

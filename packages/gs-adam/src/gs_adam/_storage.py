@@ -43,6 +43,7 @@ class Storage:
         self.skips_nonfinite = skip_nonfinite
         self._threads = threads
         self._known: list[torch.Tensor] = []
+        self._groups: list[int] = []
         self._held: list[torch.Tensor] = []  # the memory that native views point to
         self._places: list[Any] = []
         self._plain: _core.Rows | None = None
@@ -72,6 +73,12 @@ class Storage:
             self._marked = self._native(self._marks)
         return self._marked
 
+    def make_marks(self) -> None:
+        """``last_step`` of as many rows as there are parameters': what it held is replaced next."""
+        n_rows = len(self._params()[0][0])
+        if self.last_step is not None and len(self.last_step) != n_rows:
+            self.last_step = _memory.zeros((n_rows,), torch.int32)
+
     def forget_marks(self) -> None:
         """Steps are about to be counted from another number."""
         self._marks = None
@@ -93,9 +100,10 @@ class Storage:
         state = self._state()
         self._move_state(params, state)
         places = self._where(params, state)
-        if places == self._places:
+        if places == self._places and groups == self._groups:
             self._known = params
             return
+        self._check_groups(params, groups)
         if self._plain is not None and is_busy():
             raise RuntimeError(
                 "params must stay where they are until the worker's tasks are done, got others; "
@@ -113,7 +121,7 @@ class Storage:
             )
         missing = [param for param in params if not state.get(param)]
         for param in missing:
-            state[param] = {"step": torch.tensor(float(self._schedule.step))}
+            state[param] = {"step": _as_step(self._schedule.step)}
         for key in MOMENTS:
             for param, moment in zip(missing, _memory.zeros_like_rows(missing), strict=True):
                 state[param][key] = moment
@@ -126,6 +134,32 @@ class Storage:
         self._held = [
             tensor.detach() for p in params for tensor in (p, *(state[p][key] for key in MOMENTS))
         ]
+
+    def settle(self) -> None:
+        """Let the state follow Parameter objects that others have replaced."""
+        params, _ = self._params()
+        self._move_state(params, self._state())
+        if len(params) == len(self._known):
+            self._known = params
+
+    def note_written(self) -> None:
+        """Tell autograd that the parameters have changed."""
+        for param in self._params()[0]:
+            if not param.is_inference():
+                torch.autograd.graph.increment_version(param)
+
+    def _check_groups(self, params: list[torch.Tensor], groups: list[int]) -> None:
+        """Raise where a tensor whose rows may sleep has come to another group, whose rates it did
+        not have so far."""
+        if not self._sleeps or not self._schedule.step:
+            return
+        before = {place(param): g for param, g in zip(self._known, self._groups)}
+        for k, (param, group) in enumerate(zip(params, groups, strict=True)):
+            if before.get(place(param), group) != group:
+                raise ValueError(
+                    f"params[{k}] must stay in group {before[place(param)]} while rows may sleep, "
+                    f"got group {group}"
+                )
 
     def need_in_place(self) -> None:
         """Check that the tensors are where `follow` has found them; Parameter objects may be
@@ -162,7 +196,7 @@ class Storage:
         ]
 
     def _native(self, last_step: torch.Tensor | None) -> _core.Rows:
-        states = [self._state()[param] for param in self._known]
+        states = self._known_states()
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
         return self.native(self._known, exp_avg, exp_avg_sq, self._groups, last_step)
 
@@ -188,13 +222,19 @@ class Storage:
 
     def count(self, step: int) -> None:
         """Write the step number where torch.optim.Adam keeps it."""
-        state = self._state()
-        for param in self._known:
-            value = state[param]["step"]
-            if isinstance(value, torch.Tensor):
-                value.fill_(step)
+        for own in self._known_states():
+            if isinstance(own["step"], torch.Tensor):
+                own["step"].fill_(step)
             else:
-                state[param]["step"] = torch.tensor(float(step))
+                own["step"] = _as_step(step)
+
+    def _known_states(self) -> list[dict[str, Any]]:
+        """Of the parameters that `follow` has found, wherever others have moved it since."""
+        params, state = self._params()[0], self._state()
+        if len(params) != len(self._known):
+            params = self._known
+        pairs = zip(params, self._known, strict=True)
+        return [state.get(param) or state[known] for param, known in pairs]
 
     # ------------------------------------------------------------------ others' storage
 
@@ -220,12 +260,14 @@ class Storage:
         for k, param in enumerate(params):
             check_state(param, moments[k], f"params[{k}]")
         if self._sleeps:
-            _check_last_step(tensors["last_step"], len(params[0]))
+            # Before the first step a checkpoint may be what comes next.
+            _check_last_step(tensors["last_step"], len(params[0]), self._schedule.step or None)
             self.last_step = tensors["last_step"]
         state = self._state()
         for param, own in zip(params, moments, strict=True):
-            state[param] = {"step": torch.tensor(float(self._schedule.step)), **own}
+            state[param] = {"step": _as_step(self._schedule.step), **own}
         self.is_adopted = True
+        self._known = params
         self._places, self._held = [], []
 
     def write_back(self, storage: dict[torch.Tensor, dict[str, Any]]) -> None:
@@ -238,7 +280,7 @@ class Storage:
                     own[key].copy_(loaded[key])
                 else:
                     own[key].zero_()
-            own["step"] = torch.as_tensor(loaded.get("step", 0.0))
+            own["step"] = _as_step(float(loaded.get("step", 0.0)))
             state[param] = own
 
     # ------------------------------------------------------------------ rows
@@ -276,11 +318,15 @@ class Storage:
         return len(state["exp_avg"]) if state else len(params[0])
 
 
-def _check_last_step(last_step: Any, n_rows: int) -> None:
+def _as_step(step: float) -> torch.Tensor:
+    return torch.tensor(float(step), dtype=torch.float32, device="cpu")
+
+
+def _check_last_step(last_step: Any, n_rows: int, step: int | None) -> None:
     kind = type(last_step).__name__
     if isinstance(last_step, torch.Tensor):
         if last_step.dtype == torch.int32 and tuple(last_step.shape) == (n_rows,):
-            check_steps(last_step, "last_step")
+            check_steps(last_step, "last_step", step=step)
             return
         kind = f"{tuple(last_step.shape)} {last_step.dtype}"
     raise ValueError(f"last_step must be ({n_rows},) int32, got {kind}")
@@ -302,7 +348,9 @@ def row_ids(rows: Any, n_rows: int, name: str) -> torch.Tensor:
     Raises:
         TypeError, ValueError, IndexError: a mask of another length, ids out of range or not ids.
     """
-    ids = torch.as_tensor(rows)
+    ids = torch.as_tensor(rows, device="cpu")
+    if ids.shape == (0,) and not isinstance(rows, torch.Tensor):
+        ids = ids.long()  # an empty list has no type of its own
     if ids.dtype == torch.bool:
         if tuple(ids.shape) != (n_rows,):
             raise ValueError(f"{name} must be a mask of ({n_rows},), got {tuple(ids.shape)}")

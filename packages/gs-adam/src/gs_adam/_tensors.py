@@ -29,6 +29,10 @@ def check_param(param: torch.Tensor, name: str) -> None:
         raise TypeError(f"{name} must be a dense tensor, got layout {param.layout}")
     if param.ndim == 0:
         raise ValueError(f"{name} must have rows, got a scalar")
+    if len(param) and not param[0].is_contiguous():
+        raise ValueError(f"{name} must have contiguous rows, got strides {param.stride()}")
+    if len(param) > 1 and abs(param.stride(0)) < param[0].numel():
+        raise ValueError(f"{name} must have rows that do not overlap, got {param.stride()}")
 
 
 def check_same_rows(tensors: Sequence[torch.Tensor], name: str) -> None:
@@ -45,6 +49,8 @@ def check_state(param: torch.Tensor, state: dict[str, Any], name: str) -> None:
     """Raise unless the moments in ``state`` are float32 CPU tensors of ``param``'s shape."""
     for key in MOMENTS:
         value = state[key]
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{key} of {name} must be a tensor, got {type(value).__name__}")
         if value.shape != param.shape:
             remedy = (
                 "; after densification call append_rows, keep_rows or permute_rows, or rebind"
@@ -75,6 +81,8 @@ def as_ids(rows: Any, n_rows: int) -> Any:
     """
     if rows is None:
         return None
+    if isinstance(rows, torch.Tensor):
+        _check_dense(rows, "rows")
     is_mask = getattr(rows, "dtype", None) in (torch.bool, bool)
     if not is_mask:
         return as_native(rows)
@@ -101,6 +109,25 @@ def as_native(array: Any) -> Any:
     return array.detach().numpy() if array.layout == torch.strided else array.detach()
 
 
-def all_native(arrays: Any) -> Any:
-    """`as_native` of a list's entries; anything else is left to be refused."""
-    return [as_native(a) for a in arrays] if isinstance(arrays, list | tuple) else arrays
+def all_native(arrays: Any, name: str = "grads") -> Any:
+    """`as_native` of a list's entries; anything else is left to be refused.
+
+    Raises:
+        TypeError: a sparse tensor, or one without memory.
+    """
+    if not isinstance(arrays, list | tuple):
+        return arrays
+    for k, array in enumerate(arrays):
+        if isinstance(array, torch.Tensor):
+            _check_dense(array, f"{name}[{k}]")
+    return [
+        as_native(a.resolve_neg() if isinstance(a, torch.Tensor) and a.is_neg() else a)
+        for a in arrays
+    ]
+
+
+def _check_dense(array: torch.Tensor, name: str) -> None:
+    if array.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {array.layout}")
+    if array.is_meta:
+        raise TypeError(f"{name} must have memory, got a meta tensor")

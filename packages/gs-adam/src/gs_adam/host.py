@@ -67,6 +67,7 @@ class HostAdam(RowEdits):
         """
         with self._lock:
             self._need_rest("state_dict()")
+            self._storage.settle()
         state_dict = super().state_dict()
         if self._semantics == "deferred":
             state_dict[_checkpoint.KEY] = {
@@ -87,6 +88,8 @@ class HostAdam(RowEdits):
         """
         with self._lock:
             self._need_rest("load_state_dict()")
+            self._storage.settle()
+        self._check_rows()
         step = _checkpoint.check_fits(state_dict, self.param_groups)
         for group in state_dict["param_groups"]:
             options_of(group)
@@ -103,6 +106,7 @@ class HostAdam(RowEdits):
                 # A schedule that does not fit is found before anything changes.
                 trial = _core.Schedule(len(self.param_groups), self._semantics, True)
                 trial.restore(step, _checkpoint.unpack_schedule(own["schedule"]))
+        self._storage.make_marks()
         adopted = dict(self.state) if self._storage.is_adopted else {}
         super().load_state_dict(state_dict)
         self._storage.write_back(adopted)
@@ -111,6 +115,15 @@ class HostAdam(RowEdits):
                 group["decoupled_weight_decay"] = True
         self._storage.forget_marks()
         self._restore(step, own if self._semantics == "deferred" else None)
+
+    def _check_rows(self) -> None:
+        last_step = self._storage.last_step
+        if last_step is None or len(last_step) == self.n_rows or not self._storage.is_adopted:
+            return
+        raise ValueError(
+            f"params must have {len(last_step)} rows as the adopted state, got {self.n_rows}; call "
+            "rebind with state of as many"
+        )
 
     def _restore(self, step: int, own: dict[str, Any] | None) -> None:
         self._done = step

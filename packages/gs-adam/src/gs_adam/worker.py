@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import atexit
+import sys
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -41,11 +43,13 @@ class Worker:
     submitted before it. One task runs at a time, on all of the optimizer's threads.
 
     An exception in a task or in its ``ready`` drops everything queued, and every later call raises
-    it again, so that nothing waits for what will not come.
+    it again, so that nothing waits for what will not come; so do the optimizer's own calls that
+    need all rows, `end_step` and `state_dict` among them.
 
     The thread starts with the first task. Leaving the context closes the worker: after all tasks,
     or at once when an exception passes through. At interpreter exit open workers stop after the
-    running task. In a child process after fork the queue is empty and earlier tickets are refused.
+    running task, or are left behind when it takes long; a failure that nobody was told goes to
+    stderr. In a child process after fork the queue is empty and earlier tickets are refused.
 
     Args:
         optimizer: any number of workers may serve it; rows must not be shared between workers.
@@ -171,7 +175,7 @@ class Worker:
             raise ValueError("step must be given with pending gradients, got None")
         if step is not None and as_of is not None:
             raise ValueError(f"step must be None where as_of is given, got {step}")
-        plan, native, _ = self._optimizer._work(step)
+        plan, native, done = self._optimizer._work(step)
         plan = as_of or plan
         ids = as_ids(rows, native.n_rows)
         pending_ids, grads = (None, None) if pending is None else pending
@@ -183,6 +187,7 @@ class Worker:
             as_native(pending_ids),
             all_native(grads),
             all_native(out),
+            done,
             ready,
             priority,
             checked,
@@ -237,7 +242,16 @@ class Worker:
             self._native.check()
 
 
+_LAST_S = 2.0
+"""How long the end of the interpreter waits for a task that runs."""
+
+
 @atexit.register
 def _close_all() -> None:
     for worker in list(_open_workers):
-        worker.close(drain=False)
+        worker._native.abandon(_LAST_S)
+        try:
+            worker._native.check_untold()
+        except Exception:
+            print("A task of a gs_adam.Worker failed, and nobody asked:", file=sys.stderr)
+            traceback.print_exc()

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers whose tasks fail, wait for good, or are waited for by themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+import torch
+
+from gs_adam import HostAdam, Worker
+
+N = 10
+ROWS, GRADS = torch.arange(3), [torch.ones(3, 3)]
+
+
+def _failed() -> HostAdam:
+    """An optimizer whose worker's task has failed, and nobody has been told."""
+
+    def fail() -> None:
+        raise KeyError("no gradients")
+
+    host = HostAdam([torch.zeros(N, 3)])
+    host.kept = Worker(host)  # type: ignore[attr-defined]
+    step = host.begin_step()
+    host.kept.submit(ROWS, GRADS, step=step, ready=fail)  # type: ignore[attr-defined]
+    while not host.kept.is_idle:  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    return host
+
+
+def test_the_optimizer_tells_what_its_worker_left_out():
+    host = _failed()
+    with pytest.raises(KeyError, match="no gradients"):
+        host.end_step(1)
+    for call in (
+        host.state_dict,
+        host.flush,
+        lambda: host.append_rows(1),
+        lambda: host.step(ROWS, GRADS),
+        lambda: host.load_state_dict(HostAdam([torch.zeros(N, 3)]).state_dict()),
+    ):
+        with pytest.raises(KeyError, match="no gradients"):
+            call()
+    assert host.step_count == 1
+
+
+def _process(code: str) -> subprocess.CompletedProcess[str]:
+    start = "import gc, threading, time, torch\nfrom gs_adam import HostAdam, Worker\n"
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", start + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+BEGIN = """
+host = HostAdam([torch.zeros(10, 3)])
+worker = Worker(host)
+step = host.begin_step()
+def submit(ready):
+    return worker.submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
+"""
+
+
+def test_a_failure_that_nobody_asked_for_is_printed_at_the_end():
+    done = _process(BEGIN + "submit(lambda: 1 / 0)\ntime.sleep(0.2)\nprint('end')")
+    assert done.stdout == "end\n"
+    assert "A task of a gs_adam.Worker failed, and nobody asked" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_failure_that_somebody_was_told_is_not():
+    done = _process(
+        BEGIN + "submit(lambda: 1 / 0)\ntry: worker.wait()\nexcept ZeroDivisionError: print('told')"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")
+
+
+def test_the_interpreter_ends_though_ready_never_returns():
+    done = _process(BEGIN + "submit(threading.Event().wait)\ntime.sleep(0.2)\nprint('end')")
+    assert (done.returncode, done.stdout) == (0, "end\n")
+
+
+def test_a_worker_may_be_collected_on_its_own_thread():
+    done = _process(
+        """
+        gc.disable()
+        collects = threading.Event()
+        def ready():
+            if collects.is_set():
+                gc.collect()
+            return False
+        def begin():
+            host = HostAdam([torch.zeros(10, 3)])
+            worker = Worker(host)
+            step = host.begin_step()
+            worker.submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
+        begin()
+        collects.set()
+        time.sleep(0.5)
+        print("end")
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_closing_answers_ctrl_c(drain):
+    host = HostAdam([torch.zeros(N, 3)])
+    worker = Worker(host)
+    released = threading.Event()
+    if drain:
+        worker.submit(ROWS, GRADS, step=host.begin_step(), ready=released.is_set)
+    else:
+        worker.submit(ROWS, GRADS, step=host.begin_step(), ready=released.wait)
+        time.sleep(0.1)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        worker.close(drain=drain)
+    released.set()
+    worker.close(drain=drain)
+    assert worker.is_closed
+
+
+def test_a_task_does_not_wait_for_itself():
+    host = HostAdam([torch.zeros(N, 3)])
+    worker = Worker(host)
+    worker.submit(ROWS, GRADS, step=host.begin_step(), ready=lambda: worker.wait())
+    with pytest.raises(ValueError, match="wait must be called from another thread than the worker"):
+        worker.wait()
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred"])
+def test_looking_ahead_is_in_the_order_of_steps(semantics):
+    host = HostAdam([torch.randn(N, 3)], lr=0.1, semantics=semantics)
+    host.step(grads=[torch.randn(N, 3)])
+    one, two = host.begin_step(), host.begin_step()
+    host.update(ROWS, GRADS, step=one)
+    if semantics == "dense":
+        with pytest.raises(ValueError, match=r"after the steps before, got row \d+ in step 3"):
+            host.lookahead(None, step=two)
+    ahead = host.lookahead(ROWS, step=two)[0]
+    host.update(ROWS, None, step=two)
+    assert torch.equal(host.lookahead(ROWS, step=two)[0], ahead)
+    with pytest.raises(ValueError, match=r"before later steps update them, got row \d in step 2"):
+        host.lookahead(ROWS, step=one)
+    host.lookahead(torch.arange(3, N), step=one)
+
+
+def test_other_default_types_and_devices_change_nothing():
+    expected = HostAdam([torch.zeros(N, 3)])
+    expected.step(ROWS, GRADS)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        host = HostAdam([torch.zeros(N, 3, dtype=torch.float32, device="cpu")])
+        host.step(ROWS, GRADS)
+        ahead = host.lookahead(ROWS)[0]
+        host.zero_rows([])
+        state = host.state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert ahead.dtype == torch.float32
+    assert torch.equal(ahead, expected.lookahead(ROWS)[0])
+    assert {t.device.type for t in state["state"][0].values()} == {"cpu"}
+    assert state["state"][0]["step"].dtype == torch.float32
+
+
+def test_gradients_without_memory_of_their_own_are_told_or_read_rightly():
+    host = HostAdam([torch.zeros(N, 3)])
+    for grad, text in (
+        (torch.ones(N, 3).to_sparse(), r"grads\[0\] must be a dense tensor, got layout"),
+        (torch.ones(N, 3, device="meta"), r"grads\[0\] must have memory, got a meta tensor"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            host.step(None, [grad])
+    with pytest.raises(TypeError, match="rows must be a dense tensor"):
+        host.step(ROWS.to_sparse(), GRADS)
+    host.step(None, [torch._neg_view(torch.ones(N, 3))])
+    assert (host.param_groups[0]["params"][0] > 0).all()
+    with pytest.raises(ValueError, match="groups must hold betas, eps as Adam's do"):
+        host.load_state_dict(torch.optim.SGD([torch.zeros(N, 3)], lr=1.0).state_dict())
+    with pytest.raises(TypeError, match=r"threads must be a whole number, got 1\.5"):
+        HostAdam([torch.zeros(N, 3)], threads=1.5)
+    with pytest.raises(ValueError, match="params must be at most 32, got 33"):
+        HostAdam([torch.zeros(N, 1) for _ in range(33)])
+    with pytest.raises(TypeError, match=r"exp_avg of params\[0\] must be a tensor, got NoneType"):
+        HostAdam([torch.zeros(N, 3)], semantics="sparse",
+                 state={"exp_avg": [None], "exp_avg_sq": [None]})  # fmt: skip
