@@ -49,7 +49,7 @@ class HostAdam(RowEdits):
 
     Raises:
         TypeError, ValueError: options out of range, or tensors of another dtype, device, stride or
-            number of rows.
+            number of rows, or more than 32.
 
     Cost: a row costs 28 bytes of memory traffic a value; nothing grows with N except dense
         semantics, bool masks and ``flush()`` of all rows. The GIL is released. `update`,
