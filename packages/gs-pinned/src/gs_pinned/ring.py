@@ -23,6 +23,9 @@ __all__ = ["Ring", "RingSlot", "RingStats", "store_compact"]
 
 _BLOCKS, _BLOCKS_TO_JOIN = 3, 6  # of a kernel
 
+_REFUSED = (TypeError, ValueError, IndexError)
+"""What a call answers before it has enqueued anything."""
+
 
 @dataclass(frozen=True)
 class RingStats:
@@ -313,9 +316,10 @@ def store_compact(
             taken.signal.set(taken.value)
         else:
             taken.signal.set_on(where, handle, taken.value)
-    except BaseException:
-        # Nothing will land once what has been enqueued has passed: let the bytes go.
-        core.memory.wait_idle()
+    except BaseException as error:
+        # Nothing will land: let the bytes go, once what may be on its way to them has passed.
+        if not isinstance(error, _REFUSED):
+            core.memory.wait_idle()
         taken.signal.set(taken.value)
         slot.release()
         raise
