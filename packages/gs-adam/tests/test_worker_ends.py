@@ -187,6 +187,8 @@ def test_gradients_without_memory_of_their_own_are_told_or_read_rightly():
         host.step(ROWS.to_sparse(), GRADS)
     host.step(None, [torch._neg_view(torch.ones(N, 3))])
     assert (host.param_groups[0]["params"][0] > 0).all()
+    with pytest.raises(ValueError, match=r"out\[0\] must hold its values, got a view of their neg"):
+        host.lookahead(ROWS, out=[torch._neg_view(torch.ones(3, 3))])
     with pytest.raises(ValueError, match="groups must hold betas, eps as Adam's do"):
         host.load_state_dict(torch.optim.SGD([torch.zeros(N, 3)], lr=1.0).state_dict())
     with pytest.raises(TypeError, match=r"threads must be a whole number, got 1\.5"):

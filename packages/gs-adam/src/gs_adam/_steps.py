@@ -218,7 +218,7 @@ class Steps(HostBase):
             ids,
             as_native(pending_ids),
             all_native(grads),
-            all_native(out),
+            all_native(out, "out"),
             done,
         )
         return out

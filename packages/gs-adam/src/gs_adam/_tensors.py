@@ -114,16 +114,21 @@ def all_native(arrays: Any, name: str = "grads") -> Any:
 
     Raises:
         TypeError: a sparse tensor, or one without memory.
+        ValueError: ``out`` is a negative view, which is written elsewhere.
     """
     if not isinstance(arrays, list | tuple):
         return arrays
-    for k, array in enumerate(arrays):
-        if isinstance(array, torch.Tensor):
-            _check_dense(array, f"{name}[{k}]")
-    return [
-        as_native(a.resolve_neg() if isinstance(a, torch.Tensor) and a.is_neg() else a)
-        for a in arrays
-    ]
+    return [_checked_native(array, f"{name}[{k}]") for k, array in enumerate(arrays)]
+
+
+def _checked_native(array: Any, name: str) -> Any:
+    if isinstance(array, torch.Tensor):
+        _check_dense(array, name)
+        if array.is_neg():  # its memory holds the values' negatives
+            if name.startswith("out"):
+                raise ValueError(f"{name} must hold its values, got a view of their negatives")
+            array = array.resolve_neg()
+    return as_native(array)
 
 
 def _check_dense(array: torch.Tensor, name: str) -> None:

@@ -186,7 +186,7 @@ class Worker:
             ids,
             as_native(pending_ids),
             all_native(grads),
-            all_native(out),
+            all_native(out, "out"),
             done,
             ready,
             priority,
