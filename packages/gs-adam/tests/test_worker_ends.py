@@ -111,6 +111,15 @@ def test_a_worker_may_be_collected_on_its_own_thread():
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C raises: tests that are started in the background inherit that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("drain", [True, False])
 def test_closing_answers_ctrl_c(drain):
     host = HostAdam([torch.zeros(N, 3)])

@@ -7,11 +7,20 @@ import signal as interrupts
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from gs_pinned import CudaError, PoisonedError, Signal, device
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises: tests that are started in the background inherit that it is ignored."""
+    before = interrupts.signal(interrupts.SIGINT, interrupts.default_int_handler)
+    yield
+    interrupts.signal(interrupts.SIGINT, before)
 
 
 def run(work: object) -> threading.Thread:
@@ -99,6 +108,7 @@ def test_work_sets_its_value_when_it_succeeds_and_poisons_it_when_it_fails() -> 
         signal.wait(2)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_waiting_leaves_the_interpreter_to_other_threads_and_to_ctrl_c() -> None:
     signal = Signal()
     waiting_thread = threading.get_ident()
@@ -116,22 +126,18 @@ def test_waiting_leaves_the_interpreter_to_other_threads_and_to_ctrl_c() -> None
         finally:
             thread.join()
 
-    # Started in the background, the tests would inherit that the signal is ignored.
-    before = interrupts.signal(interrupts.SIGINT, interrupts.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            wait()
-    finally:
-        interrupts.signal(interrupts.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        wait()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_spinning_leaves_the_interpreter_to_ctrl_c() -> None:
     signal = Signal()
     timer = threading.Timer(0.2, os.kill, (os.getpid(), interrupts.SIGINT))
     start = time.perf_counter()
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        signal.wait(1, spin_s=30.0)
+        signal.wait(1, timeout_s=60.0, spin_s=30.0)
     assert time.perf_counter() - start < 5
     with pytest.raises(ValueError, match="spin_s must be at least 0, got nan"):
         signal.wait(1, spin_s=float("nan"))
