@@ -18,13 +18,13 @@ N = 10
 ROWS, GRADS = torch.arange(3), [torch.ones(3, 3)]
 
 
-def _failed() -> HostAdam:
+def _failed(semantics: str = "deferred") -> HostAdam:
     """An optimizer whose worker's task has failed, and nobody has been told."""
 
     def fail() -> None:
         raise KeyError("no gradients")
 
-    host = HostAdam([torch.zeros(N, 3)])
+    host = HostAdam([torch.zeros(N, 3)], semantics=semantics)
     host.kept = Worker(host)  # type: ignore[attr-defined]
     step = host.begin_step()
     host.kept.submit(ROWS, GRADS, step=step, ready=fail)  # type: ignore[attr-defined]
@@ -33,10 +33,13 @@ def _failed() -> HostAdam:
     return host
 
 
-def test_the_optimizer_tells_what_its_worker_left_out():
-    host = _failed()
+@pytest.mark.parametrize("semantics", ["dense", "deferred"])
+def test_the_optimizer_tells_what_its_worker_left_out(semantics):
+    host = _failed(semantics)
+    assert host.open_steps == (1,)
     with pytest.raises(KeyError, match="no gradients"):
         host.end_step(1)
+    assert host.open_steps == ()
     for call in (
         host.state_dict,
         host.flush,

@@ -109,6 +109,11 @@ class HostBase(torch.optim.Optimizer):
         return self._schedule.step
 
     @property
+    def open_steps(self) -> tuple[int, ...]:
+        """Steps begun and not ended, in the order in which they are to end."""
+        return tuple(self._open)
+
+    @property
     def nonfinite_rows(self) -> int:
         """How often a row's gradient held NaN or Inf."""
         return self._schedule.nonfinite_rows

@@ -93,16 +93,26 @@ class Steps(HostBase):
             if step != min(self._open):
                 raise ValueError(f"step must end after step {min(self._open)}, got {step}")
             workers = list(self._workers)
-        if self._semantics == "dense":
-            for worker in workers:
-                worker.wait_step(step)
-            self._storage.marked().update_rest(plan)
+        try:
+            if self._semantics == "dense":
+                for worker in workers:
+                    worker.wait_step(step)
+                self._storage.marked().update_rest(plan)
+        except KeyboardInterrupt:
+            raise  # tasks go on, and the step can still be ended
+        except BaseException:
+            with self._lock:
+                self._close_step(step)
+            raise
         with self._lock:
-            del self._open[step]
-            self._done = step
+            self._close_step(step)
             self._storage.need_in_place()
             self._storage.note_written()
         self._raise_failures()
+
+    def _close_step(self, step: int) -> None:
+        del self._open[step]
+        self._done = step
 
     @torch.no_grad()
     def step(  # type: ignore[override]

@@ -102,7 +102,6 @@ class HostRows:
         )
         self.worker = gs_adam.Worker(self.adam)
         self.away: Away | None = None
-        self._open: list[int] = []
 
     def __len__(self) -> int:
         return self.n_rows
@@ -154,24 +153,22 @@ class HostRows:
 
     def begin(self) -> int:
         """Begin a step with the rates as they are; its number goes with updates and to `end`."""
-        step = self.adam.begin_step()
-        self._open.append(step)
-        return step
+        return self.adam.begin_step()
 
     def end(self, step: int) -> None:
         """End a step: all its updates have been submitted.
 
         Raises:
             ValueError: it is not open (`rest` ends open steps too), or an earlier one is.
-            Exception: what a task of the worker raised.
+            Exception: what a task of the worker raised; the step has ended.
         """
         self.adam.end_step(step)
-        self._open.remove(step)
 
     def end_before(self, step: int) -> None:
         """End the earlier steps that are open; see `end`."""
-        for earlier in [earlier for earlier in self._open if earlier < step]:
-            self.end(earlier)
+        for earlier in self.adam.open_steps:
+            if earlier < step:
+                self.end(earlier)
 
     def rest(self) -> None:
         """Wait for the worker and for transfers of the rows, end the steps that are open, and bring
@@ -181,7 +178,7 @@ class HostRows:
             Exception: what a task of the worker raised.
         """
         self.worker.wait()
-        for step in tuple(self._open):
+        for step in self.adam.open_steps:
             self.end(step)
         if self.away is not None:
             self.away.come_home()
