@@ -2,7 +2,6 @@
 #include "pages.hpp"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <cstring>
 
 #include "gs/error.hpp"
+#include "host_memory.hpp"
 #include "pool.hpp"
 
 #if defined(GS_WITH_CUDA)
@@ -37,23 +37,6 @@ bool touch(char* data, std::size_t bytes) {
 }
 
 }  // namespace
-
-std::size_t physical_bytes() {
-  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
-
-std::size_t available_bytes() {
-  std::FILE* file = std::fopen("/proc/meminfo", "r");
-  if (file == nullptr) return physical_bytes();
-  char line[128];
-  unsigned long long kib = 0;
-  bool found = false;
-  while (!found && std::fgets(line, sizeof(line), file) != nullptr)
-    found = std::sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
-  std::fclose(file);
-  return found ? static_cast<std::size_t>(kib) * 1024 : physical_bytes();
-}
 
 void* reserve_pages(std::size_t bytes) {
   // Over-reserve by one huge page and give the ends back, so that the range starts on one.

@@ -20,12 +20,6 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-/// Bytes of RAM of this machine.
-std::size_t physical_bytes();
-
-/// Bytes that can be committed now without swapping, as the kernel estimates them.
-std::size_t available_bytes();
-
 /// Reserves address space without memory behind it; returns its first byte. Throws
 /// gs::MemoryError.
 void* reserve_pages(std::size_t bytes);

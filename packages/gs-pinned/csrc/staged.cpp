@@ -7,6 +7,7 @@
 
 #include "gs/cuda/check.hpp"
 #include "gs/error.hpp"
+#include "host_memory.hpp"
 #include "memory.hpp"
 
 namespace gs::pinned {

@@ -193,21 +193,9 @@ def test_rates_are_of_the_rows_to_come_and_a_sample_covers_what_all_rows_do(
 def test_caps_follow_the_options_else_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     from gs_train.engine import caps as module
 
-    monkeypatch.setattr(module, "available_host_bytes", lambda: 10_000)
+    monkeypatch.setattr(module, "available_bytes", lambda: 10_000)
     cpu = torch.device("cpu")
     assert caps_of(_config(), cpu) == Caps(9000, 9000, shared=True)
     given = Caps(2 * 10**9, 9000, shared=True, is_given=True)
     assert caps_of(_config(device_memory="2GB"), cpu) == given
     assert caps_of(_config(host_memory="64KiB"), cpu) == Caps(65536, 65536, shared=True)
-
-
-def test_a_control_group_limits_host_memory(tmp_path: Path) -> None:
-    from gs_train.engine.caps import _left_in_group
-
-    assert _left_in_group(tmp_path) is None
-    (tmp_path / "memory.max").write_text("5000\n")
-    (tmp_path / "memory.current").write_text("3000\n")
-    (tmp_path / "memory.stat").write_text("anon 2500\ninactive_file 400\n")
-    assert _left_in_group(tmp_path) == 2400
-    (tmp_path / "memory.max").write_text("max\n")
-    assert _left_in_group(tmp_path) is None

@@ -11,6 +11,7 @@
 #include "device.hpp"
 #include "gs/error.hpp"
 #include "gs/python/release_gil.hpp"
+#include "host_memory.hpp"
 
 namespace py = pybind11;
 
@@ -33,7 +34,9 @@ void register_memory(py::module_& module) {
   module.def("driver_version", &driver_version, py::call_guard<python::ReleaseGil>());
   module.def("locked_bytes", &Memory::locked_total);
   module.def("physical_bytes", &physical_bytes);
-  module.def("available_bytes", &available_bytes);
+  module.def("available_bytes", &available_bytes, py::arg("root") = "",
+             "Bytes of host memory that can be taken now without swapping, within the limits of "
+             "this process's\ncontrol groups (version 2). `root` is where /proc and /sys are.");
 
   py::class_<Memory, std::shared_ptr<Memory>>(module, "Memory", py::buffer_protocol(),
                                               py::module_local())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows between page-locked host memory and the GPU at the speed of the link."""
 
-from gs_pinned._core import __version__, build_info
+from gs_pinned._core import __version__, available_bytes, build_info
 from gs_pinned.errors import (
     ClosedError,
     CudaError,
@@ -28,6 +28,7 @@ __all__ = [
     "Table",
     "TableStats",
     "__version__",
+    "available_bytes",
     "build_info",
     "exchange",
     "gather",

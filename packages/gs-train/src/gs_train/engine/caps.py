@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from gs_pinned import available_bytes
 from gs_train.config import FitConfig
 from gs_train.engine.budget import Need
 
@@ -57,7 +56,7 @@ def caps_of(
     """
     host = config.bytes_of("host_memory")
     if host is None:
-        host = int((available_host_bytes() + held_host) * (1 - _KEPT_FREE))
+        host = int((available_bytes() + held_host) * (1 - _KEPT_FREE))
     given = on_device = config.bytes_of("device_memory")
     if on_device is None:
         on_device = host
@@ -68,32 +67,3 @@ def caps_of(
             on_device = free + unused + held_device
     shared, gaps = device.type != "cuda", _GAPS_OF_CUDA if device.type == "cuda" else 1.0
     return Caps(on_device, host, shared=shared, is_given=given is not None, gaps=gaps)
-
-
-def available_host_bytes() -> int:
-    """Host memory that can be taken without swapping, within the limit of the control group."""
-    available, left = _available_in_system(), _left_in_group()
-    return available if left is None else min(available, left)
-
-
-def _available_in_system() -> int:
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _left_in_group(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes below the limit of a control group (version 2), its reclaimable cache not counted as
-    used; None where there is no limit."""
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        if limit == "max":
-            return None
-        used = int((folder / "memory.current").read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
-    except (OSError, ValueError):
-        return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from gs_train.engine.caps import available_host_bytes
+from gs_pinned import available_bytes
 
 # What is timed is far larger than any cache, where there is memory for it.
 _TABLE_BYTES = {"cuda": 768 << 20, "cpu": 96 << 20}
@@ -22,14 +22,14 @@ _SAMPLE_S, _SAMPLES_S, _LEAST_SAMPLES = 5e-3, 0.1, 3
 
 def table_rows(device: torch.device, row_bytes: int) -> int:
     """Rows of a table that no cache holds, as far as memory is free for it."""
-    free = min(free_bytes(device), available_host_bytes())
+    free = min(free_bytes(device), available_bytes())
     return min(_TABLE_BYTES[device.type], int(free * _TABLE_SHARE)) // row_bytes
 
 
 def free_bytes(device: torch.device) -> int:
     """Memory that tensors can have there."""
     if device.type != "cuda":
-        return available_host_bytes()
+        return available_bytes()
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
     # A cap on what torch takes may leave less than there is.
