@@ -11,6 +11,7 @@ from gs_train.config import FitConfig
 from gs_train.data import load_capture, read_image
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.regularise import add_to, penalties
+from gs_train.interrupt import StopRequest
 from gs_train.renderers import RenderOptions, View, make_renderer
 from gs_train.rows import NAMES
 from gs_train.scene import Scene
@@ -33,7 +34,7 @@ def _config(**options: object) -> FitConfig:
 
 def _trainer(scene: Scene, config: FitConfig) -> Trainer:
     renderer = make_renderer("cpu", RenderOptions(antialiased=config.antialiased))
-    rows = scene.initial_rows(config)
+    rows = scene.initial_rows(config, StopRequest())
     return Trainer(config, rows, renderer=renderer, extent=scene.frame.extent)
 
 
@@ -137,7 +138,7 @@ def test_a_view_that_sees_nothing_leaves_rows_without_gradient(scene: Scene) -> 
     away[2, 3] -= 1e4  # everything far behind the camera
     result = trainer.train_step([(dataclasses.replace(view, viewmat=away), truth)])
     assert result.loss > 0
-    rows = scene.initial_rows(_config())
+    rows = scene.initial_rows(_config(), StopRequest())
     assert all(torch.equal(trainer.model.read(name), rows[name]) for name in NAMES)
 
 
@@ -179,7 +180,10 @@ def test_gsplat_and_cpu_renderers_train_alike(scene: Scene, tiny_capture: Path) 
     renderer = GsplatRenderer(device=device)
     there = Scene.load(scene.capture, device)
     on_gpu = Trainer(
-        config, there.initial_rows(config), renderer=renderer, extent=there.frame.extent
+        config,
+        there.initial_rows(config, StopRequest()),
+        renderer=renderer,
+        extent=there.frame.extent,
     )
     ours = _run(on_cpu, scene, range(20))
     theirs = []

@@ -38,6 +38,26 @@ def require_free(folder: Path, n_bytes: int, what: str) -> None:
         )
 
 
+def require_writable(path: Path, *, option: str) -> None:
+    """Check that a file can be put at ``path``, by making and removing one beside it.
+
+    Args:
+        option: that names it, for the message.
+
+    Raises:
+        InputError: it cannot.
+    """
+    temporary = path.with_name(f".{path.name}{SUFFIX}")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise InputError(f"{option} {path} cannot be written: {error.strerror}") from None
+
+
 @contextlib.contextmanager
 def disk_full_is_input_error(path: Path) -> Iterator[None]:
     """Turn "no space left" and "quota exceeded" into an ``InputError`` that names ``path``."""

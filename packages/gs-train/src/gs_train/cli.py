@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
 
 from gs_train.config import FitConfig, load_config
@@ -40,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; ``sys.argv`` when None.
 
     Returns:
-        0; 2 after input that the user can correct, with one line on stderr; 128 + the signal when
-        stopped.
+        0; 2 after input that the user can correct, or where memory ran out, with one line on
+        stderr; 128 + the signal when stopped.
     """
     # Tensors of many sizes come and go on several streams: in segments of fixed size that leaves
     # gaps of gigabytes. Read when the device's memory is first used.
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _COMMANDS[_name_of(config)][1](config)
     except InputError as error:
         print(f"gs-train: error: {error}", file=sys.stderr)
+        return 2
+    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
+        print(f"gs-train: error: {_out_of_memory(error)}", file=sys.stderr)
         return 2
     except Interrupted as stopped:
         print(f"gs-train: {stopped}", file=sys.stderr)
@@ -70,6 +74,15 @@ def _parse(argv: list[str]) -> Any:
         prog="gs-train",
         description="Train 3D Gaussian Splatting scenes from photographs with known poses.",
         args=argv,
+    )
+
+
+def _out_of_memory(error: BaseException) -> str:
+    what = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
+    details = str(error).splitlines()
+    return (
+        f"{what} memory ran out{f' ({details[0]})' if details else ''}; what has been saved stays; "
+        "a smaller --cap or --max-side needs less, and gs-train plan says how much"
     )
 
 

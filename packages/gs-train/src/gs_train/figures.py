@@ -17,6 +17,7 @@ from gs_train.engine.occupancy import device_idle_share, optimizer_tail_s
 from gs_train.engine.rates import Rates, measure_rates_for
 from gs_train.engine.room import room_under
 from gs_train.engine.speed import predict
+from gs_train.engine.trace import BATCH
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.metrics import NOT_AVAILABLE, peak_host_bytes
 from gs_train.placing import Placing
@@ -121,8 +122,9 @@ def _batches(trainer: Trainer) -> dict[str, Any]:
     if trainer.config.trace is not None:
         backend.trace.write()
         spans = backend.trace.spans
+        n_batches = sum(name == BATCH for _, name, _, _ in spans)
         means["device_idle_share"] = device_idle_share(spans)
-        means["optimizer_tail_s"] = optimizer_tail_s(spans) / max(1, backend.stats.batches)
+        means["optimizer_tail_s"] = optimizer_tail_s(spans) / max(1, n_batches)
     return means
 
 

@@ -7,7 +7,7 @@ import shlex
 import sys
 from typing import Any
 
-from gs_train.atomic import require_free
+from gs_train.atomic import require_free, require_writable
 from gs_train.config import FitConfig
 from gs_train.errors import InputError
 from gs_train.evaluate import report
@@ -43,13 +43,16 @@ def fit(config: FitConfig) -> dict[str, Any]:
         capture = open_capture(config, folder, stop)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
-            trainer, placing, spent = *_started(config, scene, renderer), Spent()
+            trainer, placing, spent = *_started(config, scene, renderer, stop), Spent()
         else:
             _check_resumed(run, config, capture_digest(capture))
             before = run.placing
             placing = place(config, scene, run.geometry(), renderer, before=before)
             trainer, spent = run.trainer(renderer, config, placing), run.spent
+        stop.check("the start")
         _check_disk(trainer, folder)
+        if config.trace is not None:
+            require_writable(config.trace, option="--trace")
         folder.prepare(config)
         _say(
             f"{len(capture.train)} training and {len(capture.test)} test images, "
@@ -89,8 +92,10 @@ def fit(config: FitConfig) -> dict[str, Any]:
             ) from None
 
 
-def _started(config: FitConfig, scene: Scene, renderer: Renderer) -> tuple[Trainer, Placing]:
-    rows = scene.initial_rows(config)
+def _started(
+    config: FitConfig, scene: Scene, renderer: Renderer, stop: StopRequest
+) -> tuple[Trainer, Placing]:
+    rows = scene.initial_rows(config, stop)
     placing = place(config, scene, rows, renderer)
     trainer = Trainer(
         config,

@@ -16,6 +16,7 @@ from gs_order import ViewSampler
 from gs_train.checkpoint import save_checkpoint
 from gs_train.config import FitConfig
 from gs_train.data import read_image
+from gs_train.engine.trace import BATCH
 from gs_train.errors import InputError
 from gs_train.feed import ImageFeed
 from gs_train.figures import Pace, figures
@@ -77,7 +78,7 @@ def train(
                 trace.start(config.trace)
             saver.start_clock()
             while trainer.step < config.steps:
-                with trace.host("wait for photographs"):
+                with trace.host(BATCH):
                     batch = [feed.next() for _ in range(config.batch_size)]
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
@@ -93,6 +94,7 @@ def train(
                     bar.update(trainer.step, result.loss.item, n_rows, n_images=len(batch))
                     if trainer.step % _LOG_EVERY == 0 or is_last:
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
+                    trace.settle()
                 every = config.checkpoint_every
                 if is_last or stop.signal_number or (every and trainer.step % every == 0):
                     saver.save(is_last=is_last)
@@ -158,7 +160,6 @@ class _Saver:
             self._save(is_last=is_last)
         with trace.host("write trace"):
             trace.write()
-        self.saved_step = self._trainer.step
         self.pace.leave_out(time.perf_counter() - started)
 
     def _save(self, *, is_last: bool) -> None:
@@ -176,24 +177,27 @@ class _Saver:
             max(self._before.peak_device_reserved_bytes, reserved),
             max(self._before.peak_host_bytes, peak_host_bytes()),
         )
-        if is_last:
-            seconds = self.spent.seconds - self._before.seconds
-            of = figures(
-                trainer,
-                self._scene,
-                self._placing,
-                n_steps=n_steps,
-                seconds=seconds,
-                pace=self.pace,
+        try:
+            if is_last:
+                seconds = self.spent.seconds - self._before.seconds
+                of = figures(
+                    trainer,
+                    self._scene,
+                    self._placing,
+                    n_steps=n_steps,
+                    seconds=seconds,
+                    pace=self.pace,
+                )
+                self.spent = dataclasses.replace(self.spent, figures=of)
+        finally:  # whatever comes between, Ctrl-C included: the training is done
+            save_checkpoint(
+                self._folder.checkpoints,
+                step=trainer.step,
+                tensors=trainer.tensors(),
+                state=checkpoint_state(self._scene.frame, self.spent, self._digest, self._placing),
+                keep=trainer.config.keep_checkpoints,
             )
-            self.spent = dataclasses.replace(self.spent, figures=of)
-        save_checkpoint(
-            self._folder.checkpoints,
-            step=trainer.step,
-            tensors=trainer.tensors(),
-            state=checkpoint_state(self._scene.frame, self.spent, self._digest, self._placing),
-            keep=trainer.config.keep_checkpoints,
-        )
+            self.saved_step = trainer.step
 
 
 def _feed(

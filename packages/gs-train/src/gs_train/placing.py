@@ -15,11 +15,12 @@ from torch import Tensor
 from gs_train.config import FitConfig
 from gs_train.engine.budget import need
 from gs_train.engine.caps import caps_of
-from gs_train.engine.choose import Choice, choose, statistics_bytes
-from gs_train.engine.limits import UNLIMITED, Limits
+from gs_train.engine.choose import Choice, choose, expected_rows, statistics_bytes
+from gs_train.engine.fitting import limits_within
+from gs_train.engine.limits import Limits
 from gs_train.engine.presets import Preset, preset_named
 from gs_train.engine.rates import Rates, measure_rates_for
-from gs_train.engine.room import room_under, room_wanted, room_wanted_by_host
+from gs_train.engine.room import room_under
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.errors import InputError
 from gs_train.metrics import resident_bytes
@@ -104,7 +105,7 @@ def place(
         saved = Limits(**before["limits"])
         kept = need(choice.preset, work, room_under(choice.preset, work, saved))
         if caps_of(config, renderer.device).hold(kept):
-            limits = saved
+            limits = dataclasses.replace(saved, capacity=limits.capacity)
         else:
             reason = f"{reason or choice.reason}, with fewer rows on the device than before"
     return Placing(choice.preset, limits, reason or choice.reason, _resident_without(rows))
@@ -126,7 +127,13 @@ def place_within(
     """
     caps = caps_of(config, device)
     choice = choose(config, work, caps, rates)
-    return choice, _limits(choice, work.with_rows(choice.n_rows), is_capped=caps.is_given)
+    return choice, limits_within(
+        choice.preset,
+        work.with_rows(choice.n_rows),
+        caps,
+        choice.room,
+        grows_to=expected_rows(config, work.n_rows),
+    )
 
 
 def _rates(work: Workload, rows: Rows, views: list[View], renderer: Renderer) -> Rates | None:
@@ -156,19 +163,6 @@ def _resident_without(rows: Rows) -> int | None:
         return None
     on_host = (values for values in rows.values() if values.device.type == "cpu")
     return resident - sum(values.untyped_storage().nbytes() for values in on_host)
-
-
-def _limits(choice: Choice, work: Workload, *, is_capped: bool) -> Limits:
-    """What the run has to respect where memory is short, or is given."""
-    room, wanted = choice.room, room_wanted(choice.preset, work)
-    rows = room.rows if room.rows < wanted.rows else None
-    if not room.residents:
-        kept = room_wanted_by_host(choice.preset, work).slots
-        residents = 0 if choice.preset.residents else None
-        return Limits(rows, room.slots if room.slots < kept else None, residents)
-    if is_capped or room != wanted:
-        return Limits(rows, room.slots, room.residents)
-    return UNLIMITED
 
 
 def check_layouts(saved: str, wanted: str, semantics: str) -> None:

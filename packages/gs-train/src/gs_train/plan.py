@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from gs_train.atomic import require_writable
 from gs_train.config import FitConfig
 from gs_train.engine.budget import largest_n, need
 from gs_train.engine.caps import Caps, caps_of
@@ -103,7 +104,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
     renderer = renderer_for(run)
     sample = Sample.of(run, renderer)
     n_rows = wanted or expected_rows(run, sample.n_points)
-    caps = caps_of(run, renderer.device)
+    caps = caps_of(run, renderer.device, is_here=False)
     work = sample.workload(run, renderer, n_rows)
     rates = _rates(config, sample, renderer, work)
     works = {preset.name: work for preset in PRESETS.values()}
@@ -145,6 +146,8 @@ def _rates(config: PlanConfig, sample: Sample, renderer: Renderer, work: Workloa
     path = config.offload_rates
     if path is not None and path.exists():
         return Rates.load(path)
+    if path is not None:  # before some seconds are spent on them
+        require_writable(path, option="--offload-rates")
     rows = sample.rows
     rates = measure_rates_for(
         work, rows, sample.views, renderer, lambda ids: {name: rows[name][ids] for name in rows}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from gs_train.data import Capture
 from gs_train.errors import InputError
 from gs_train.frame import Frame
 from gs_train.initialize import rows_from_cloud, rows_from_points
+from gs_train.interrupt import StopRequest
 from gs_train.morton import morton_order
 from gs_train.point_ply import read_point_ply
-from gs_train.progress import task_progress
+from gs_train.progress import TaskProgress, task_progress
 from gs_train.renderers import Rows, View
 from gs_train.thinning import thinned_order
 
@@ -46,7 +48,7 @@ class Scene:
         views = tuple(view_in_frame(view, frame).to(device) for view in capture.views)
         return cls(capture, frame, views)
 
-    def initial_rows(self, config: FitConfig) -> Rows:
+    def initial_rows(self, config: FitConfig, stop: StopRequest) -> Rows:
         """A Gaussian for each point (a random choice above the cap), along the Morton curve.
 
         With ``--init`` for each point of that file, thinned to the cap; see
@@ -54,9 +56,10 @@ class Scene:
 
         Raises:
             InputError: that file, or its points, cannot be used.
+            Interrupted: a stop was asked for meanwhile.
         """
         if config.init is not None:
-            return self._rows_of_file(config, config.init)
+            return self._rows_of_file(config, config.init, stop)
         points, colors = self.capture.points, self.capture.colors
         limit = _most_rows(config)
         if limit is not None and len(points) > limit:
@@ -78,9 +81,16 @@ class Scene:
             rows = {name: values[order] for name, values in rows.items()}
         return rows
 
-    def _rows_of_file(self, config: FitConfig, path: Path) -> Rows:
+    def _rows_of_file(self, config: FitConfig, path: Path, stop: StopRequest) -> Rows:
+        def told(progress: TaskProgress) -> Callable[[int, int], None]:
+            def report(done: int, total: int) -> None:
+                stop.check(f"the reading of {path}")
+                progress.update(done, total)
+
+            return report
+
         with task_progress("reading points") as progress:
-            cloud = read_point_ply(path, transform=self.frame.points_in, report=progress.update)
+            cloud = read_point_ply(path, transform=self.frame.points_in, report=told(progress))
         if cloud.n_dropped:
             print(f"{path}: {cloud.n_dropped:,} points are not finite, left out", file=sys.stderr)
         if len(cloud.points) < 4:
@@ -94,7 +104,7 @@ class Scene:
                 opacity=config.by_strategy("init_opacity"),
                 scale=config.by_strategy("init_scale"),
                 seed=config.seed,
-                report=progress.update,
+                report=told(progress),
             )
 
 

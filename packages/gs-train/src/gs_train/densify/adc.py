@@ -129,6 +129,23 @@ class Adc:
         if self._statistics is not None:
             self._statistics.observe(ids, splats, batch_size=batch_size)
 
+    def refines(self, images_before: int, images_after: int) -> bool:
+        """See `Densifier.refines`."""
+        is_due = self._refinement(images_before, images_after) is not None
+        return is_due and self._statistics is not None
+
+    def _refinement(self, images_before: int, images_after: int) -> int | None:
+        """The image whose refinement is due."""
+        config = self._config
+        image = multiple_seen(config.refine_every, images_before, images_after)
+        if (
+            image is not None
+            and config.refine_start < image < config.refine_stop
+            and image % config.reset_every >= config.pause_refine_after_reset
+        ):
+            return image
+        return None
+
     @torch.no_grad()
     def after_step(
         self,
@@ -144,12 +161,8 @@ class Adc:
         changed = Changed()
         if statistics is None:
             return changed
-        image = multiple_seen(config.refine_every, images_before, images_after)
-        if (
-            image is not None
-            and config.refine_start < image < config.refine_stop
-            and image % config.reset_every >= config.pause_refine_after_reset
-        ):
+        image = self._refinement(images_before, images_after)
+        if image is not None:
             changed = self._refine(rows, statistics, step=step, image=image)
             statistics.reset(rows.n_rows)
         image = multiple_seen(config.reset_every, images_before, images_after)

@@ -71,6 +71,12 @@ class Mcmc:
     def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
         """Nothing: this method needs no statistics of views."""
 
+    def refines(self, images_before: int, images_after: int) -> bool:
+        """See `Densifier.refines`. The noise of every step is none."""
+        config = self._config
+        image = multiple_seen(config.refine_every, images_before, images_after)
+        return image is not None and config.refine_start < image < config.refine_stop
+
     @torch.no_grad()
     def after_step(
         self,
@@ -84,8 +90,7 @@ class Mcmc:
         """See `Densifier.after_step`. Moves every mean, every step."""
         config = self._config
         n_relocated = n_added = 0
-        image = multiple_seen(config.refine_every, images_before, images_after)
-        if image is not None and config.refine_start < image < config.refine_stop:
+        if self.refines(images_before, images_after):
             n_relocated = self._relocate(rows, step)
             n_added = self._add(rows, step)
         self._add_noise(rows, step, means_lr * config.noise_lr)

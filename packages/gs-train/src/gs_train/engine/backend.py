@@ -102,8 +102,8 @@ class Backend(Protocol):
         ...
 
     def make_room(self) -> None:
-        """Finish, and give back device memory that can be taken again: all rows are about to be
-        re-ordered, which needs much."""
+        """Finish, and give back device memory that can be taken again: rows are about to be
+        re-ordered or refined, which needs much."""
         ...
 
     def ahead(self) -> dict[str, Tensor]:

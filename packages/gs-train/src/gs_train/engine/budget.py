@@ -171,8 +171,8 @@ def _rendering_bytes(preset: Preset, work: Workload, room: Room) -> int:
     image, and the gradients of the rows."""
     rows, width = room.rows, GEOMETRY + work.appearance
     # A microbatch of fewer rows is a crop, which has fewer intersections; its projection covers
-    # all of its rows.
-    share = rows / work.most.largest if work.most.largest > rows else 1.0
+    # all of its rows. One of more rows is a view that nobody has looked at.
+    share = rows / work.most.largest if work.most.largest else 1.0
     intersections = math.ceil(work.most.intersections * share)
     projected = width + _PROJECTED
     sorting = _FLOAT * rows * (projected + _COUNTED) + _SORTING * intersections

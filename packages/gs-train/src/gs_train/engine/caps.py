@@ -25,6 +25,7 @@ class Caps:
         host: page-locked and pageable together.
         shared: the device is the host: both together must fit into ``host`` as well.
         is_given: the options give ``device``: a run may take all of it.
+        is_host_given: the options give ``host``, which holds for rows to come as well.
         gaps: bytes that are taken of the device for each byte of tensors.
     """
 
@@ -32,31 +33,37 @@ class Caps:
     host: int
     shared: bool = False
     is_given: bool = False
+    is_host_given: bool = False
     gaps: float = 1.0
 
     def hold(self, need: Need) -> bool:
         """Whether all of it fits."""
-        on_host = need.host_bytes + (need.device_bytes if self.shared else 0)
-        return self.taken(need.device_bytes) <= self.device and on_host <= self.host
+        return self.taken(need.device_bytes) <= self.device and self.hold_on_host(need)
+
+    def hold_on_host(self, need: Need) -> bool:
+        """Whether what is in host memory fits."""
+        return need.host_bytes + (need.device_bytes if self.shared else 0) <= self.host
 
     def taken(self, device_bytes: int) -> int:
         """What tensors of so many bytes take of the device, gaps between them included."""
         return math.ceil(self.gaps * device_bytes)
 
 
-def caps_of(
-    config: FitConfig, device: torch.device, *, held_device: int = 0, held_host: int = 0
-) -> Caps:
+def caps_of(config: FitConfig, device: torch.device, *, is_here: bool = True) -> Caps:
     """The caps that the options give; by default all free device memory, and all available host
     memory less a tenth.
 
     Args:
         device: where rendering happens.
-        held_device, held_host: bytes of the scene that are already there, and count as available.
+        is_here: for a run on this machine, which cannot take more of the host than is available,
+            whatever its options allow; else for one on a machine that has what they say.
     """
-    host = config.bytes_of("host_memory")
+    available = available_bytes()
+    host = host_given = config.bytes_of("host_memory")
     if host is None:
-        host = int((available_bytes() + held_host) * (1 - _KEPT_FREE))
+        host = int(available * (1 - _KEPT_FREE))
+    elif is_here:
+        host = min(host, available)
     given = on_device = config.bytes_of("device_memory")
     if on_device is None:
         on_device = host
@@ -64,6 +71,13 @@ def caps_of(
             # What torch holds and does not use is free for tensors too.
             free, _ = torch.cuda.mem_get_info(device)
             unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            on_device = free + unused + held_device
+            on_device = free + unused
     shared, gaps = device.type != "cuda", _GAPS_OF_CUDA if device.type == "cuda" else 1.0
-    return Caps(on_device, host, shared=shared, is_given=given is not None, gaps=gaps)
+    return Caps(
+        on_device,
+        host,
+        shared=shared,
+        is_given=given is not None,
+        is_host_given=host_given is not None,
+        gaps=gaps,
+    )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gs_train.engine.budget import largest, need
 from gs_train.engine.caps import Caps
+from gs_train.engine.limits import Limits
 from gs_train.engine.presets import Preset
 from gs_train.engine.room import Room, least_rows, room_least, room_wanted, room_wanted_by_host
 from gs_train.engine.workload import Workload
@@ -42,6 +43,60 @@ def fit_into(
         if room is not None:
             return room
     return _by_host(preset, work, fits)
+
+
+def limits_within(
+    preset: Preset, work: Workload, caps: Caps, room: Room, *, grows_to: int | None = None
+) -> Limits:
+    """What a run with this room has to respect.
+
+    Views and batches that see more than those that were looked at, and what they see when there are
+    more rows, may take what the room leaves of the caps. None where that is enough for all rows. A
+    cap on the host's memory that the options give bounds how many rows there may ever be.
+
+    Args:
+        room: what `fit_into` returned.
+        grows_to: as there; rows that do not fit are not reckoned with.
+    """
+    capacity = _capacity(preset, work, caps, room)
+    if preset.placement != "split":
+        return Limits(capacity=capacity)
+
+    def holds(rows: int, of: Workload) -> bool:
+        return caps.hold(need(preset, of, _with_views_of(rows, room, of)))
+
+    grown = work.with_rows(max(work.n_rows, grows_to or 0))
+    least = math.ceil(room.rows * grown.n_rows / work.n_rows)
+    if not holds(least, grown):
+        grown, least = work, room.rows
+    rows = largest(least, max(least, grown.n_rows), lambda n: holds(n, grown))
+    slots = _with_views_of(rows, room, grown).slots
+    wanted = room_wanted(preset, work)
+    is_short = caps.is_given or room != wanted
+    return Limits(
+        rows=rows if rows < grown.n_rows else None,
+        slots=slots if is_short and slots < grown.n_rows else None,
+        residents=room.residents if is_short and preset.residents else None,
+        capacity=capacity,
+    )
+
+
+def _capacity(preset: Preset, work: Workload, caps: Caps, room: Room) -> int | None:
+    """Rows that a host's cap holds where the options give it; None where rows are elsewhere."""
+    if not caps.is_host_given or preset.placement == "device":
+        return None
+    return largest(
+        work.n_rows,
+        2**31 - 2,
+        lambda n: caps.hold_on_host(need(preset, work.with_rows(n), room)),
+    )
+
+
+def _with_views_of(rows: int, room: Room, work: Workload) -> Room:
+    """The room for larger views: slots of a batch grow with them, residents stay."""
+    if room.residents:
+        return Room.of_residents(rows, min(room.residents, work.n_rows))
+    return Room(rows, math.ceil(room.slots * rows / room.rows))
 
 
 def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:

@@ -259,8 +259,9 @@ class HostRows:
             rows: ``sh0`` and ``shN`` of R rows, float32, on any device, K as here.
 
         Raises:
-            TypeError, ValueError: as the constructor, or beyond the capacity.
-            MemoryError: the memory is not there. Nothing is changed in either case.
+            TypeError, ValueError: as the constructor.
+            MemoryError: the memory is not there, or beyond the capacity. Nothing is changed
+                in either case.
 
         Cost: R rows; those that there are stay where they are.
         """

@@ -47,6 +47,7 @@ class HostTables:
         capacity: int | None = None,
     ) -> None:
         self._fields = dict(fields)
+        self._capacity = capacity
         stored = {name: shape for name, shape in fields.items() if math.prod(shape)}
         width = sum(math.prod(shape) for shape in stored.values())
         options: dict[str, Any] = {"capacity": capacity, "fields": stored}
@@ -97,10 +98,11 @@ class HostTables:
             rows: (R, *shape) float32 by field, on the CPU or a CUDA device.
 
         Raises:
-            MemoryError: the memory is not there. ValueError: beyond the capacity. The tables are
-                as they were.
+            MemoryError: the memory is not there, or beyond the capacity. The tables are as they
+                were.
         """
         before, count = self.n_rows, len(next(iter(rows.values())))
+        check_capacity(before + count, self._capacity)
         try:
             for table in (self.exp_avg, self.exp_avg_sq, self.steps):
                 if table is not None:
@@ -154,6 +156,16 @@ class HostTables:
 
     def _sources(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: values.detach() for name, values in rows.items() if self.stored(name)}
+
+
+def check_capacity(n_rows: int, capacity: int | None) -> None:
+    """Check that there may be so many rows.
+
+    Raises:
+        MemoryError: there may not.
+    """
+    if capacity is not None and n_rows > capacity:
+        raise MemoryError(f"there may be {capacity:,} rows in host memory, not {n_rows:,}")
 
 
 def _append_filled(table: gs_pinned.Table, count: int, value: int) -> None:

@@ -110,7 +110,7 @@ class InDevice:
         """See `Backend.finish`: nothing is in the background."""
 
     def make_room(self) -> None:
-        """See `Backend.make_room`: all memory is held by rows."""
+        """See `Backend.make_room`: gradients go with the row operations, and the rest is rows."""
 
     def ahead(self) -> dict[str, Tensor]:
         """See `Backend.ahead`."""

@@ -43,12 +43,12 @@ def make_backend(
         renderer: decides the device.
         semantics: ``dense`` or ``sparse``.
         mem_limit: share of the scene above which a preset that splits views does.
-        limits: of rows on the device, where memory sets them.
+        limits: of rows, where memory sets them.
         seed: of the search for an order.
     """
     device = renderer.device
     if preset.placement != "split":
-        make = _optimizer_factory(preset, device, semantics)
+        make = _optimizer_factory(preset, device, semantics, limits.capacity)
         if rows is not None:
             return InDevice(Gaussians(rows, device=device, make_optimizer=make), renderer)
         assert source is not None
@@ -56,10 +56,14 @@ def make_backend(
     host = preset.host_semantics(semantics)
     travels = preset.residents and limits.residents != 0
     if rows is not None:
-        offloaded = OffloadedGaussians(rows, device=device, semantics=host, travels=travels)
+        offloaded = OffloadedGaussians(
+            rows, device=device, semantics=host, travels=travels, capacity=limits.capacity
+        )
     else:
         assert source is not None
-        offloaded = restored_offloaded(source, device=device, semantics=host, travels=travels)
+        offloaded = restored_offloaded(
+            source, device=device, semantics=host, travels=travels, capacity=limits.capacity
+        )
     share = mem_limit if preset.split_share is not None else None
     return Engine(
         offloaded,
@@ -72,7 +76,7 @@ def make_backend(
 
 
 def _optimizer_factory(
-    preset: Preset, device: torch.device, semantics: str
+    preset: Preset, device: torch.device, semantics: str, capacity: int | None
 ) -> Callable[[list[dict[str, Any]]], torch.optim.Optimizer]:
     """Dense Adam: torch's fused one on a GPU, this project's one-pass one on the host; or the
     selective one."""
@@ -83,7 +87,7 @@ def _optimizer_factory(
         if semantics == "sparse":
             return SelectiveAdam(groups)
         if preset.placement == "mirror":
-            return HostMirrorAdam(groups, eps=1e-15)
+            return HostMirrorAdam(groups, eps=1e-15, capacity=capacity)
         if device.type == "cuda":
             return torch.optim.Adam(groups, eps=1e-15, fused=True)
         return gs_adam.HostAdam(groups, eps=1e-15, semantics="dense")

@@ -147,8 +147,9 @@ class OffloadedGaussians:
             rows: the six attributes of R rows, float32, on any device, K as here.
 
         Raises:
-            TypeError, ValueError: as the constructor, or beyond the capacity.
-            MemoryError: the host's memory is not there. Nothing is changed in either case.
+            TypeError, ValueError: as the constructor.
+            MemoryError: the host's memory is not there, or beyond the capacity. Nothing is changed
+                in either case.
         """
         check_appended(rows, NAMES, self.host.k)
         self.edits += 1

@@ -162,6 +162,8 @@ class Preparing:
                 waits for few of them.
             on_seen: called on that lane as soon as the rows have been found, before their order
                 and plan; not where the batch was known.
+
+        Where the device's memory does not suffice beside what is being drawn, nothing is prepared.
         """
         self._look(0, upcoming, settings, edited, late, on_seen)
 
@@ -198,13 +200,26 @@ class Preparing:
         inflate = largest_move(settings.rates, settings.betas, step, k + 1)
         if inflate is None:
             return
+        told = False
+
+        def tell(ids: Tensor) -> None:
+            nonlocal told
+            told = True
+            if on_seen is not None:
+                on_seen(ids)
+
         self._lanes.wait("cull", edited)
-        with self._lanes.on("cull"):
-            batch = None
-            if expected and _as_expected(expected[0], settings):
-                batch = self._resumed(views, expected[0])
-            if batch is None:
-                batch = self._prepare(views, inflate, late, on_seen)
+        try:
+            with self._lanes.on("cull"):
+                batch = None
+                if expected and _as_expected(expected[0], settings):
+                    batch = self._resumed(views, expected[0])
+                if batch is None:
+                    batch = self._prepare(views, inflate, late, tell)
+        except torch.cuda.OutOfMemoryError:
+            if told:
+                raise
+            return  # what is being drawn has the memory: it is prepared when that is done
         self._early.append(_Early(batch, settings.rates))
         self._lanes.share("compute", *batch.tensors())
         self._culled = self._lanes.mark("cull")

@@ -115,6 +115,7 @@ def restored_offloaded(
     device: torch.device,
     semantics: Semantics,
     travels: bool = False,
+    capacity: int | None = None,
     to_look_at: bool = False,
 ) -> OffloadedGaussians:
     """A model in two tiers.
@@ -122,7 +123,7 @@ def restored_offloaded(
     Args:
         source: what `OffloadedGaussians.tensors` or `Gaussians.tensors` named. Rows may sleep in it
             only where semantics is deferred.
-        device, semantics, travels: as for `OffloadedGaussians`.
+        device, semantics, travels, capacity: as for `OffloadedGaussians`.
         to_look_at: leave out the optimizers' state as far as rows have none to catch up with.
 
     Raises:
@@ -132,7 +133,7 @@ def restored_offloaded(
     Cost: memory for the model alone; one read.
     """
     model = OffloadedGaussians(
-        _no_values(source), device=device, semantics=semantics, travels=travels
+        _no_values(source), device=device, semantics=semantics, travels=travels, capacity=capacity
     )
     adam = model.host.adam
     host: dict[str, Tensor] = {}

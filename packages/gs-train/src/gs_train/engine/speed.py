@@ -100,10 +100,10 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
 
 
 def _crops_of_a_view(work: Workload, room: Room) -> int:
-    """Parts that a mean view is cut into, halved until each sees no more rows than there is room
-    for; each of them is launched like a view."""
+    """Parts that a mean view is cut into so that each sees no more rows than there is room for;
+    each of them is launched like a view."""
     rows = work.mean.visible / work.batch_size
-    return 2 ** math.ceil(math.log2(max(1.0, rows / room.rows)))
+    return max(1, math.ceil(rows / max(1, room.rows)))
 
 
 def _rows_that_come(work: Workload, residents: int) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,14 @@ import torch
 import gs_adam
 from gs_train.atomic import replacing
 from gs_train.engine.lanes import Lanes, Name
+from gs_train.errors import InputError
+
+BATCH = "wait for photographs"
+"""The span that begins each batch of a run."""
 
 _TRACKS = ("host", "ahead", "compute", "cull", "load", "store", "worker")
+_MOST_SPANS = 500_000  # of some hundred bytes each; more than Perfetto shows with ease
+_MOST_PENDING = 10_000
 
 
 @dataclass
@@ -30,7 +37,8 @@ class _Pending:
 
 
 class Trace:
-    """Spans of a run, written as Chrome's trace format, which Perfetto reads too.
+    """Spans of a run, written as Chrome's trace format, which Perfetto reads too: the newest half a
+    million, some thousand batches.
 
     Off, which is how it starts, every call does nothing and costs next to nothing.
     """
@@ -42,7 +50,7 @@ class Trace:
         self._origin = 0.0
         self._base: torch.cuda.Event | None = None
         self._pending: list[_Pending] = []
-        self._spans: list[tuple[str, str, float, float]] = []  # track, name, start, seconds
+        self._spans: deque[tuple[str, str, float, float]] = deque(maxlen=_MOST_SPANS)
 
     def start(self, path: Path) -> None:
         """Record from now on; waits for the device, to tie its clock to the host's."""
@@ -86,20 +94,15 @@ class Trace:
         return tuple(self._spans)
 
     def write(self) -> None:
-        """Write everything so far; the file is complete after each call. Waits for the device."""
+        """Write everything so far; the file is complete after each call. Waits for the device.
+
+        Raises:
+            InputError: it cannot be written.
+        """
         if self._path is None:
             return
-        if self._base is not None:
-            torch.cuda.synchronize()
-            for span in self._pending:
-                start = self._base.elapsed_time(span.start) / 1e3
-                seconds = span.start.elapsed_time(span.end) / 1e3
-                self._spans.append((span.track, span.name, start, seconds))
-            self._pending.clear()
-        for ran in self._worker.take_spans() if self._worker is not None else ():
-            name = f"{'update' if ran.is_update else 'look ahead'} {ran.rows:,}"
-            self._spans.append(("worker", name, ran.start - self._origin, ran.end - ran.start))
-        events = [
+        self._collect()
+        events: list[dict[str, object]] = [
             {"name": "thread_name", "ph": "M", "pid": 0, "tid": k, "args": {"name": track}}
             for k, track in enumerate(_TRACKS)
         ]
@@ -114,5 +117,28 @@ class Trace:
             }
             for track, name, start, seconds in self._spans
         ]
-        with replacing(self._path) as out:
-            out.write(json.dumps({"traceEvents": events}).encode())
+        try:
+            with replacing(self._path) as out:
+                out.write(json.dumps({"traceEvents": events}).encode())
+        except OSError as error:
+            message = f"--trace {self._path} cannot be written: {error.strerror}"
+            raise InputError(message) from error
+
+    def settle(self) -> None:
+        """Between batches: what is not known yet, until its events have passed, stays little. Waits
+        for the device now and then."""
+        if self._path is not None and (self._base is None or len(self._pending) > _MOST_PENDING):
+            self._collect()
+
+    def _collect(self) -> None:
+        """Note the spans of streams and of the worker. Waits for the device."""
+        if self._base is not None:
+            torch.cuda.synchronize()
+            for span in self._pending:
+                start = self._base.elapsed_time(span.start) / 1e3
+                seconds = span.start.elapsed_time(span.end) / 1e3
+                self._spans.append((span.track, span.name, start, seconds))
+            self._pending.clear()
+        for ran in self._worker.take_spans() if self._worker is not None else ():
+            name = f"{'update' if ran.is_update else 'look ahead'} {ran.rows:,}"
+            self._spans.append(("worker", name, ran.start - self._origin, ran.end - ran.start))

@@ -19,6 +19,12 @@ _TILE = 16
 _MOST_ROWS = 1_000_000
 """Rows that are looked at: of larger scenes an even choice, counted for the others."""
 
+_MOST_TESTS = 200_000_000
+"""Rows times views that are looked at to find the view that sees most."""
+
+_VIEWS = 64
+"""Views that are culled at once there."""
+
 
 @dataclass(frozen=True)
 class BatchRows:
@@ -57,7 +63,8 @@ class Workload:
         sh_degree: 0 to 3.
         batch_size: views a step.
         width, height: of the largest image, pixels.
-        most: the largest of each number over the batches looked at; memory must hold these.
+        most: the largest of each number over the batches looked at, and at least what the view
+            that sees most of all needs; memory must hold these.
         mean: their means; time follows from these.
         image_cache: bytes of host memory for decoded photographs.
         statistics_bytes: of densification, a row, on the device.
@@ -128,13 +135,15 @@ def measure_workload(
         sh_degree, image_cache, statistics_bytes: see :class:`Workload`.
         batch_size: views a step; may be more than there are.
         n_batches: batches to look at, drawn as training draws them.
-        batches: the views of two batches or more in a row to look at instead, in this order.
+        batches: the views of two batches or more in a row to look at instead, in this order; no
+            other view is then looked at.
         seed: of the views chosen.
 
     Raises:
         ValueError: no rows or no views.
 
-    Cost: ``n_batches + 1`` culls of at most a million rows, and a projection of a few views.
+    Cost: ``n_batches + 1`` culls of at most a million rows, one of fewer rows for all views, and a
+        projection of a few views.
     """
     n_now = len(geometry["means"])
     if n_now == 0 or not views:
@@ -143,7 +152,9 @@ def measure_workload(
     growth = max(1.0, n_rows / n_now)
     rows["scales"] = rows["scales"] - 0.5 * float(np.log(growth))
     factor = n_rows / len(rows["means"])
+    extreme = None
     if batches is None:
+        extreme = _extreme(rows, views, renderer).scaled(factor)
         sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
         batches = [[int(k) for k in sampler.batch(step)] for step in range(n_batches + 1)]
     chosen = [[views[k] for k in batch] for batch in batches]
@@ -153,13 +164,16 @@ def measure_workload(
         for of, two in zip(chosen, itertools.pairwise(seen))
     ]
     columns = {f.name: [getattr(batch, f.name) for batch in counted] for f in fields(BatchRows)}
+    most = {name: max(values) for name, values in columns.items()}
+    if extreme is not None:
+        most = {name: max(value, getattr(extreme, name)) for name, value in most.items()}
     return Workload(
         n_rows=n_rows,
         sh_degree=sh_degree,
         batch_size=batch_size,
         width=max(view.width for view in views),
         height=max(view.height for view in views),
-        most=BatchRows(**{name: max(values) for name, values in columns.items()}),
+        most=BatchRows(**most),
         mean=BatchRows(**{name: sum(values) / len(values) for name, values in columns.items()}),
         image_cache=image_cache,
         statistics_bytes=statistics_bytes,
@@ -242,6 +256,26 @@ def _count(
         held=float(last_use.n_slots),
         intersections=float(max(_intersections(rows, views[k], renderer) for k in looked_at)),
     )
+
+
+def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
+    """A batch of the view that sees most of all alone, with the intersections of that one or of the
+    one that sees least, a close-up."""
+    every = max(1, len(rows["means"]) * len(views) // _MOST_TESTS)
+    some = {name: values[::every].contiguous() for name, values in rows.items()}
+    counts = torch.cat(
+        [
+            _cull(some, views[k : k + _VIEWS], renderer).counts.cpu()
+            for k in range(0, len(views), _VIEWS)
+        ]
+    ).double()
+    seeing = counts.nonzero().flatten()
+    if not len(seeing):
+        return BatchRows(0, 0, 0, 0, 0, 0, 0)
+    looked_at = {int(counts.argmax()), int(seeing[counts[seeing].argmin()])}
+    largest = every * float(counts.max())
+    intersections = max(_intersections(rows, views[k], renderer) for k in looked_at)
+    return BatchRows(largest, largest, largest, largest, largest, largest, float(intersections))
 
 
 @torch.no_grad()
