@@ -348,6 +348,7 @@ void Worker::abandon(double seconds) {
   State& s = state();
   cancel(false);
   if (!s.thread.joinable()) return;
+  if (s.is_this_thread()) return s.thread.detach();
   {
     std::unique_lock<std::mutex> lock(s.mutex);
     s.done.wait_for(lock, std::chrono::duration<double>(seconds), [&s] { return s.has_ended; });

@@ -67,7 +67,8 @@ class Worker {
   /// Ends the thread after all tasks (drain) or after the one that runs. May be called again. From
   /// the thread itself: it goes on by itself to its end.
   void close(bool drain);
-  /// Cancels, and leaves a thread behind that has not ended after so long: the process ends.
+  /// Cancels, and leaves a thread behind that has not ended after so long: it ends after its task,
+  /// or with the process. Calls nobody and throws nothing.
   void abandon(double seconds);
   /// What finished tasks kept, for the caller to let go of where that is safe.
   std::vector<std::shared_ptr<void>> take_finished();

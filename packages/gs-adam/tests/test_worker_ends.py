@@ -91,6 +91,31 @@ def test_the_interpreter_ends_though_ready_never_returns():
     assert (done.returncode, done.stdout) == (0, "end\n")
 
 
+def test_a_worker_may_be_dropped_though_ready_never_returns():
+    done = _process(
+        """
+        import os, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        def begin():
+            host = HostAdam([torch.zeros(10, 3)])
+            worker = Worker(host)
+            step = host.begin_step()
+            ready = threading.Event().wait
+            worker.submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
+            time.sleep(0.2)
+        begin()
+        try:
+            # Ctrl-C cannot be told of where objects are collected, but after that.
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            gc.collect()
+            time.sleep(5)
+        except KeyboardInterrupt:
+            print("told")
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")
+
+
 def test_a_worker_may_be_collected_on_its_own_thread():
     done = _process(
         """

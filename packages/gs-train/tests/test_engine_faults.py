@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from torch import Tensor
 from watchdog import within
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from gs_train.engine import pipeline
+from gs_train.engine.beside import Beside
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.renderers import TooManyIntersectionsError, View
@@ -33,6 +36,12 @@ SCRIPT = Script(VIEWS, ROWS)
 @pytest.fixture(autouse=True)
 def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     small_rings(monkeypatch)
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "thread"])
+def _beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking ahead as on the CPU, and as beside a GPU."""
+    monkeypatch.setattr(pipeline, "Beside", functools.partial(Beside, has_thread=request.param))
 
 
 def _trainer(preset: str, batch_size: int = 1, *, limits: Limits = UNLIMITED) -> Trainer:
@@ -99,6 +108,7 @@ def test_an_exception_in_the_worker_surfaces_at_the_next_step(preset: str) -> No
     _close(trainer)
 
 
+@pytest.mark.usefixtures("_beside")
 @pytest.mark.parametrize("preset", SPLIT)
 @within(60)
 def test_an_exception_in_the_worker_in_the_middle_of_a_batch_surfaces(preset: str) -> None:
@@ -124,6 +134,7 @@ def test_an_exception_in_the_worker_in_the_middle_of_a_batch_surfaces(preset: st
 # -- Ctrl-C
 
 
+@pytest.mark.usefixtures("_beside")
 @pytest.mark.parametrize("at", [0, 2, 3])
 @pytest.mark.parametrize("preset", PRESETS)
 @within(60)

@@ -39,7 +39,7 @@ def test_memory_that_runs_out_while_growing_changes_nothing(monkeypatch):
     host, reference = make_host(6, capacity=9), Plain64(make_rows(6))
     train([host, reference], 5, 0)
     before = copied(host.tensors())
-    with pytest.raises(MemoryError, match="there may be 9 rows in host memory, not 10"):
+    with pytest.raises(MemoryError, match="host memory is there for 9 rows, not 10"):
         host.append(make_rows(4))
 
     def refused(values, **_):

@@ -222,7 +222,7 @@ def test_what_culling_and_the_engine_see():
 def test_memory_that_runs_out_on_the_host_changes_neither_tier():
     model = OffloadedGaussians(make_rows(4), device="cpu", semantics="dense", capacity=5)
     before = copied(set_rates(model).tensors())
-    with pytest.raises(MemoryError, match="there may be 5 rows in host memory, not 6"):
+    with pytest.raises(MemoryError, match="host memory is there for 5 rows, not 6"):
         model.append(make_rows(2))
     assert_same(copied(model.tensors()), before)
     model.append(make_rows(1))

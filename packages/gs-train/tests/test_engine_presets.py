@@ -22,7 +22,7 @@ from gs_train.engine.backend import StepSettings
 from gs_train.engine.budget import largest_n, need
 from gs_train.engine.caps import Caps
 from gs_train.engine.choose import choose, statistics_bytes
-from gs_train.engine.fitting import fit_into
+from gs_train.engine.fitting import fit_into, limits_within
 from gs_train.engine.limits import Limits
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.pipeline import Engine
@@ -382,7 +382,9 @@ def test_views_that_see_nothing_are_counted_as_such() -> None:
     work = measure_workload(rows, views, CpuRenderer(), n_rows=100, sh_degree=3, batch_size=2)
     assert work.most == BatchRows(0, 0, 0, 0, 0, 0, 0)
     for preset in PRESETS.values():
-        assert fit_into(preset, work, PLENTY) is not None
+        room = fit_into(preset, work, PLENTY)
+        assert room is not None
+        assert limits_within(preset, work, PLENTY, room) == Limits()
 
 
 def test_a_batch_may_be_larger_than_the_capture() -> None:

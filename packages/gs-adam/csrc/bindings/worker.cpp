@@ -15,6 +15,9 @@
 namespace gs::adam {
 namespace {
 
+/// How long the end of a worker that nobody has closed waits for a task that runs.
+constexpr double kLastSeconds = 2.0;
+
 std::shared_ptr<void> kept(py::object object) {
   return std::shared_ptr<void>(new py::object(std::move(object)), [](void* pointer) {
     const py::gil_scoped_acquire gil;
@@ -93,9 +96,10 @@ void look_for_signals() {
 class BoundWorker {
  public:
   BoundWorker() : worker_(look_for_signals) {}
+  // Collected at any moment, on any thread: it must neither throw nor wait for what may not come.
   ~BoundWorker() {
     const py::gil_scoped_release nogil;
-    worker_.close(false);
+    worker_.abandon(kLastSeconds);
   }
 
   std::uint64_t submit(const Call& call, std::int64_t step, bool is_update, const py::object& ready,
@@ -133,8 +137,8 @@ class BoundWorker {
   void close(bool drain) {
     waiting([&] { worker_.close(drain); });
   }
-  void abandon(double seconds) {
-    waiting([&] { worker_.abandon(seconds); });
+  void abandon() {
+    waiting([&] { worker_.abandon(kLastSeconds); });
   }
   void check_untold() {
     guarded([&] { worker_.check_untold(); });
@@ -208,7 +212,7 @@ void register_worker(py::module_& module) {
       .def("wait_step", &BoundWorker::wait_step, py::arg("step"))
       .def("wait_rows", &BoundWorker::wait_rows, py::arg("rows"), py::arg("n_rows"))
       .def("close", &BoundWorker::close, py::arg("drain"))
-      .def("abandon", &BoundWorker::abandon, py::arg("seconds"))
+      .def("abandon", &BoundWorker::abandon)
       .def("check", &BoundWorker::check)
       .def("check_untold", &BoundWorker::check_untold)
       .def("record", &BoundWorker::record, py::arg("enabled"))

@@ -47,9 +47,9 @@ class Worker:
     need all rows, `end_step` and `state_dict` among them.
 
     The thread starts with the first task. Leaving the context closes the worker: after all tasks,
-    or at once when an exception passes through. At interpreter exit open workers stop after the
-    running task, or are left behind when it takes long; a failure that nobody was told goes to
-    stderr. In a child process after fork the queue is empty and earlier tickets are refused.
+    or at once when an exception passes through. At interpreter exit, and where nothing refers to
+    them any more, open workers stop after the running task, or are left behind when it takes more
+    than two seconds; a failure that nobody was told goes to stderr at exit. In a child process after fork the queue is empty and earlier tickets are refused.
 
     Args:
         optimizer: any number of workers may serve it; rows must not be shared between workers.
@@ -242,14 +242,10 @@ class Worker:
             self._native.check()
 
 
-_LAST_S = 2.0
-"""How long the end of the interpreter waits for a task that runs."""
-
-
 @atexit.register
 def _close_all() -> None:
     for worker in list(_open_workers):
-        worker._native.abandon(_LAST_S)
+        worker._native.abandon()
         try:
             worker._native.check_untold()
         except Exception:

@@ -15,6 +15,7 @@ from gs_train.rows import (
     NAMES,
     SH_DEGREES,
     check_appended,
+    check_capacity,
     check_ids,
     check_overwriting,
     check_permutation,
@@ -58,6 +59,7 @@ class Gaussians:
         device: torch.device | str,
         make_optimizer: MakeOptimizer,
         names: tuple[str, ...] = NAMES,
+        capacity: int | None = None,
     ) -> None:
         """Copy rows to a device.
 
@@ -67,6 +69,7 @@ class Gaussians:
             make_optimizer: called once with a list of one group a name; learning rates are its
                 affair.
             names: what is held, some of the six names in their order.
+            capacity: the most rows ever; None for as many as memory holds.
 
         Raises:
             TypeError: an attribute is not float32.
@@ -76,6 +79,7 @@ class Gaussians:
             raise ValueError(f"names must be some of {', '.join(NAMES)} in this order, got {names}")
         check_rows(rows, names)
         self._names = names
+        self._capacity = capacity
         self._device = torch.device(device)
         self.params: dict[str, torch.nn.Parameter] = {
             name: torch.nn.Parameter(rows[name].detach().to(self._device, copy=True).contiguous())
@@ -201,10 +205,12 @@ class Gaussians:
 
         Raises:
             TypeError, ValueError: as the constructor; nothing is changed.
+            MemoryError: beyond the capacity; nothing is changed.
 
         Cost: copies the model, one tensor at a time: the peak is one tensor more.
         """
         check_appended(rows, self._names, self._k)
+        check_capacity(self.n_rows + len(rows[self._names[0]]), self._capacity)
 
         def extended(name: str, key: str | None, old: Tensor) -> Tensor:
             new = old.new_empty((len(old) + len(rows[name]), *old.shape[1:]))

@@ -96,7 +96,7 @@ def _with_views_of(rows: int, room: Room, work: Workload) -> Room:
     """The room for larger views: slots of a batch grow with them, residents stay."""
     if room.residents:
         return Room.of_residents(rows, min(room.residents, work.n_rows))
-    return Room(rows, math.ceil(room.slots * rows / room.rows))
+    return Room(rows, math.ceil(room.slots * rows / max(1, room.rows)))
 
 
 def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import gs_pinned
+from gs_train.rows import check_capacity
 
 FieldShapes = Mapping[str, tuple[int, ...]]
 """Name -> shape of one row, in the order in which they lie in the row."""
@@ -156,16 +157,6 @@ class HostTables:
 
     def _sources(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: values.detach() for name, values in rows.items() if self.stored(name)}
-
-
-def check_capacity(n_rows: int, capacity: int | None) -> None:
-    """Check that there may be so many rows.
-
-    Raises:
-        MemoryError: there may not.
-    """
-    if capacity is not None and n_rows > capacity:
-        raise MemoryError(f"there may be {capacity:,} rows in host memory, not {n_rows:,}")
 
 
 def _append_filled(table: gs_pinned.Table, count: int, value: int) -> None:

@@ -48,11 +48,15 @@ def make_backend(
     """
     device = renderer.device
     if preset.placement != "split":
-        make = _optimizer_factory(preset, device, semantics, limits.capacity)
+        make, capacity = _optimizer_factory(preset, device, semantics), limits.capacity
         if rows is not None:
-            return InDevice(Gaussians(rows, device=device, make_optimizer=make), renderer)
-        assert source is not None
-        return InDevice(restored_gaussians(source, device=device, make_optimizer=make), renderer)
+            model = Gaussians(rows, device=device, make_optimizer=make, capacity=capacity)
+        else:
+            assert source is not None
+            model = restored_gaussians(
+                source, device=device, make_optimizer=make, capacity=capacity
+            )
+        return InDevice(model, renderer)
     host = preset.host_semantics(semantics)
     travels = preset.residents and limits.residents != 0
     if rows is not None:
@@ -76,7 +80,7 @@ def make_backend(
 
 
 def _optimizer_factory(
-    preset: Preset, device: torch.device, semantics: str, capacity: int | None
+    preset: Preset, device: torch.device, semantics: str
 ) -> Callable[[list[dict[str, Any]]], torch.optim.Optimizer]:
     """Dense Adam: torch's fused one on a GPU, this project's one-pass one on the host; or the
     selective one."""
@@ -87,7 +91,7 @@ def _optimizer_factory(
         if semantics == "sparse":
             return SelectiveAdam(groups)
         if preset.placement == "mirror":
-            return HostMirrorAdam(groups, eps=1e-15, capacity=capacity)
+            return HostMirrorAdam(groups, eps=1e-15)
         if device.type == "cuda":
             return torch.optim.Adam(groups, eps=1e-15, fused=True)
         return gs_adam.HostAdam(groups, eps=1e-15, semantics="dense")

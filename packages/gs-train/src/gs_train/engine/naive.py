@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gs_adam
 import gs_pinned
-from gs_train.engine.host_tables import check_capacity, row_blocks
+from gs_train.engine.host_tables import row_blocks
 
 _CPU = torch.device("cpu")
 
@@ -30,7 +30,6 @@ class HostMirrorAdam(torch.optim.Optimizer):
         params: float32 tensors or groups, contiguous, all on one CPU or CUDA device and with equal
             first dimension N.
         lr, betas, eps: as torch.optim.Adam's.
-        capacity: the most rows ever; None for as many as the machine's memory holds.
 
     Attributes:
         state_device: the CPU, where `load_state_dict` keeps moments.
@@ -48,12 +47,9 @@ class HostMirrorAdam(torch.optim.Optimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-15,
-        *,
-        capacity: int | None = None,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
         self._mirrors: dict[Tensor, _Mirror] = {}
-        self._capacity = capacity
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -62,13 +58,12 @@ class HostMirrorAdam(torch.optim.Optimizer):
         Raises:
             ValueError: a parameter has no gradient, or state of another shape. Nothing is changed.
             TypeError, ValueError: parameters of another kind or length, options out of range.
-            MemoryError: the host's memory is not there, or beyond the capacity.
+            MemoryError: the host's memory is not there.
         """
         params = [param for group in self.param_groups for param in group["params"]]
         for k, param in enumerate(params):
             if param.grad is None:
                 raise ValueError(f"params[{k}].grad must be set before a step, got None")
-            check_capacity(len(param), self._capacity)
         for gone in self._mirrors.keys() - set(params):
             del self._mirrors[gone]
         mirrors = [self._mirrors.setdefault(param, _Mirror(param)) for param in params]

@@ -88,13 +88,18 @@ def has_sleeping_rows(source: Source) -> bool:
 
 
 def restored_gaussians(
-    source: Source, *, device: torch.device, make_optimizer: MakeOptimizer, to_look_at: bool = False
+    source: Source,
+    *,
+    device: torch.device,
+    make_optimizer: MakeOptimizer,
+    capacity: int | None = None,
+    to_look_at: bool = False,
 ) -> Gaussians:
     """A model in one memory.
 
     Args:
         source: what `Gaussians.tensors` named; rows must not sleep.
-        device, make_optimizer: as for `Gaussians`.
+        device, make_optimizer, capacity: as for `Gaussians`.
         to_look_at: leave out the optimizer's state.
 
     Raises:
@@ -102,7 +107,9 @@ def restored_gaussians(
 
     Cost: memory for the model alone; one read.
     """
-    model = Gaussians(_no_values(source), device=device, make_optimizer=make_optimizer)
+    model = Gaussians(
+        _no_values(source), device=device, make_optimizer=make_optimizer, capacity=capacity
+    )
     targets = _targets(model, source, NAMES, with_state=not to_look_at)
     source.fill(targets)
     _take_state(model, targets)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run has to respect so that views nobody has looked at, and rows to come, fit as well."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from gs_train.engine.budget import need
+from gs_train.engine.caps import Caps
+from gs_train.engine.fitting import fit_into, limits_within
+from gs_train.engine.limits import Limits
+from gs_train.engine.presets import PRESETS, Preset
+from gs_train.engine.room import Room, room_under, room_wanted, room_wanted_by_host
+from gs_train.engine.workload import BatchRows, Workload, measure_workload
+from gs_train.renderers import View
+from gs_train.renderers.cpu import CpuRenderer
+
+SEEN = BatchRows(
+    visible=1.6e6, union=1e6, two=1.4e6, largest=4e5, loaded=1.2e6, held=9e5, intersections=4e6
+)
+WORK = Workload(
+    n_rows=10_000_000, sh_degree=3, batch_size=4, width=1920, height=1080, most=SEEN, mean=SEEN
+)
+HOST = 10**15
+N_VIEWS = 30
+
+
+def _larger(work: Workload, factor: float) -> Workload:
+    """The same with a view that sees more than those that were looked at."""
+    return work.with_batch(replace(work.most, largest=factor * work.most.largest))
+
+
+def _wanted(preset: Preset, work: Workload) -> int:
+    return need(preset, work, room_wanted(preset, work)).device_bytes
+
+
+@pytest.mark.parametrize("name", ["clm", "gs-scale", "best"])
+def test_a_view_that_nobody_looked_at_fits_into_a_cap(name: str) -> None:
+    """The limit leaves the preset what it has, takes what is left, and holds."""
+    preset = PRESETS[name]
+    caps = Caps(int(1.3 * _wanted(preset, WORK)), HOST, is_given=True)
+    room = fit_into(preset, WORK, caps)
+    assert room is not None
+    limits = limits_within(preset, WORK, caps, room)
+    assert limits.rows is not None
+    assert room.rows < limits.rows < WORK.n_rows
+    unseen = _larger(WORK, 100)
+    assert room_under(preset, unseen, limits).rows == min(
+        limits.rows, room_wanted_by_host(preset, unseen).rows
+    )
+    under = need(preset, unseen, room_under(preset, unseen, limits))
+    assert caps.hold(under)
+    one_more = replace(limits, rows=round(1.01 * limits.rows))
+    if preset.split_share is None:
+        assert not caps.hold(need(preset, unseen, room_under(preset, unseen, one_more)))
+
+
+def test_views_are_cut_where_less_than_they_want_fits() -> None:
+    best = PRESETS["best"]
+    least = need(best, WORK, Room.of_residents(100_000, 1_000_000)).device_bytes
+    caps = Caps(least, HOST, is_given=True)
+    room = fit_into(best, WORK, caps)
+    assert room is not None
+    assert room.rows < WORK.most.largest
+    assert limits_within(best, WORK, caps, room).rows == room.rows
+
+
+def test_views_are_not_cut_when_rows_have_grown_as_expected() -> None:
+    best = PRESETS["best"]
+    grown = WORK.with_rows(3 * WORK.n_rows)
+    caps = Caps(int(1.3 * _wanted(best, grown)), HOST, is_given=True)
+    room = fit_into(best, WORK, caps, grows_to=grown.n_rows)
+    assert room is not None
+    limits = limits_within(best, WORK, caps, room, grows_to=grown.n_rows)
+    assert limits.rows is None or limits.rows >= room_wanted(best, grown).rows
+    # More than fits is not reckoned with.
+    far = limits_within(best, WORK, caps, room, grows_to=1000 * WORK.n_rows)
+    assert far == limits_within(best, WORK, caps, room)
+
+
+def test_without_a_cap_and_with_memory_for_all_nothing_is_limited() -> None:
+    for preset in PRESETS.values():
+        plenty = Caps(HOST, HOST)
+        room = fit_into(preset, WORK, plenty)
+        assert room is not None
+        assert limits_within(preset, WORK, plenty, room) == Limits()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_cap_on_host_memory_bounds_the_rows_there(name: str) -> None:
+    preset = PRESETS[name]
+    most = WORK.with_rows(15_000_000)
+    held = need(preset, most, room_wanted(preset, WORK)).host_bytes
+    caps = Caps(HOST, held, is_host_given=True)
+    room = room_wanted(preset, WORK)
+    capacity = limits_within(preset, WORK, caps, room).capacity
+    if name == "none":
+        assert capacity is None
+    else:
+        assert capacity == pytest.approx(most.n_rows, rel=1e-6)
+    assert limits_within(preset, WORK, replace(caps, is_host_given=False), room).capacity is None
+
+
+def _rows(n: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(n, *shape, generator=generator)
+
+    return {
+        "means": normal(3) * torch.tensor([9.0, 1.0, 1.0]) + torch.tensor([0.0, 0.0, 6.0]),
+        "scales": normal(3) * 0.3 - 4.0,
+        "quats": normal(4),
+        "opacities": normal() + 2.0,
+    }
+
+
+def _views() -> list[View]:
+    """Along the cloud and, one of them, away from it: that one sees it all."""
+    views = []
+    for i in range(N_VIEWS):
+        viewmat = torch.eye(4)
+        viewmat[0, 3], viewmat[2, 3] = 18.0 * i / N_VIEWS - 9.0, 60.0 * (i == N_VIEWS // 2)
+        K = torch.tensor([[150.0, 0, 48], [0, 150.0, 32], [0, 0, 1]])
+        views.append(View(f"{i}", viewmat, K, 96, 64))
+    return views
+
+
+def test_the_view_that_sees_most_counts_whether_or_not_a_batch_has_it() -> None:
+    rows, views = _rows(3000), _views()
+    options = {"n_rows": 3000, "sh_degree": 1, "batch_size": 1}
+    far = [N_VIEWS // 2] * 2
+    alone = measure_workload(rows, views, CpuRenderer(), batches=[far[:1]] * 2, **options).most
+    for seed in range(5):
+        work = measure_workload(rows, views, CpuRenderer(), n_batches=1, seed=seed, **options)
+        assert work.most.largest == alone.largest == work.most.union
+        assert work.mean.largest <= alone.largest
+        assert work.most.intersections >= alone.intersections
+    near = measure_workload(rows, views, CpuRenderer(), batches=[[0], [1]], **options)
+    assert near.most.largest < alone.largest / 2, "no other view than those of the batches"
+
+
+def test_the_view_that_sees_most_is_found_among_many_with_some_of_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gs_train.engine import workload
+
+    rows, views = _rows(30_000), _views()
+    options = {"n_rows": 30_000, "sh_degree": 1, "batch_size": 1, "n_batches": 1}
+    exact = measure_workload(rows, views, CpuRenderer(), **options).most.largest
+    monkeypatch.setattr(workload, "_MOST_TESTS", 10_000 * N_VIEWS)
+    monkeypatch.setattr(workload, "_VIEWS", 7)
+    sampled = measure_workload(rows, views, CpuRenderer(), **options).most.largest
+    assert sampled != exact
+    assert math.isclose(sampled, exact, rel_tol=0.05)
