@@ -170,6 +170,29 @@ def test_the_cap_holds_from_the_first_rows_on(scene: Scene, strategy: str) -> No
     assert max(counts) <= cap
 
 
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+def test_memory_is_given_back_before_rows_are_refined_or_sorted(
+    scene: Scene, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refines = {"refine_start": 2, "refine_every": 3, "refine_stop": 9}
+    config = _config(
+        strategy=strategy, adc=AdcConfig(**refines), mcmc=McmcConfig(**refines), resort_every=5
+    )
+    trainer = _trainer(scene, config)
+    made_at: list[tuple[int, int]] = []  # with the rows that there are then
+    monkeypatch.setattr(
+        trainer.backend,
+        "make_room",
+        lambda: made_at.append((trainer.step, trainer.model.n_rows)),
+    )
+    n_rows = []
+    for step in range(12):
+        n_rows.append(trainer.model.n_rows)
+        _run(trainer, scene, range(step, step + 1))
+    # Refined with images 3 and 6, sorted with 5 and 10.
+    assert made_at == [(step, n_rows[step]) for step in (3, 5, 6, 10)]
+
+
 @pytest.mark.gpu
 def test_gsplat_and_cpu_renderers_train_alike(scene: Scene, tiny_capture: Path) -> None:
     from gs_train.renderers.gsplat import GsplatRenderer

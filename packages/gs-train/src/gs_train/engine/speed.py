@@ -49,7 +49,7 @@ class Speed:
 def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = None) -> Speed:
     """The seconds of a mean batch.
 
-    A lower bound of the time: what overlaps is taken to overlap completely.
+    What overlaps is taken to overlap completely.
 
     Args:
         room: of the working memory; :func:`room_wanted` when None.
