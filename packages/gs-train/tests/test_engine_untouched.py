@@ -79,7 +79,7 @@ def test_a_step_may_end_while_the_next_one_runs():
         untouched.update(seen, needed, step)
         before.set()
         host.end_before(step)
-        assert host._open == [step]
+        assert host.adam.open_steps == (step,)
         twin.step(seen, gradients)
     arrived.set()
     ours = host.snapshot()
@@ -114,10 +114,10 @@ def test_clm_begins_a_batch_before_all_rows_have_had_the_last_step(batch_size):
 
     for k in range(4):
         step(k * batch_size, known=True)
-        assert host._open == [host.adam.step_count]
+        assert host.adam.open_steps == (host.adam.step_count,)
     step(4 * batch_size, known=False)
-    assert host._open == []
+    assert host.adam.open_steps == ()
     step(5 * batch_size, known=True)
     backend.finish()
-    assert host._open == []
+    assert host.adam.open_steps == ()
     assert host.worker.is_idle
