@@ -44,6 +44,52 @@ def test_a_schedule_takes_no_step_before_one_has_begun():
     update_rows(*arrays, torch.arange(5, 9), torch.ones(4, 3), second)
 
 
+def _columns(table: torch.Tensor, *bounds: tuple[int, int]) -> list[torch.Tensor]:
+    return [table[:, first:last] for first, last in bounds]
+
+
+def test_columns_of_the_same_rows_may_be_parameters_and_moments():
+    table, moments = torch.randn(N, 12), torch.zeros(N, 16)
+    params = _columns(table, (0, 3), (3, 11))
+    state = {
+        "exp_avg": _columns(moments, (0, 3), (6, 14)),
+        "exp_avg_sq": [moments[:, 3:6], torch.zeros(N, 8)],
+    }
+    host = HostAdam(params, state=state, semantics="dense")
+    host.step(grads=[torch.ones_like(param) for param in params])
+    assert (moments[:, 14:] == 0).all()
+
+
+@pytest.mark.parametrize("shared", ["columns", "shifted rows", "other strides", "bytes", "itself"])
+def test_parameters_that_share_memory_are_refused(shared):
+    flat = torch.randn(N * 12 + 12)
+    table = flat[: N * 12].view(N, 12)
+    first = table[:, 2:6]
+    second = {
+        "columns": table[:, 5:9],
+        "shifted rows": flat[7:].as_strided((N, 8), (12, 1)),  # the next row's first columns
+        "other strides": flat.as_strided((N, 2), (6, 1)),
+        "bytes": torch.frombuffer(memoryview(flat.numpy()).cast("B")[30:-2], dtype=torch.float32)[
+            : N * 12
+        ].view(N, 12)[:, :1],
+        "itself": first.view(N, 4),
+    }[shared]
+    if shared == "bytes":
+        assert second.data_ptr() % 4 == 2
+    with pytest.raises(ValueError, match=r"params\[1\] must have memory of its own, got some of"):
+        HostAdam([first, second], semantics="dense").step(
+            grads=[torch.ones_like(first), torch.ones_like(second)]
+        )
+
+
+def test_moments_that_are_the_parameter_are_refused():
+    param, before = torch.randn(N, 3), torch.zeros(N, 3)
+    state = {"exp_avg": [param], "exp_avg_sq": [before]}
+    with pytest.raises(ValueError, match=r"exp_avg of params\[0\] must have memory of its own"):
+        HostAdam([param], state=state, semantics="dense")
+    assert not before.any()
+
+
 @pytest.mark.parametrize("last", [-1, -(10**7), -(2**31)])
 def test_steps_before_the_first_reach_no_table(last):
     schedule, arrays = Schedule(), _plain()

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from gs_adam import _core, _memory
-from gs_adam._tensors import MOMENTS, check_param, check_same_rows, check_state, place
+from gs_adam._tensors import (
+    MOMENTS,
+    check_apart,
+    check_param,
+    check_same_rows,
+    check_state,
+    place,
+)
 
 
 class Storage:
@@ -94,7 +101,7 @@ class Storage:
         Raises:
             RuntimeError: they have moved while there are such tasks.
             TypeError, ValueError: a tensor changed its dtype, device, stride or number of rows, and
-                its state did not follow.
+                its state did not follow; or two of them share memory.
         """
         params, groups = self._params()
         state = self._state()
@@ -114,6 +121,7 @@ class Storage:
             if state.get(param):
                 check_state(param, state[param], f"params[{k}]")
         check_same_rows(params, "params")
+        check_apart(params, [state.get(param) or {} for param in params])
         if self.last_step is not None and len(self.last_step) != len(params[0]):
             raise ValueError(
                 f"params must have {len(self.last_step)} rows as the optimizer's state, got "
@@ -259,6 +267,7 @@ class Storage:
         ]
         for k, param in enumerate(params):
             check_state(param, moments[k], f"params[{k}]")
+        check_apart(params, moments)
         if self._sleeps:
             # Before the first step a checkpoint may be what comes next.
             _check_last_step(tensors["last_step"], len(params[0]), self._schedule.step or None)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,35 @@ def check_state(param: torch.Tensor, state: dict[str, Any], name: str) -> None:
                 f"got {tuple(value.shape)}{remedy}"
             )
         check_param(value, f"{key} of {name}")
+
+
+def check_apart(params: Sequence[torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
+    """Raise where two of the parameters and their moments, as far as there are some, share an
+    element. They may be columns of the same rows."""
+    named = [(f"params[{k}]", param) for k, param in enumerate(params)]
+    named += [
+        (f"{key} of params[{k}]", state[key])
+        for k, state in enumerate(states)
+        for key in MOMENTS
+        if key in state
+    ]
+    written = [(name, tensor) for name, tensor in named if tensor.numel()]
+    for (name_a, a), (name_b, b) in itertools.combinations(written, 2):
+        if _is_shared(a, b):
+            raise ValueError(f"{name_b} must have memory of its own, got some of {name_a}")
+
+
+def _is_shared(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.data_ptr() > b.data_ptr():
+        a, b = b, a
+    apart, size = b.data_ptr() - a.data_ptr(), a.element_size()
+    stride, widths = a.stride(0), [len(tensor[0].reshape(-1)) for tensor in (a, b)]
+    if apart >= size * ((len(a) - 1) * stride + widths[0]):
+        return False  # a ends where b begins, or before
+    if len(a) == 1 or stride != b.stride(0) or apart % size:
+        return True
+    column = apart // size % stride
+    return column < widths[0] or column + widths[1] > stride
 
 
 def place(tensor: torch.Tensor) -> tuple[Any, ...]:

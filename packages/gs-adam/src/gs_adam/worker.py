@@ -49,7 +49,8 @@ class Worker:
     The thread starts with the first task. Leaving the context closes the worker: after all tasks,
     or at once when an exception passes through. At interpreter exit, and where nothing refers to
     them any more, open workers stop after the running task, or are left behind when it takes more
-    than two seconds; a failure that nobody was told goes to stderr at exit. In a child process after fork the queue is empty and earlier tickets are refused.
+    than two seconds; a failure that nobody was told goes to stderr at exit. In a child process
+    after fork the queue is empty and earlier tickets are refused.
 
     Args:
         optimizer: any number of workers may serve it; rows must not be shared between workers.
