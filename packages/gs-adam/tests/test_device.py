@@ -106,8 +106,16 @@ def test_bad_arguments_change_nothing():
     walk(device, params, range(3))
     before = [p.detach().clone() for p in params]
     good = [torch.ones(2, *s) for s in SHAPES]
-    with pytest.raises(ValueError, match=r"ids? must be sorted|rows must be sorted"):
+    with pytest.raises(ValueError, match="ids must be sorted and unique"):
         device.step(torch.tensor([3, 2]), good)
+    with pytest.raises(IndexError, match=r"ids must be in \[0, \d+\), got 3 to 10000000"):
+        device.step(torch.tensor([3, 10_000_000]), good)
+    with pytest.raises(TypeError, match=r"ids must be \(U,\) int32 or int64, got torch.float32"):
+        device.step(torch.tensor([2.0, 3.0]), good)
+    with pytest.raises(TypeError, match=r"ids must be .* of shape \(1, 2\)"):
+        device.step(torch.tensor([[2, 3]]), good)
+    with pytest.raises(ValueError, match=r"ids must be a mask of \("):
+        device.step(torch.tensor([True, False]), good)
     with pytest.raises(ValueError, match=r"grads must be given with ids, got None"):
         device.step(torch.tensor([3]))
     with pytest.raises(ValueError, match=r"grads\[0\] must have 3 rows"):

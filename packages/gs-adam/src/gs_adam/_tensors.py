@@ -99,12 +99,13 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
-def as_ids(rows: Any, n_rows: int) -> Any:
+def as_ids(rows: Any, n_rows: int, name: str = "rows") -> Any:
     """Row ids as the native part takes them: None, or (R,) int32 or int64; int32 of a CPU mask.
 
     Args:
         rows: None, (R,) ids, or an (n_rows,) bool mask; numpy or torch.
         n_rows: N.
+        name: of the argument, for the message.
 
     Raises:
         ValueError: a mask of another length.
@@ -112,12 +113,12 @@ def as_ids(rows: Any, n_rows: int) -> Any:
     if rows is None:
         return None
     if isinstance(rows, torch.Tensor):
-        _check_dense(rows, "rows")
+        _check_dense(rows, name)
     is_mask = getattr(rows, "dtype", None) in (torch.bool, bool)
     if not is_mask:
         return as_native(rows)
     if tuple(rows.shape) != (n_rows,):
-        raise ValueError(f"rows must be a mask of ({n_rows},), got shape {tuple(rows.shape)}")
+        raise ValueError(f"{name} must be a mask of ({n_rows},), got shape {tuple(rows.shape)}")
     if isinstance(rows, torch.Tensor):
         if rows.device.type != "cpu":
             return rows.nonzero().flatten()

@@ -112,7 +112,7 @@ class DeviceAdam(torch.optim.Optimizer):
         self._check(params)
         device = params[0].device
         gradients = self._gradients(params, ids, grads)
-        ids = as_ids(ids, len(params[0]))
+        ids = as_ids(ids, len(params[0]), "ids")
         losses = _checked(penalties, params)
         states = self._states(params)
         options = [options_of(group) for group in self.param_groups]
@@ -120,9 +120,9 @@ class DeviceAdam(torch.optim.Optimizer):
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
         self._count_from(states)
         if device.type == "cpu":
+            if ids is not None:
+                _check_ids(torch.as_tensor(ids), len(params[0]))
             if any(weight for _, weight in losses):
-                if ids is not None:
-                    _check_ids(torch.as_tensor(ids), len(params[0]))
                 ids, gradients = None, _with_penalties(params, ids, gradients, losses)
             self._host_step(params, exp_avg, exp_avg_sq, groups, options, ids, gradients)
         else:
@@ -239,6 +239,9 @@ def _with_penalties(
 
 
 def _check_ids(ids: torch.Tensor, n_rows: int) -> None:
+    if ids.ndim != 1 or ids.dtype not in (torch.int32, torch.int64):
+        kind = f"{ids.dtype} of shape {tuple(ids.shape)}"
+        raise TypeError(f"ids must be (U,) int32 or int64, got {kind}")
     if bool((ids[1:] <= ids[:-1]).any()):
         raise ValueError("ids must be sorted and unique, got others")
     if len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < n_rows:
