@@ -22,8 +22,9 @@ def _no_waiting_for_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("renderer", ["cpu", pytest.param("gsplat", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("offload", ["none", "naive", "clm", "gs-scale", "best"])
-def test_a_trace_covers_the_run(tmp_path: Path, offload: str) -> None:
+def test_a_trace_covers_the_run(tmp_path: Path, offload: str, renderer: str) -> None:
     capture = write_demo_capture(tmp_path / "capture", n_views=8, width=128, height=96)
     path = tmp_path / "trace.json"
     batch_size = 1 if offload == "gs-scale" else 2
@@ -35,7 +36,7 @@ def test_a_trace_covers_the_run(tmp_path: Path, offload: str) -> None:
             batch_size=batch_size,
             resort_every=4 * batch_size,
             checkpoint_every=3,
-            renderer="cpu",
+            renderer=renderer,  # type: ignore[arg-type]
             offload=offload,  # type: ignore[arg-type]
             trace=path,
         )
