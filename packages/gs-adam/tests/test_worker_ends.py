@@ -91,6 +91,28 @@ def test_the_interpreter_ends_though_ready_never_returns():
     assert (done.returncode, done.stdout) == (0, "end\n")
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_ready_may_return_while_the_interpreter_ends(held):
+    done = _process(
+        f"""
+        class Slow:
+            def __del__(self): time.sleep(2)
+        slow = Slow()
+        def begin():
+            host = HostAdam([torch.zeros(10, 3)])
+            worker = Worker(host)
+            step = host.begin_step()
+            ready = lambda: time.sleep(3)
+            worker.submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
+            return worker if {held} else None
+        worker = begin()
+        gc.collect()
+        print("end")
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
 def test_a_worker_may_be_dropped_though_ready_never_returns():
     done = _process(
         """
@@ -165,6 +187,33 @@ def test_closing_answers_ctrl_c(drain):
     released.set()
     worker.close(drain=drain)
     assert worker.is_closed
+
+
+@pytest.mark.parametrize("stopped_by", [KeyboardInterrupt, SystemExit])
+def test_a_step_whose_end_was_stopped_can_still_be_ended(stopped_by):
+    host, twin = (HostAdam([torch.zeros(N, 3)], lr=0.1, semantics="dense") for _ in range(2))
+    twin.step(grads=[torch.ones(N, 3)])
+    twin.step(ROWS, GRADS)
+    host.step(grads=[torch.ones(N, 3)])
+    step, released = host.begin_step(), threading.Event()
+
+    def stop(*_):
+        raise stopped_by
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with Worker(host) as worker:
+            worker.submit(ROWS, GRADS, step=step, ready=released.is_set)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            with pytest.raises(stopped_by):
+                host.end_step(step)
+            assert host.open_steps == (step,)
+            released.set()
+            host.end_step(step)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    ours, theirs = (opt.param_groups[0]["params"][0] for opt in (host, twin))
+    assert torch.equal(ours, theirs)
 
 
 def test_a_task_does_not_wait_for_itself():

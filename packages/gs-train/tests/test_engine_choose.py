@@ -198,9 +198,10 @@ def test_caps_follow_the_options_else_what_is_free(monkeypatch: pytest.MonkeyPat
     assert caps_of(_config(), cpu) == Caps(9000, 9000, shared=True)
     given = Caps(2 * 10**9, 9000, shared=True, is_given=True)
     assert caps_of(_config(device_memory="2GB"), cpu) == given
-    of_host = Caps(5000, 5000, shared=True, is_host_given=True)
+    of_host = Caps(5000, 5000, shared=True, host_limit=5000)
     assert caps_of(_config(host_memory="5000"), cpu) == of_host
     # A run on this machine cannot take what is not there; one on another machine may.
     more = _config(host_memory="64KiB")
+    of_host = replace(of_host, host_limit=65536)
     assert caps_of(more, cpu) == replace(of_host, device=10_000, host=10_000)
     assert caps_of(more, cpu, is_here=False) == replace(of_host, device=65536, host=65536)

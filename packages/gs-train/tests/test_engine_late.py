@@ -9,6 +9,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -243,21 +244,28 @@ def test_where_memory_does_not_suffice_to_look_ahead_it_is_done_later(
         assert excess.max() <= 1e-5, name
 
 
+@pytest.mark.parametrize(
+    ("preset", "residents", "ends"),
+    [("clm", 0, True), ("gs-scale", 0, False), ("best", 0, False), ("best", None, False)],
+)
 @within(60)
-def test_memory_that_does_not_suffice_when_rows_have_been_told_of_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch,
+def test_memory_that_does_not_suffice_to_plan_ahead_ends_runs_that_have_begun_to_use_the_plan(
+    preset: str, residents: int | None, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that no view sees have been dealt with as the next batch needs them."""
-
-    def planned(self: preparing.Preparing, *arguments: Any) -> Any:
-        raise torch.cuda.OutOfMemoryError("no room for a plan")
-
+    """With clm rows that no view sees have been dealt with as the next batch needs them."""
     plan, calls = preparing.Preparing._planned, []
 
     def second_fails(self: preparing.Preparing, *arguments: Any) -> Any:
         calls.append(1)
-        return (planned if len(calls) == 2 else plan)(self, *arguments)
+        if len(calls) == 2:
+            raise torch.cuda.OutOfMemoryError("no room for a plan")
+        return plan(self, *arguments)
 
     monkeypatch.setattr(preparing.Preparing, "_planned", second_fails)
-    with pytest.raises(torch.cuda.OutOfMemoryError, match="no room for a plan"):
-        _run("clm", 4, is_late=False)
+    batch_size = 1 if preset == "gs-scale" else 4
+    expected = (
+        pytest.raises(torch.cuda.OutOfMemoryError, match="no room") if ends else nullcontext()
+    )
+    with expected:
+        _run(preset, batch_size, is_late=False, residents=residents)
+    assert len(calls) == (2 if ends else 1 + STEPS)

@@ -23,6 +23,7 @@ from gs_train.engine import trace as tracing
 from gs_train.engine.budget import need
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
+from gs_train.out_of_memory import memory_that_ran_out
 from gs_train.trainer import Trainer
 
 STEPS = 4
@@ -69,17 +70,24 @@ def test_training_is_saved_before_a_measurement_that_fails(
     assert (out / "metrics.json").exists()
 
 
-@pytest.mark.parametrize("broken", ["folder", "file"])
+@pytest.mark.parametrize("broken", ["folder", "file", "device"])
 def test_a_trace_that_cannot_be_written_is_found_before_training(
-    capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: str
+    capture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    broken: str,
 ) -> None:
     out, blocked = tmp_path / "run", tmp_path / "blocked"
     if broken == "folder":
         path = blocked
         blocked.mkdir()
-    else:
+    elif broken == "file":
         blocked.write_text("in the way")
         path = blocked / "trace.json"
+    else:
+        path = Path(os.devnull)
+    monkeypatch.setattr(gs_train.fit, "open_capture", _raises(AssertionError("read first")))
     assert main(_command(capture, out, "--trace", str(path))) == 2
     assert f"--trace {path} cannot be written: " in capsys.readouterr().err
     assert not out.exists()
@@ -92,11 +100,12 @@ def test_a_trace_that_cannot_be_written_any_more_loses_no_step(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "run"
-    gone = PermissionError(13, "Permission denied")
-    with monkeypatch.context() as broken:
-        broken.setattr(tracing, "replacing", _raises(gone))
-        assert main(_command(capture, out, "--trace", str(tmp_path / "trace.json"))) == 2
-    assert "trace.json cannot be written: Permission denied" in capsys.readouterr().err
+    monkeypatch.setattr(tracing, "replacing", _raises(PermissionError(13, "Permission denied")))
+    command = _command(capture, out, "--trace", str(tmp_path / "trace.json"))
+    assert main([*command, "--checkpoint-every", "2"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "--trace ends" in line]
+    assert len(said) == 1
+    assert "Permission denied" in said[0]
     assert _saved_step(out) == STEPS
 
 
@@ -117,27 +126,50 @@ def test_a_trace_of_a_long_run_holds_its_newest_spans(
 
 
 @pytest.mark.parametrize("where", ["place", "write_ply", "report"])
-@pytest.mark.parametrize("kind", [MemoryError, torch.cuda.OutOfMemoryError])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("no room for 7 bytes"),
+        torch.cuda.OutOfMemoryError("no room for 7 bytes"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 7 bytes"),
+    ],
+)
 def test_memory_that_runs_out_outside_of_training_is_a_clear_error(
     capture: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     where: str,
-    kind: type[Exception],
+    error: Exception,
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as short:
-        short.setattr(gs_train.fit, where, _raises(kind("no room for 7 bytes")))
+        short.setattr(gs_train.fit, where, _raises(error))
         assert main(_command(capture, out)) == 2
-    name = "host" if kind is MemoryError else "device"
+    name = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
     message = capsys.readouterr().err.splitlines()[-1]
-    assert message.startswith(f"gs-train: error: {name} memory ran out (no room for 7 bytes)")
+    assert message.startswith(f"gs-train: error: {name} memory ran out ({error})")
     if where == "place":
         assert not out.exists()
     else:
         assert _saved_step(out) == STEPS
         assert main(["fit", str(capture), "--out", str(out), "--resume"]) == 0
+
+
+def test_other_errors_are_no_lack_of_memory(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((gs_train.fit, "place"), (gs_train.loop, "_view_batches")):
+        with monkeypatch.context() as broken:
+            broken.setattr(module, name, _raises(RuntimeError("a bug")))
+            with pytest.raises(RuntimeError, match="a bug"):
+                main(_command(capture, tmp_path / name))
+
+
+def test_torch_says_so_when_the_hosts_memory_runs_out() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert memory_that_ran_out(caught.value) == "host"
 
 
 def test_memory_that_runs_out_while_scoring_is_a_clear_error(
@@ -186,7 +218,8 @@ def test_rows_that_outgrow_host_memory_leave_the_last_checkpoint(
     assert "(host memory is there for 19,999 rows, not " in message
     saved = _saved_step(out)
     assert saved is not None
-    assert f"go on from the checkpoint of step {saved} with --resume" in message
+    remedy = "with --resume and more memory (a larger --host-memory) or another --offload"
+    assert f"go on from the checkpoint of step {saved} {remedy}" in message
     assert rows[0] < rows[-1] <= 19_999
     state = load_checkpoint(latest_checkpoint(out / "checkpoints") or out).tensors
     assert len(state["model/means"]) <= 19_999

@@ -337,7 +337,8 @@ def test_when_memory_runs_out_the_last_checkpoint_is_left(
     message = capsys.readouterr().err.splitlines()[-1]
     assert f"{name} memory ran out after step {failed - 1}, with 1,5" in message
     assert "(no room for 7 bytes)" in message
-    assert f"--{name}-memory" in message
+    assert f"a larger --{name}-memory" in message
+    assert ("a smaller --cap" in message) == (failed < 5), "--resume keeps it"
     if failed < 5:  # checkpoints are written every five steps
         assert "no checkpoint yet" in message
         assert not (out / "checkpoints").exists()

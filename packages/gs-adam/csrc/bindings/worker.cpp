@@ -18,8 +18,32 @@ namespace {
 /// How long the end of a worker that nobody has closed waits for a task that runs.
 constexpr double kLastSeconds = 2.0;
 
+bool is_interpreter_ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+/// The GIL on the worker's thread. An interpreter that ends stops threads that ask for it, some by
+/// unwinding their stack: then there is nothing here to give back.
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) {}
+  ~Gil() {
+    if (!is_interpreter_ending()) PyGILState_Release(state_);
+  }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
 std::shared_ptr<void> kept(py::object object) {
   return std::shared_ptr<void>(new py::object(std::move(object)), [](void* pointer) {
+    if (is_interpreter_ending()) return;  // the process ends, and so does what it held
     const py::gil_scoped_acquire gil;
     delete static_cast<py::object*>(pointer);
   });
@@ -40,7 +64,7 @@ std::function<bool()> readiness(const py::object& ready) {
   if (PyCallable_Check(ready.ptr()) != 0) {
     const py::handle callable = ready;  // kept alive with the task
     return [callable] {
-      const py::gil_scoped_acquire gil;
+      const Gil gil;
       try {
         const py::object found = callable();
         return found.is_none() || static_cast<bool>(py::bool_(found));

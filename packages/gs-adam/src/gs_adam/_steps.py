@@ -98,17 +98,24 @@ class Steps(HostBase):
                 for worker in workers:
                     worker.wait_step(step)
                 self._storage.marked().update_rest(plan)
-        except KeyboardInterrupt:
-            raise  # tasks go on, and the step can still be ended
         except BaseException:
-            with self._lock:
-                self._close_step(step)
+            if self._has_failed():  # else tasks go on, and the step can still be ended
+                with self._lock:
+                    self._close_step(step)
             raise
         with self._lock:
             self._close_step(step)
             self._storage.need_in_place()
             self._storage.note_written()
         self._raise_failures()
+
+    def _has_failed(self) -> bool:
+        """Whether a task of a worker has raised something."""
+        try:
+            self._raise_failures()
+        except BaseException:
+            return True
+        return False
 
     def _close_step(self, step: int) -> None:
         del self._open[step]

@@ -39,7 +39,7 @@ def require_free(folder: Path, n_bytes: int, what: str) -> None:
 
 
 def require_writable(path: Path, *, option: str) -> None:
-    """Check that a file can be put at ``path``, by making and removing one beside it.
+    """Check that a file can be put at ``path``; its folder may have to be made. Writes nothing.
 
     Args:
         option: that names it, for the message.
@@ -47,15 +47,18 @@ def require_writable(path: Path, *, option: str) -> None:
     Raises:
         InputError: it cannot.
     """
-    temporary = path.with_name(f".{path.name}{SUFFIX}")
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        temporary.unlink()
-    except OSError as error:
-        raise InputError(f"{option} {path} cannot be written: {error.strerror}") from None
+    problem = None
+    place = path.absolute().parent
+    while not place.exists():
+        place = place.parent
+    if path.exists() and not path.is_file():
+        problem = "it is no file"
+    elif not place.is_dir():
+        problem = f"{place} is no folder"
+    elif not os.access(place, os.W_OK | os.X_OK):
+        problem = f"{place} may not be written to"
+    if problem is not None:
+        raise InputError(f"{option} {path} cannot be written: {problem}")
 
 
 @contextlib.contextmanager

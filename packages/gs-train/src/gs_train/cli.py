@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import tyro
 
 from gs_train.config import FitConfig, load_config
@@ -20,6 +19,7 @@ from gs_train.evaluate import EvalConfig, evaluate
 from gs_train.export import ExportConfig, export
 from gs_train.fit import fit
 from gs_train.interrupt import Interrupted
+from gs_train.out_of_memory import in_short, memory_that_ran_out
 from gs_train.plan import PlanConfig, plan
 from gs_train.render import RenderConfig, render
 from gs_train.run_folder import RunFolder
@@ -54,8 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"gs-train: error: {error}", file=sys.stderr)
         return 2
-    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
-        print(f"gs-train: error: {_out_of_memory(error)}", file=sys.stderr)
+    except (MemoryError, RuntimeError) as error:
+        what = memory_that_ran_out(error)
+        if what is None:
+            raise
+        message = f"{what} memory ran out{in_short(error)}; what has been saved stays"
+        print(f"gs-train: error: {message}", file=sys.stderr)
         return 2
     except Interrupted as stopped:
         print(f"gs-train: {stopped}", file=sys.stderr)
@@ -74,15 +78,6 @@ def _parse(argv: list[str]) -> Any:
         prog="gs-train",
         description="Train 3D Gaussian Splatting scenes from photographs with known poses.",
         args=argv,
-    )
-
-
-def _out_of_memory(error: BaseException) -> str:
-    what = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
-    details = str(error).splitlines()
-    return (
-        f"{what} memory ran out{f' ({details[0]})' if details else ''}; what has been saved stays; "
-        "a smaller --cap or --max-side needs less, and gs-train plan says how much"
     )
 
 

@@ -20,6 +20,7 @@ from gs_train.engine.speed import predict
 from gs_train.engine.trace import BATCH
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.metrics import NOT_AVAILABLE, peak_host_bytes
+from gs_train.out_of_memory import memory_that_ran_out
 from gs_train.placing import Placing
 from gs_train.renderers import Rows, View
 from gs_train.scene import Scene
@@ -83,7 +84,9 @@ def figures(
     batches = _batches(trainer)
     try:
         predicted = _predicted(trainer, scene, placing, n_steps, seconds)
-    except (torch.cuda.OutOfMemoryError, MemoryError):
+    except (MemoryError, RuntimeError) as error:
+        if memory_that_ran_out(error) is None:
+            raise
         predicted = dict.fromkeys(real, NOT_AVAILABLE)  # a run may fill its memory to the brim
     return {"predicted": predicted, "real": real, "batches": batches}
 

@@ -31,10 +31,12 @@ def fit(config: FitConfig) -> dict[str, Any]:
         InputError: something that the user can correct. Found before anything of a run is written,
             except where only use can show it (a photograph that breaks off in the middle, a disk
             that fills up): then what was trained is saved.
-        Interrupted: Ctrl-C or SIGTERM, after a checkpoint was written.
+        Interrupted: Ctrl-C or SIGTERM, after a checkpoint was written if there was a step.
     """
     folder = RunFolder(config.out)
     folder.check(config)
+    if config.trace is not None:
+        require_writable(config.trace, option="--trace")
     renderer = renderer_for(config)
     cap_device_memory(config, renderer.device)
     lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
@@ -51,8 +53,6 @@ def fit(config: FitConfig) -> dict[str, Any]:
             trainer, spent = run.trainer(renderer, config, placing), run.spent
         stop.check("the start")
         _check_disk(trainer, folder)
-        if config.trace is not None:
-            require_writable(config.trace, option="--trace")
         folder.prepare(config)
         _say(
             f"{len(capture.train)} training and {len(capture.test)} test images, "

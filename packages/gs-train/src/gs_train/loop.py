@@ -23,6 +23,7 @@ from gs_train.figures import Pace, figures
 from gs_train.interrupt import StopRequest
 from gs_train.logs import RunLog
 from gs_train.metrics import peak_host_bytes
+from gs_train.out_of_memory import in_short, memory_that_ran_out
 from gs_train.placing import Placing
 from gs_train.progress import Progress
 from gs_train.run import Spent, checkpoint_state
@@ -106,23 +107,26 @@ def train(
         elif trainer.step > saver.saved_step:
             saver.save()
         raise
-    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
+    except (MemoryError, RuntimeError) as error:
+        what = memory_that_ran_out(error)
+        if what is None:
+            raise
         if not saver.saved_step:
             folder.discard()
-        raise InputError(_out_of_memory(error, trainer, saver.saved_step)) from error
+        raise InputError(_out_of_memory(what, error, trainer, saver.saved_step)) from error
     return saver.spent
 
 
-def _out_of_memory(error: BaseException, trainer: Trainer, saved_step: int) -> str:
-    what = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
-    saved = f"go on from the checkpoint of step {saved_step} with --resume and"
-    if not saved_step:
-        saved = "there is no checkpoint yet (--checkpoint-every), so start again with"
-    details = str(error).splitlines()
+def _out_of_memory(what: str, error: BaseException, trainer: Trainer, saved_step: int) -> str:
+    remedy = f"more memory (a larger --{what}-memory) or another --offload"
+    if saved_step:  # whose --cap stays
+        remedy = f"go on from the checkpoint of step {saved_step} with --resume and {remedy}"
+    else:
+        again = "there is no checkpoint yet (--checkpoint-every), so start again with"
+        remedy = f"{again} a smaller --cap, {remedy}"
     return (
         f"{what} memory ran out after step {trainer.step}, with {trainer.model.n_rows:,} Gaussians"
-        f"{f' ({details[0]})' if details else ''}; {saved} a smaller --cap, a smaller "
-        f"--{what}-memory or another --offload"
+        f"{in_short(error)}; {remedy}"
     )
 
 
@@ -163,21 +167,10 @@ class _Saver:
         self.pace.leave_out(time.perf_counter() - started)
 
     def _save(self, *, is_last: bool) -> None:
-        trainer, device = self._trainer, self._trainer.renderer.device
-        peak = reserved = 0
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-            peak = torch.cuda.max_memory_allocated(device)
-            reserved = torch.cuda.max_memory_reserved(device)
+        trainer = self._trainer
         n_steps = trainer.step - self._first_step
-        self.spent = Spent(
-            self._before.seconds + time.perf_counter() - self._started,
-            self._before.images + n_steps * trainer.config.batch_size,
-            max(self._before.peak_device_bytes, peak),
-            max(self._before.peak_device_reserved_bytes, reserved),
-            max(self._before.peak_host_bytes, peak_host_bytes()),
-        )
         try:
+            self.spent = self._spent(n_steps)
             if is_last:
                 seconds = self.spent.seconds - self._before.seconds
                 of = figures(
@@ -198,6 +191,21 @@ class _Saver:
                 keep=trainer.config.keep_checkpoints,
             )
             self.saved_step = trainer.step
+
+    def _spent(self, n_steps: int) -> Spent:
+        device, before = self._trainer.renderer.device, self._before
+        peak = reserved = 0
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            peak = torch.cuda.max_memory_allocated(device)
+            reserved = torch.cuda.max_memory_reserved(device)
+        return Spent(
+            before.seconds + time.perf_counter() - self._started,
+            before.images + n_steps * self._trainer.config.batch_size,
+            max(before.peak_device_bytes, peak),
+            max(before.peak_device_reserved_bytes, reserved),
+            max(before.peak_host_bytes, peak_host_bytes()),
+        )
 
 
 def _feed(

@@ -24,6 +24,7 @@ from gs_train.engine.room import room_under
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.errors import InputError
 from gs_train.metrics import resident_bytes
+from gs_train.out_of_memory import memory_that_ran_out
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.scene import Scene
 
@@ -37,7 +38,7 @@ class Placing:
 
     Attributes:
         preset: which.
-        limits: of rows on the device, where memory sets them.
+        limits: of rows, where memory sets them.
         reason: one line for the user.
         host_bytes_before: memory that the process had resident before its rows got there; None
             where that cannot be told.
@@ -152,7 +153,9 @@ def _rates(work: Workload, rows: Rows, views: list[View], renderer: Renderer) ->
             for name, values in rows.items()
         }
         return measure_rates_for(work, some, views, renderer, sampled)
-    except (torch.cuda.OutOfMemoryError, MemoryError):
+    except (MemoryError, RuntimeError) as error:
+        if memory_that_ran_out(error) is None:
+            raise
         return None
 
 

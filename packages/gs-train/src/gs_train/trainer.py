@@ -49,8 +49,7 @@ class Trainer:
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.frame.Frame`).
         preset: where the rows live.
-        limits: of rows on the device, where memory sets them; presets that keep all rows there
-            have none.
+        limits: of rows, where memory sets them.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class Caps:
         host: page-locked and pageable together.
         shared: the device is the host: both together must fit into ``host`` as well.
         is_given: the options give ``device``: a run may take all of it.
-        is_host_given: the options give ``host``, which holds for rows to come as well.
+        host_limit: what the options give for ``host``, for rows to come as well; None: nothing.
         gaps: bytes that are taken of the device for each byte of tensors.
     """
 
@@ -33,7 +33,7 @@ class Caps:
     host: int
     shared: bool = False
     is_given: bool = False
-    is_host_given: bool = False
+    host_limit: int | None = None
     gaps: float = 1.0
 
     def hold(self, need: Need) -> bool:
@@ -59,7 +59,7 @@ def caps_of(config: FitConfig, device: torch.device, *, is_here: bool = True) ->
             whatever its options allow; else for one on a machine that has what they say.
     """
     available = available_bytes()
-    host = host_given = config.bytes_of("host_memory")
+    host = host_limit = config.bytes_of("host_memory")
     if host is None:
         host = int(available * (1 - _KEPT_FREE))
     elif is_here:
@@ -78,6 +78,6 @@ def caps_of(config: FitConfig, device: torch.device, *, is_here: bool = True) ->
         host,
         shared=shared,
         is_given=given is not None,
-        is_host_given=host_given is not None,
+        host_limit=host_limit,
         gaps=gaps,
     )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from gs_train.engine.budget import largest, need
+from gs_train.engine.budget import Need, largest, need
 from gs_train.engine.caps import Caps
 from gs_train.engine.limits import Limits
 from gs_train.engine.presets import Preset
@@ -58,21 +58,37 @@ def limits_within(
         room: what `fit_into` returned.
         grows_to: as there; rows that do not fit are not reckoned with.
     """
-    capacity = _capacity(preset, work, caps, room)
-    if preset.placement != "split":
-        return Limits(capacity=capacity)
-
-    def holds(rows: int, of: Workload) -> bool:
-        return caps.hold(need(preset, of, _with_views_of(rows, room, of)))
-
-    grown = work.with_rows(max(work.n_rows, grows_to or 0))
-    least = math.ceil(room.rows * grown.n_rows / work.n_rows)
-    if not holds(least, grown):
-        grown, least = work, room.rows
-    rows = largest(least, max(least, grown.n_rows), lambda n: holds(n, grown))
-    slots = _with_views_of(rows, room, grown).slots
     wanted = room_wanted(preset, work)
     is_short = caps.is_given or room != wanted
+
+    def room_of(rows: int, of: Workload) -> Room:
+        """The room for views of so many rows: slots of a batch grow with them, and residents where
+        nothing limits these."""
+        if not room.residents:
+            return Room(rows, math.ceil(room.slots * rows / max(1, room.rows)))
+        kept = room.residents if is_short else room_wanted(preset, of).residents
+        return Room.of_residents(rows, min(kept, of.n_rows))
+
+    def needs(rows: int, of: Workload) -> Need:
+        of = _with_view_of(rows, of)
+        return need(preset, of, room_of(rows, of))
+
+    def grown_to(n: int) -> tuple[int, Workload]:
+        return math.ceil(room.rows * n / work.n_rows), work.with_rows(n)
+
+    capacity = None
+    if caps.host_limit is not None and (preset.placement != "device" or caps.shared):
+        limit = replace(caps, host=caps.host_limit)
+        capacity = largest(
+            work.n_rows, 2**31 - 2, lambda n: limit.hold_on_host(needs(*grown_to(n)))
+        )
+    if preset.placement != "split":
+        return Limits(capacity=capacity)
+    least, grown = grown_to(max(work.n_rows, grows_to or 0))
+    if not caps.hold(needs(least, grown)):
+        least, grown = room.rows, work
+    rows = largest(least, max(least, grown.n_rows), lambda n: caps.hold(needs(n, grown)))
+    slots = room_of(rows, grown).slots
     return Limits(
         rows=rows if rows < grown.n_rows else None,
         slots=slots if is_short and slots < grown.n_rows else None,
@@ -81,22 +97,11 @@ def limits_within(
     )
 
 
-def _capacity(preset: Preset, work: Workload, caps: Caps, room: Room) -> int | None:
-    """Rows that a host's cap holds where the options give it; None where rows are elsewhere."""
-    if not caps.is_host_given or preset.placement == "device":
-        return None
-    return largest(
-        work.n_rows,
-        2**31 - 2,
-        lambda n: caps.hold_on_host(need(preset, work.with_rows(n), room)),
-    )
-
-
-def _with_views_of(rows: int, room: Room, work: Workload) -> Room:
-    """The room for larger views: slots of a batch grow with them, residents stay."""
-    if room.residents:
-        return Room.of_residents(rows, min(room.residents, work.n_rows))
-    return Room(rows, math.ceil(room.slots * rows / max(1, room.rows)))
+def _with_view_of(rows: int, work: Workload) -> Workload:
+    """A batch sees at least what one of its views does."""
+    at_least = ("visible", "union", "two", "loaded", "held")
+    most = {name: max(getattr(work.most, name), rows) for name in at_least}
+    return replace(work, most=replace(work.most, **most))
 
 
 def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:

@@ -39,7 +39,7 @@ class Engine:
         model: the rows; made with ``travels`` where the preset has residents.
         renderer: draws them, on the model's device.
         preset: how.
-        limits: of rows that are on the device.
+        limits: of rows, where memory sets them.
         most_share: views that see a larger share of all rows are cut into crops.
         seed: of the search for an order.
 

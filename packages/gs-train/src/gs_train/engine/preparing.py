@@ -204,8 +204,8 @@ class Preparing:
 
         def tell(ids: Tensor) -> None:
             nonlocal told
-            told = True
             if on_seen is not None:
+                told = True
                 on_seen(ids)
 
         self._lanes.wait("cull", edited)

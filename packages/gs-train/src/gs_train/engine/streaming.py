@@ -213,7 +213,8 @@ class Streaming:
                 updated.append(self._update_untouched(work, needed))
 
         self._lanes.wait("cull", edited)
-        following = work.look_ahead(edited, plan[len(plan) - 1].final, update_untouched)
+        on_seen = None if self._untouched is None else update_untouched
+        following = work.look_ahead(edited, plan[len(plan) - 1].final, on_seen)
         next_plan = None if following is None else following.plan
         with self._lanes.on("cull"):
             if not updated:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -90,14 +91,13 @@ class Trace:
 
     @property
     def spans(self) -> tuple[tuple[str, str, float, float], ...]:
-        """Track, name, start and length in seconds of what was recorded until the last `write`."""
+        """Track, name, start and length in seconds of what is known to have ended."""
         return tuple(self._spans)
 
     def write(self) -> None:
         """Write everything so far; the file is complete after each call. Waits for the device.
 
-        Raises:
-            InputError: it cannot be written.
+        Where it cannot be written any more, this says so and ends the trace: work goes on.
         """
         if self._path is None:
             return
@@ -120,9 +120,9 @@ class Trace:
         try:
             with replacing(self._path) as out:
                 out.write(json.dumps({"traceEvents": events}).encode())
-        except OSError as error:
-            message = f"--trace {self._path} cannot be written: {error.strerror}"
-            raise InputError(message) from error
+        except (InputError, OSError) as error:
+            print(f"--trace ends, it cannot be written any more: {error}", file=sys.stderr)
+            self._path = None
 
     def settle(self) -> None:
         """Between batches: what is not known yet, until its events have passed, stays little. Waits

@@ -25,6 +25,9 @@ _MOST_TESTS = 200_000_000
 _VIEWS = 64
 """Views that are culled at once there."""
 
+_CANDIDATES = 3
+"""Views that are compared with all rows there."""
+
 
 @dataclass(frozen=True)
 class BatchRows:
@@ -268,12 +271,16 @@ def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
             _cull(some, views[k : k + _VIEWS], renderer).counts.cpu()
             for k in range(0, len(views), _VIEWS)
         ]
-    ).double()
+    )
     seeing = counts.nonzero().flatten()
     if not len(seeing):
         return BatchRows(0, 0, 0, 0, 0, 0, 0)
-    looked_at = {int(counts.argmax()), int(seeing[counts[seeing].argmin()])}
-    largest = every * float(counts.max())
+    # Counted again with all rows: the largest of many estimates is too large.
+    by_rows = [int(k) for k in seeing[counts[seeing].argsort()]]
+    first = by_rows[-_CANDIDATES:]
+    seen = _cull(rows, [views[k] for k in first], renderer).counts.cpu()
+    largest = float(seen.max())
+    looked_at = {first[int(seen.argmax())], by_rows[0]}
     intersections = max(_intersections(rows, views[k], renderer) for k in looked_at)
     return BatchRows(largest, largest, largest, largest, largest, largest, float(intersections))
 
