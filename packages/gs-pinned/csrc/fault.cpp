@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fault.hpp"
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -13,6 +16,7 @@ namespace {
 
 std::mutex creation;
 std::atomic<Fault*> record{nullptr};
+std::atomic<pid_t> record_pid{0};
 
 }  // namespace
 
@@ -22,6 +26,7 @@ Fault* fault_record(int device) {
     auto memory = std::make_unique<Memory>(sizeof(Fault), Lock::kCuda, device, false);
     memory->grow(sizeof(Fault), false);
     // Left to the end of the process: kernels may still run when destructors do.
+    record_pid = getpid();
     record = reinterpret_cast<Fault*>(memory.release()->data());
   }
   return record;
@@ -29,7 +34,8 @@ Fault* fault_record(int device) {
 
 void raise_faults() {
   Fault* fault = record;
-  if (fault == nullptr || fault->met == 0) return;
+  // Page-locked memory is not there in a child process, which has no transfers on a device either.
+  if (fault == nullptr || record_pid != getpid() || fault->met == 0) return;
   fault->met = 0;
   GS_CHECK_AS(RangeError, false, "an earlier transfer met row id ", fault->id,
               ", which must lie in [0, ", fault->rows,

@@ -18,9 +18,20 @@ using Clock = std::chrono::steady_clock;
 
 cudaEvent_t as_event(void* event) { return static_cast<cudaEvent_t>(event); }
 
+// Whether an event has passed. Asking is allowed while another thread captures a graph, and leaves
+// that capture alone.
+cudaError_t status_of(void* event) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  const cudaError_t status = cudaEventQuery(as_event(event));
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  return status;
+}
+
 }  // namespace
 
 InFlight::~InFlight() {
+  if (uses_.empty()) return;  // in a child process a thread that does not exist may hold the lock
   wait();
   for (const Use& use : uses_) (void)cudaEventDestroy(as_event(use.event));
 }
@@ -36,8 +47,8 @@ bool InFlight::record(int device, std::uintptr_t stream) {
   for (Use& use : uses_) {
     const bool same = use.device == device && use.stream == stream;
     // An entry whose work has ended may serve another stream of its device.
-    const bool reusable = found == nullptr && use.device == device &&
-                          cudaEventQuery(as_event(use.event)) == cudaSuccess;
+    const bool reusable =
+        found == nullptr && use.device == device && status_of(use.event) == cudaSuccess;
     if (same || reusable) found = &use;
     if (same) break;
   }
@@ -73,7 +84,7 @@ void InFlight::wait() noexcept {
   constexpr double kNoLimit = 1.0;
   const Clock::time_point start = Clock::now();
   for (const Use& use : uses)
-    while (cudaEventQuery(as_event(use.event)) == cudaErrorNotReady)
+    while (status_of(use.event) == cudaErrorNotReady)
       doze(std::chrono::duration<double>(Clock::now() - start).count(), kNoLimit);
   cudaGetLastError();
 }
@@ -84,7 +95,7 @@ void InFlight::raise_errors() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   for (const Use& use : uses_) {
-    const cudaError_t status = cudaEventQuery(as_event(use.event));
+    const cudaError_t status = status_of(use.event);
     if (status == cudaErrorNotReady)
       cudaGetLastError();
     else
@@ -95,8 +106,7 @@ void InFlight::raise_errors() {
 bool InFlight::busy() {
   std::lock_guard<std::mutex> lock(mutex_);
   bool found = false;
-  for (const Use& use : uses_)
-    found = found || cudaEventQuery(as_event(use.event)) == cudaErrorNotReady;
+  for (const Use& use : uses_) found = found || status_of(use.event) == cudaErrorNotReady;
   cudaGetLastError();
   return found;
 }

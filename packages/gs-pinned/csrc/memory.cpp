@@ -65,7 +65,9 @@ std::mutex& Memory::mutex() const {
 
 std::vector<std::size_t> Memory::chunk_ends() const {
   std::lock_guard<std::mutex> lock(mutex());
-  return is_locked() ? locked_ends_ : std::vector<std::size_t>{size_};
+  std::vector<std::size_t> ends = locked_ends_;
+  if (ends.empty() || ends.back() < size_) ends.push_back(size_);  // what locking was refused for
+  return ends;
 }
 
 void Memory::grow(std::size_t bytes, bool may_be_pageable) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "gs/cuda/check.hpp"
 #include "gs/error.hpp"
@@ -115,8 +116,23 @@ void check_not_captured(cudaStream_t stream) {
               "pageable one");
 }
 
-// A piece of a transfer by way of the buffer.
-void enqueue_piece(const Transfer& piece, char* rows, const StagedIds& ids, const Launch& launch) {
+// Copies to the buffer; no single copy reaches over two of the pieces that were locked one by one.
+void copy_to(Memory& memory, char* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  const std::vector<std::size_t> ends = memory.chunk_ends();
+  const auto begin = static_cast<std::size_t>(to - memory.data());
+  for (std::size_t at = begin; at < begin + bytes;) {
+    const std::size_t end =
+        std::min(begin + bytes, *std::upper_bound(ends.begin(), ends.end(), at));
+    GS_CUDA_TRY(cudaMemcpyAsync(memory.data() + at, static_cast<const char*>(from) + (at - begin),
+                                end - at, cudaMemcpyDeviceToHost, stream));
+    at = end;
+  }
+}
+
+// A piece of a transfer by way of the buffer, which begins with the rows.
+void enqueue_piece(const Transfer& piece, Memory& memory, const StagedIds& ids,
+                   const Launch& launch) {
+  char* const rows = memory.data();
   const cudaStream_t stream = cuda::as_stream(launch.stream);
   Transfer on_device = piece;
   on_device.whole = rows;
@@ -132,9 +148,7 @@ void enqueue_piece(const Transfer& piece, char* rows, const StagedIds& ids, cons
     work->transfer.parts[k].stride = piece.row_bytes;
   }
   const auto bring = [&](Ids from, char* to) {
-    GS_CUDA_TRY(cudaMemcpyAsync(to, from.data,
-                                static_cast<std::size_t>(piece.n * from.bytes_each()),
-                                cudaMemcpyDeviceToHost, stream));
+    copy_to(memory, to, from.data, static_cast<std::size_t>(piece.n * from.bytes_each()), stream);
     return Ids{to, from.wide};
   };
   if (ids.whole != nullptr) work->transfer.whole_ids = bring(piece.whole_ids, ids.whole);
@@ -164,8 +178,8 @@ void transfer_staged(const Transfer& t, const Launch& launch) {
   const std::size_t room =
       staging.make_room(static_cast<std::size_t>(row_room + kAligning), launch.device);
   const std::int64_t most = (static_cast<std::int64_t>(room) - kAligning) / row_room;
-  char* const rows = staging.memory->data();
-  char* const behind = rows + round_up(static_cast<std::size_t>(most * t.row_bytes), 64);
+  char* const behind =
+      staging.memory->data() + round_up(static_cast<std::size_t>(most * t.row_bytes), 64);
   StagedIds ids;
   ids.wide = has_whole ? t.whole_ids.wide : t.parts_ids.wide;
   if (has_whole) ids.whole = behind;
@@ -176,7 +190,7 @@ void transfer_staged(const Transfer& t, const Launch& launch) {
   in_flight.order_after(launch.device, launch.stream);
   try {
     for (std::int64_t first = 0; first < t.n; first += most)
-      enqueue_piece(t.piece(first, std::min(most, t.n - first)), rows, ids, launch);
+      enqueue_piece(t.piece(first, std::min(most, t.n - first)), *staging.memory, ids, launch);
   } catch (...) {
     in_flight.record(launch.device, launch.stream);  // some of it is on its way
     throw;

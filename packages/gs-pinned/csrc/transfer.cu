@@ -178,7 +178,7 @@ void transfer_together_on_device(const std::vector<Transfer>& transfers, const L
     copies.each[copies.n++] = as_row_copy(t);
     add_widths(t, &width);
     has_rows = has_rows || t.n > 0;
-    is_wide = is_wide || has_wide_ids(t);
+    is_wide = is_wide || (t.n > 0 && has_wide_ids(t));  // an empty list may have another width
   }
   if (!has_rows) return;
   cuda::DeviceGuard guard(launch.device);

@@ -132,6 +132,34 @@ def test_retained_rows_join_loaded_ones_in_one_launch(latch: Signal, dense: bool
     assert out[:, 0].tolist() == [60, 17, -1, 10, -1, 50]
 
 
+def test_an_empty_list_of_ids_may_be_of_another_width() -> None:
+    table, out = numbered(100), torch.full((6, 48), -1.0, device="cuda")
+    load, slots = (ids(*rows).int() for rows in ((50, 60, 70), (5, 0, 2)))
+    nothing = torch.empty(0, dtype=torch.int64, device="cuda")
+    source = torch.zeros(8, 48, device="cuda")
+    gather_retained(table, load, slots, source, nothing, nothing, out)
+    torch.cuda.synchronize()
+    assert out[:, 0].tolist() == [60, -1, 70, -1, -1, 50]
+
+
+def test_asking_for_what_is_in_flight_leaves_a_capture_alone() -> None:
+    table, out = numbered(100), torch.zeros(2, 48, device="cuda")
+    busy = numbered(100)
+    chosen = ids(7, 8)
+    gather(busy, chosen, out.clone())
+    torch.cuda.synchronize()
+    graph, found = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        gather(table, chosen, out)
+        asks = threading.Thread(target=lambda: found.append(busy._memory.is_busy))
+        asks.start()
+        asks.join()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert found == [False]
+    assert out[:, 0].tolist() == [7, 8]
+
+
 def test_transfers_take_no_device_memory() -> None:
     table, ring = numbered(10_000), Ring(1 << 20)
     out = torch.empty(100, 48, device="cuda")

@@ -149,10 +149,10 @@ def test_a_child_process_has_a_copy_of_pageable_rows_and_threads_of_its_own(
         """
         import os
         import numpy as np
-        from gs_pinned import ForkedError, Signal, Table, gather
+        from gs_pinned import ForkedError, Ring, Signal, Table, gather, raise_faults
         table = Table(100_000, 48, pinned=False)
         table.numpy()[:] = 7
-        signal = Signal()
+        signal, ring = Signal(), Ring(4096)
         ids = np.arange(100_000)
         gather(table, ids, np.empty((100_000, 48), "f4"))  # the threads run
         child = os.fork()
@@ -166,6 +166,14 @@ def test_a_child_process_has_a_copy_of_pageable_rows_and_threads_of_its_own(
                 assert "a signal must be used in the process that created it" in str(error)
             else:
                 os._exit(3)
+            try:
+                ring.stats
+            except ForkedError as error:
+                assert "a ring must be used in the process that created it" in str(error)
+            else:
+                os._exit(4)
+            assert repr(ring) == "Ring(of another process)"
+            raise_faults()
             Signal().set(1)
             table.close()
             os._exit(0)
@@ -183,10 +191,15 @@ def test_a_child_of_a_process_that_uses_a_device_works_without(run_script: Scrip
     out = run_script(
         """
         import os
-        from gs_pinned import CudaError, Ring, Signal, Table
-        signal = Signal()  # page-locked
+        import torch
+        from gs_pinned import CudaError, Ring, Signal, Table, gather, raise_faults
+        signal, ring, rows = Signal(), Ring(4096), Table(10, 4)  # page-locked
+        gather(rows, torch.arange(5, device="cuda"), torch.empty(5, 4, device="cuda"))
+        torch.cuda.synchronize()
         child = os.fork()
         if child == 0:
+            raise_faults()
+            assert repr(ring) == "Ring(of another process)"
             Signal().set(1)
             table, ring = Table(10, 4), Ring(4096)
             assert not table.is_pinned and not ring.is_pinned

@@ -71,6 +71,21 @@ def test_a_limit_that_is_no_number_is_named(text: str, monkeypatch: pytest.Monke
     assert memory.size == 0
 
 
+def test_what_locking_was_refused_for_is_a_piece_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = _core.Memory(1 << 24, lock="mlock")
+    ends = [1 << 20, 4 << 20]
+    for end in ends:
+        memory.grow(end, may_be_pageable=False)
+    assert memory.chunk_ends == ends
+    monkeypatch.setenv("GS_PINNED_LIMIT_BYTES", str(_core.locked_bytes()))
+    memory.grow(8 << 20, may_be_pageable=True)
+    assert memory.chunk_ends == [*ends, 8 << 20]
+    assert memory.locked_size == ends[-1]
+    assert _core.Memory(1 << 20, lock="none").chunk_ends == [0]
+
+
 def test_nothing_is_locked_after_all_this() -> None:
     memory = _core.Memory(1 << 16, lock="mlock")
     before = _core.locked_bytes()

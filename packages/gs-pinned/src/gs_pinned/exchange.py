@@ -42,7 +42,8 @@ def exchange(
 
     Raises:
         As :func:`gather` and :func:`scatter`. What was enqueued before a launch failed goes on.
-        Where the kernel meets an id out of range, the row in that slot stays where it is.
+        Where the kernel meets an id out of range, the row in that slot stays where it is; of
+        pageable tables, one that would leave under such an id is lost where another one comes.
 
     Asynchrony: as :func:`gather`.
     Cost: L rows over the link one way and S the other, in one launch for up to four tables whose

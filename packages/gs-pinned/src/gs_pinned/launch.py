@@ -98,6 +98,9 @@ def move(
         (device index or -1, stream handle) that it went to.
     """
     where, handle = place_of(parts[0][0], stream)
+    # Before the call: where a later launch fails, earlier ones are on their way.
+    held = (table, selection.ids, positions, *(array for array, _ in parts))
+    keep_until_passed(held, where, handle)
     _core.move_rows(
         rows,
         selection.ids,
@@ -112,6 +115,4 @@ def move(
         checked=is_checked(),
         copy_engine=copy_engine,
     )
-    held = (table, selection.ids, positions, *(array for array, _ in parts))
-    keep_until_passed(held, where, handle)
     return where, handle

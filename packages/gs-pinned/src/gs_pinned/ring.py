@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -79,6 +80,7 @@ class Ring:
 
     @property
     def stats(self) -> RingStats:
+        self._need_usable()
         core = self._core
         return RingStats(core.size, core.taken_bytes, core.taken_slots)
 
@@ -91,8 +93,7 @@ class Ring:
             TimeoutError: no room in time.
             ClosedError: the ring was closed.
         """
-        if not self._core.memory.is_usable:
-            raise ForkedError("a ring must be used in the process that created it, got a child")
+        self._need_usable()
         size = rows * layout.row_bytes
         taken = self._core.take(size, limit_of(timeout_s))
         if taken is None:
@@ -110,7 +111,13 @@ class Ring:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _need_usable(self) -> None:
+        if not self._core.memory.is_usable:
+            raise ForkedError("a ring must be used in the process that created it, got a child")
+
     def __repr__(self) -> str:
+        if not self._core.memory.is_usable:
+            return "Ring(of another process)"
         stats = self.stats
         state = "closed, " if self._is_closed else ""
         kind = "pinned" if self.is_pinned else "pageable"
@@ -319,7 +326,8 @@ def store_compact(
     except BaseException as error:
         # Nothing will land: let the bytes go, once what may be on its way to them has passed.
         if not isinstance(error, _REFUSED):
-            core.memory.wait_idle()
+            while core.memory.is_busy:  # so that Ctrl-C ends it
+                time.sleep(1e-3)
         taken.signal.set(taken.value)
         slot.release()
         raise

@@ -27,7 +27,8 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class TableStats:
-    """Sizes of a table. ``locked_chunks`` counts the pieces that were page-locked one by one."""
+    """Sizes of a table. ``locked_chunks`` counts the pieces that no single copy may reach over:
+    those that were page-locked one by one, and what locking was refused for."""
 
     rows: int
     capacity: int
@@ -156,7 +157,7 @@ class Table:
             committed_bytes=memory.size,
             reserved_bytes=memory.reserved,
             locked_bytes=memory.locked_size,
-            locked_chunks=len(memory.chunk_ends) if memory.is_locked else 0,
+            locked_chunks=len(memory.chunk_ends) if memory.locked_size else 0,
         )
 
     def __len__(self) -> int:

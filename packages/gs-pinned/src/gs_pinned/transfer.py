@@ -170,6 +170,8 @@ def gather_retained(
     """
     rows = table.native_rows() if isinstance(table, Table) else _core.Rows.of_array(table, "table")
     where, handle = place_of(out, stream)
+    held = (table, load_ids, load_slots, source, source_slots, out_slots, out)
+    keep_until_passed(held, where, handle)
     _core.gather_retained(
         rows,
         load_ids,
@@ -184,8 +186,6 @@ def gather_retained(
         max_blocks=blocks(max_blocks),
         checked=is_checked(),
     )
-    held = (table, load_ids, load_slots, source, source_slots, out_slots, out)
-    keep_until_passed(held, where, handle)
     return out
 
 
