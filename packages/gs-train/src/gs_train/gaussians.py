@@ -196,6 +196,11 @@ class Gaussians:
             else:
                 param.grad.zero_()
 
+    def drop_gradients(self) -> None:
+        """Give the gradient buffers' memory back until somebody needs them."""
+        for param in self.params.values():
+            param.grad = None
+
     @torch.no_grad()
     def append(self, rows: Rows) -> None:
         """Add rows at the end, with zero moments.
@@ -373,8 +378,7 @@ class Gaussians:
 
     def _replace(self, transform: Callable[[str, str | None, Tensor], Tensor]) -> None:
         """Replace every tensor by ``transform(name, key, tensor)``; key None is the parameter."""
-        for param in self.params.values():
-            param.grad = None
+        self.drop_gradients()
         for name, param in self.params.items():
             state = self._state(name)
             # By key: a loop over values would keep the replaced tensors alive to its end.

@@ -85,6 +85,7 @@ def train(
                     [(scene.views[i], image) for i, image in batch],
                     [[scene.views[i] for i in following] for following in upcoming],
                 )
+                batch.clear()  # before the next photographs come
                 if upcoming:
                     upcoming.popleft()
                 upcoming.extend(itertools.islice(known, 1))
@@ -92,7 +93,7 @@ def train(
                 saver.pace.step(n_rows)
                 is_last = trainer.step == config.steps
                 with trace.host("log"):
-                    bar.update(trainer.step, result.loss.item, n_rows, n_images=len(batch))
+                    bar.update(trainer.step, result.loss.item, n_rows, n_images=config.batch_size)
                     if trainer.step % _LOG_EVERY == 0 or is_last:
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                     trace.settle()

@@ -69,9 +69,18 @@ def limits_within(
         kept = room.residents if is_short else room_wanted(preset, of).residents
         return Room.of_residents(rows, min(kept, of.n_rows))
 
-    def needs(rows: int, of: Workload) -> Need:
+    def needs(rows: int, of: Workload) -> list[Need]:
+        """Of a batch with such a view; where it sees more rows than may reside, updated by the
+        host."""
         of = _with_view_of(rows, of)
-        return need(preset, of, room_of(rows, of))
+        mine = room_of(rows, of)
+        rooms = [mine]
+        if 0 < mine.residents < of.most.union:
+            rooms.append(Room(rows, max(mine.slots, 2 * rows)))
+        return [need(preset, of, each) for each in rooms]
+
+    def holds(rows: int, of: Workload) -> bool:
+        return all(map(caps.hold, needs(rows, of)))
 
     def grown_to(n: int) -> tuple[int, Workload]:
         return math.ceil(room.rows * n / work.n_rows), work.with_rows(n)
@@ -80,19 +89,23 @@ def limits_within(
     if caps.host_limit is not None and (preset.placement != "device" or caps.shared):
         limit = replace(caps, host=caps.host_limit)
         capacity = largest(
-            work.n_rows, 2**31 - 2, lambda n: limit.hold_on_host(needs(*grown_to(n)))
+            work.n_rows, 2**31 - 2, lambda n: all(map(limit.hold_on_host, needs(*grown_to(n))))
         )
     if preset.placement != "split":
         return Limits(capacity=capacity)
+    residents = room.residents if is_short and preset.residents else None
     least, grown = grown_to(max(work.n_rows, grows_to or 0))
-    if not caps.hold(needs(least, grown)):
+    if not holds(least, grown):
+        later = fit_into(preset, grown, caps)
+        if grown.n_rows > work.n_rows and later is not None:  # with views that are cut
+            return Limits(later.rows, later.slots, residents, capacity)
         least, grown = room.rows, work
-    rows = largest(least, max(least, grown.n_rows), lambda n: caps.hold(needs(n, grown)))
+    rows = largest(least, max(least, grown.n_rows), lambda n: holds(n, grown))
     slots = room_of(rows, grown).slots
     return Limits(
         rows=rows if rows < grown.n_rows else None,
         slots=slots if is_short and slots < grown.n_rows else None,
-        residents=room.residents if is_short and preset.residents else None,
+        residents=residents,
         capacity=capacity,
     )
 

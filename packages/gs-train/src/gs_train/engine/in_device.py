@@ -110,7 +110,8 @@ class InDevice:
         """See `Backend.finish`: nothing is in the background."""
 
     def make_room(self) -> None:
-        """See `Backend.make_room`: gradients go with the row operations, and the rest is rows."""
+        """See `Backend.make_room`."""
+        self.model.drop_gradients()
 
     def ahead(self) -> dict[str, Tensor]:
         """See `Backend.ahead`."""

@@ -200,13 +200,14 @@ class Preparing:
         inflate = largest_move(settings.rates, settings.betas, step, k + 1)
         if inflate is None:
             return
-        told = False
+        is_telling = False
 
         def tell(ids: Tensor) -> None:
-            nonlocal told
+            nonlocal is_telling
             if on_seen is not None:
-                told = True
+                is_telling = True
                 on_seen(ids)
+                is_telling = False
 
         self._lanes.wait("cull", edited)
         try:
@@ -217,8 +218,9 @@ class Preparing:
                 if batch is None:
                     batch = self._prepare(views, inflate, late, tell)
         except torch.cuda.OutOfMemoryError:
-            if told:
+            if is_telling:
                 raise
+            self._culled = self._lanes.mark("cull")  # it may still be read
             return  # what is being drawn has the memory: it is prepared when that is done
         self._early.append(_Early(batch, settings.rates))
         self._lanes.share("compute", *batch.tensors())

@@ -66,8 +66,8 @@ class Workload:
         sh_degree: 0 to 3.
         batch_size: views a step.
         width, height: of the largest image, pixels.
-        most: the largest of each number over the batches looked at, and at least what the view
-            that sees most of all needs; memory must hold these.
+        most: the largest of each number over the batches looked at, ``largest`` over all views;
+            memory must hold these.
         mean: their means; time follows from these.
         image_cache: bytes of host memory for decoded photographs.
         statistics_bytes: of densification, a row, on the device.
@@ -262,8 +262,8 @@ def _count(
 
 
 def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
-    """A batch of the view that sees most of all alone, with the intersections of that one or of the
-    one that sees least, a close-up."""
+    """What the view that sees most of all does, with the intersections of that one or of the one
+    that sees least, a close-up."""
     every = max(1, len(rows["means"]) * len(views) // _MOST_TESTS)
     some = {name: values[::every].contiguous() for name, values in rows.items()}
     counts = torch.cat(
@@ -282,7 +282,8 @@ def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
     largest = float(seen.max())
     looked_at = {first[int(seen.argmax())], by_rows[0]}
     intersections = max(_intersections(rows, views[k], renderer) for k in looked_at)
-    return BatchRows(largest, largest, largest, largest, largest, largest, float(intersections))
+    # Batches that see more than those looked at, by a view like this, are the host's to update.
+    return BatchRows(largest, 0, 0, largest, 0, 0, float(intersections))
 
 
 @torch.no_grad()
