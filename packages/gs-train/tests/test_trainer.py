@@ -193,6 +193,17 @@ def test_memory_is_given_back_before_rows_are_refined_or_sorted(
     assert made_at == [(step, n_rows[step]) for step in (3, 5, 6, 10)]
 
 
+def test_gradients_of_all_rows_make_room_and_come_back(scene: Scene) -> None:
+    config = _config(resort_every=0)
+    ours, theirs = _trainer(scene, config), _trainer(scene, config)
+    for step in range(3):
+        _run(ours, scene, range(step, step + 1))
+        _run(theirs, scene, range(step, step + 1))
+        ours.backend.make_room()
+        assert all(param.grad is None for param in ours.model.params.values())
+    _assert_same(ours, theirs)
+
+
 @pytest.mark.gpu
 def test_gsplat_and_cpu_renderers_train_alike(scene: Scene, tiny_capture: Path) -> None:
     from gs_train.renderers.gsplat import GsplatRenderer
