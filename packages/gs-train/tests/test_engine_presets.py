@@ -472,7 +472,14 @@ def test_residents_become_fewer_then_views_are_cut_then_the_host_updates() -> No
     assert _room(best, work, sizes[0]) == wanted
     fewer = _room(best, work, sizes[0] - 1)
     assert fewer is not None
-    assert (fewer.rows, fewer.residents) == (wanted.rows, pytest.approx(wanted.residents, abs=2))
+    # With room for views that see a little more than was counted.
+    spare = math.ceil(1.03 * wanted.rows)
+    bounds = [
+        need(best, work, Room.of_residents(spare, fewer.residents + more)).device_bytes
+        for more in (0, 1)
+    ]
+    assert fewer.rows == wanted.rows
+    assert bounds[0] < sizes[0] <= bounds[1]
     assert _room(best, work, sizes[1]) == of_a_batch
     cut = _room(best, work, sizes[1] - 1)
     assert cut is not None

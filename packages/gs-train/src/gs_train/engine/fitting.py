@@ -16,6 +16,8 @@ from gs_train.engine.workload import Workload
 
 _FILLED = 0.9  # of a device's cap, by residents that nobody asked for: counting is not exact
 
+_SPARE = 1.03
+
 _Fits = Callable[[Room], bool]
 
 
@@ -126,8 +128,16 @@ def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
     if not fits(Room.of_residents(least, kept)):
         return None
     rows = largest(least, most.rows, lambda n: fits(Room.of_residents(n, kept)))
-    kept = largest(kept, most.residents, lambda n: fits(Room.of_residents(rows, n)))
+    spare = _with_spare(rows, most)
+    if fits(Room.of_residents(spare, kept)):
+        kept = largest(kept, most.residents, lambda n: fits(Room.of_residents(spare, n)))
     return Room.of_residents(rows, kept)
+
+
+def _with_spare(rows: int, most: Room) -> int:
+    """Some more, where views are whole: what they see was counted on some of the rows, and one that
+    sees a little more shall not be cut."""
+    return math.ceil(_SPARE * rows) if rows == most.rows else rows
 
 
 def _filled(preset: Preset, work: Workload, caps: Caps, room: Room, most: int) -> Room:
@@ -156,5 +166,7 @@ def _by_host(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
         return min(2 * n, most.slots)
 
     rows = largest(least.rows, most.rows, lambda n: fits(Room(n, two_at_once(n))))
-    slots = largest(two_at_once(rows), most.slots, lambda n: fits(Room(rows, n)))
+    spare, slots = _with_spare(rows, most), two_at_once(rows)
+    if fits(Room(spare, slots)):
+        slots = largest(slots, most.slots, lambda n: fits(Room(spare, n)))
     return Room(rows, slots)
