@@ -123,6 +123,8 @@ class Trace:
         except (InputError, OSError) as error:
             print(f"--trace ends, it cannot be written any more: {error}", file=sys.stderr)
             self._path = None
+            if self._worker is not None:
+                self._worker.record(False)
 
     def settle(self) -> None:
         """Between batches: what is not known yet, until its events have passed, stays little. Waits
