@@ -31,28 +31,35 @@ struct Pairs {
 template <class Vec>
 constexpr int kExchangeUnroll = sizeof(Vec) >= 8 ? 2 : 3;
 
-// Where this thread's accesses of a tile come from, what they replace and where that goes; null
-// where there is nothing to do.
+// Where this thread's accesses of a tile come from, what they replace and where that goes; and of
+// each whether a row comes, and whether one goes.
+template <class Vec, int kUnroll>
+struct Swaps {
+  const Vec* from[kUnroll];
+  Vec *slot[kUnroll], *to[kUnroll];
+  bool comes[kUnroll], goes[kUnroll];
+};
+
 template <class Id, class Vec, int kUnroll>
-__device__ __forceinline__ void find_places(const Pairs& pairs, const Pair& pair,
-                                            const Walk<kUnroll>& walk, Fault* fault,
-                                            const Vec* (&from)[kUnroll], Vec* (&slot)[kUnroll],
-                                            Vec* (&to)[kUnroll]) {
+__device__ __forceinline__ Swaps<Vec, kUnroll> find_swaps(const Pairs& pairs, const Pair& pair,
+                                                          const Walk<kUnroll>& walk, Fault* fault) {
+  Swaps<Vec, kUnroll> found;
   Place places[kUnroll];
   walk.places(places);
   std::int64_t row[kUnroll];
   find_rows<Id>(pairs.slots, pair.array.rows, pairs.n_loaded, places, fault, row);
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u)
-    slot[u] = row[u] < 0 ? nullptr
-                         : reinterpret_cast<Vec*>(pair.array.data + row[u] * pair.array.stride) +
-                               places[u].column;
+  for (int u = 0; u < kUnroll; ++u) {
+    found.comes[u] = row[u] >= 0;
+    found.slot[u] =
+        reinterpret_cast<Vec*>(pair.array.data + row[u] * pair.array.stride) + places[u].column;
+  }
   find_rows<Id>(pairs.loaded, pair.table.rows, pairs.n_loaded, places, fault, row);
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    from[u] = reinterpret_cast<const Vec*>(pair.table.data + row[u] * pair.table.stride) +
-              places[u].column;
-    if (row[u] < 0) slot[u] = nullptr;
+    found.comes[u] = found.comes[u] && row[u] >= 0;
+    found.from[u] = reinterpret_cast<const Vec*>(pair.table.data + row[u] * pair.table.stride) +
+                    places[u].column;
   }
   const std::int64_t n_stored = pairs.n_loaded - pairs.n_free;
   bool is_free[kUnroll];
@@ -64,12 +71,13 @@ __device__ __forceinline__ void find_places(const Pairs& pairs, const Pair& pair
   find_rows<Id>(pairs.stored, pair.table.rows, n_stored, places, fault, row);
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    to[u] = row[u] < 0 ? nullptr
-                       : reinterpret_cast<Vec*>(pair.table.data + row[u] * pair.table.stride) +
-                             places[u].column;
     // A row that has nowhere to go stays.
-    if (to[u] == nullptr && !is_free[u]) slot[u] = nullptr;
+    found.comes[u] = found.comes[u] && (is_free[u] || row[u] >= 0);
+    found.goes[u] = found.comes[u] && row[u] >= 0;
+    found.to[u] =
+        reinterpret_cast<Vec*>(pair.table.data + row[u] * pair.table.stride) + places[u].column;
   }
+  return found;
 }
 
 template <class Vec, class Id>
@@ -82,22 +90,20 @@ __global__ void __launch_bounds__(kMostThreads)
     const Pair& pair = pairs.pair[k];
     for (Walk<kUnroll> walk(first_tile, pairs.n_loaded, pair.each); !walk.is_done();
          walk.advance()) {
-      const Vec* from[kUnroll];
-      Vec *slot[kUnroll], *to[kUnroll];
-      find_places<Id>(pairs, pair, walk, fault, from, slot, to);
+      const auto swap = find_swaps<Id, Vec>(pairs, pair, walk, fault);
       Vec coming[kUnroll], leaving[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (slot[u] != nullptr) coming[u] = __ldcs(from[u]);
+        if (swap.comes[u]) coming[u] = __ldcs(swap.from[u]);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (slot[u] != nullptr && to[u] != nullptr) leaving[u] = *slot[u];
+        if (swap.goes[u]) leaving[u] = *swap.slot[u];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (slot[u] != nullptr && to[u] != nullptr) *to[u] = leaving[u];
+        if (swap.goes[u]) *swap.to[u] = leaving[u];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (slot[u] != nullptr) *slot[u] = coming[u];
+        if (swap.comes[u]) *swap.slot[u] = coming[u];
     }
     // The blocks that have least to do go on with the next table.
     const std::int64_t size = Walk<kUnroll>::tile_size();

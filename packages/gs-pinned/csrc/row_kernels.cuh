@@ -140,23 +140,35 @@ __device__ __forceinline__ void find_rows(const void* ids, std::int64_t rows, st
   fault->met = 1;
 }
 
-// Where this thread's accesses of a tile read and write; null where there is nothing to do.
+// What one thread does in a tile. Where an access is not to be made its pointers mean nothing. A
+// flag says so, not a null pointer: of a 64-bit zero written under a predicate, ptxas 13.0 for
+// sm_90 lets the old value be read, and then address 0.
+template <class Access, int kUnroll>
+struct Accesses {
+  const Access* from[kUnroll];
+  Access* to[kUnroll];
+  bool is_there[kUnroll];
+};
+
 template <class Id, class Access, int kUnroll>
-__device__ __forceinline__ void find_accesses(const RowCopy& copy, const Walk<kUnroll>& walk,
-                                              Fault* fault, const Access* (&from)[kUnroll],
-                                              Access* (&to)[kUnroll]) {
+__device__ __forceinline__ Accesses<Access, kUnroll> find_accesses(const RowCopy& copy,
+                                                                   const Walk<kUnroll>& walk,
+                                                                   Fault* fault) {
   Place places[kUnroll];
   walk.places(places);
   std::int64_t source[kUnroll], target[kUnroll];
   find_rows<Id>(copy.from.ids, copy.from.rows, copy.n, places, fault, source);
   find_rows<Id>(copy.to.ids, copy.to.rows, copy.n, places, fault, target);
+  Accesses<Access, kUnroll> found;
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const char* const read = copy.from.data + source[u] * copy.from.stride;
-    const bool is_there = source[u] >= 0 && target[u] >= 0;
-    from[u] = is_there ? reinterpret_cast<const Access*>(read) + places[u].column : nullptr;
-    to[u] = reinterpret_cast<Access*>(copy.to.data + target[u] * copy.to.stride) + places[u].column;
+    found.is_there[u] = source[u] >= 0 && target[u] >= 0;
+    found.from[u] = reinterpret_cast<const Access*>(copy.from.data + source[u] * copy.from.stride) +
+                    places[u].column;
+    found.to[u] =
+        reinterpret_cast<Access*>(copy.to.data + target[u] * copy.to.stride) + places[u].column;
   }
+  return found;
 }
 
 // Rows of `each` accesses, first all of one copy, then all of the next.
@@ -170,16 +182,14 @@ __global__ void __launch_bounds__(kMostThreads)
     const RowCopy& copy = copies.each[k];
     if (copy.n == 0) continue;
     for (Walk<kUnroll> walk(first_tile, copy.n, each); !walk.is_done(); walk.advance()) {
-      const Vec* from[kUnroll];
-      Vec* to[kUnroll];
-      find_accesses<Id>(copy, walk, fault, from, to);
+      const auto access = find_accesses<Id, Vec>(copy, walk, fault);
       Vec value[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (from[u] != nullptr) value[u] = __ldcs(from[u]);
+        if (access.is_there[u]) value[u] = __ldcs(access.from[u]);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (from[u] != nullptr) *to[u] = value[u];
+        if (access.is_there[u]) *access.to[u] = value[u];
     }
     // The blocks that have least to do go on with the next copy.
     const std::int64_t size = Walk<kUnroll>::tile_size(), tiles = (copy.n * each + size - 1) / size;
@@ -304,23 +314,21 @@ __global__ void __launch_bounds__(kSumThreads)
   };
   constexpr int kUnroll = 4;
   for (Walk<kUnroll> walk(blockIdx.x, copy.n, each); !walk.is_done(); walk.advance()) {
-    const Pack* from[kUnroll];
-    Pack* to[kUnroll];
-    find_accesses<Id>(copy, walk, fault, from, to);
+    const auto access = find_accesses<Id, Pack>(copy, walk, fault);
     Pack term[kUnroll], sum[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (from[u] != nullptr) sum[u] = *to[u];
+      if (access.is_there[u]) sum[u] = *access.to[u];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (from[u] != nullptr) term[u] = *from[u];
+      if (access.is_there[u]) term[u] = *access.from[u];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (from[u] == nullptr) continue;
+      if (!access.is_there[u]) continue;
 #pragma unroll
       for (int k = 0; k < kLanes; ++k)
         sum[u].lane[k] = static_cast<T>(sum[u].lane[k] + term[u].lane[k]);
-      *to[u] = sum[u];
+      *access.to[u] = sum[u];
     }
   }
 }

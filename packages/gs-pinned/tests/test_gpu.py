@@ -376,6 +376,7 @@ def test_what_may_not_be_locked_works_however_little_may_be(
         Signal().set(1)
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_a_pageable_table_is_not_captured_into_a_graph() -> None:
     table, out = numbered(100, pinned=False), torch.zeros(1, 48, device="cuda")
     chosen = ids(3)
