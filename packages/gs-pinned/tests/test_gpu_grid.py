@@ -141,10 +141,10 @@ def test_a_transfer_is_one_launch_of_no_more_blocks_than_allowed(tmp_path: Path)
             assert len(found) == 1, f"{name}: {found}"
             assert 1 <= found[0] <= most, f"{name}: {found} of {most}"
     exchanged = torch.zeros(100, 48, device="cuda")
-    some = torch.arange(100, device="cuda")
+    some, others = torch.arange(200, device="cuda").split(100)
     for most in (1, 4):
         found = grids(
-            lambda: exchange([table], [exchanged], some, some + 100, some, max_blocks=most),  # noqa: B023
+            lambda: exchange([table], [exchanged], some, others, some, max_blocks=most),  # noqa: B023
             tmp_path / "trace.json",
         )
         assert len(found) == 1, found
