@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State that is laid out as the parameters are."""
+"""State that is laid out as the parameters are, and nothing beside it."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -85,3 +89,37 @@ def test_bad_gradients_of_columns_are_counted_by_row():
     table[99, 48] = float("inf")
     host.step(None, [table[:, :3], table[:, 3:48].unflatten(1, (15, 3)), table[:, 48]])
     assert host.nonfinite_rows == 4
+
+
+STEPS = """
+import resource, sys, torch, gs_adam
+n, width = 400_000, 48
+table = torch.zeros(n, width)
+groups = [{"params": [table[:, :3]]}, {"params": [table[:, 3:]]}]
+host = gs_adam.HostAdam(groups, semantics=sys.argv[1], threads=1)
+grads = [torch.ones(n // 2, 3), torch.ones(n // 2, 45)]
+ids = torch.arange(0, n, 2, dtype=torch.int32)
+host.step(ids[:9], [grad[:9] for grad in grads])
+pages = int(open("/proc/self/statm").read().split()[0])
+most = pages * resource.getpagesize() + (1 << 18)  # a byte a row that is updated, and a little
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+for _ in range(3):
+    host.step(ids, grads)
+assert table[n - 2, -1].item() and not table[n - 1, -1].item()
+try:
+    torch.empty(n // 2, dtype=torch.int32)  # what a list of rows would take
+except RuntimeError:
+    print("done within it")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("semantics", ["dense", "deferred", "sparse"])
+def test_a_step_takes_no_memory_that_grows_with_its_rows(semantics):
+    # Whatever is larger is asked from the system, which has a limit, and not found in the heap.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, semantics],
+        env=environment, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.stdout == "done within it\n", done.stderr
