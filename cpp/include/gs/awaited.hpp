@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "gs/spin_pause.hpp"
+
 namespace gs {
 
 /// A number that threads wait for. Who changes it calls wake() afterwards.
@@ -26,7 +28,7 @@ struct Awaited {
       for (int i = 0; i < kLooks; ++i) {
         const std::uint32_t now = value.load();
         if (now != seen) return now;
-        pause();
+        spin_pause();
       }
     } while (std::chrono::steady_clock::now() < end);
     sleepers.fetch_add(1);
@@ -45,14 +47,6 @@ struct Awaited {
  private:
   static constexpr std::chrono::microseconds kAwake{30};
   static constexpr int kLooks = 32;  // between looks at the clock
-
-  static void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
 
   std::atomic<int> sleepers{0};
   static_assert(sizeof(value) == sizeof(std::uint32_t), "the kernel looks at the bare number");

@@ -8,6 +8,7 @@
 
 #include "doze.hpp"
 #include "gs/error.hpp"
+#include "gs/spin_pause.hpp"
 #include "held_streams.hpp"
 #include "signal_word.hpp"
 
@@ -25,16 +26,12 @@ using Clock = std::chrono::steady_clock;
 // How long a wait may go without looking up.
 constexpr double kLookUp = 0.1;
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
+#if defined(GS_WITH_CUDA)
 void raise_to(std::atomic<std::uint32_t>* most, std::uint32_t value) {
   for (std::uint32_t last = *most; value > last && !most->compare_exchange_weak(last, value);) {
   }
 }
+#endif
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -120,7 +117,7 @@ Signal::Outcome Signal::wait(std::uint32_t value, double timeout_s, double spin_
   const Clock::time_point start = Clock::now();
   const bool limited = timeout_s >= 0;
   while (spin_s > 0 && this->value() < value) {
-    for (int i = 0; i < 64 && this->value() < value; ++i) pause();
+    for (int i = 0; i < 64 && this->value() < value; ++i) spin_pause();
     const double spent = seconds_since(start);
     if (limited && spent >= timeout_s) break;
     if (spent >= spin_s) break;
