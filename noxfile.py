@@ -17,6 +17,8 @@ nox.needs_version = ">=2025.2"
 # pip rather than uv: uv resolves torch to a build that brings gigabytes of CUDA packages.
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["tests", "integration"]
+# Tests start many processes, each of which would compile torch's modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
 # Compiling torch to bytecode takes as long as the rest of its installation, and most is never run.
