@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::python::register_build_info(module);
   gs::pinned::register_memory(module);
   gs::pinned::register_transfer(module);
+  gs::pinned::register_exchange(module);
   gs::pinned::register_signal(module);
   gs::pinned::register_ring(module);
 }

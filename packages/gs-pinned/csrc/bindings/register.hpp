@@ -12,6 +12,7 @@ namespace gs::pinned {
 
 void register_memory(pybind11::module_& module);
 void register_transfer(pybind11::module_& module);
+void register_exchange(pybind11::module_& module);
 void register_signal(pybind11::module_& module);
 void register_ring(pybind11::module_& module);
 
