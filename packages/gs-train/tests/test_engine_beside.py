@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gs_train.engine.beside import Beside
+from gs_train.engine.lanes import Lanes
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -36,6 +37,14 @@ def test_errors_are_raised_and_those_of_the_block_come_first(has_thread: bool) -
             raise KeyError("block")
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_waits_for_nothing_is_done_before_the_block_begins(device: str) -> None:
+    beside = Beside(torch.device(device), has_thread=True)
+    with beside.running(threading.current_thread, waits=False) as task:
+        assert task.done()
+    assert task.result() is threading.current_thread()
+
+
 @pytest.mark.gpu
 def test_the_block_goes_on_meanwhile_and_both_have_the_same_stream() -> None:
     beside, stream = Beside(torch.device("cuda")), torch.cuda.Stream()
@@ -51,3 +60,14 @@ def test_the_block_goes_on_meanwhile_and_both_have_the_same_stream() -> None:
     assert is_begun
     assert found == stream.cuda_stream
     assert thread != threading.get_ident()
+
+
+@pytest.mark.gpu
+def test_an_event_has_passed_when_what_is_before_it_is_done() -> None:
+    lanes = Lanes(torch.device("cuda"))
+    torch.cuda._sleep(100_000_000)
+    event = lanes.mark("compute")
+    assert not lanes.has_passed(event)
+    torch.cuda.synchronize()
+    assert lanes.has_passed(event)
+    assert lanes.has_passed(None)

@@ -21,6 +21,7 @@ from watchdog import within
 
 from gs_train.engine import pipeline, preparing, streaming
 from gs_train.engine.beside import Beside
+from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import Limits
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS
@@ -139,7 +140,7 @@ def test_a_thread_beside_drawing_changes_no_number(
         def __init__(self, device: torch.device) -> None:
             super().__init__(device, has_thread=True)
 
-        def running(self, call: Callable[[], Any]) -> Any:
+        def running(self, call: Callable[[], Any], *, waits: bool = True) -> Any:
             def late() -> Any:
                 time.sleep(next(delay))
                 return call()
@@ -149,6 +150,33 @@ def test_a_thread_beside_drawing_changes_no_number(
     monkeypatch.setattr(pipeline, "Beside", Delayed)
     beside, loaded_beside, _ = _run(preset, batch_size, is_late=False, residents=residents)
     _assert_same(beside, alone, loaded_beside, loaded)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+    ("residents", "is_behind"), [(10**6, False), (10**6, True), (2000, False), (2000, True)]
+)
+@within(60)
+def test_looking_ahead_takes_a_thread_only_where_it_waits(
+    residents: int, is_behind: bool, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For rows that have to come, or for a device that is behind."""
+    alone, loaded, _ = _run("best", batch_size, is_late=False, residents=residents)
+    look, threads, here = preparing.look, [], threading.current_thread()
+
+    def noted(*arguments: Any, inflate: Any = None, **options: Any) -> Any:
+        if inflate is not None:
+            threads.append(threading.current_thread())
+        return look(*arguments, inflate=inflate, **options)
+
+    monkeypatch.setattr(preparing, "look", noted)
+    monkeypatch.setattr(pipeline, "Beside", functools.partial(Beside, has_thread=True))
+    monkeypatch.setattr(Lanes, "has_passed", lambda lanes, event: not is_behind)
+    rows, drawn, _ = _run("best", batch_size, is_late=False, residents=residents)
+    assert len(threads) >= STEPS - 1
+    is_beside = {thread is not here for thread in threads}
+    assert is_beside == {is_behind or residents < len(ROWS["means"])}
+    _assert_same(rows, alone, drawn, loaded)
 
 
 @pytest.mark.parametrize("preset", ["best", "clm"])
@@ -167,7 +195,7 @@ def test_gradients_leave_before_the_next_batch_is_known(
         def __init__(self, device: torch.device) -> None:
             super().__init__(device, has_thread=True)
 
-        def running(self, call: Callable[[], Any]) -> Any:
+        def running(self, call: Callable[[], Any], *, waits: bool = True) -> Any:
             def held() -> Any:
                 had_left.append(sent.wait(0.05))
                 return call()

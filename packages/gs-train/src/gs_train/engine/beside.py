@@ -17,7 +17,9 @@ class Beside:
     """One thread that prepares while the caller's renders.
 
     Most of preparing is waiting for the device to count; whoever waits cannot launch what the
-    device could do meanwhile. Without CUDA rendering uses all cores, and nothing runs beside it.
+    device could do meanwhile. Where there is next to nothing to wait for, a thread only takes
+    Python's lock from the one that launches. Without CUDA rendering uses all cores, and nothing
+    runs beside it.
 
     Args:
         device: that the calls work on.
@@ -31,14 +33,17 @@ class Beside:
         self._device = device
 
     @contextmanager
-    def running(self, call: Callable[[], T]) -> Iterator[Future[T]]:
+    def running(self, call: Callable[[], T], *, waits: bool = True) -> Iterator[Future[T]]:
         """Call it on the thread, with the same current stream; it has returned where the block
         ends. What it changes is the block's to read only after that.
+
+        Args:
+            waits: for more than a moment; else it is called before the block begins.
 
         Raises:
             Exception: what it raised, where the block itself raised nothing.
         """
-        if self._threads is None:
+        if self._threads is None or not waits:
             task: Future[T] = Future()
             task.set_result(call())
         elif self._device.type == "cuda":

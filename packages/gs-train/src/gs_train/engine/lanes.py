@@ -54,6 +54,10 @@ class Lanes:
         if stream is not None and event is not None:
             stream.wait_event(event)
 
+    def has_passed(self, event: torch.cuda.Event | None) -> bool:
+        """Whether everything before an event is done. Does not synchronise."""
+        return event is None or event.query()
+
     def share(self, name: Name, *tensors: Tensor) -> None:
         """Tensors made on another stream are used on this one: their memory becomes others' only
         after that."""

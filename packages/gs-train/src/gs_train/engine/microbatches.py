@@ -118,7 +118,8 @@ def _cull(
         inflate=inflate,
         **renderer.options._asdict(),
     )
-    counts = tuple(int(n) for n in visible.counts.tolist())
+    # Of a single view it is known without waiting for the device once more.
+    counts = (len(visible),) if len(crops) == 1 else tuple(visible.counts.tolist())
     return Seen(tuple(microbatches), visible.ids, visible.mask, counts)
 
 
