@@ -52,8 +52,8 @@ class Residing:
             slept = residents.wake(slots, seen.ids, work.step)
         sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
         places = Places(seen, slots)
-        # Rows that have to come are waited for, and so is the geometry while the device is behind.
-        waits = not (residents.is_complete and self._lanes.has_passed(edited))
+        # While the device is behind, the geometry is waited for.
+        waits = not self._lanes.has_passed(edited)
         with self._beside.running(lambda: self._look_ahead(work, edited), waits=waits):
             for i in range(len(seen.microbatches)):
                 with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
