@@ -73,11 +73,6 @@ class Residents:
         """Bytes of a row that moves: its values and both moments."""
         return 3 * 4 * self._host.width
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every row is here, so that none comes or goes and nobody asks when."""
-        return len(self.values) - self._n_free == self._host.n_rows
-
     def fits(self, n_rows: int) -> bool:
         """Whether a batch that sees so many rows can be updated here."""
         return self._most is None or n_rows <= self._most
@@ -157,7 +152,7 @@ class Residents:
         with self._lanes.on("cull"):
             ids = torch.nonzero(self._slot_of >= 0).squeeze(1).int()
             slots = self._slot_of.index_select(0, ids)
-            if not self.is_complete:
+            if not self._is_complete:
                 updated = self._wanted.index_select(0, slots) > self._home
                 ids, slots = ids[updated], slots[updated]
             steps, stream = self._host.steps, self._lanes.stream("cull")
@@ -232,11 +227,16 @@ class Residents:
                 everything = torch.arange(self._host.n_rows, dtype=torch.int32, device=device)
             self._bring(everything, self._batch, busy_from=self._batch + 1)
 
+    @property
+    def _is_complete(self) -> bool:
+        """Whether every row is here, so that none comes or goes and nobody asks when."""
+        return len(self.values) - self._n_free == self._host.n_rows
+
     def _bring(self, ids: Tensor, batch: int, *, busy_from: int) -> bool:
         """Bring rows into slots that no batch from ``busy_from`` on wants; whether all have come
         or are here."""
         n_slots = len(self.values)
-        if self.is_complete:
+        if self._is_complete:
             return True
         with self._lanes.on("cull"):
             slots = self._slot_of.index_select(0, ids)
