@@ -52,7 +52,7 @@ class Residing:
             slept = residents.wake(slots, seen.ids, work.step)
         sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
         places = Places(seen, slots)
-        # While the device is behind, the geometry is waited for.
+        # Looking ahead waits for the geometry, which is ready unless the device is behind.
         waits = not self._lanes.has_passed(edited)
         with self._beside.running(lambda: self._look_ahead(work, edited), waits=waits):
             for i in range(len(seen.microbatches)):
