@@ -154,7 +154,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """One benchmark: ``nox -s bench -- benchmarks/adam/bench_rows.py --json out.json``."""
+    """One benchmark: ``nox -s bench -- benchmarks/adam/bench_host.py --json out.json``."""
     _install(session, *PACKAGES, extra="test")
     session.install(*PIP, "fast-tsp", "matplotlib")
     _benchmark(session, *session.posargs)

@@ -209,6 +209,33 @@ def test_an_exception_surfaces_with_its_traceback_and_poisons_the_rest():
     assert worker.is_closed
 
 
+@pytest.mark.parametrize("reached", [0, 3])
+def test_gradients_that_will_never_come_fail_the_update_that_waits_for_them(reached):
+    p, host = make()
+    before = p.detach().clone()
+    worker, gate = Worker(host), Gate()
+    gate.open(reached)
+    step = host.begin_step()
+    ticket = worker.submit(torch.tensor([5]), grads(1, 0), step=step, ready=gate.at(4))
+    gate.open(2**31 - 1)  # as a gs_pinned.Signal that was poisoned
+    with pytest.raises(RuntimeError, match=r"ready will never come to 4: it holds 2147483647"):
+        worker.wait(ticket)
+    assert torch.equal(p, before)
+    worker.close(drain=False)
+
+
+def test_a_number_that_was_to_become_so_large_is_no_failure():
+    p, host = make()
+    before = p.detach().clone()
+    gate = Gate()
+    gate.open(2**31 - 1)
+    with Worker(host) as worker:
+        step = host.begin_step()
+        worker.submit(torch.tensor([5]), grads(1, 0), step=step, ready=gate.at(2**31 - 1))
+        host.end_step(step)
+    assert not torch.equal(p, before)
+
+
 def test_a_row_updated_twice_in_a_step_fails_when_it_runs():
     p, host = make()
     worker = Worker(host)

@@ -48,14 +48,16 @@ def settle(place: str) -> None:
 @st.composite
 def selections(draw: st.DrawFn, distinct: bool) -> tuple[int, np.ndarray[Any, Any]]:
     """Rows of a table and some ids into it, the first and last row often among them."""
-    rows = draw(st.sampled_from([1, 2, 7, 64, 1000]))
-    ids = draw(
-        st.lists(
-            st.sampled_from([0, rows - 1]) | st.integers(0, rows - 1),
-            max_size=60,
-            unique=distinct,
+    rows = draw(st.sampled_from([0, 1, 2, 7, 64, 1000]))
+    ids: list[int] = []
+    if rows:
+        ids = draw(
+            st.lists(
+                st.sampled_from([0, rows - 1]) | st.integers(0, rows - 1),
+                max_size=60,
+                unique=distinct,
+            )
         )
-    )
     dtype = draw(st.sampled_from([np.int32, np.int64]))
     return rows, np.asarray(ids, dtype)
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -57,6 +58,9 @@ struct RaisedInPython : std::exception {
   std::shared_ptr<void> error;
 };
 
+/// What a uint32 holds after whoever should have set it has failed, as a poisoned gs_pinned.Signal.
+constexpr std::uint32_t kFailed = 0x7fffffffu;
+
 /// None: at once. (address, value): when the uint32 there is at least the value. A callable: when
 /// it returns None or something true.
 std::function<bool()> readiness(const py::object& ready) {
@@ -91,8 +95,12 @@ std::function<bool()> readiness(const py::object& ready) {
   GS_CHECK(address != 0 && address % alignof(std::uint32_t) == 0,
            "ready must hold the address of a uint32, got ", address);
   return [address, value] {
-    return __atomic_load_n(reinterpret_cast<const std::uint32_t*>(address), __ATOMIC_ACQUIRE) >=
-           value;
+    const auto found =
+        __atomic_load_n(reinterpret_cast<const std::uint32_t*>(address), __ATOMIC_ACQUIRE);
+    if (found == kFailed && value < kFailed)
+      throw std::runtime_error("ready will never come to " + std::to_string(value) + ": it holds " +
+                               std::to_string(found) + ", as where what it stands for has failed");
+    return found >= value;
   };
 }
 

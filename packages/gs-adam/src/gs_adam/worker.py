@@ -103,7 +103,9 @@ class Worker:
             rows: as for `HostAdam.update`; read again when the task runs, so leave it alone.
             grads: as there, and as ``rows``; need not hold gradients before ``ready``.
             step: an open step. It may end before the task has run.
-            ready: when the gradients are there.
+            ready: when the gradients are there: at once; when the uint32 at the address is at least
+                the value; when the callable returns None or something true. A uint32 of
+                2^31 - 1 that is more than the value says that they will not come: the task fails.
             priority: higher goes first among tasks of one step.
             checked: the caller's word that ids are sorted, distinct and in range. They are then not
                 looked at here, which for a million takes half a millisecond while the worker uses

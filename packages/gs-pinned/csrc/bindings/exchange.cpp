@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +12,7 @@
 #include "gs/error.hpp"
 #include "gs/python/release_gil.hpp"
 #include "overlap.hpp"
+#include "transfer.hpp"
 
 #if defined(GS_WITH_CUDA)
 #include "exchange.hpp"

@@ -158,6 +158,7 @@ void gather_retained(const Rows& rows, const py::object& load_ids, const py::obj
   run_on_device(loads.transfer, rows, device, options, load_names);
 #endif
 }
+
 // Ids must not lie in the rows that they move.
 void check_outside(const Rows& rows, const Ids& ids, std::int64_t n, const char* name) {
   GS_CHECK(!may_overlap(Columns::of(ids, n), rows.columns()), name,
