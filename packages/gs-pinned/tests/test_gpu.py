@@ -349,6 +349,19 @@ def test_rows_with_bad_ids_on_either_side_are_left_alone(pinned: bool) -> None:
     np.testing.assert_array_equal(table.numpy(), before)
     with pytest.raises(IndexError, match=r"row id (10|-1)"):
         raise_faults()
+    source, out = torch.full((5, 48), 55.0, device="cuda"), torch.full((4, 48), -1.0, device="cuda")
+    gather_retained(table, ids(2, 10), ids(0, 1), source, ids(4, 5), ids(2, 3), out)
+    assert out[:, 0].tolist() == [2, -1, 55, -1]
+    with pytest.raises(IndexError, match=r"row id (10|5)"):
+        raise_faults()
+
+
+def test_a_row_stored_from_a_bad_position_is_told_to_who_waits_for_it() -> None:
+    values, ring = torch.arange(4.0, device="cuda")[:, None].repeat(1, 48), Ring(1 << 16)
+    slot = store_compact(values, ids(3, 4, -1, 0), ring)
+    with pytest.raises(IndexError, match=r"row id (4|-1), which must lie in \[0, 4\)"):
+        slot.wait()
+    assert slot.wait().numpy()[[0, 3], 0].tolist() == [3, 0]
 
 
 def test_a_ring_that_may_not_be_locked_is_pageable_with_a_warning_and_works(

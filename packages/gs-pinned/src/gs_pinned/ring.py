@@ -171,12 +171,15 @@ class RingSlot:
 
         Raises:
             TimeoutError: not in time.
+            IndexError: a kernel has met a position out of range, whose row has not been written, or
+                a bad row id of an earlier transfer. Waiting again does not raise it.
             CudaError: the device failed before.
             ForkedError: in a child process.
         """
         limits = limit_of(timeout_s), limit_of(spin_s, "spin_s")
         if not self._usable().wait(self._taken.value, *limits):
             raise TimeoutError(f"the rows did not land in {timeout_s} s")
+        _core.raise_faults()
         return self
 
     def numpy(self, field: str | None = None) -> np.ndarray[Any, Any]:
