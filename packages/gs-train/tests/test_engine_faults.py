@@ -318,14 +318,31 @@ def test_a_view_of_too_many_intersections_is_drawn_in_as_many_parts_as_that_take
     _close(roomy)
 
 
+@pytest.mark.parametrize("preset", ["none", "clm", "best"])
+@within(60)
+def test_a_view_is_cut_into_as_many_parts_as_memory_suffices_for(preset: str) -> None:
+    tight, roomy = _trainer(preset), _trainer(preset)
+    for k, n_failures in ((3, 0), (5, 2), (3, 4)):
+        drawn = _renderer(tight).drawn
+        n_before = len(drawn)
+        _renderer(tight).before = _fails(n_failures)
+        losses = [float(_step(trainer, [VIEWS[k]])) for trainer in (tight, roomy)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        assert len(drawn) - n_before == 2**n_failures
+    assert _same(_rows_of(tight), _rows_of(roomy))
+    _close(tight)
+    _close(roomy)
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 @within(60)
-def test_memory_that_does_not_suffice_for_half_a_view_is_a_clear_error(preset: str) -> None:
+def test_memory_that_does_not_suffice_for_a_part_of_a_view_is_a_clear_error(preset: str) -> None:
     trainer = _trainer(preset)
     _step(trainer, [VIEWS[3]])
-    _renderer(trainer).before = _fails(2)
+    _renderer(trainer).before = _fails(5)
     with pytest.raises(
-        torch.cuda.OutOfMemoryError, match=r"street-05 needs more device memory.*halves"
+        torch.cuda.OutOfMemoryError,
+        match=r"street-05 needs more device memory.*even in 16 parts.*\(CUDA out of memory\)",
     ):
         _step(trainer, [VIEWS[5]])
     _close(trainer)

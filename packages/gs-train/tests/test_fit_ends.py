@@ -166,6 +166,31 @@ def test_other_errors_are_no_lack_of_memory(
                 main(_command(capture, tmp_path / name))
 
 
+@pytest.mark.parametrize("every", [0, 2])
+def test_an_error_in_a_step_says_where_to_go_on(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    out, train_step = tmp_path / "run", Trainer.train_step
+
+    def fails_later(trainer: Trainer, *arguments: Any, **options: Any) -> Any:
+        if trainer.step == 3:  # as a worker's does, at whatever call comes next
+            raise KeyError("a bug in the worker")
+        return train_step(trainer, *arguments, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Trainer, "train_step", fails_later)
+        with pytest.raises(KeyError, match="a bug in the worker") as caught:
+            main(_command(capture, out, "--checkpoint-every", str(every)))
+    said = "\n".join(caught.value.__notes__)
+    assert "training ended after step 3" in said
+    if every:
+        assert "go on from the checkpoint of step 2 with --resume" in said
+        assert main(["fit", str(capture), "--out", str(out), "--resume"]) == 0
+        assert _saved_step(out) == STEPS
+    else:
+        assert "there is no checkpoint yet" in said
+
+
 def test_torch_says_so_when_the_hosts_memory_runs_out() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60, dtype=torch.uint8)

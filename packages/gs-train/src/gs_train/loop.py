@@ -20,7 +20,7 @@ from gs_train.engine.trace import BATCH
 from gs_train.errors import InputError
 from gs_train.feed import ImageFeed
 from gs_train.figures import Pace, figures
-from gs_train.interrupt import StopRequest
+from gs_train.interrupt import Interrupted, StopRequest
 from gs_train.logs import RunLog
 from gs_train.metrics import peak_host_bytes
 from gs_train.out_of_memory import in_short, memory_that_ran_out
@@ -108,14 +108,24 @@ def train(
         elif trainer.step > saver.saved_step:
             saver.save()
         raise
-    except (MemoryError, RuntimeError) as error:
+    except Interrupted:
+        raise
+    except Exception as error:
         what = memory_that_ran_out(error)
         if what is None:
+            error.add_note(_how_to_go_on(trainer, saver.saved_step))
             raise
         if not saver.saved_step:
             folder.discard()
         raise InputError(_out_of_memory(what, error, trainer, saver.saved_step)) from error
     return saver.spent
+
+
+def _how_to_go_on(trainer: Trainer, saved_step: int) -> str:
+    remedy = "there is no checkpoint yet (--checkpoint-every)"
+    if saved_step:
+        remedy = f"go on from the checkpoint of step {saved_step} with --resume"
+    return f"gs-train: training ended after step {trainer.step}; {remedy}"
 
 
 def _out_of_memory(what: str, error: BaseException, trainer: Trainer, saved_step: int) -> str:

@@ -13,7 +13,11 @@ from torch import Tensor
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.microbatches import Microbatch
 from gs_train.loss import Crop, loss_and_gradient
+from gs_train.out_of_memory import in_short
 from gs_train.renderers import Renderer, Splats, TooManyIntersectionsError
+
+_MOST_PARTS = 16
+"""Of a view for which the device's memory does not suffice; its rows are all there in any case."""
 
 
 @dataclass
@@ -55,22 +59,37 @@ class Drawing:
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
             self._note(microbatch, ids, None)
             return self._loss(black, truth, crop)[0]
-        drawn = self._whole(leaves, truth, crop)
-        if drawn is None:
-            drawn = self._in_halves(leaves, truth, crop)
-        loss, splats = drawn
+        loss, splats = self._in_memory(leaves, truth, crop)
         self._note(microbatch, ids, splats)
         return loss
 
-    def _whole(
+    def _in_memory(
         self, leaves: Mapping[str, Tensor], truth: Tensor, crop: Crop
-    ) -> tuple[Tensor, Splats] | None:
-        """In one pass; None where the device's memory did not suffice. The error is gone when this
+    ) -> tuple[Tensor, Splats]:
+        """In one part, or in as many as the device's memory suffices for."""
+        crops = [crop]
+        while isinstance(drawn := self._tried(leaves, truth, crops), str):
+            _forget_gradients(leaves)
+            if truth.is_cuda:
+                torch.cuda.empty_cache()
+            crops = _halved(crops)
+            if len(crops) > _MOST_PARTS or not _have_pixels(crops):
+                raise torch.cuda.OutOfMemoryError(
+                    f"view {crop.view.name} needs more device memory than there is, even in "
+                    f"{len(crops) // 2} parts: it shows {len(leaves['means']):,} Gaussians; use a "
+                    f"smaller --max-side or --cap{drawn}"
+                )
+        return drawn
+
+    def _tried(
+        self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
+    ) -> tuple[Tensor, Splats] | str:
+        """What was missing, where the device's memory did not suffice. The error is gone when this
         returns: it holds all that the pass had made."""
         try:
-            return self._in_parts(leaves, truth, (crop,))
-        except torch.cuda.OutOfMemoryError:
-            return None
+            return self._in_parts(leaves, truth, crops)
+        except torch.cuda.OutOfMemoryError as error:
+            return in_short(error)
 
     def _in_parts(
         self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
@@ -79,8 +98,8 @@ class Drawing:
         try:
             return self._pass(leaves, truth, crops)
         except TooManyIntersectionsError:
-            halves = [half for crop in crops for half in _halves(crop)]
-            if min(min(half.core.width, half.core.height) for half in halves) < 1:
+            halves = _halved(crops)
+            if not _have_pixels(halves):
                 raise
         _forget_gradients(leaves)
         return self._in_parts(leaves, truth, halves)
@@ -102,22 +121,8 @@ class Drawing:
             with torch.autograd.set_multithreading_enabled(False):
                 image.backward(gradient, retain_graph=k + 1 < len(crops))
             parts.append(loss)
+            del image, gradient  # with all that this part has made, before the next one is drawn
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(), splats
-
-    def _in_halves(
-        self, leaves: Mapping[str, Tensor], truth: Tensor, crop: Crop
-    ) -> tuple[Tensor, Splats]:
-        """Once more after the device's memory did not suffice, half of the pixels at a time."""
-        _forget_gradients(leaves)
-        if truth.is_cuda:
-            torch.cuda.empty_cache()
-        try:
-            return self._in_parts(leaves, truth, _halves(crop))
-        except torch.cuda.OutOfMemoryError as error:
-            raise torch.cuda.OutOfMemoryError(
-                f"view {crop.view.name} needs more device memory than there is, even in halves: it "
-                f"shows {len(leaves['means']):,} Gaussians; use a smaller --max-side or --cap"
-            ) from error
 
     def _loss(self, image: Tensor, truth: Tensor, crop: Crop) -> tuple[Tensor, Tensor]:
         """The crop's share of the batch's loss, and its gradient by the image."""
@@ -148,10 +153,13 @@ def _forget_gradients(leaves: Mapping[str, Tensor]) -> None:
         leaf.grad = None
 
 
-def _halves(crop: Crop) -> tuple[Crop, Crop]:
-    """The crop cut across its longer side."""
-    first, second = crop.core.halves()
-    return Crop(crop.view, first), Crop(crop.view, second)
+def _halved(crops: Sequence[Crop]) -> list[Crop]:
+    """Each crop cut across its longer side."""
+    return [Crop(crop.view, half) for crop in crops for half in crop.core.halves()]
+
+
+def _have_pixels(crops: Sequence[Crop]) -> bool:
+    return all(crop.core.width and crop.core.height for crop in crops)
 
 
 def _statistics_of(splats: Splats) -> Splats:
