@@ -84,7 +84,7 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(batch_size:
         saved = {name: value.clone() for name, value in none.tensors().items()}
         plain = PlainLoop.restore(config, saved, step=point, extent=EXTENT)
         plain.train_step([views()[i] for i in steps[point]], gradients)
-        for preset in PRESETS:
+        for preset, residents in [*((name, None) for name in PRESETS), ("best", 0)]:
             if PRESETS[preset].single_view and batch_size > 1:
                 continue
             trainer = Trainer.restore(
@@ -94,7 +94,7 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(batch_size:
                 renderer=renderer(),
                 extent=EXTENT,
                 preset=PRESETS[preset],
-                limits=Limits(rows=150),
+                limits=Limits(rows=150, residents=residents),
             )
             train(trainer, steps[: point + 1])
             if PRESETS[preset].placement == "split":
@@ -138,7 +138,10 @@ def test_on_a_gpu_it_does_so_up_to_the_spread_of_none(batch_size: int) -> None:
         for shift in range(3):
             apart = _relative(after("none", shift % batch_size), first, config)
             spread = {name: max(spread[name], apart[name]) for name in NAMES}
-        for preset, residents in (("naive", None), ("clm", None), ("best", None), ("best", 0)):
+        presets = [("naive", None), ("clm", None), ("best", None), ("best", 0)]
+        if batch_size == 1:
+            presets.append(("gs-scale", None))
+        for preset, residents in presets:
             apart = _relative(after(preset, limits=Limits(residents=residents)), first, config)
             for name in NAMES:
                 bound = max(1e-5, 3 * spread[name])
@@ -161,7 +164,7 @@ def _relative(
 
 
 _FREE: dict[str, tuple[tuple[str, int | None], ...]] = {
-    "cpu": (("clm", None), ("best", None)),
+    "cpu": (("clm", None), ("best", None), ("best", 0)),
     "gsplat": (("naive", None), ("clm", None), ("best", None), ("best", 0)),
 }
 """Presets, and how many residents."""

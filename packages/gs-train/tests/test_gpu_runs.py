@@ -12,12 +12,12 @@ from photographed import first_rows, photo_config, photographs, renderer, views
 from street import EXTENT, drive
 from watchdog import within
 
+from gs_train import figures
 from gs_train.cli import main
 from gs_train.densify import AdcConfig
 from gs_train.engine import choose, rates
 from gs_train.engine.limits import Limits
 from gs_train.engine.presets import PRESETS
-from gs_train.figures import locked_bytes
 from gs_train.schedule import LearningRates
 from gs_train.trainer import Trainer
 
@@ -28,16 +28,17 @@ STILL = LearningRates(**dict.fromkeys(("means", "scales", "quats", "opacities", 
 
 
 @pytest.mark.parametrize(
-    ("preset", "residents"), [("none", None), ("naive", None), ("clm", None), ("best", None),
-                              ("best", 300), ("best", 0)],
+    ("preset", "residents"), [("none", None), ("naive", None), ("clm", None), ("gs-scale", None),
+                              ("best", None), ("best", 300), ("best", 0)],
 )  # fmt: skip
 @within(300)
 def test_a_thousand_batches_take_no_more_memory_than_the_first(
     preset: str, residents: int | None
 ) -> None:
     """Rows stand still, so that each epoch's batches have the sizes of the last one's."""
+    batch_size = 1 if PRESETS[preset].single_view else 2
     config = photo_config(
-        batch_size=2,
+        batch_size=batch_size,
         resort_every=0,
         lr=STILL,
         steps=EPOCH * EPOCHS,
@@ -51,7 +52,7 @@ def test_a_thousand_batches_take_no_more_memory_than_the_first(
         preset=PRESETS[preset],
         limits=Limits(residents=residents),
     )
-    batches = drive(EPOCH, 2) * (EPOCHS + 1)
+    batches = drive(EPOCH, batch_size) * (EPOCHS + 1)
     known, taken = views("cuda"), photographs("cuda")
     held: list[tuple[int, int]] = []
     reserved: list[int] = []
@@ -61,7 +62,7 @@ def test_a_thousand_batches_take_no_more_memory_than_the_first(
         if (step + 1) % EPOCH == 0:
             gc.collect()
             torch.cuda.synchronize()
-            held.append((torch.cuda.memory_allocated(), locked_bytes()))
+            held.append((torch.cuda.memory_allocated(), figures.locked_bytes()))
             reserved.append(torch.cuda.memory_reserved())
     trainer.backend.finish()
     assert trainer.step == 1000
@@ -99,3 +100,18 @@ def test_auto_measures_where_both_fit_and_takes_what_is_faster(
         name = json.loads((out / "metrics.json").read_text())["preset"]
         assert f"offload {name}: all of it " in said
         assert taken in (None, name)
+
+
+@within(120)
+def test_a_run_says_what_it_took_and_what_was_to_be_expected(
+    tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "_WORTH_S", 0.0)
+    command = ["fit", str(tiny_capture), "--steps", "60", "--batch-size", "2", "--cap", "20000"]
+    assert main([*command, "--offload", "best", "--out", str(tmp_path / "run")]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    for section in ("predicted", "real"):
+        assert list(metrics[section]) == [
+            "device_bytes", "pinned_bytes", "host_bytes", "images_per_second"
+        ]  # fmt: skip
+        assert all(value > 0 for value in metrics[section].values()), metrics[section]

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which way should rows that slept take to the device?
+
+Decides what the engine does with a batch that the host updates. Either their table is brought up to
+date, and a kernel gathers them from there; or their present values are computed into a page-locked
+slot of a ring, which one plain copy sends. The first writes moments too, but spares the update that
+follows its own catching up; the second reads the table once and sends rows side by side.
+
+Without a device the link is a copy within the host's memory.
+
+    python benchmarks/train/bench_catch_up.py --n 20_000_000 --visible 430_000 --json catch_up.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gs_adam
+import gs_pinned
+
+WIDTH, RATES, SLEPT, SETS = 48, (2.5e-3, 1.25e-4), 50, 6
+
+
+def split(rows: Tensor) -> list[Tensor]:
+    """``sh0`` and ``shN``."""
+    return [rows[:, :3], rows[:, 3:]]
+
+
+def chosen(n: int, count: int, run: int, seed: int) -> Tensor:
+    """(about count,) sorted ids in random runs."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randperm(n // run, generator=generator)[: count // run].sort().values
+    return (run * starts[:, None] + torch.arange(run)).flatten().int()
+
+
+class Scene:
+    """A table of rows, most of which sleep, and their optimizer."""
+
+    def __init__(self, n: int, device: torch.device) -> None:
+        self.device = device
+        self.table = gs_pinned.Table(n, WIDTH)
+        values = self.table.torch()
+        self.last_step = torch.zeros(n, dtype=torch.int32)
+        moments = [torch.empty(n, WIDTH) for _ in range(2)]
+        for first in range(0, n, 1 << 16):
+            part = slice(first, first + (1 << 16))
+            for rows in (values, *moments):
+                rows[part].normal_()
+            moments[1][part].square_()
+        self.adam = gs_adam.HostAdam(
+            [{"params": [p], "lr": lr} for p, lr in zip(split(values), RATES, strict=True)],
+            state={
+                "exp_avg": split(moments[0]),
+                "exp_avg_sq": split(moments[1]),
+                "last_step": self.last_step,
+            },
+        )
+        for _ in range(2 * SLEPT):
+            self.adam.end_step(self.adam.begin_step())
+
+    def put_to_sleep(self, ids: Tensor) -> None:
+        slept = torch.randint(1, SLEPT + 1, (len(ids),), dtype=torch.int32)
+        self.last_step[ids.long()] = self.adam.step_count - slept
+
+    def seconds(self, call: Callable[[], object]) -> float:
+        started = time.perf_counter()
+        call()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+
+def measure(scene: Scene, count: int, run: int) -> dict[str, dict[str, float]]:
+    """Median milliseconds of each way's parts. Both ways' values are compared."""
+    n = len(scene.table)
+    sets = [chosen(n, count, run, seed) for seed in range(SETS)]
+    rows = len(sets[0])
+    is_gpu = scene.device.type == "cuda"
+    slot = torch.empty(rows, WIDTH, pin_memory=is_gpu)
+    grads = split(torch.randn(rows, WIDTH) * 1e-3)
+    arrived = [torch.empty(rows, WIDTH, device=scene.device) for _ in range(2)]
+    samples: dict[str, list[tuple[float, ...]]] = {"table, then gather": [], "ring, then copy": []}
+    for ids in sets:
+        there = ids.to(scene.device)
+        scene.put_to_sleep(ids)
+        now = scene.adam.step_count
+        slept = scene.last_step[ids.long()]
+        ahead = scene.seconds(lambda i=ids: scene.adam.lookahead(i, out=split(slot)))  # type: ignore[misc]
+        sent = scene.seconds(lambda: arrived[0].copy_(slot, non_blocking=True))
+        flushed = scene.seconds(lambda i=ids: scene.adam.flush(i))  # type: ignore[misc]
+        gathered = scene.seconds(lambda i=there: gs_pinned.gather(scene.table, i, arrived[1]))  # type: ignore[misc]
+        torch.testing.assert_close(arrived[0], arrived[1], rtol=0, atol=0)
+        awake = scene.seconds(lambda i=ids: scene.adam.step(i, grads))  # type: ignore[misc]
+        # The same rows once more as they were: asleep.
+        scene.last_step[ids.long()] = slept + (scene.adam.step_count - now)
+        asleep = scene.seconds(lambda i=ids: scene.adam.step(i, grads))  # type: ignore[misc]
+        samples["table, then gather"].append((flushed, gathered, awake))
+        samples["ring, then copy"].append((ahead, sent, asleep))
+    names = ("catch up", "link", "update")
+    return {
+        way: {
+            name: 1e3 * statistics.median(part)
+            for name, part in zip(names, zip(*found[1:], strict=True), strict=True)
+        }
+        for way, found in samples.items()
+    }
+
+
+def main() -> None:
+    """Print both ways, for rows at random and in runs."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--n", type=int, default=20_000_000)
+    parser.add_argument("--visible", type=int, default=430_000)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    scene = Scene(arguments.n, device)
+    print(f"{arguments.visible:,} of {arguments.n:,} rows that slept 1 to {SLEPT} steps, {device}")
+    print(f"{'rows':12} {'way':20} {'catch up':>9} {'link':>7} {'update':>7} {'host':>7}  ms")
+    results: dict[str, Any] = {}
+    for name, run in (("random", 1), ("runs of 32", 32)):
+        results[name] = measure(scene, arguments.visible, run)
+        for way, ms in results[name].items():
+            print(
+                f"{name:12} {way:20} {ms['catch up']:9.2f} {ms['link']:7.2f} {ms['update']:7.2f} "
+                f"{ms['catch up'] + ms['update']:7.2f}"
+            )
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
