@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other threads may do: run Python while rows are updated, and have the cores in between."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from gs_adam import HostAdam
+
+N = 200_000
+
+
+@pytest.fixture
+def host() -> HostAdam:
+    params = [torch.randn(N, 3), torch.randn(N, 45)]
+    return HostAdam([{"params": [p]} for p in params], lr=1e-3)
+
+
+@pytest.fixture
+def _nobody_is_interrupted() -> Iterator[None]:
+    """Python's lock changes hands only where it is given away."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60.0)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_nobody_is_interrupted")
+@pytest.mark.parametrize("call", ["update", "lookahead", "flush"])
+def test_python_goes_on_beside_it(host: HostAdam, call: str) -> None:
+    rows = torch.arange(0, N, 2, dtype=torch.int32)
+    grads = [torch.ones(len(rows), 3), torch.ones(len(rows), 45)]
+    for _ in range(3):
+        host.step(rows, grads)
+    host.end_step(host.begin_step())
+    step = host.begin_step()
+    calls: dict[str, Callable[[], object]] = {
+        "update": lambda: host.update(rows, grads, step=step),
+        "lookahead": lambda: host.lookahead(rows),
+        "flush": host.flush,
+    }
+    turns, ends = 0, threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        while not ends.is_set():
+            turns += 1
+            time.sleep(0)  # gives the lock away
+
+    if call == "flush":
+        host.end_step(step)
+    other = threading.Thread(target=count)
+    other.start()
+    try:
+        before = turns
+        calls[call]()
+        after = turns
+    finally:
+        ends.set()
+        other.join()
+    assert after > before
+
+
+def test_threads_that_have_nothing_to_do_take_no_core(host: HostAdam) -> None:
+    rows = torch.arange(N, dtype=torch.int32)
+    host.step(rows, [torch.ones(N, 3), torch.ones(N, 45)])
+    time.sleep(0.05)  # torch's own may spin for a moment
+    used, passed = time.process_time(), time.perf_counter()
+    time.sleep(0.5)
+    assert time.process_time() - used < 0.1 * (time.perf_counter() - passed)
