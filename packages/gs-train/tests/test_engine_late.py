@@ -253,6 +253,7 @@ def test_where_memory_does_not_suffice_to_look_ahead_it_is_done_later(
 ) -> None:
     batch_size = 1 if preset == "gs-scale" else 4
     monkeypatch.setattr(pipeline, "Beside", functools.partial(Beside, has_thread=has_thread))
+    monkeypatch.setattr(Lanes, "has_passed", lambda lanes, event: False)
     look, failed = preparing.look, []
 
     def early_fails(*arguments: Any, inflate: Any = None, **options: Any) -> Any:
@@ -280,6 +281,7 @@ def test_where_memory_does_not_suffice_to_plan_ahead_it_is_done_later(
 ) -> None:
     """With clm rows that no view sees have been dealt with as the next batch needs them."""
     monkeypatch.setattr(pipeline, "Beside", functools.partial(Beside, has_thread=has_thread))
+    monkeypatch.setattr(Lanes, "has_passed", lambda lanes, event: False)
     rows, _, _ = _run(preset, 4, is_late=False, residents=residents)
     plan, failed = preparing.Preparing._planned, []
 
