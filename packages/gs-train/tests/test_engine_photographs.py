@@ -172,6 +172,11 @@ _FREE: dict[str, tuple[tuple[str, int | None], ...]] = {
 _SHUFFLED = {"cpu": (1, 2), "gsplat": (0, 1, 2)}
 """Orders of batches; on a GPU the very same differs as well."""
 
+_ATTEMPTS = {"cpu": 1, "gsplat": 3}
+"""Runs of a preset of which one has to stay near. Of 72 orders of `none` drawn by the CPU, which
+repeats itself, 68 stay within 0.03 of the first (``sh0``) and 4 are 0.11 away, all alike: a handful
+of Gaussians go one way or another, and on a GPU not the order alone decides."""
+
 
 def _free_config(strategy: str) -> FitConfig:
     b = 8
@@ -245,12 +250,15 @@ def test_free_runs_differ_no_more_than_the_order_of_a_batch_makes_them(
     assert psnr(none) > psnr(first_rows()) + 3
     for preset, residents in _FREE[drawn_by] if strategy == "adc" else (("best", None),):
         limits = Limits(residents=residents)
-        ours = _free_run(preset, strategy, drawn_by=drawn_by, limits=limits)
-        assert abs(len(ours["means"]) - len(none["means"])) <= 1e-3 * len(none["means"])
-        assert min(reached) - 0.05 <= psnr(ours) <= max(reached) + 0.05
-        apart = _differences(ours, none)
-        for name in NAMES:
-            assert apart[name] <= 3 * spread[name], f"{preset}, {name}"
+        for _ in range(_ATTEMPTS[drawn_by]):
+            ours = _free_run(preset, strategy, drawn_by=drawn_by, limits=limits)
+            assert abs(len(ours["means"]) - len(none["means"])) <= 1e-3 * len(none["means"])
+            assert min(reached) - 0.05 <= psnr(ours) <= max(reached) + 0.05
+            apart = _differences(ours, none)
+            far = {name: apart[name] for name in NAMES if apart[name] > 3 * spread[name]}
+            if not far:
+                break
+        assert not far, f"{preset}, {residents} residents, against {spread}"
 
 
 # -- rows that move into view
