@@ -18,6 +18,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from torch import Tensor
 import gs_adam
 import gs_pinned
 
-WIDTH, RATES, SLEPT, SETS = 48, (2.5e-3, 1.25e-4), 50, 6
+WIDTH, RATES, SLEPT, SETS = 48, (2.5e-3, 1.25e-4), 50, 7
+WAYS = TABLE, RING = "table, then gather", "ring, then copy"
 
 
 def split(rows: Tensor) -> list[Tensor]:
@@ -35,11 +37,13 @@ def split(rows: Tensor) -> list[Tensor]:
     return [rows[:, :3], rows[:, 3:]]
 
 
-def chosen(n: int, count: int, run: int, seed: int) -> Tensor:
-    """(about count,) sorted ids in random runs."""
-    generator = torch.Generator().manual_seed(seed)
-    starts = torch.randperm(n // run, generator=generator)[: count // run].sort().values
-    return (run * starts[:, None] + torch.arange(run)).flatten().int()
+def chosen(n: int, count: int, run: int, sets: int) -> list[Tensor]:
+    """Sets of (about count,) sorted ids in random runs, no row in two of them."""
+    shuffled = torch.randperm(n // run, generator=torch.Generator().manual_seed(0))
+    return [
+        (run * starts.sort().values[:, None] + torch.arange(run)).flatten().int()
+        for starts in shuffled.split(count // run)[:sets]
+    ]
 
 
 class Scene:
@@ -80,38 +84,38 @@ class Scene:
 
 
 def measure(scene: Scene, count: int, run: int) -> dict[str, dict[str, float]]:
-    """Median milliseconds of each way's parts. Both ways' values are compared."""
-    n = len(scene.table)
-    sets = [chosen(n, count, run, seed) for seed in range(SETS)]
+    """Median milliseconds of each way's parts, each of rows that no cache holds any more.
+
+    The ways take turns with a set of rows each. All sets are caught up and sent before the first
+    is updated, as in training, where a batch lies between the two.
+    """
+    sets = chosen(len(scene.table), count, run, 2 * SETS)
     rows = len(sets[0])
-    is_gpu = scene.device.type == "cuda"
-    slot = torch.empty(rows, WIDTH, pin_memory=is_gpu)
+    slot = torch.empty(rows, WIDTH, pin_memory=scene.device.type == "cuda")
     grads = split(torch.randn(rows, WIDTH) * 1e-3)
-    arrived = [torch.empty(rows, WIDTH, device=scene.device) for _ in range(2)]
-    samples: dict[str, list[tuple[float, ...]]] = {"table, then gather": [], "ring, then copy": []}
+    arrived = torch.empty(rows, WIDTH, device=scene.device)
+    parts: dict[str, dict[str, list[float]]] = {
+        way: {part: [] for part in ("catch up", "link", "update")} for way in WAYS
+    }
+
+    def noted(way: str, part: str, call: Callable[[], object]) -> None:
+        parts[way][part].append(scene.seconds(call))
+
     for ids in sets:
-        there = ids.to(scene.device)
         scene.put_to_sleep(ids)
-        now = scene.adam.step_count
-        slept = scene.last_step[ids.long()]
-        ahead = scene.seconds(lambda i=ids: scene.adam.lookahead(i, out=split(slot)))  # type: ignore[misc]
-        sent = scene.seconds(lambda: arrived[0].copy_(slot, non_blocking=True))
-        flushed = scene.seconds(lambda i=ids: scene.adam.flush(i))  # type: ignore[misc]
-        gathered = scene.seconds(lambda i=there: gs_pinned.gather(scene.table, i, arrived[1]))  # type: ignore[misc]
-        torch.testing.assert_close(arrived[0], arrived[1], rtol=0, atol=0)
-        awake = scene.seconds(lambda i=ids: scene.adam.step(i, grads))  # type: ignore[misc]
-        # The same rows once more as they were: asleep.
-        scene.last_step[ids.long()] = slept + (scene.adam.step_count - now)
-        asleep = scene.seconds(lambda i=ids: scene.adam.step(i, grads))  # type: ignore[misc]
-        samples["table, then gather"].append((flushed, gathered, awake))
-        samples["ring, then copy"].append((ahead, sent, asleep))
-    names = ("catch up", "link", "update")
+    for table_ids, ring_ids in zip(sets[::2], sets[1::2], strict=True):
+        there = table_ids.to(scene.device)
+        noted(TABLE, "catch up", partial(scene.adam.flush, table_ids))
+        noted(TABLE, "link", partial(gs_pinned.gather, scene.table, there, arrived))
+        noted(RING, "catch up", partial(scene.adam.lookahead, ring_ids, out=split(slot)))
+        noted(RING, "link", partial(arrived.copy_, slot, non_blocking=True))
+    step = scene.adam.begin_step()
+    for k, ids in enumerate(sets):
+        noted(WAYS[k % 2], "update", partial(scene.adam.update, ids, grads, step=step))
+    scene.adam.end_step(step)
     return {
-        way: {
-            name: 1e3 * statistics.median(part)
-            for name, part in zip(names, zip(*found[1:], strict=True), strict=True)
-        }
-        for way, found in samples.items()
+        way: {name: 1e3 * statistics.median(found[1:]) for name, found in of_way.items()}
+        for way, of_way in parts.items()
     }
 
 
