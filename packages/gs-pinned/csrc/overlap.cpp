@@ -54,6 +54,13 @@ void check_written_once(const Columns& array, const char* name, const Transfer& 
   GS_CHECK(!is_written(array, transfer), name, " must be arrays that share no memory");
 }
 
+void check_all_apart(const std::vector<std::pair<std::string, Columns>>& named) {
+  for (auto one = named.begin(); one != named.end(); ++one)
+    for (auto other = named.begin(); other != one; ++other)
+      GS_CHECK(!may_overlap(one->second, other->second), other->first, " and ", one->first,
+               " must not share memory");
+}
+
 void check_table_apart(const Transfer& transfer, const char* name) {
   for (const Part* part = transfer.parts; part < transfer.parts + transfer.n_parts; ++part)
     GS_CHECK(!may_overlap(table_columns(transfer, *part), array_columns(transfer, *part)), name,

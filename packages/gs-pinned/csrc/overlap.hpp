@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "transfer.hpp"
 
@@ -29,6 +32,9 @@ void check_rows_apart(const Columns& rows, const char* name);
 
 /// An array must not be written where one of the transfer's is.
 void check_written_once(const Columns& array, const char* name, const Transfer& transfer);
+
+/// Arrays and tables of an exchange: no two of them.
+void check_all_apart(const std::vector<std::pair<std::string, Columns>>& named);
 
 /// Memory that a transfer reads must not be what it writes.
 void check_table_apart(const Transfer& transfer, const char* name);

@@ -199,3 +199,31 @@ def test_what_does_not_fit_is_refused_before_anything_moves(
         exchange(**made)
     assert all(torch.equal(a, b) for a, b in zip(arrays, before))
     assert all(torch.equal(t.torch(), b) for t, b in zip(made["tables"], tables))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_array_or_table_twice_is_refused(device: str) -> None:
+    made = scene(device, torch.int32, 20, 9, 9)
+    (table, other), (array, _) = made["tables"], made["arrays"]
+    with pytest.raises(ValueError, match=r"^arrays\[0\] and arrays\[1\] must not share memory"):
+        exchange(**made | {"arrays": [array, array]})
+    with pytest.raises(ValueError, match=r"^tables\[0\] and tables\[1\] must not share memory"):
+        exchange(**made | {"tables": [table, table]})
+    assert other.numpy()[0, 0] > 5 and array[0, 0] < 5
+
+
+@pytest.mark.parametrize("listed", [0, 1])
+def test_an_array_in_any_of_the_tables_is_refused(listed: int) -> None:
+    made = scene("cpu", torch.int32, 20, 9, 9)
+    made["arrays"][1] = made["tables"][listed].torch()[:20]
+    with pytest.raises(ValueError, match=rf"^tables\[{listed}\] and arrays\[1\] must not share"):
+        exchange(**made)
+
+
+def test_arrays_may_be_columns_of_one() -> None:
+    made = scene("cpu", torch.int32, 20, 9, 9)
+    expected = scene("cpu", torch.int32, 20, 9, 9)
+    wide = torch.cat(made["arrays"], dim=1)
+    exchange(**made | {"arrays": [wide[:, :48], wide[:, 48:]]})
+    exchange(**expected)
+    assert torch.equal(wide, torch.cat(expected["arrays"], dim=1))

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/register.hpp"
@@ -97,6 +98,7 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
                    std::int64_t n_stored, const py::object& loaded, std::int64_t n_loaded,
                    const py::object& slots, const Options& options) {
   std::vector<Exchange> parts;
+  std::vector<std::pair<std::string, Columns>> named;
   for (std::size_t k = 0; k < tables.size(); ++k) {
     const Rows rows = tables[k].cast<Rows>();
     const std::string name = "arrays[" + std::to_string(k) + "]";
@@ -108,11 +110,14 @@ void exchange_rows(const py::list& tables, const py::list& arrays, const py::obj
     GS_CHECK(parts[k].load.device == parts[0].load.device, name,
              " must be where arrays[0] is, got device ", parts[k].load.device, " and ",
              parts[0].load.device);
-    check_table_apart(t, name.c_str());
+    const Part& part = t.parts[0];
+    named.emplace_back("tables[" + std::to_string(k) + "]", rows.columns());
+    named.emplace_back(name, Columns{part.data, part.stride, t.parts_rows, part.bytes});
     GS_CHECK(t.parts_rows == parts[0].load.transfer.parts_rows, name,
              " must have as many rows as arrays[0], got ", t.parts_rows, " and ",
              parts[0].load.transfer.parts_rows);
   }
+  check_all_apart(named);
   const int device = parts[0].load.device;
   const IdArray out(stored, "stored", n_stored, device), in(loaded, "loaded", n_loaded, device);
   const IdArray places(slots, "slots", n_loaded, device);

@@ -34,6 +34,7 @@ def exchange(
     Args:
         tables: one or more, of equal numbers of rows.
         arrays: (C, W) of its table's width and dtype for each, all on one device, contiguous rows.
+            No two of all tables and arrays share memory.
         stored: (S,) int32 or int64 rows of the tables, each once, S at most L.
         loaded: (L,) rows of the tables. None of those in ``stored``.
         slots: (L,) rows of the arrays, each once. All three of one type, where the arrays are.
