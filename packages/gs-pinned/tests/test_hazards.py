@@ -70,6 +70,21 @@ assert _core.locked_bytes() == 0
     )
 
 
+def test_values_that_are_refused_cost_a_table_no_locks(run_script: Script) -> None:
+    run_script(
+        LOCK_WITH_MLOCK
+        + """
+table = Table(1000, 48)
+before = table.stats
+try:
+    table.append(np.ones((50_000, 48)))  # float64, and more than may be locked
+except TypeError:
+    pass
+assert table.stats == before, table.stats  # a warning would be an error here
+"""
+    )
+
+
 def test_a_refused_lock_is_an_error_when_locking_was_insisted_on_and_changes_nothing(
     run_script: Script,
 ) -> None:

@@ -150,6 +150,32 @@ def test_a_refused_operation_leaves_the_rows_as_they_were(
     np.testing.assert_array_equal(table.numpy(), before)
 
 
+@pytest.mark.parametrize(
+    ("values", "stream", "text"),
+    [
+        (np.zeros((50_000, 4)), None, "values must be float32 like the table, got float64"),
+        ([np.zeros((50_000, 3), "f4"), np.zeros((9, 1), "f4")], None, "one number of rows"),
+        (np.zeros((50_000, 8), "f4")[:, ::2], None, "values must have contiguous rows"),
+        (np.zeros((50_000, 4), "f4"), 7, "stream must be None for arrays on the CPU"),
+    ],
+)
+def test_values_that_are_refused_take_no_memory(values: Any, stream: Any, text: str) -> None:
+    table = numbered(5, 4)
+    before = table.stats
+    with pytest.raises((TypeError, ValueError), match=text):
+        table.append(values, stream=stream)
+    assert table.stats == before
+
+
+def test_rows_that_were_dropped_are_not_appended_to_where_they_lie() -> None:
+    table = numbered(5, 4)
+    dropped = table.numpy()[2:]
+    table.keep(np.arange(2))
+    with pytest.raises(ValueError, match="values must not share memory with the table"):
+        table.append(dropped)
+    assert table.rows == 2
+
+
 def test_slots_are_ids_after_every_operation() -> None:
     table = numbered(6, 3)
     table.keep(np.array([1, 3, 5]))

@@ -24,10 +24,11 @@ Element element_named(const std::string& name, const char* argument) {
 }  // namespace
 
 Rows Rows::of_memory(std::shared_ptr<Memory> memory, std::int64_t first_byte, std::int64_t rows,
-                     std::int64_t row_bytes, const std::string& dtype) {
+                     std::int64_t row_bytes, const std::string& dtype, bool to_come) {
+  const std::size_t size = to_come ? memory->reserved() : memory->size();
   GS_CHECK(first_byte >= 0 && rows >= 0 && row_bytes > 0 &&
-               static_cast<std::size_t>(first_byte + rows * row_bytes) <= memory->size(),
-           "rows must lie inside the memory of ", memory->size(), " bytes, got ", rows, " rows of ",
+               static_cast<std::size_t>(first_byte + rows * row_bytes) <= size,
+           "rows must lie inside the memory of ", size, " bytes, got ", rows, " rows of ",
            row_bytes, " bytes from byte ", first_byte);
   Rows result;
   result.data = memory->data() + first_byte;

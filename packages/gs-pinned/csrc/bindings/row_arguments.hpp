@@ -26,8 +26,9 @@ struct Rows {
   std::string dtype;
   int device = -1;
 
+  /// `to_come`: of memory that is only reserved as yet, to check a transfer before growing.
   static Rows of_memory(std::shared_ptr<Memory> memory, std::int64_t first_byte, std::int64_t rows,
-                        std::int64_t row_bytes, const std::string& dtype);
+                        std::int64_t row_bytes, const std::string& dtype, bool to_come);
   static Rows of_array(pybind11::handle object, const char* name);
 
   Columns columns() const { return {data, stride, rows, row_bytes}; }

@@ -53,6 +53,11 @@ void move_rows(const Rows& rows, const py::object& ids, const PartArrays& parts,
   run_on_device(t, rows, prepared.device, options, names);
 }
 
+// What move_rows answers to values for all of the rows, before they have memory.
+void check_values(const Rows& rows, const PartArrays& parts) {
+  check_table_apart(prepare(rows, parts, false).transfer, "values");
+}
+
 // No row of `out` comes from both.
 void check_disjoint(const Ids& load, std::int64_t n_load, const Ids& keep, std::int64_t n_keep,
                     std::int64_t rows) {
@@ -188,7 +193,8 @@ void permute(const Rows& rows, const py::object& perm) {
 void register_transfer(py::module_& module) {
   py::class_<Rows>(module, "Rows", py::module_local())
       .def_static("of_memory", &Rows::of_memory, py::arg("memory"), py::kw_only(),
-                  py::arg("first_byte"), py::arg("rows"), py::arg("row_bytes"), py::arg("dtype"))
+                  py::arg("first_byte"), py::arg("rows"), py::arg("row_bytes"), py::arg("dtype"),
+                  py::arg("to_come") = false)
       .def_static("of_array", &Rows::of_array, py::arg("array"), py::arg("name"))
       .def_readonly("rows", &Rows::rows)
       .def_readonly("row_bytes", &Rows::row_bytes)
@@ -206,6 +212,7 @@ void register_transfer(py::module_& module) {
       py::arg("rows"), py::arg("ids"), py::arg("parts"), py::arg("parts_ids"), py::kw_only(),
       py::arg("parts_ids_name"), py::arg("n"), py::arg("to_parts"), py::arg("add"),
       py::arg("stream"), py::arg("max_blocks"), py::arg("checked"), py::arg("copy_engine"));
+  module.def("check_values", &check_values, py::arg("rows"), py::arg("parts"));
   module.def(
       "gather_retained",
       [](const Rows& rows, const py::object& load_ids, const py::object& load_slots,

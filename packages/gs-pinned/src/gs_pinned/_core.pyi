@@ -45,7 +45,13 @@ class Memory:
 class Rows:
     @staticmethod
     def of_memory(
-        memory: Memory, *, first_byte: int, rows: int, row_bytes: int, dtype: str
+        memory: Memory,
+        *,
+        first_byte: int,
+        rows: int,
+        row_bytes: int,
+        dtype: str,
+        to_come: bool = False,
     ) -> Rows: ...
     @staticmethod
     def of_array(array: Any, name: str) -> Rows: ...
@@ -73,6 +79,7 @@ def move_rows(
     checked: bool,
     copy_engine: bool,
 ) -> None: ...
+def check_values(rows: Rows, parts: list[tuple[Any, int]]) -> None: ...
 def gather_retained(
     rows: Rows,
     load_ids: Any,

@@ -12,7 +12,7 @@ import numpy as np
 
 from gs_pinned import _core, device
 from gs_pinned.errors import ClosedError, CudaError, ForkedError, PageableWarning
-from gs_pinned.launch import move
+from gs_pinned.launch import move, place_of
 from gs_pinned.layout import FieldShapes, RowLayout
 from gs_pinned.operands import Selection, count_of, parts_of
 
@@ -225,7 +225,8 @@ class Table:
             The slots of the new rows.
 
         Raises:
-            TypeError, ValueError: as :func:`scatter`, or more rows than ``capacity``.
+            TypeError, ValueError: as :func:`scatter`, or more rows than ``capacity``. The table is
+                as it was, to the byte.
             MemoryError: the memory is not there. The table is as it was.
 
         Asynchrony: rows there are stay where they are, so transfers may go on. Values on a device
@@ -247,6 +248,9 @@ class Table:
                 f"rows must stay within the capacity of {self._capacity}, got {end}; create the "
                 "table with a larger capacity"
             )
+        # Growing may take gigabytes, or the locks of the whole table: not for values refused then.
+        place_of(parts[0][0], stream)
+        _core.check_values(self._native_rows(first, end - first, to_come=True), parts)
         self._grow(end)
         rows = self._native_rows(first, end - first)
         move(rows, Selection(slice(first, end), end), parts, to_parts=False, stream=stream)
@@ -343,7 +347,7 @@ class Table:
         """Rows [first, first + count), to the end for None, for the native part."""
         return self._native_rows(first, self._rows - first if count is None else count)
 
-    def _native_rows(self, first: int, count: int) -> _core.Rows:
+    def _native_rows(self, first: int, count: int, *, to_come: bool = False) -> _core.Rows:
         row_bytes = self._layout.row_bytes
         return _core.Rows.of_memory(
             self._memory,
@@ -351,6 +355,7 @@ class Table:
             rows=count,
             row_bytes=row_bytes,
             dtype=self._layout.dtype_name,
+            to_come=to_come,
         )
 
     def _grow(self, rows: int) -> None:
