@@ -2,6 +2,7 @@
 #include "in_flight.hpp"
 
 #if defined(GS_WITH_CUDA)
+#include <atomic>
 #include <chrono>
 
 #include "doze.hpp"
@@ -18,14 +19,35 @@ using Clock = std::chrono::steady_clock;
 
 cudaEvent_t as_event(void* event) { return static_cast<cudaEvent_t>(event); }
 
-// Whether an event has passed. Asking is allowed while another thread captures a graph, and leaves
-// that capture alone.
-cudaError_t status_of(void* event) {
+// Asks CUDA for something that is allowed while another thread captures a graph, and leaves that
+// capture alone.
+template <class Question>
+cudaError_t ask(Question&& question) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
-  const cudaError_t status = cudaEventQuery(as_event(event));
+  const cudaError_t status = question();
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
   return status;
+}
+
+// Whether an event has passed.
+cudaError_t status_of(void* event) {
+  return ask([&] { return cudaEventQuery(as_event(event)); });
+}
+
+// A stream's number, unlike its handle, is never another one's: cudaStreamPerThread is the handle
+// of one stream in each thread, and that of a stream destroyed may come again while its work goes
+// on. Older toolkits have no such numbers: there each use counts as one of a stream of its own.
+std::uint64_t number_of(std::uintptr_t stream) {
+#if CUDART_VERSION >= 12000
+  unsigned long long number = 0;
+  GS_CUDA_TRY(ask([&] { return cudaStreamGetId(cuda::as_stream(stream), &number); }));
+  return number;
+#else
+  (void)stream;
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+#endif
 }
 
 }  // namespace
@@ -42,10 +64,11 @@ bool InFlight::record(int device, std::uintptr_t stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   GS_CUDA_TRY(cudaStreamIsCapturing(cuda::as_stream(stream), &capture));
   if (capture != cudaStreamCaptureStatusNone) return false;
+  const std::uint64_t number = number_of(stream);
   std::lock_guard<std::mutex> lock(mutex_);
   Use* found = nullptr;
   for (Use& use : uses_) {
-    const bool same = use.device == device && use.stream == stream;
+    const bool same = use.device == device && use.number == number;
     // An entry whose work has ended may serve another stream of its device.
     const bool reusable =
         found == nullptr && use.device == device && status_of(use.event) == cudaSuccess;
@@ -58,18 +81,20 @@ bool InFlight::record(int device, std::uintptr_t stream) {
     // Not a blocking event: of those the driver takes only about fifty on a stream that is held,
     // and then stops the thread that records.
     GS_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    uses_.push_back(Use{device, stream, event});
+    uses_.push_back(Use{device, number, event});
     found = &uses_.back();
   }
-  found->stream = stream;
+  found->number = number;
   GS_CUDA_TRY(cudaEventRecord(as_event(found->event), cuda::as_stream(stream)));
   return true;
 }
 
 void InFlight::order_after(int device, std::uintptr_t stream) {
+  cuda::DeviceGuard guard(device);
+  const std::uint64_t number = number_of(stream);
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Use& use : uses_)
-    if (use.device != device || use.stream != stream)
+    if (use.device != device || use.number != number)
       GS_CUDA_TRY(cudaStreamWaitEvent(cuda::as_stream(stream), as_event(use.event), 0));
 }
 

@@ -8,8 +8,8 @@
 
 namespace gs::pinned {
 
-/// One event per stream, recorded after the stream's latest use. Thread-safe. Empty, and free, in
-/// a build without CUDA.
+/// One event per stream, recorded after the stream's latest use. Streams may be destroyed while
+/// their work goes on. Thread-safe. Empty, and free, in a build without CUDA.
 class InFlight {
  public:
   InFlight() = default;
@@ -41,8 +41,8 @@ class InFlight {
  private:
   struct Use {
     int device;
-    std::uintptr_t stream;
-    void* event;  // cudaEvent_t
+    std::uint64_t number;  // of the stream
+    void* event;           // cudaEvent_t
   };
   std::mutex mutex_;
   std::vector<Use> uses_;
