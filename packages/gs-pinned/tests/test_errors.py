@@ -75,6 +75,33 @@ def test_a_read_only_output_is_refused() -> None:
         gather(Table(5, 4), ids(0), out)
 
 
+@pytest.mark.parametrize("where", DEVICES)
+def test_tensors_that_negate_what_lies_in_memory_are_refused(where: str) -> None:
+    view = torch.complex(torch.ones(3, 1), torch.ones(3, 1)).to(where).conj().imag
+    ring = Ring(4096)
+    with pytest.raises(TypeError, match="values must be a tensor without the negative bit, got a"):
+        store_compact(view, None, ring)
+    with store_compact(view.resolve_neg(), None, ring) as slot:
+        assert slot.numpy().ravel().tolist() == [-1, -1, -1]
+    order = torch._neg_view(-torch.arange(3, device=where))
+    with pytest.raises(TypeError, match=r"ids must be a tensor .*; call its resolve_neg\(\)"):
+        gather(Table(5, 1), order, torch.zeros(3, 1, device=where))
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (torch.zeros(3, 1, device="meta"), "DLPack can pass on, got Tensor: "),
+        (torch.ones(3, 1).to_sparse(), "DLPack can pass on, got Tensor: "),
+        (torch._efficientzerotensor(3, 1), "have memory, got Tensor without any"),
+        (np.zeros((3, 1), ">f4"), "DLPack can pass on, got ndarray: "),
+    ],
+)
+def test_arrays_without_memory_to_share_are_refused(array: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=f"out must .*{text}"):
+        gather(Table(5, 1), np.arange(3), array)
+
+
 def test_an_out_of_range_id_moves_no_row_at_all() -> None:
     table = Table(5, 4)
     with pytest.raises(IndexError, match="ids must lie in"):

@@ -70,8 +70,18 @@ constexpr std::int64_t kAny = -1;
 class Array {
  public:
   Array(py::handle object, const char* name) : name_(name) {
-    capsule_ = export_natively(object);
-    if (!capsule_) capsule_ = export_capsule(object, name);
+    try {
+      capsule_ = export_natively(object);
+      if (!capsule_) capsule_ = export_capsule(object, name);
+    } catch (py::error_already_set& error) {
+      if (!error.matches(PyExc_RuntimeError) && !error.matches(PyExc_BufferError) &&
+          !error.matches(PyExc_ValueError))
+        throw;
+      const std::string reason = py::str(error.value()).cast<std::string>();
+      detail::throw_error<KindError>(name, " must be an array that DLPack can pass on, got ",
+                                     type_name(object), ": ", reason.substr(0, reason.find('\n')));
+    }
+    check_is_as_stored(object, name);
     const char* kind = PyCapsule_GetName(capsule_.ptr());
     if (kind != nullptr && std::string(kind) == "dltensor_versioned") {
       auto* managed =
@@ -86,6 +96,8 @@ class Array {
     GS_CHECK_AS(KindError,
                 device == dlpack::kCpu || device == dlpack::kCuda || device == dlpack::kCudaHost,
                 name, " must be on the CPU or a CUDA device, got DLPack device type ", device);
+    GS_CHECK_AS(KindError, tensor_->data != nullptr || is_empty(), name, " must have memory, got ",
+                type_name(object), " without any");
   }
 
   const std::string& name() const { return name_; }
@@ -204,6 +216,18 @@ class Array {
     return false;
   }
 
+  static std::string type_name(py::handle object) {
+    return py::str(py::type::of(object).attr("__name__")).cast<std::string>();
+  }
+
+  /// A view of torch's that negates what lies in memory; DLPack has no word for that.
+  static void check_is_as_stored(py::handle object, const char* name) {
+    const py::object is_neg = py::getattr(object, "is_neg", py::none());
+    GS_CHECK_AS(KindError, is_neg.is_none() || !py::cast<bool>(is_neg()), name,
+                " must be a tensor without the negative bit, got a view that negates; call its "
+                "resolve_neg()");
+  }
+
   /// A capsule from the type's own exchange, ten times faster than calling __dlpack__; nothing
   /// where the type has none that is known here.
   static py::object export_natively(py::handle object) {
@@ -232,8 +256,7 @@ class Array {
 
   static py::object export_capsule(py::handle object, const char* name) {
     GS_CHECK_AS(KindError, py::hasattr(object, "__dlpack__"), name,
-                " must be a numpy or torch array, got ",
-                py::str(py::type::of(object).attr("__name__")).cast<std::string>());
+                " must be a numpy or torch array, got ", type_name(object));
     py::object source = py::reinterpret_borrow<py::object>(object);
     if (py::hasattr(source, "detach")) source = source.attr("detach")();
     py::object exporter = source.attr("__dlpack__");
