@@ -127,6 +127,11 @@ struct Worker::State {
 
   bool is_this_thread() const { return thread.get_id() == std::this_thread::get_id(); }
 
+  bool is_cancelled() const {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return cancelled;
+  }
+
   void remove(const Pointer& task) {
     finished.push_back(std::move(task->task.keep));
     queue.erase(std::find(queue.begin(), queue.end(), task));
@@ -179,6 +184,8 @@ struct Worker::State {
       std::exception_ptr thrown;
       try {
         task = pick(queued);
+        // What said that it is ready may have taken long.
+        if (task && is_cancelled()) task = nullptr;
         started = Clock::now();
         if (task) task->task.work();
       } catch (const abi::__forced_unwind&) {

@@ -2,6 +2,7 @@
 """DeviceAdam on CPU tensors: the same rule by the host kernel."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -130,3 +131,57 @@ def test_bad_arguments_change_nothing():
         DeviceAdam([torch.zeros(3, dtype=torch.float64)])
     with pytest.raises(ValueError, match=r"params\[1\] must be on one CPU or CUDA device"):
         DeviceAdam([torch.zeros(3), torch.zeros(3, device="meta")])
+
+
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_copies_go_on_from_where_they_are(make_copy):
+    params, device = make(DeviceAdam)
+    walk(device, params, range(3))
+    other = make_copy(device)
+    copies = [param for group in other.param_groups for param in group["params"]]
+    walk(device, params, range(3, 6))
+    walk(other, copies, range(3, 6))
+    for a, b in zip(params, copies, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_step_may_be_a_number():
+    params, device = make(DeviceAdam)
+    walk(device, params, range(2))
+    for state in device.state.values():
+        state["step"] = int(state["step"])
+    walk(device, params, range(2, 3))
+    assert [float(state["step"]) for state in device.state.values()] == [3.0] * 4
+
+
+def test_a_first_step_that_fails_leaves_nothing():
+    params, device = make(DeviceAdam)
+    grads = [torch.ones(2, *p.shape[1:]) for p in params]
+    with pytest.raises(TypeError, match="ids must be"):
+        device.step(torch.tensor([1.5, 2.5]), grads)
+    with pytest.raises(ValueError, match="ids must be sorted and unique, got 5 and 3 at 0 and 1"):
+        device.step(torch.tensor([5, 3]), grads)
+    assert not device.state
+    device.step([3, 5], grads)
+
+
+def test_groups_come_with_the_constructor():
+    _, device = make(DeviceAdam)
+    with pytest.raises(RuntimeError, match="groups must be given at construction"):
+        device.add_param_group({"params": [torch.ones(70, 2)]})
+
+
+@pytest.mark.parametrize(
+    ("grad", "message"),
+    [
+        (torch.ones(3, 3), r"grads\[0\] must be \(2, 3\) on cpu, got \(3, 3\)"),
+        (torch.ones(2, 4), r"grads\[0\] must be \(2, 3\) on cpu, got \(2, 4\)"),
+        (torch.ones(2, 3).double(), r"grads\[0\] must be a float32 tensor, got torch.float64"),
+        (None, r"grads\[0\] must be a float32 tensor, got NoneType"),
+    ],
+)
+def test_gradients_are_looked_at_where_penalties_are_added(grad, message):
+    params, device = make(DeviceAdam)
+    grads = [grad, *(torch.ones(2, *p.shape[1:]) for p in params[1:])]
+    with pytest.raises((TypeError, ValueError), match=message):
+        device.step(torch.tensor([3, 5]), grads, penalties=[("exp", 0.1), None, None, None])

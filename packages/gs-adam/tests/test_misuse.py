@@ -136,7 +136,7 @@ def test_a_state_that_does_not_fit_changes_nothing():
     before = other.state_dict()
     moments = {key: before["state"][0][key].clone() for key in ("exp_avg", "exp_avg_sq")}
     for broken, message in (
-        ({**own, "schedule": short}, "missed"),
+        ({**own, "schedule": short}, "rates of the 3 steps .* got 2"),
         ({"schedule": own["schedule"]}, "must hold last_step"),
         ({"last_step": own["last_step"]}, "must hold schedule"),
     ):
@@ -358,3 +358,117 @@ def test_ids_are_looked_at_where_penalties_are_added_on_the_cpu(ids, error):
     with pytest.raises(error, match="ids must be"):
         opt.step(torch.tensor(ids), [torch.ones(2, 3)], penalties=[("exp", 0.1)])
     assert not param.any()
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred", "sparse"])
+def test_no_step_is_not_the_last_one(semantics):
+    host = HostAdam([torch.zeros(N, 3)], semantics=semantics)
+    host.step(torch.tensor([1]), [torch.ones(1, 3)])
+    before = host.param_groups[0]["params"][0].clone()
+    rows, grads = torch.tensor([3]), [torch.ones(1, 3)]
+    with Worker(host) as worker:
+        for call in (host.update, worker.submit):
+            with pytest.raises(ValueError, match=r"step must be an open step .* got None"):
+                call(rows, grads, step=None)
+    assert torch.equal(host.param_groups[0]["params"][0], before)
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred", "sparse"])
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        (torch.tensor([5, 3]), ValueError),
+        (torch.tensor([N]), IndexError),
+        (torch.tensor([-4]), IndexError),
+        (torch.tensor([1.5]), TypeError),
+        ([1, 2], TypeError),
+    ],
+)
+def test_rows_to_flush_are_looked_at_whether_any_sleep_or_not(semantics, rows, error):
+    host = HostAdam([torch.zeros(N, 3)], semantics=semantics)
+    host.step(torch.tensor([1]), [torch.ones(1, 3)])
+    with pytest.raises(error, match="rows"):
+        host.flush(rows)
+
+
+def test_betas_stay_where_storage_with_rows_that_sleep_was_bound():
+    tensors = [torch.zeros(N, 3) for _ in range(3)]
+    last_step = torch.zeros(N, dtype=torch.int32)
+    state = {"exp_avg": [tensors[1]], "exp_avg_sq": [tensors[2]], "last_step": last_step}
+    host = HostAdam([tensors[0]], state=state)
+    host.step(torch.arange(3), [torch.ones(3, 3)])
+    host.step(torch.arange(1), [torch.ones(1, 3)])
+    param, average, square = (tensor.clone() for tensor in tensors)
+    slept = last_step.clone()
+    host.flush()  # here none sleeps any more, but in the copies some do
+    state = {"exp_avg": [average], "exp_avg_sq": [square], "last_step": slept}
+    host.rebind([param], state=state)
+    host.param_groups[0]["betas"] = (0.5, 0.9)
+    with pytest.raises(ValueError, match="betas must stay"):
+        host.step(torch.arange(1), [torch.ones(1, 3)])
+    host.flush()
+    host.step(torch.arange(1), [torch.ones(1, 3)])
+
+
+def test_a_state_dict_that_has_moved_on_says_so():
+    host = HostAdam([torch.zeros(N, 3)])
+    host.step(torch.arange(4), [torch.ones(4, 3)])
+    kept = host.state_dict()
+    host.step(torch.arange(4), [torch.ones(4, 3)])
+    with pytest.raises(ValueError, match=r"stepped since; load a copy\.deepcopy\(\)"):
+        host.load_state_dict(kept)
+
+
+def test_parameters_and_moments_of_a_callers_own_storage_are_apart():
+    schedule = Schedule()
+    schedule.begin(lr=1e-2)
+    param, average, square, last_step = _plain()
+    for tables, name in (((param, param, square), "exp_avg"), ((param, average, average), "sq")):
+        with pytest.raises(ValueError, match=f"{name}.* must have memory of its own"):
+            update_rows(*tables, last_step, torch.arange(5), torch.ones(5, 3), schedule)
+
+
+def test_parameters_that_are_views_of_their_negatives_are_refused():
+    with pytest.raises(ValueError, match="must hold its values, got a view of their negatives"):
+        HostAdam([torch._neg_view(torch.ones(N, 3))])
+
+
+def test_flushing_tells_autograd_that_values_change():
+    param = torch.nn.Parameter(torch.ones(N, 3))
+    host = HostAdam([param])
+    host.step(torch.arange(4), [torch.ones(4, 3)])
+    host.step(torch.arange(1), [torch.ones(1, 3)])
+    squares = (param**2).sum()
+    host.flush()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squares.backward()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda host: host.lookahead(None, step=1, pending=torch.ones(3)), r"pending must be \("),
+        (lambda host: host.append_rows(2.5), "count must be a whole number, got 2.5"),
+        (lambda host: host.keep_rows([3, 1]), "rows must be sorted and unique, got 3 and 1 at 0"),
+        (lambda host: host.permute_rows([0] * N), "got 40 ids, 1 of them distinct"),
+        (lambda host: HostAdam([torch.ones(3, 1)], betas=(0.9,)), "betas must be two numbers"),
+        (lambda host: HostAdam([{"params": []}]), "params must hold at least one tensor"),
+        (lambda host: Worker(torch.optim.Adam([torch.ones(3)])), "must be a HostAdam, got Adam"),
+        (lambda host: Worker(host).flush(None, priority=1.5), "priority must be a whole number"),
+        (lambda host: Worker(host).flush(None, priority=2**40), "priority must be at most"),
+        (lambda host: Worker(host).wait(-1), "ticket must be at least 1, got -1"),
+        (lambda host: Schedule(1.5), "n_groups must be a whole number, got 1.5"),
+        (lambda host: host.load_state_dict(_without_step(host)), "must hold step of params"),
+    ],
+)
+def test_errors_name_what_was_wrong(call, message):
+    host = HostAdam([torch.zeros(N, 3)])
+    host.step(torch.arange(4), [torch.ones(4, 3)])
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(host)
+
+
+def _without_step(host: HostAdam) -> dict:
+    state = host.state_dict()
+    moments = {key: value for key, value in state["state"][0].items() if key != "step"}
+    return {**state, "state": {0: moments}}

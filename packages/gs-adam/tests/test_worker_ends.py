@@ -138,6 +138,92 @@ def test_a_worker_may_be_dropped_though_ready_never_returns():
     assert (done.returncode, done.stdout, done.stderr) == (0, "told\n", "")
 
 
+def test_a_task_that_outlives_its_optimizer_finds_the_memory_that_it_writes():
+    done = _process(
+        """
+        n = 2_000_000  # so much goes back to the system as soon as nobody holds it
+        started = threading.Event()
+        def ready():
+            started.set()
+            time.sleep(2.5)  # longer than the end of a worker waits
+            return True
+        def begin():
+            host = HostAdam([torch.zeros(n, 8)])
+            worker = Worker(host)
+            step = host.begin_step()
+            worker.submit(None, [torch.ones(n, 8)], step=step, ready=ready)
+            started.wait()
+        begin()
+        gc.collect()
+        time.sleep(2)
+        print("end")
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_task_that_runs_longer_than_the_exit_waits_finds_its_memory():
+    done = _process(
+        """
+        n, nothing = 4_000_000, torch.zeros(0, dtype=torch.int32)
+        host = HostAdam([torch.zeros(n, 8)], threads=1)
+        host.step(None, [torch.full((n, 8), 1e-17)])
+        for _ in range(300):
+            host.step(nothing, [torch.zeros(0, 8)])
+        Worker(host).flush(None)  # by replay, which takes longer than two seconds
+        time.sleep(0.1)
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_became_ready_after_a_worker_was_closed_does_not_run():
+    host, started = HostAdam([torch.zeros(N, 3)]), threading.Event()
+    worker, step = Worker(host), host.begin_step()
+
+    def ready() -> bool:
+        started.set()
+        time.sleep(0.3)
+        return True
+
+    ticket = worker.submit(ROWS, GRADS, step=step, ready=ready)
+    started.wait()
+    worker.close(drain=False)
+    assert not host.param_groups[0]["params"][0].any()
+    with pytest.raises(RuntimeError, match="got closed before all tasks had run"):
+        worker.wait(ticket)
+
+
+def test_closing_without_draining_tells_what_nobody_was_told():
+    host = _failed()
+    with pytest.raises(KeyError, match="no gradients"):
+        host.kept.close(drain=False)
+    host.kept.close(drain=False)  # told once
+
+
+def test_leaving_with_an_error_keeps_it_and_adds_the_tasks():
+    host = _failed()
+    with pytest.raises(ValueError, match="the caller's") as caught, host.kept:
+        raise ValueError("the caller's")
+    assert "no gradients" in caught.value.__notes__[0]
+
+
+def test_a_failure_of_a_worker_that_nobody_kept_is_printed_at_the_end():
+    done = _process(
+        """
+        host = HostAdam([torch.zeros(10, 3)])
+        def ready():
+            raise KeyError("no gradients")
+        step = host.begin_step()
+        Worker(host).submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
+        time.sleep(0.2)
+        """
+    )
+    assert done.returncode == 0
+    assert "nobody asked" in done.stderr
+    assert "no gradients" in done.stderr
+
+
 def test_a_worker_may_be_collected_on_its_own_thread():
     done = _process(
         """

@@ -144,6 +144,10 @@ std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg
                " rows as its parameter, got shape ", state->shape_text());
       check_width(*state, param.inner_size());
     }
+    for (const auto& [one, other] :
+         {std::pair(&param, &average), std::pair(&param, &square), std::pair(&average, &square)})
+      GS_CHECK(one->data<float>() != other->data<float>() || param.inner_size() * *n_rows == 0,
+               other->name(), " must have memory of its own, got that of ", one->name());
     tensors.push_back({param.data<float>(), average.data<float>(), square.data<float>(),
                        writable_stride(param), writable_stride(average), writable_stride(square),
                        param.inner_size(), groups[k]});

@@ -185,7 +185,11 @@ class BoundWorker {
       spans.append(py::make_tuple(span.step, span.is_update, span.rows, span.start_s, span.end_s));
     return spans;
   }
-  bool is_idle() const { return worker_.is_idle(); }
+  bool is_idle() {
+    const bool is_idle = worker_.is_idle();
+    if (is_idle) worker_.take_finished();  // tables that nobody updates any more may be large
+    return is_idle;
+  }
   bool is_closed() const { return worker_.is_closed(); }
 
  private:
@@ -205,40 +209,41 @@ class BoundWorker {
 
 void register_worker(py::module_& module) {
   using Plan = std::shared_ptr<StepPlan>;
+  // Of each task `held` is the memory that `rows` point to, for as long as the task may run.
   py::class_<BoundWorker>(module, "Worker", py::module_local())
       .def(py::init<>())
       .def(
           "submit_update",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, const py::object& ids,
              const py::object& grads, std::int32_t floor, const py::object& ready, int priority,
-             bool checked) {
+             bool checked, const py::object& held) {
             return self.submit(rows.update(plan, ids, grads, floor), plan->step(), true, ready,
-                               priority, py::make_tuple(py::cast(&rows), ids, grads), checked);
+                               priority, py::make_tuple(held, ids, grads), checked);
           },
           py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("grads"), py::arg("floor"),
-          py::arg("ready"), py::arg("priority"), py::arg("checked"))
+          py::arg("ready"), py::arg("priority"), py::arg("checked"), py::arg("held"))
       .def(
           "submit_flush",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, const py::object& ids,
-             const py::object& ready, int priority) {
+             const py::object& ready, int priority, const py::object& held) {
             return self.submit(rows.flush(plan, ids), plan->step(), false, ready, priority,
-                               py::make_tuple(py::cast(&rows), ids), false);
+                               py::make_tuple(held, ids), false);
           },
-          py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("ready"), py::arg("priority"))
+          py::arg("rows"), py::arg("plan"), py::arg("ids"), py::arg("ready"), py::arg("priority"),
+          py::arg("held"))
       .def(
           "submit_lookahead",
           [](BoundWorker& self, const BoundRows& rows, const Plan& plan, bool steps,
              const py::object& ids, const py::object& pending, const py::object& grads,
              const py::object& out, std::int32_t floor, const py::object& ready, int priority,
-             bool checked, bool apart) {
+             bool checked, bool apart, const py::object& held) {
             return self.submit(rows.lookahead(plan, steps, ids, pending, grads, out, floor),
                                plan->step(), false, ready, priority,
-                               py::make_tuple(py::cast(&rows), ids, pending, grads, out), checked,
-                               apart);
+                               py::make_tuple(held, ids, pending, grads, out), checked, apart);
           },
           py::arg("rows"), py::arg("plan"), py::arg("steps"), py::arg("ids"), py::arg("pending"),
           py::arg("grads"), py::arg("out"), py::arg("floor"), py::arg("ready"), py::arg("priority"),
-          py::arg("checked"), py::arg("apart"))
+          py::arg("checked"), py::arg("apart"), py::arg("held"))
       .def("wait", &BoundWorker::wait, py::arg("ticket"))
       .def("wait_all", &BoundWorker::wait_all)
       .def("wait_step", &BoundWorker::wait_step, py::arg("step"))

@@ -54,7 +54,7 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
     params = [param for group in groups for param in group["params"]]
     for k, (i, param) in enumerate(zip(ids, params, strict=True)):
         state = state_dict["state"].get(i)
-        steps.add(int(state["step"]) if state else 0)
+        steps.add(_step_of(state, k) if state else 0)
         for key in MOMENTS if state else ():
             if key not in state:
                 raise ValueError(f"state_dict must hold {key} of params[{k}], got {list(state)}")
@@ -76,6 +76,15 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
     return step
 
 
+def _step_of(state: dict[str, Any], k: int) -> int:
+    if "step" not in state:
+        raise ValueError(f"state_dict must hold step of params[{k}], got {list(state)}")
+    step = float(state["step"])
+    if not step.is_integer():
+        raise ValueError(f"state_dict must hold a whole step of params[{k}], got {step}")
+    return int(step)
+
+
 def check_own(
     own: dict[str, Any], *, step: int, n_rows: int, n_groups: int, deferred: bool
 ) -> None:
@@ -84,6 +93,9 @@ def check_own(
         if key not in own:
             raise ValueError(f"state_dict must hold {key} under {KEY}, got {sorted(own)}")
     last_step = own["last_step"]
+    if not isinstance(last_step, torch.Tensor):
+        kind = type(last_step).__name__
+        raise TypeError(f"state_dict must hold a tensor as last_step, got {kind}")
     if tuple(last_step.shape) != (n_rows,) or last_step.dtype != torch.int32:
         raise ValueError(
             f"state_dict must hold last_step of ({n_rows},) int32, got {tuple(last_step.shape)} "
@@ -99,3 +111,11 @@ def check_own(
         raise ValueError(
             f"state_dict must hold the steps of {n_groups} groups, got {len(own['schedule'])}"
         )
+    for group in own["schedule"]:
+        n_steps = len(group["missed"]) - 1
+        if n_steps != step:
+            raise ValueError(
+                f"state_dict must hold the rates of the {step} steps that its tensors have had, "
+                f"got {n_steps}: its tensors are the optimizer's own, which has stepped since; "
+                "load a copy.deepcopy() of it made before, or one that was saved"
+            )

@@ -80,9 +80,10 @@ class Worker:
         ready: Any,
         priority: int,
         checked: bool,
+        held: Any,
     ) -> int: ...
     def submit_flush(
-        self, rows: Rows, plan: StepPlan, ids: Any, ready: Any, priority: int
+        self, rows: Rows, plan: StepPlan, ids: Any, ready: Any, priority: int, held: Any
     ) -> int: ...
     def submit_lookahead(
         self,
@@ -98,6 +99,7 @@ class Worker:
         priority: int,
         checked: bool,
         apart: bool,
+        held: Any,
     ) -> int: ...
     def wait(self, ticket: int) -> None: ...
     def wait_all(self) -> None: ...

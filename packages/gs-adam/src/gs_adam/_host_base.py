@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gs_adam import _core
-from gs_adam._options import options_of
+from gs_adam._options import options_of, whole
 from gs_adam._storage import Storage, check_params
 
 _MOST_PARAMS = 32
@@ -19,12 +19,13 @@ _MOST_PARAMS = 32
 
 SEMANTICS = ("dense", "deferred", "sparse")
 
-_made: weakref.WeakSet[HostBase] = weakref.WeakSet()
+made: weakref.WeakSet[HostBase] = weakref.WeakSet()
+"""Optimizers that are in use."""
 
 
 def _after_fork() -> None:
     # The thread that held a lock does not exist in the child.
-    for optimizer in _made:
+    for optimizer in made:
         optimizer._lock = threading.RLock()
 
 
@@ -55,10 +56,8 @@ class HostBase(torch.optim.Optimizer):
             raise ValueError(f"bias_correction must be global or off, got {bias_correction!r}")
         if bias_correction == "off" and semantics != "sparse":
             raise ValueError(f"bias_correction must be global with {semantics}, got 'off'")
-        if threads is not None and not isinstance(threads, int):
-            raise TypeError(f"threads must be a whole number, got {threads!r}")
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
+        if threads is not None:
+            threads = whole(threads, "threads", least=1)
         self._semantics = semantics
         self._lock = threading.RLock()
         self._open: dict[int, _core.StepPlan] = {}
@@ -76,6 +75,8 @@ class HostBase(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
         self._is_made = True
+        if not self._params():
+            raise ValueError("params must hold at least one tensor, got none")
         if len(self._params()) > _MOST_PARAMS:
             raise ValueError(f"params must be at most {_MOST_PARAMS}, got {len(self._params())}")
         self._schedule = _core.Schedule(
@@ -91,7 +92,7 @@ class HostBase(torch.optim.Optimizer):
         )
         if state is not None:
             self._storage.adopt(state)
-        _made.add(self)
+        made.add(self)
 
     @property
     def semantics(self) -> str:
@@ -157,6 +158,12 @@ class HostBase(torch.optim.Optimizer):
             marks = step is not None or self._semantics == "deferred"
             native = self._storage.marked() if marks else self._storage.plain
             return plan, native, self._done
+
+    def _work_in(self, step: int) -> tuple[_core.StepPlan, _core.Rows, int]:
+        """The same for a step that must be open."""
+        with self._lock:
+            self._opened(step)
+            return self._work(step)
 
     def _follow(self) -> None:
         self._storage.follow(lambda: not all(worker.is_idle for worker in self._workers))

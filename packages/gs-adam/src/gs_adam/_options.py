@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 GroupOptions = tuple[float, float, float, float, float]
@@ -21,7 +22,10 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
     missing = [key for key in ("lr", "betas", "eps", "weight_decay") if key not in group]
     if missing:
         raise ValueError(f"groups must hold {', '.join(missing)} as Adam's do, got {sorted(group)}")
-    beta1, beta2 = (float(beta) for beta in group["betas"])
+    try:
+        beta1, beta2 = (float(beta) for beta in group["betas"])
+    except (TypeError, ValueError):
+        raise ValueError(f"betas must be two numbers, got {group['betas']!r}") from None
     lr, eps, decay = (float(group[key]) for key in ("lr", "eps", "weight_decay"))
     if decay and not group.get("decoupled_weight_decay", True):
         raise ValueError(
@@ -33,3 +37,21 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
         if not 0 <= value < float("inf"):
             raise ValueError(f"{name} must be at least 0 and finite, got {value}")
     return lr, beta1, beta2, eps, decay
+
+
+def whole(value: Any, name: str, *, least: int = -(2**31), most: int = 2**31 - 1) -> int:
+    """A whole number in ``[least, most]``.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is out of range.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    if number > most:
+        raise ValueError(f"{name} must be at most {most}, got {number}")
+    return number

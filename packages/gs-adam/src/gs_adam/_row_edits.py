@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from gs_adam import _memory
+from gs_adam._options import whole
 from gs_adam._steps import Steps
 from gs_adam._storage import check_params, row_ids
-from gs_adam._tensors import MOMENTS
+from gs_adam._tensors import MOMENTS, first_unsorted
 
 
 class RowEdits(Steps):
@@ -29,8 +30,7 @@ class RowEdits(Steps):
             RuntimeError: a step is open, or the storage is adopted.
             ValueError: ``count`` is negative.
         """
-        if count < 0:
-            raise ValueError(f"count must be at least 0, got {count}")
+        count = whole(count, "count", least=0)
         now = self._schedule.step
 
         def edit(old: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ class RowEdits(Steps):
         """
         ids = row_ids(rows, self._storage.n_state_rows(), "rows")
         if bool((ids[1:] <= ids[:-1]).any()):
-            raise ValueError("rows must be sorted and unique, got others")
+            raise ValueError(f"rows must be sorted and unique, got {first_unsorted(ids)}")
         self._edit_rows(lambda old: _memory.select(old, ids))
 
     def permute_rows(self, order: Any) -> None:
@@ -66,7 +66,10 @@ class RowEdits(Steps):
         n_rows = self._storage.n_state_rows()
         ids = row_ids(order, n_rows, "order")
         if len(ids) != n_rows or not bool((torch.bincount(ids, minlength=n_rows) == 1).all()):
-            raise ValueError(f"order must be a permutation of {n_rows} rows, got {len(ids)} others")
+            raise ValueError(
+                f"order must be a permutation of {n_rows} rows, got {len(ids)} ids, "
+                f"{len(ids.unique())} of them distinct"
+            )
         self._edit_rows(lambda old: _memory.select(old, ids))
 
     @torch.no_grad()
@@ -134,6 +137,9 @@ class RowEdits(Steps):
             for param in old:
                 if all(param is not other for other in params):
                     self.state.pop(param, None)
+            last_step = self._storage.last_step
+            if last_step is not None:
+                self._all_awake = bool((last_step == self._schedule.step).all())
 
     def _replace(self, params: Sequence[torch.Tensor]) -> None:
         left = iter(params)

@@ -11,7 +11,7 @@ import torch
 from gs_adam import _core
 from gs_adam._host_base import HostBase
 from gs_adam._options import options_of
-from gs_adam._tensors import all_native, as_ids, as_native
+from gs_adam._tensors import all_native, as_ids, as_native, pending_parts
 
 
 class Steps(HostBase):
@@ -71,7 +71,7 @@ class Steps(HostBase):
 
         Cost: thread-safe for disjoint rows; the GIL is released.
         """
-        plan, native, done = self._work(step)
+        plan, native, done = self._work_in(step)
         self._storage.need_in_place()
         ids = as_ids(rows, native.n_rows)
         native.update(plan, ids, all_native(grads), done)
@@ -184,13 +184,15 @@ class Steps(HostBase):
         plan, native, _ = self._work(None)
         self._storage.need_in_place()
         ids = as_ids(rows, native.n_rows)
-        if self._semantics == "deferred":
-            native.flush(plan, ids)
-            if rows is None:
-                with self._lock:
-                    # Unless another thread has taken a step since.
-                    if not self._open and plan.step == self._schedule.step:
-                        self._all_awake = True
+        native.flush(plan, ids)
+        if self._semantics != "deferred":
+            return
+        self._storage.note_written()
+        if rows is None:
+            with self._lock:
+                # Unless another thread has taken a step since.
+                if not self._open and plan.step == self._schedule.step:
+                    self._all_awake = True
 
     def lookahead(
         self,
@@ -219,8 +221,7 @@ class Steps(HostBase):
 
         Cost: 16 bytes of memory traffic a value, 4 more with a gradient; thread-safe.
         """
-        if step is None and pending is not None:
-            raise ValueError("step must be given with pending gradients, got None")
+        pending_ids, grads = pending_parts(pending, step)
         plan, native, done = self._work(step)
         self._storage.need_in_place()
         ids = as_ids(rows, native.n_rows)
@@ -228,7 +229,6 @@ class Steps(HostBase):
         if out is None:
             shapes = [(count, *param.shape[1:]) for param in self._params()]
             out = [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes]
-        pending_ids, grads = (None, None) if pending is None else pending
         native.lookahead(
             plan,
             step is not None,

@@ -65,6 +65,11 @@ class Storage:
     # ------------------------------------------------------------------ binding
 
     @property
+    def held(self) -> tuple[Any, ...]:
+        """The memory that the native views point to, for tasks that may outlive all else."""
+        return (self._held, self.last_step, self._marks)
+
+    @property
     def plain(self) -> _core.Rows:
         """The rows where `follow` found them."""
         assert self._plain is not None

@@ -28,6 +28,8 @@ def check_param(param: torch.Tensor, name: str) -> None:
         )
     if param.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got layout {param.layout}")
+    if param.is_neg():  # its memory holds the values' negatives
+        raise ValueError(f"{name} must hold its values, got a view of their negatives")
     if param.ndim == 0:
         raise ValueError(f"{name} must have rows, got a scalar")
     if len(param) and not param[0].is_contiguous():
@@ -130,6 +132,12 @@ def as_ids(rows: Any, n_rows: int, name: str = "rows") -> Any:
     return ids.numpy()
 
 
+def first_unsorted(ids: torch.Tensor) -> str:
+    """Where ids do not rise, for messages."""
+    at = int((ids[1:] <= ids[:-1]).nonzero()[0, 0])
+    return f"{int(ids[at])} and {int(ids[at + 1])} at {at} and {at + 1}"
+
+
 def as_native(array: Any) -> Any:
     """The same memory as the native part finds it soonest: where torch does not hand it over, numpy
     exports ten times faster."""
@@ -150,6 +158,23 @@ def all_native(arrays: Any, name: str = "grads") -> Any:
     if not isinstance(arrays, list | tuple):
         return arrays
     return [_checked_native(array, f"{name}[{k}]") for k, array in enumerate(arrays)]
+
+
+def pending_parts(pending: Any, step: int | None) -> tuple[Any, Any]:
+    """Ids and gradients of what `HostAdam.lookahead` takes as ``pending``.
+
+    Raises:
+        TypeError: it is no pair.
+        ValueError: it needs a step.
+    """
+    if pending is None:
+        return None, None
+    if step is None:
+        raise ValueError("step must be given with pending gradients, got None")
+    if not isinstance(pending, tuple | list) or len(pending) != 2:
+        raise TypeError(f"pending must be (ids, grads), got {type(pending).__name__}")
+    ids, grads = pending
+    return ids, grads
 
 
 def _checked_native(array: Any, name: str) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from gs_adam import _core
 from gs_adam._options import options_of
-from gs_adam._tensors import MOMENTS, as_ids, check_same_rows
+from gs_adam._tensors import MOMENTS, as_ids, check_same_rows, first_unsorted
 
 _ROWS_A_WORD = 32  # of the native part's 8-byte words that say which rows have a gradient
 
@@ -59,9 +59,27 @@ class DeviceAdam(torch.optim.Optimizer):
         super().__init__(params, defaults)
         for group in self.param_groups:
             options_of(group)
+        self._start_counting()
+        self._check(self._params())
+
+    def _start_counting(self) -> None:
         self._schedule = _core.Schedule(len(self.param_groups), "dense", True)
         self._marks: torch.Tensor | None = None
-        self._check(self._params())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_schedule" not in self.__dict__:  # a copy: steps are counted from its state's
+            self._start_counting()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; only the constructor may.
+
+        Raises:
+            RuntimeError: called later.
+        """
+        if "_schedule" in self.__dict__:
+            raise RuntimeError("groups must be given at construction, got another one afterwards")
+        super().add_param_group(param_group)
 
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
@@ -114,15 +132,17 @@ class DeviceAdam(torch.optim.Optimizer):
         gradients = self._gradients(params, ids, grads)
         ids = as_ids(ids, len(params[0]), "ids")
         losses = _checked(penalties, params)
-        states = self._states(params)
+        states = self._states(params)  # those of new parameters become theirs with their first step
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
         self._count_from(states)
         if device.type == "cpu":
             if ids is not None:
-                _check_ids(torch.as_tensor(ids), len(params[0]))
+                ids = torch.as_tensor(ids)
+                _check_ids(ids, len(params[0]))
             if any(weight for _, weight in losses):
+                _check_gradients(params, ids, gradients)
                 ids, gradients = None, _with_penalties(params, ids, gradients, losses)
             self._host_step(params, exp_avg, exp_avg_sq, groups, options, ids, gradients)
         else:
@@ -139,8 +159,11 @@ class DeviceAdam(torch.optim.Optimizer):
                 device.index, stream,
             )  # fmt: skip
             self._schedule.accept(plan)
-        for state in states:
+        for param, state in zip(params, states):
             state["step"].fill_(self._schedule.step)
+            self.state[param] = state
+            if not param.is_inference():
+                torch.autograd.graph.increment_version(param)
 
     def _host_step(
         self,
@@ -174,19 +197,22 @@ class DeviceAdam(torch.optim.Optimizer):
         return [param.grad for param in params]
 
     def _states(self, params: list[torch.Tensor]) -> list[dict[str, Any]]:
+        states = []
         for k, param in enumerate(params):
-            state = self.state[param]
-            if not state:
-                state["step"] = torch.tensor(0.0)
-                for key in MOMENTS:
-                    state[key] = torch.zeros_like(param)
+            state = self.state.get(param) or {
+                "step": torch.tensor(0.0),
+                **{key: torch.zeros_like(param) for key in MOMENTS},
+            }
+            if not isinstance(state["step"], torch.Tensor):
+                state["step"] = torch.tensor(float(state["step"]))
+            states.append(state)
             for key in MOMENTS:
                 if state[key].shape != param.shape:
                     raise ValueError(
                         f"{key} of params[{k}] must have shape {tuple(param.shape)} as its "
                         f"parameter, got {tuple(state[key].shape)}"
                     )
-        return [self.state[param] for param in params]
+        return states
 
     def _count_from(self, states: list[dict[str, Any]]) -> None:
         """Follow a loaded state dict: the state's step is the truth."""
@@ -238,11 +264,27 @@ def _with_penalties(
     return full
 
 
+def _check_gradients(params: list[torch.Tensor], ids: Any, grads: Sequence[Any]) -> None:
+    n_rows = len(params[0]) if ids is None else len(ids)
+    if len(grads) != len(params):
+        raise ValueError(f"grads must be {len(params)}, one a parameter, got {len(grads)}")
+    for k, (param, grad) in enumerate(zip(params, grads)):
+        wanted = (n_rows, *param.shape[1:])
+        if not isinstance(grad, torch.Tensor) or grad.dtype != torch.float32:
+            kind = grad.dtype if isinstance(grad, torch.Tensor) else type(grad).__name__
+            raise TypeError(f"grads[{k}] must be a float32 tensor, got {kind}")
+        if tuple(grad.shape) != wanted or grad.device != param.device:
+            raise ValueError(
+                f"grads[{k}] must be {wanted} on {param.device}, got {tuple(grad.shape)} on "
+                f"{grad.device}"
+            )
+
+
 def _check_ids(ids: torch.Tensor, n_rows: int) -> None:
     if ids.ndim != 1 or ids.dtype not in (torch.int32, torch.int64):
         kind = f"{ids.dtype} of shape {tuple(ids.shape)}"
         raise TypeError(f"ids must be (U,) int32 or int64, got {kind}")
     if bool((ids[1:] <= ids[:-1]).any()):
-        raise ValueError("ids must be sorted and unique, got others")
+        raise ValueError(f"ids must be sorted and unique, got {first_unsorted(ids)}")
     if len(ids) and not 0 <= int(ids[0]) <= int(ids[-1]) < n_rows:
         raise IndexError(f"ids must be in [0, {n_rows}), got {int(ids[0])} to {int(ids[-1])}")

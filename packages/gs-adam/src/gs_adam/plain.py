@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gs_adam import _core
+from gs_adam._options import whole
 
 
 class Schedule:
@@ -39,9 +40,7 @@ class Schedule:
     """
 
     def __init__(self, n_groups: int = 1) -> None:
-        if n_groups < 1:
-            raise ValueError(f"n_groups must be at least 1, got {n_groups}")
-        self._n_groups = n_groups
+        self._n_groups = n_groups = whole(n_groups, "n_groups", least=1)
         self._native = _core.Schedule(n_groups, "deferred", True)
 
     def __repr__(self) -> str:
@@ -214,5 +213,5 @@ def _bind(
         last_step,
         schedule._native,
         skip,
-        threads or 0,
+        0 if threads is None else whole(threads, "threads", least=1),
     )

@@ -6,13 +6,14 @@ from __future__ import annotations
 import atexit
 import sys
 import traceback
-import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from gs_adam import _core
-from gs_adam._tensors import all_native, as_ids, as_native
+from gs_adam._host_base import made
+from gs_adam._options import whole
+from gs_adam._tensors import all_native, as_ids, as_native, pending_parts
 from gs_adam.host import HostAdam
 
 Ready = tuple[int, int] | Callable[[], object] | None
@@ -31,9 +32,6 @@ class Span(NamedTuple):
     end: float
 
 
-_open_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
-
-
 class Worker:
     """A native thread that runs updates of one `HostAdam` without the GIL.
 
@@ -47,9 +45,10 @@ class Worker:
     need all rows, `end_step` and `state_dict` among them.
 
     The thread starts with the first task. Leaving the context closes the worker: after all tasks,
-    or at once when an exception passes through. At interpreter exit, and where nothing refers to
-    them any more, open workers stop after the running task, or are left behind when it takes more
-    than two seconds; a failure that nobody was told goes to stderr at exit. In a child process
+    or at once when an exception passes through, to which a task's failure is added as a note. At
+    interpreter exit, and where nothing refers to them any more, open workers stop after the running
+    task, or are left behind, with the memory that it writes, when it takes more than two seconds; a
+    failure that nobody was told goes to stderr at exit. In a child process
     after fork the queue is empty and earlier tickets are refused.
 
     Args:
@@ -57,10 +56,11 @@ class Worker:
     """
 
     def __init__(self, optimizer: HostAdam) -> None:
+        if not isinstance(optimizer, HostAdam):
+            raise TypeError(f"optimizer must be a HostAdam, got {type(optimizer).__name__}")
         self._optimizer = optimizer
         self._native = _core.Worker()
         optimizer._attach(self._native)
-        _open_workers.add(self)
 
     def __enter__(self) -> Worker:
         return self
@@ -71,7 +71,12 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close(drain=error is None)
+        if error is None:
+            return self.close()
+        try:
+            self.close(drain=False)
+        except Exception as failure:
+            error.add_note(f"A task of the worker has failed as well: {failure!r}")
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "idle" if self.is_idle else "busy"
@@ -121,10 +126,18 @@ class Worker:
 
         Asynchrony: returns before the task has run; arrays are kept alive until then.
         """
-        plan, native, done = self._optimizer._work(step)
+        plan, native, done = self._optimizer._work_in(step)
         ids = as_ids(rows, native.n_rows)
         return self._native.submit_update(
-            native, plan, ids, all_native(grads), done, ready, priority, checked
+            native,
+            plan,
+            ids,
+            all_native(grads),
+            done,
+            ready,
+            whole(priority, "priority"),
+            checked,
+            self._optimizer._storage.held,
         )
 
     def flush(self, rows: Any, *, ready: Ready = None, priority: int = 0) -> int:
@@ -142,7 +155,10 @@ class Worker:
         """
         plan, native, _ = self._optimizer._work(None)
         ids = as_ids(rows, native.n_rows)
-        return self._native.submit_flush(native, plan, ids, ready, priority)
+        held = self._optimizer._storage.held
+        return self._native.submit_flush(
+            native, plan, ids, ready, whole(priority, "priority"), held
+        )
 
     def lookahead(
         self,
@@ -174,14 +190,12 @@ class Worker:
         Raises:
             RuntimeError, TypeError, ValueError, IndexError: as `submit`.
         """
-        if step is None and pending is not None:
-            raise ValueError("step must be given with pending gradients, got None")
+        pending_ids, grads = pending_parts(pending, step)
         if step is not None and as_of is not None:
             raise ValueError(f"step must be None where as_of is given, got {step}")
         plan, native, done = self._optimizer._work(step)
         plan = as_of or plan
         ids = as_ids(rows, native.n_rows)
-        pending_ids, grads = (None, None) if pending is None else pending
         return self._native.submit_lookahead(
             native,
             plan,
@@ -192,9 +206,10 @@ class Worker:
             all_native(out, "out"),
             done,
             ready,
-            priority,
+            whole(priority, "priority"),
             checked,
             apart,
+            self._optimizer._storage.held,
         )
 
     def wait(self, ticket: int | None = None, *, rows: Any = None) -> None:
@@ -214,7 +229,7 @@ class Worker:
         if ticket is not None and rows is not None:
             raise ValueError("ticket must be None when rows are given, got both")
         if ticket is not None:
-            self._native.wait(ticket)
+            self._native.wait(whole(ticket, "ticket", least=1, most=2**64 - 1))
         elif rows is not None:
             n_rows = self._optimizer.n_rows
             self._native.wait_rows(as_ids(rows, n_rows), n_rows)
@@ -240,17 +255,18 @@ class Worker:
         """
         self._native.close(drain)
         self._optimizer._detach(self._native)
-        _open_workers.discard(self)
         if drain:
             self._native.check()
+        else:
+            self._native.check_untold()
 
 
 @atexit.register
 def _close_all() -> None:
-    for worker in list(_open_workers):
-        worker._native.abandon()
+    for worker in [worker for optimizer in made for worker in optimizer._workers]:
+        worker.abandon()
         try:
-            worker._native.check_untold()
+            worker.check_untold()
         except Exception:
             print("A task of a gs_adam.Worker failed, and nobody asked:", file=sys.stderr)
             traceback.print_exc()
