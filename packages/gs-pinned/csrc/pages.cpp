@@ -45,7 +45,8 @@ void* reserve_pages(std::size_t bytes) {
       mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   GS_CHECK_AS(MemoryError, mapped != MAP_FAILED, "reserving ", bytes,
               " bytes of address space failed: ", std::strerror(errno),
-              "; give a smaller capacity, or raise the limit on address space (ulimit -v)");
+              "; ask for less, of a table a smaller capacity, or raise the limit on address space "
+              "(ulimit -v)");
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
   const std::uintptr_t data = round_up(begin, kHugePageBytes);
   if (data > begin) munmap(mapped, data - begin);

@@ -76,10 +76,10 @@ void permute_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n) {
   }
 }
 
-void check_increasing(Ids ids, std::int64_t n, std::int64_t rows) {
-  check_ids(ids, n, rows, "ids", false);
+void check_increasing(Ids ids, std::int64_t n, std::int64_t rows, const char* name) {
+  check_ids(ids, n, rows, name, false);
   for (std::int64_t i = 1; i < n; ++i)
-    GS_CHECK(id_at(ids, i - 1) < id_at(ids, i), "ids must increase strictly, got ",
+    GS_CHECK(id_at(ids, i - 1) < id_at(ids, i), name, " must increase strictly, got ",
              id_at(ids, i - 1), " before ", id_at(ids, i));
 }
 

@@ -18,7 +18,7 @@ void keep_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n);
 void permute_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n);
 
 /// Throws gs::Error unless the ids are strictly increasing, gs::RangeError unless in [0, rows).
-void check_increasing(Ids ids, std::int64_t n, std::int64_t rows);
+void check_increasing(Ids ids, std::int64_t n, std::int64_t rows, const char* name);
 
 /// Throws gs::Error unless the n ids are each of 0 .. n - 1 once.
 void check_permutation(Ids ids, std::int64_t n);

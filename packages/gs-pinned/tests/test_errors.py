@@ -12,6 +12,7 @@ from gs_pinned import (
     Ring,
     Table,
     device,
+    exchange,
     gather,
     gather_retained,
     scatter,
@@ -120,13 +121,21 @@ def test_a_mapping_needs_a_table_with_fields() -> None:
 
 
 def test_a_stream_makes_no_sense_on_the_cpu() -> None:
-    with pytest.raises(ValueError, match="stream must be None for arrays on the CPU"):
+    with pytest.raises(ValueError, match="stream must be None for arrays on the CPU, got 1"):
         gather(Table(5, 4), ids(0), zeros(1, 4), stream=1)
 
 
 def test_blocks_are_counted_from_one() -> None:
-    with pytest.raises(ValueError, match="max_blocks must be at least 1, got 0"):
-        gather(Table(5, 4), ids(0), zeros(1, 4), max_blocks=0)
+    for bad, limit in ((0, "least 1"), (2.5, "least 1"), ("a", "least 1"), (1 << 40, "most 2147")):
+        message = f"max_blocks must be a whole number of at {limit}.*, got {bad!r}"
+        with pytest.raises(ValueError, match=message):
+            gather(Table(5, 4), ids(0), zeros(1, 4), max_blocks=bad)  # type: ignore[arg-type]
+
+
+def test_streams_may_be_numbers_of_numpys() -> None:
+    assert device.stream_handle(np.uint64(7), device=0) == 7
+    with pytest.raises(ValueError, match="stream must be a whole number of at least 0, got -1"):
+        device.stream_handle(-1, device=0)
 
 
 def test_gather_retained_refuses_a_source_that_it_would_overwrite() -> None:
@@ -214,11 +223,49 @@ def test_nor_is_memory_that_begins_where_the_last_row_ends() -> None:
     assert (out[:2, 0] == [1, 2]).all()
 
 
-def test_values_of_several_dtypes_are_refused_before_room_is_taken_for_good() -> None:
+@pytest.mark.parametrize(
+    ("values", "error", "text"),
+    [
+        (
+            [zeros(2, 3), np.zeros((2, 1))],
+            TypeError,
+            "values must be of one dtype, got float32 and",
+        ),
+        (np.zeros((2, 3)), TypeError, "values must be one of float32, .* int64, got float64"),
+        (zeros(5, 0), ValueError, r"values must have rows of at least 1 element, got shape \(5, 0"),
+        ({}, ValueError, "values must be at least one array, got none"),
+        (zeros(2000, 3), ValueError, "a slot of 24000 bytes must fit into the ring of 4096 bytes"),
+        (None, TypeError, "values must be a numpy or torch array, got NoneType"),
+    ],
+)
+def test_values_that_are_refused_take_no_room(
+    values: Any, error: type[Exception], text: str
+) -> None:
     ring = Ring(4096)
-    with pytest.raises(TypeError, match="values must be float32 like the table, got float64"):
-        store_compact([zeros(2, 3), np.zeros((2, 1))], None, ring)
+    with pytest.raises(error, match=text):
+        store_compact(values, None, ring)
     assert ring.stats.taken_slots == 0
+
+
+def test_arrays_of_numpy_and_torch_are_of_one_dtype() -> None:
+    with store_compact([zeros(2, 3), torch.ones(2, 1)], None, Ring(4096)) as slot:
+        assert slot.numpy()[1].tolist() == [0, 0, 0, 1]
+
+
+def test_what_stands_in_the_place_of_another_kind_is_named() -> None:
+    table, out = Table(5, 4), zeros(2, 4)
+    with pytest.raises(TypeError, match="ring must be a Ring, got NoneType"):
+        store_compact(out, None, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="values must be a numpy or torch array, got Table"):
+        scatter(table, ids(1, 2), out)
+    with pytest.raises(TypeError, match="out must be a numpy or torch array, got list"):
+        gather_retained(table, ids(0), ids(0), out, ids(1), ids(1), [out])
+    with pytest.raises(ValueError, match="table must have rows, got a scalar"):
+        gather(np.zeros((), "f4"), ids(0), out)
+    with pytest.raises(TypeError, match=r"tables\[0\] must be a Table, got ndarray"):
+        exchange([out], [out], ids(0), ids(1), ids(0))  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="tables must be a list or a tuple, got Table"):
+        exchange(table, [out], ids(0), ids(1), ids(0))  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(device.has_device(), reason="there is a CUDA device")
@@ -230,5 +277,5 @@ def test_without_a_device_an_array_that_claims_one_is_answered_with_the_reason()
         def __dlpack_device__(self) -> tuple[int, int]:
             return 2, 0
 
-    with pytest.raises(CudaError, match="arrays must be on the CPU, got cuda:0: "):
+    with pytest.raises(CudaError, match="out must be on the CPU, got cuda:0: "):
         gather(Table(5, 4), ids(0), Elsewhere())

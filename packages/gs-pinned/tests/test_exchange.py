@@ -151,7 +151,7 @@ def test_tables_of_unequal_length_are_refused(device: str) -> None:
         ({"arrays": []}, ValueError, "arrays must be one for each of one or more tables, got 0 "),
         ({"loaded": slice(0, 8)}, ValueError, "stored must be at most the 8 rows of loaded, got 9"),
         ({"slots": slice(0, 8)}, ValueError, "slots must be one for each of the 9 loaded rows"),
-        ({"max_blocks": 0}, ValueError, "max_blocks must be at least 1, got 0"),
+        ({"max_blocks": 0}, ValueError, "max_blocks must be a whole number of at least 1, got"),
         (
             {"loaded": "other"},
             TypeError,
@@ -204,12 +204,11 @@ def test_what_does_not_fit_is_refused_before_anything_moves(
 @pytest.mark.parametrize("device", DEVICES)
 def test_one_array_or_table_twice_is_refused(device: str) -> None:
     made = scene(device, torch.int32, 20, 9, 9)
-    (table, other), (array, _) = made["tables"], made["arrays"]
+    table, array = made["tables"][0], made["arrays"][0]
     with pytest.raises(ValueError, match=r"^arrays\[0\] and arrays\[1\] must not share memory"):
         exchange(**made | {"arrays": [array, array]})
     with pytest.raises(ValueError, match=r"^tables\[0\] and tables\[1\] must not share memory"):
         exchange(**made | {"tables": [table, table]})
-    assert other.numpy()[0, 0] > 5 and array[0, 0] < 5
 
 
 @pytest.mark.parametrize("listed", [0, 1])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_pinned import ClosedError, Ring, store_compact
+from gs_pinned import ClosedError, Ring, Table, store_compact
 
 
 def rows(n: int, start: float = 0.0, width: int = 48) -> np.ndarray:
@@ -162,6 +162,14 @@ def test_what_never_fits_is_refused_at_once() -> None:
         store_compact(rows(2), None, Ring(192))
     with pytest.raises(ValueError, match="bytes must be a whole number of at least 64, got 3"):
         Ring(3)
+    with pytest.raises(ValueError, match="bytes must be a whole number of at most 576460752303423"):
+        Ring(1 << 70)
+    with pytest.raises(MemoryError, match=r"address space failed: .*; ask for less, of a table a "):
+        Ring(1 << 50)
+    with pytest.raises(ValueError, match="rows must be a whole number of at least 0, got -1"):
+        Ring(64).take(-1, Table(0, 1).layout)
+    with pytest.raises(TypeError, match="layout must be a table's layout, got int"):
+        Ring(64).take(1, 5)  # type: ignore[arg-type]
 
 
 def test_repr_tells_what_is_taken() -> None:

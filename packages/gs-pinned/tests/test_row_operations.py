@@ -127,11 +127,23 @@ def test_overwriting_replaces_rows_or_single_fields_of_them() -> None:
 @pytest.mark.parametrize(
     ("operation", "argument", "error", "text"),
     [
-        ("keep", np.array([0, 2, 1]), ValueError, "ids must increase strictly, got 2 before 1"),
-        ("keep", np.array([0, 0]), ValueError, "ids must increase strictly, got 0 before 0"),
-        ("keep", np.array([0, 5]), IndexError, r"ids must lie in \[0, 5\), got 5"),
+        (
+            "keep",
+            np.array([0, 2, 1]),
+            ValueError,
+            "mask_or_ids must increase strictly, got 2 before 1",
+        ),
+        (
+            "keep",
+            np.array([0, 0]),
+            ValueError,
+            "mask_or_ids must increase strictly, got 0 before 0",
+        ),
+        ("keep", np.array([0, 5]), IndexError, r"mask_or_ids must lie in \[0, 5\), got 5"),
         ("keep", np.array([True]), ValueError, r"mask_or_ids must have shape \(5,\), got \(1,\)"),
         ("keep", [0, 1], TypeError, "mask_or_ids must be a numpy or torch array, got list"),
+        ("keep", np.arange(3.0), TypeError, "mask_or_ids must be int32 or int64, got float64"),
+        ("permute", None, TypeError, "perm must be a numpy or torch array, got NoneType"),
         ("permute", np.array([0, 1, 2, 3, 3]), ValueError, "perm must hold each row once, got 3"),
         ("permute", np.array([0, 1, 2, 3, -1]), IndexError, r"perm must lie in \[0, 5\), got -1"),
         ("permute", np.arange(4), ValueError, r"perm must have shape \(5\), got \(4\)"),

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,10 +155,20 @@ def test_ten_thousand_signals_need_a_line_of_memory_each_and_give_it_back() -> N
     assert all(address % 64 == 0 for address in {signal.address for signal in held})
 
 
-@pytest.mark.parametrize("value", [-1, 2**31 - 1, 2**40])
-def test_values_out_of_range_are_refused(value: int) -> None:
-    with pytest.raises(ValueError, match=r"value must lie in \[0, 2147483646\], got"):
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [(-1, "least 0"), (1.5, "least 0"), (2**31 - 1, "most 2147483646"), (2**40, "most 2147483646")],
+)
+def test_values_out_of_range_are_refused(value: Any, limit: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"value must be a whole number of at {limit}, got {value}"
+    ):
         Signal().set(value)
+
+
+def test_a_time_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match="timeout_s must be at least 0, got 'a'"):
+        Signal().wait(1, "a")  # type: ignore[arg-type]
 
 
 def test_many_threads_hand_a_token_round() -> None:

@@ -139,7 +139,27 @@ def test_the_resident_set_is_within_one_percent_of_what_was_asked() -> None:
         ((5, 3), {"capacity": 4}, ValueError, "capacity must be at least rows = 5, got 4"),
         ((5, 3), {"pinned": "yes"}, ValueError, "pinned must be 'auto', True or False, got 'yes'"),
         ((5, 3), {"fields": {"a": 2}}, ValueError, "fields must add up to the width 3, got 2"),
-        ((5, 3), {"fields": {"a": 3, "b": 0}}, ValueError, r"fields\['b'\] must have sizes of at"),
+        ((5, 3), {"fields": {"a": 3, "b": 0}}, ValueError, r"fields\['b'\] must be a whole number"),
+        ((2.5, 3), {}, ValueError, "rows must be a whole number of at least 0, got 2.5"),
+        ((1 << 70, 1), {}, ValueError, "rows must be a whole number of at most 576460752303423"),
+        ((0, 1 << 70), {}, ValueError, "width must be a whole number of at most 576460752303423"),
+        ((1 << 59, 48), {}, ValueError, "rows must be at most 4611686018427387904 bytes, got"),
+        ((1 << 50, 1), {}, MemoryError, "ask for less, of a table a smaller capacity, or raise"),
+        ((1, 3), {"capacity": 2.5}, ValueError, "capacity must be a whole number of .*, got 2.5"),
+        ((1, 3), {"capacity": "a"}, ValueError, "capacity must be a whole number of .*, got 'a'"),
+        ((1, 3), {"capacity": float("nan")}, ValueError, "capacity must be a whole .*, got nan"),
+        ((1, 3), {"fields": ["a"]}, TypeError, "fields must be a mapping from names to .*, got li"),
+        ((1, 3), {"fields": {"a": 3.0}}, ValueError, r"fields\['a'\] must be a whole .*, got 3.0"),
+        ((1, 3), {"fields": {"a": "x"}}, ValueError, r"fields\['a'\] must be a whole .*, got 'x'"),
+        ((1, 5), {"fields": {"a": (2.5, 2)}}, ValueError, r"fields\['a'\] must .*, got 2.5"),
+        ((5, 3), {"pinned": 1}, ValueError, "pinned must be 'auto', True or False, got 1"),
+        ((5, 3), {"pinned": 0}, ValueError, "pinned must be 'auto', True or False, got 0"),
+        (
+            (5, 3),
+            {"pinned": np.zeros(2)},
+            ValueError,
+            "pinned must be 'auto', True or False, got a",
+        ),
         ((1 << 40, 1 << 20), {}, MemoryError, "bytes"),
     ],
 )
@@ -155,10 +175,38 @@ def test_an_unknown_field_is_answered_with_the_ones_there_are() -> None:
         Table(1, 3, fields={"a": 3})["b"]
 
 
+def test_counts_may_be_numpys() -> None:
+    counts = np.array([2, 3, 9])
+    table = Table(*counts[:2], capacity=counts[2], fields={"a": (counts[0],), "b": np.int32(1)})
+    assert (table.shape, table.capacity, table["a"].shape) == ((2, 3), 9, (2, 2))
+    assert not Table(2, 3, pinned=np.False_).is_pinned  # type: ignore[arg-type]
+
+
+def test_a_table_is_no_sequence_of_rows() -> None:
+    table = Table(2, 3, fields={"a": 3})
+    with pytest.raises(TypeError, match="not iterable"):
+        list(table)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="not iterable"):
+        "a" in table  # type: ignore[operator]  # noqa: B015
+
+
+def test_numpy_takes_a_table_for_its_rows() -> None:
+    table = Table(2, 3)
+    np.asarray(table)[1] = 7
+    assert table.numpy()[1].tolist() == [7, 7, 7]
+    assert np.asarray(table, np.float64).dtype == np.float64
+    copy = np.array(table)
+    copy[:] = 0
+    assert table.numpy()[1, 0] == 7
+    with pytest.raises(ValueError, match="dtype must be float32 where copy is False, got"):
+        table.__array__(np.float64, copy=False)
+
+
 @pytest.mark.skipif(device.has_device(), reason="there is a CUDA device")
 def test_without_a_device_locking_is_refused_when_insisted_on_and_skipped_silently_else() -> None:
-    with pytest.raises(CudaError, match="pinned must be 'auto' or False where no CUDA device"):
-        Table(1, 3, pinned=True)
+    for pinned in (True, np.True_):
+        with pytest.raises(CudaError, match="pinned must be 'auto' or False where no CUDA device"):
+            Table(1, 3, pinned=pinned)  # type: ignore[arg-type]
     assert not Table(1, 3, pinned="auto").is_pinned  # a warning would be an error here
 
 

@@ -171,10 +171,11 @@ void check_outside(const Rows& rows, const Ids& ids, std::int64_t n, const char*
 }
 
 void keep(const Rows& rows, const py::object& ids, std::int64_t n) {
-  const IdArray kept(ids, "ids", n, -1);
-  check_outside(rows, kept.ids, n, "ids");
+  constexpr const char* kName = "mask_or_ids";
+  const IdArray kept(ids, kName, n, -1);
+  check_outside(rows, kept.ids, n, kName);
   python::ReleaseGil release;
-  check_increasing(kept.ids, n, rows.rows);
+  check_increasing(kept.ids, n, rows.rows, kName);
   rows.memory->in_flight().wait();
   keep_rows(rows.data, rows.row_bytes, kept.ids, n);
 }

@@ -7,7 +7,10 @@ import os
 import sys
 from typing import Any
 
+import numpy as np
+
 from gs_pinned import _core
+from gs_pinned.counts import whole_number
 
 __all__ = ["current_device", "device_problem", "has_device", "stream_handle"]
 
@@ -65,8 +68,8 @@ def stream_handle(stream: Any, *, device: int) -> int:
         if torch is None:
             raise TypeError("stream must be given where torch is not imported, got None")
         return int(torch.cuda.current_stream(device).cuda_stream)
-    if isinstance(stream, int):
-        return stream
+    if isinstance(stream, int | np.integer):
+        return whole_number(stream, "stream", most=(1 << 64) - 1)
     if hasattr(stream, "cuda_stream"):
         return int(stream.cuda_stream)
     if hasattr(stream, "__cuda_stream__"):

@@ -56,11 +56,17 @@ def exchange(
     >>> table.numpy().ravel(), array.ravel()
     (array([0., 0., 0., 8.], dtype=float32), array([7., 0.], dtype=float32))
     """
+    for name, listed in (("tables", tables), ("arrays", arrays)):
+        if not isinstance(listed, list | tuple):
+            raise TypeError(f"{name} must be a list or a tuple, got {type(listed).__name__}")
     if not tables or len(tables) != len(arrays):
         raise ValueError(
             f"arrays must be one for each of one or more tables, got {len(arrays)} for "
             f"{len(tables)}"
         )
+    for k, table in enumerate(tables):
+        if not isinstance(table, Table):
+            raise TypeError(f"tables[{k}] must be a Table, got {type(table).__name__}")
     if len({table.rows for table in tables}) > 1:
         raise ValueError(
             f"tables must have equal numbers of rows, got {[table.rows for table in tables]}"
@@ -72,7 +78,7 @@ def exchange(
         raise ValueError(
             f"slots must be one for each of the {n_loaded} loaded rows, got {len(slots)}"
         )
-    where, handle = place_of(arrays[0], stream)
+    where, handle = place_of(arrays[0], stream, "arrays[0]")
     # Before the call: where a later launch fails, earlier ones are on their way.
     keep_until_passed((stored, loaded, slots, *arrays), where, handle)
     _core.exchange_rows(

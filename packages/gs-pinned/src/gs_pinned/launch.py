@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gs_pinned import _core, device
+from gs_pinned.counts import whole_number
 from gs_pinned.operands import Selection
 
 __all__ = ["blocks", "is_checked", "keep_until_passed", "move", "place_of"]
@@ -20,10 +21,16 @@ def is_checked() -> bool:
     return os.environ.get("GS_CHECK_INDEX", "0") not in ("", "0")
 
 
-def place_of(array: Any, stream: Any) -> tuple[int, int]:
-    """(device index or -1, stream handle) of a call whose arrays live where this one does."""
+def place_of(array: Any, stream: Any, name: str) -> tuple[int, int]:
+    """(device index or -1, stream handle) of a call whose arrays live where this one does.
+
+    Args:
+        array: the one.
+        stream: as the public functions take it.
+        name: the array's, for errors.
+    """
     if not hasattr(array, "__dlpack_device__"):
-        raise TypeError(f"arrays must be numpy or torch arrays, got {type(array).__name__}")
+        raise TypeError(f"{name} must be a numpy or torch array, got {type(array).__name__}")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         # By the protocol the same takes ten times as long.
@@ -33,10 +40,10 @@ def place_of(array: Any, stream: Any) -> tuple[int, int]:
         is_cuda = int(kind) == 2
     if not is_cuda:
         if stream is not None:
-            raise ValueError("stream must be None for arrays on the CPU, got one")
+            raise ValueError(f"stream must be None for arrays on the CPU, got {stream!r}")
         return -1, 0
     if problem := device.device_problem():
-        raise _core.CudaError(f"arrays must be on the CPU, got cuda:{index}: {problem}")
+        raise _core.CudaError(f"{name} must be on the CPU, got cuda:{index}: {problem}")
     return int(index), device.stream_handle(stream, device=int(index))
 
 
@@ -60,9 +67,7 @@ def _torchs_stream(stream: int, where: int) -> Any:
 
 def blocks(max_blocks: int, name: str = "max_blocks") -> int:
     """max_blocks, checked."""
-    if max_blocks < 1:
-        raise ValueError(f"{name} must be at least 1, got {max_blocks}")
-    return int(max_blocks)
+    return whole_number(max_blocks, name, least=1, most=(1 << 31) - 1)
 
 
 def move(
@@ -97,7 +102,7 @@ def move(
     Returns:
         (device index or -1, stream handle) that it went to.
     """
-    where, handle = place_of(parts[0][0], stream)
+    where, handle = place_of(parts[0][0], stream, "out" if to_parts else "values")
     # Before the call: where a later launch fails, earlier ones are on their way.
     held = (table, selection.ids, positions, *(array for array, _ in parts))
     keep_until_passed(held, where, handle)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gs_pinned.counts import whole_number
+
 __all__ = ["DTYPES", "FieldShapes", "RowLayout"]
 
 DTYPES = ("float32", "float16", "uint8", "int32", "int64")
@@ -17,16 +19,18 @@ DTYPES = ("float32", "float16", "uint8", "int32", "int64")
 FieldShapes = Mapping[str, int | tuple[int, ...]]
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Any, argument: str = "dtype") -> str:
     """The name of a numpy or torch dtype, or of its string form, checked to be one of DTYPES."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         try:
             name = np.dtype(dtype).name
         except TypeError:
-            raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}") from None
+            raise TypeError(
+                f"{argument} must be one of {', '.join(DTYPES)}, got {dtype!r}"
+            ) from None
     if name not in DTYPES:
-        raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, got {name}")
+        raise TypeError(f"{argument} must be one of {', '.join(DTYPES)}, got {name}")
     return name
 
 
@@ -53,18 +57,20 @@ class RowLayout:
     """
 
     def __init__(self, width: int, dtype: Any, fields: FieldShapes | None) -> None:
-        if not isinstance(width, int | np.integer) or width < 1:
-            raise ValueError(f"width must be a whole number of at least 1, got {width!r}")
-        self.width = int(width)
+        self.width = whole_number(width, "width", least=1)
         self.dtype_name = dtype_name(dtype)  # numpy finds it anew at each look
         self.dtype = np.dtype(self.dtype_name)
         self.fields: dict[str, Field] = {}
+        if fields is not None and not isinstance(fields, Mapping):
+            raise TypeError(
+                "fields must be a mapping from names to numbers of columns or shapes, got "
+                f"{type(fields).__name__}"
+            )
         first = 0
         for name, shape in (fields or {}).items():
-            row_shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
-            field = Field(first, row_shape)
-            if any(size < 1 for size in row_shape):
-                raise ValueError(f"fields[{name!r}] must have sizes of at least 1, got {shape}")
+            sizes = shape if isinstance(shape, tuple | list) else (shape,)
+            label = f"fields[{name!r}]"
+            field = Field(first, tuple(whole_number(size, label, least=1) for size in sizes))
             self.fields[name] = field
             first += field.width
         if self.fields and first != self.width:

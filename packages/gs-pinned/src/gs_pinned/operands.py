@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gs_pinned.layout import RowLayout
+from gs_pinned.layout import RowLayout, dtype_name
 
 __all__ = ["Selection", "count_of", "layout_of", "parts_of"]
 
@@ -93,18 +93,35 @@ def parts_of(
 def layout_of(arrays: Any, name: str) -> RowLayout:
     """The row that arrays make when they are joined: as wide as all of them, in their order."""
     named = arrays if isinstance(arrays, Mapping) else {}
-    sequence = list(named.values()) if named else _as_sequence(arrays)
+    sequence = list(arrays.values()) if isinstance(arrays, Mapping) else _as_sequence(arrays)
     if not sequence:
         raise ValueError(f"{name} must be at least one array, got none")
-    width = sum(width_of(array, name) for array in sequence)
+    widths = [width_of(array, name) for array in sequence]
+    if 0 in widths:
+        shape = tuple(sequence[widths.index(0)].shape)
+        raise ValueError(f"{name} must have rows of at least 1 element, got shape {shape}")
+    dtype = sequence[0].dtype
+    for array in sequence:
+        other = array.dtype
+        if other is not dtype and _name_of(other) != _name_of(dtype):
+            raise TypeError(
+                f"{name} must be of one dtype, got {_name_of(dtype)} and {_name_of(other)}"
+            )
     shapes = tuple((key, tuple(array.shape[1:]) or (1,)) for key, array in named.items())
-    return _layout(width, sequence[0].dtype, shapes)
+    return _layout(sum(widths), dtype, shapes, name)
+
+
+def _name_of(dtype: Any) -> str:
+    """The same for numpy's and torch's."""
+    return str(dtype).removeprefix("torch.")
 
 
 @lru_cache(maxsize=64)
-def _layout(width: int, dtype: Any, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> RowLayout:
+def _layout(
+    width: int, dtype: Any, shapes: tuple[tuple[str, tuple[int, ...]], ...], name: str
+) -> RowLayout:
     """Made once: it costs as much as handing a transfer to the native part."""
-    return RowLayout(width, dtype, dict(shapes))
+    return RowLayout(width, dtype_name(dtype, name), dict(shapes))
 
 
 def _as_sequence(arrays: Any) -> Sequence[Any]:

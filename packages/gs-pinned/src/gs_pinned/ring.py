@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from gs_pinned import _core, device
+from gs_pinned.counts import limit_of, whole_number
 from gs_pinned.errors import ClosedError, ForkedError, PageableWarning
 from gs_pinned.launch import move
 from gs_pinned.layout import RowLayout
 from gs_pinned.operands import Selection, count_of, layout_of, parts_of
-from gs_pinned.signal import limit_of
 
 if TYPE_CHECKING:
     import torch
@@ -56,11 +56,10 @@ class Ring:
     """
 
     def __init__(self, bytes: int) -> None:
-        if not isinstance(bytes, int | np.integer) or bytes < 64:
-            raise ValueError(f"bytes must be a whole number of at least 64, got {bytes!r}")
+        size = whole_number(bytes, "bytes", least=64)
         locked = device.has_device()
         self._core = _core.Ring(
-            int(bytes),
+            size,
             locked=locked,
             device=device.current_device() if locked else 0,
             may_be_pageable=True,
@@ -68,7 +67,7 @@ class Ring:
         self._is_closed = False
         if reason := self._core.memory.refusal:
             warnings.warn(
-                f"page-locking {bytes} bytes was refused ({reason}); the ring is pageable, and "
+                f"page-locking {size} bytes was refused ({reason}); the ring is pageable, and "
                 "stores into it take a slower way through a small locked buffer",
                 PageableWarning,
                 stacklevel=2,
@@ -94,7 +93,14 @@ class Ring:
             ClosedError: the ring was closed.
         """
         self._need_usable()
+        if not isinstance(layout, RowLayout):
+            raise TypeError(f"layout must be a table's layout, got {type(layout).__name__}")
+        rows = whole_number(rows, "rows")
         size = rows * layout.row_bytes
+        if size > self._core.size:
+            raise ValueError(
+                f"a slot of {size} bytes must fit into the ring of {self._core.size} bytes"
+            )
         taken = self._core.take(size, limit_of(timeout_s))
         if taken is None:
             raise ClosedError("the ring must be open, got one that was closed")
@@ -291,6 +297,8 @@ def store_compact(
     Cost: R rows over the link. All rows of one array go by a copy engine in any case when their
         size is no multiple of 16 bytes.
     """
+    if not isinstance(ring, Ring):
+        raise TypeError(f"ring must be a Ring, got {type(ring).__name__}")
     layout = layout_of(values, "values")
     sequence = values
     if hasattr(values, "values") and not hasattr(values, "shape"):

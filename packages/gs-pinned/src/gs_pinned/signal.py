@@ -5,24 +5,15 @@ from __future__ import annotations
 
 import atexit
 import functools
-import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gs_pinned import _core, device
+from gs_pinned.counts import limit_of, whole_number
 from gs_pinned.errors import ForkedError, PoisonedError
 
 __all__ = ["Signal"]
-
-
-def limit_of(seconds: float | None, name: str = "timeout_s") -> float:
-    """Seconds as the native part takes them: -1 for good."""
-    if seconds is None:
-        return -1.0
-    if not seconds >= 0:  # NaN neither
-        raise ValueError(f"{name} must be at least 0, got {seconds}")
-    return seconds
 
 
 class Signal:
@@ -196,7 +187,4 @@ def _device_of(stream: Any) -> int:
 
 
 def _checked(value: int) -> int:
-    value = operator.index(value)
-    if not 0 <= value <= Signal.MAX:
-        raise ValueError(f"value must lie in [0, {Signal.MAX}], got {value}")
-    return value
+    return whole_number(value, "value", most=Signal.MAX)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from gs_pinned import _core, device
+from gs_pinned.counts import whole_number
 from gs_pinned.errors import ClosedError, CudaError, ForkedError, PageableWarning
 from gs_pinned.launch import move, place_of
 from gs_pinned.layout import FieldShapes, RowLayout
@@ -91,16 +92,18 @@ class Table:
         fields: FieldShapes | None = None,
     ) -> None:
         self._layout = RowLayout(width, dtype, fields)
-        if not isinstance(rows, int | np.integer) or rows < 0:
-            raise ValueError(f"rows must be a whole number of at least 0, got {rows!r}")
+        rows = whole_number(rows, "rows")
+        name = "rows" if capacity is None else "capacity"
         if capacity is None:
-            capacity = max(int(rows), _core.physical_bytes() // self._layout.row_bytes)
+            capacity = max(rows, _core.physical_bytes() // self._layout.row_bytes)
+        capacity = whole_number(capacity, name)
         if capacity * self._layout.row_bytes > _MOST_BYTES:
-            raise ValueError(f"capacity must be at most {_MOST_BYTES} bytes, got {capacity} rows")
+            raise ValueError(f"{name} must be at most {_MOST_BYTES} bytes, got {capacity} rows")
         if capacity < rows:
             raise ValueError(f"capacity must be at least rows = {rows}, got {capacity}")
-        self._may_be_pageable = _may_be_pageable(pinned)
-        self._capacity = int(capacity)
+        pinned = _checked_pinned(pinned)
+        self._may_be_pageable = pinned is not True
+        self._capacity = capacity
         self._rows = 0
         locks = pinned is not False and device.has_device()
         self._held: _core.Memory | None = _core.Memory(
@@ -108,8 +111,8 @@ class Table:
             lock="cuda" if locks else "none",
             device=device.current_device() if locks else 0,
         )
-        self._grow(int(rows))
-        self._rows = int(rows)
+        self._grow(rows)
+        self._rows = rows
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -213,6 +216,17 @@ class Table:
         """``numpy(field)``."""
         return self.numpy(field)
 
+    __iter__ = None  # by name, not by number: neither `in` nor a loop asks for table[0], table[1]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """``numpy()`` for ``np.asarray``; converted, or copied where that is asked for."""
+        rows = self.numpy()
+        if copy or (dtype is not None and np.dtype(dtype) != self.dtype):
+            if copy is False:
+                raise ValueError(f"dtype must be {self.dtype} where copy is False, got {dtype}")
+            return np.array(rows, dtype)
+        return rows
+
     def append(self, values: Any, *, stream: Any = None) -> slice:
         """Add rows at the end.
 
@@ -249,7 +263,7 @@ class Table:
                 "table with a larger capacity"
             )
         # Growing may take gigabytes, or the locks of the whole table: not for values refused then.
-        place_of(parts[0][0], stream)
+        place_of(parts[0][0], stream, "values")
         _core.check_values(self._native_rows(first, end - first, to_come=True), parts)
         self._grow(end)
         rows = self._native_rows(first, end - first)
@@ -295,6 +309,7 @@ class Table:
         Asynchrony: waits for transfers that use the rows.
         Cost: about 64 bytes a row of memory beside the table, for a moment.
         """
+        count_of(perm, "perm")
         _core.permute_rows(self.native_rows(), perm)
 
     def overwrite(self, ids: Any, values: Any) -> None:
@@ -372,12 +387,14 @@ class Table:
             )
 
 
-def _may_be_pageable(pinned: Any) -> bool:
-    if pinned not in ("auto", True, False):
+def _checked_pinned(pinned: Any) -> Literal["auto"] | bool:
+    if isinstance(pinned, str) and pinned == "auto":
+        return "auto"
+    if not isinstance(pinned, bool | np.bool_):
         raise ValueError(f"pinned must be 'auto', True or False, got {pinned!r}")
-    if pinned is True and not device.has_device():
+    if pinned and not device.has_device():
         raise CudaError(
             "pinned must be 'auto' or False where no CUDA device can be used, got True: "
             + device.device_problem()
         )
-    return pinned is not True
+    return bool(pinned)

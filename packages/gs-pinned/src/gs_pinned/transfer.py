@@ -169,7 +169,7 @@ def gather_retained(
     Cost: L rows over the link, S rows within the device's memory.
     """
     rows = table.native_rows() if isinstance(table, Table) else _core.Rows.of_array(table, "table")
-    where, handle = place_of(out, stream)
+    where, handle = place_of(out, stream, "out")
     held = (table, load_ids, load_slots, source, source_slots, out_slots, out)
     keep_until_passed(held, where, handle)
     _core.gather_retained(
@@ -206,6 +206,8 @@ def _select(table: Any, ids: Any) -> tuple[_core.Rows, Any, Selection]:
         return table.native_rows(selection.first, count), table.layout, selection
     if not hasattr(table, "shape"):
         raise TypeError(f"table must be a Table or an array, got {type(table).__name__}")
+    if not len(table.shape):
+        raise ValueError("table must have rows, got a scalar")
     selection = Selection(ids, int(table.shape[0]))
     if selection.ids is None:
         table = table[selection.first : selection.first + selection.n]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that are numbers."""
+
+from __future__ import annotations
+
+import operator
+from numbers import Real
+from typing import Any
+
+__all__ = ["limit_of", "whole_number"]
+
+_MOST = 1 << 59
+"""Elements of eight bytes, whose bytes are counted in 64 bits."""
+
+
+def whole_number(value: Any, name: str, *, least: int = 0, most: int = _MOST) -> int:
+    """A count, of any type that stands for a whole number, numpy's included.
+
+    Args:
+        value: the argument.
+        name: the argument's, for errors.
+        least, most: what it may be.
+
+    Raises:
+        ValueError: anything else.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if number > most:
+        raise ValueError(f"{name} must be a whole number of at most {most}, got {value!r}")
+    return number
+
+
+def limit_of(seconds: float | None, name: str = "timeout_s") -> float:
+    """Seconds as the native part takes them: -1 for good."""
+    if seconds is None:
+        return -1.0
+    if not isinstance(seconds, Real) or not seconds >= 0:  # NaN neither
+        raise ValueError(f"{name} must be at least 0, got {seconds!r}")
+    return float(seconds)
