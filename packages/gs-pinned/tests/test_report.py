@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report that people paste into issues."""
 
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,7 @@ def test_the_report_names_build_machine_and_rates() -> None:
     report = lines()
     assert report[0].startswith(f"gs-pinned {gs_pinned.__version__}: ")
     begins = ["gs-pinned", "python", "host:", "pages:", "driver:", "table:", "host, "]
+    assert re.search(r"5 % sorted [\d.]+ GB/s, in random order [\d.]+ GB/s, memcpy", report[6])
     assert [line.startswith(begin) for line, begin in zip(report, begins)] == [True] * 7
 
 
