@@ -172,6 +172,26 @@ def test_what_never_fits_is_refused_at_once() -> None:
         Ring(64).take(1, 5)  # type: ignore[arg-type]
 
 
+def test_a_slot_that_was_taken_does_not_wait_for_what_nobody_tells_it() -> None:
+    ring, table = Ring(1 << 12), Table(0, 3, fields={"a": 1, "b": 2})
+    slot = ring.take(5, table.layout)
+    slot.numpy("b")[:] = 4
+    assert repr(slot) == "RingSlot(rows=5, width=3, taken)"
+    uses = {
+        "wait": slot.wait,
+        "with": slot.__enter__,
+        "is_ready": lambda: slot.is_ready,
+        "address": lambda: slot.address,
+        "value": lambda: slot.value,
+    }
+    for use in uses.values():
+        with pytest.raises(RuntimeError, match=r"stored into by store_compact .*, got one from R"):
+            use()
+    assert slot.numpy()[:, 1:].tolist() == [[4, 4]] * 5
+    slot.release()
+    assert ring.stats.taken_slots == 0
+
+
 def test_repr_tells_what_is_taken() -> None:
     ring = Ring(1 << 16)
     slot = store_compact(rows(2), None, ring)

@@ -84,8 +84,19 @@ class Ring:
         return RingStats(core.size, core.taken_bytes, core.taken_slots)
 
     def take(self, rows: int, layout: RowLayout, timeout_s: float | None = None) -> RingSlot:
-        """A slot for that many rows, waiting for room. For producers of their own; see
-        :func:`store_compact`.
+        """A slot for that many rows, waiting for room, whose bytes the caller writes: with threads
+        of its own or from a stream. To send rows of arrays there is :func:`store_compact`.
+
+        The slot is not told when its rows have landed, so it raises RuntimeError where it would
+        have to know: ``wait``, ``is_ready``, ``address``, ``value``, ``with``. Let a
+        :class:`Signal` tell. Its release, and that of a slot which is dropped with its views, hands
+        the bytes out again at once: keep it until nothing writes or reads them any more, no stream
+        either.
+
+        Args:
+            rows: that many.
+            layout: of one row, as ``Table.layout``.
+            timeout_s: how long to wait for room; None for good.
 
         Raises:
             ValueError: more bytes than the ring has, or a negative timeout.
@@ -134,7 +145,7 @@ class Ring:
 
 
 class RingSlot:
-    """Rows on their way to the host, and then there.
+    """Rows on their way to the host, and then there, as :func:`store_compact` sends them.
 
     ``wait()``, read ``numpy()`` or ``torch()``, ``release()``; or as a context manager, which waits
     on entry and releases at the end. Other code may wait for the uint32 at ``address`` to be
@@ -149,6 +160,7 @@ class RingSlot:
         self._rows = rows
         self._layout = layout
         self._is_released = False
+        self._is_stored = False  # by store_compact, else by who took it
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -157,16 +169,17 @@ class RingSlot:
 
     @property
     def address(self) -> int:
-        return self._taken.signal.address
+        return self._landing().address
 
     @property
     def value(self) -> int:
+        self._landing()
         return self._taken.value
 
     @property
     def is_ready(self) -> bool:
         """Whether the rows have landed."""
-        return self._usable().value >= self._taken.value
+        return self._landing().value >= self._taken.value
 
     @property
     def is_released(self) -> bool:
@@ -180,10 +193,11 @@ class RingSlot:
             IndexError: a kernel has met a position out of range, whose row has not been written, or
                 a bad row id of an earlier transfer. Waiting again does not raise it.
             CudaError: the device failed before.
+            RuntimeError: the slot comes from :meth:`Ring.take`.
             ForkedError: in a child process.
         """
         limits = limit_of(timeout_s), limit_of(spin_s, "spin_s")
-        if not self._usable().wait(self._taken.value, *limits):
+        if not self._landing().wait(self._taken.value, *limits):
             raise TimeoutError(f"the rows did not land in {timeout_s} s")
         _core.raise_faults()
         return self
@@ -247,6 +261,8 @@ class RingSlot:
     def __repr__(self) -> str:
         if self._is_released or not self._taken.signal.is_usable:
             state = "released" if self._is_released else "of another process"
+        elif not self._is_stored:
+            state = "taken"
         else:
             state = "ready" if self.is_ready else "on its way"
         return f"RingSlot(rows={self._rows}, width={self._layout.width}, {state})"
@@ -255,6 +271,16 @@ class RingSlot:
         if not self._taken.signal.is_usable:
             raise ForkedError("a slot must be used in the process that took it, got a child")
         return self._taken.signal
+
+    def _landing(self) -> _core.Signal:
+        """What tells when the rows have landed."""
+        signal = self._usable()
+        if not self._is_stored:
+            raise RuntimeError(
+                "a slot must be stored into by store_compact to know when its rows have landed, "
+                "got one from Ring.take; let a Signal of the producer's tell"
+            )
+        return signal
 
 
 def store_compact(
@@ -311,6 +337,7 @@ def store_compact(
     slot = ring.take(rows, layout, timeout_s)
     core, taken = ring._core, slot._taken
     core.mark_stored(taken.serial)
+    slot._is_stored = True
     try:
         target = _core.Rows.of_memory(
             core.memory,
