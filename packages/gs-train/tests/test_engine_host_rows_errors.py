@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+import gs_pinned
 from gs_train.engine.host_rows import APPEARANCE, HostRows
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -33,6 +35,23 @@ def test_an_exception_in_the_worker_surfaces_at_the_next_operation():
     with pytest.raises(OSError, match="the link is down"):
         host.read("sh0")
     host.close()
+
+
+def test_what_a_task_raised_is_told_by_closing_which_gives_the_memory_back():
+    host = make_host(6)
+
+    def broken():
+        raise OSError("the link is down")
+
+    step = host.begin()
+    gradients = [make_rows(1)[name] for name in APPEARANCE]
+    host.worker.submit(torch.tensor([0]), gradients, step=step, ready=broken)
+    while not host.worker.is_idle:
+        time.sleep(0.001)
+    with pytest.raises(OSError, match="the link is down"):
+        host.close()
+    with pytest.raises(gs_pinned.ClosedError):
+        host.table.torch()
 
 
 def test_memory_that_runs_out_while_growing_changes_nothing(monkeypatch):

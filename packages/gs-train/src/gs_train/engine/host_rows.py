@@ -397,8 +397,16 @@ class HostRows:
         return made
 
     def close(self) -> None:
-        """End the worker after the running task and give the memory back."""
-        self.worker.close(drain=False)
+        """End the worker after the running task and give the memory back.
+
+        Raises:
+            Exception: what a task raised and nobody was told; the memory is given back.
+        """
+        try:
+            self.worker.close(drain=False)
+        except Exception:  # not Ctrl-C, after which a task may still write
+            self._tables.close()
+            raise
         self._tables.close()
 
     def _catch_up(self, ids: Tensor | None) -> None:
