@@ -31,9 +31,12 @@ WordOperation driver_function(const char* name) {
 }
 
 // Returns whether the driver took the operation.
-bool enqueue(WordOperation operation, std::uint32_t* word, std::uint32_t value,
+bool enqueue(WordOperation operation, std::uint32_t* word, std::uint32_t value, int device,
              std::uintptr_t stream, unsigned flags) {
   if (!operations_enabled || operation == nullptr) return false;
+  // The driver wants the device's context current on this thread. On one that has not used the
+  // device yet, where a guard finds it chosen by default, only this makes it so.
+  GS_CUDA_TRY(cudaSetDevice(device));
   const CUresult result =
       operation(reinterpret_cast<CUstream>(stream),
                 static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(word)), value, flags);
@@ -57,7 +60,7 @@ __global__ void wait_word_kernel(volatile std::uint32_t* word, std::uint32_t val
 void write_word_on(std::uint32_t* word, std::uint32_t value, int device, std::uintptr_t stream) {
   static const WordOperation operation = driver_function("cuStreamWriteValue32");
   cuda::DeviceGuard guard(device);
-  if (enqueue(operation, word, value, stream, CU_STREAM_WRITE_VALUE_DEFAULT)) return;
+  if (enqueue(operation, word, value, device, stream, CU_STREAM_WRITE_VALUE_DEFAULT)) return;
   write_word_kernel<<<1, 1, 0, cuda::as_stream(stream)>>>(word, value);
   GS_CUDA_TRY(cudaGetLastError());
 }
@@ -65,7 +68,7 @@ void write_word_on(std::uint32_t* word, std::uint32_t value, int device, std::ui
 void wait_word_on(std::uint32_t* word, std::uint32_t value, int device, std::uintptr_t stream) {
   static const WordOperation operation = driver_function("cuStreamWaitValue32");
   cuda::DeviceGuard guard(device);
-  if (enqueue(operation, word, value, stream, CU_STREAM_WAIT_VALUE_GEQ)) return;
+  if (enqueue(operation, word, value, device, stream, CU_STREAM_WAIT_VALUE_GEQ)) return;
   wait_word_kernel<<<1, 1, 0, cuda::as_stream(stream)>>>(word, value);
   GS_CUDA_TRY(cudaGetLastError());
 }

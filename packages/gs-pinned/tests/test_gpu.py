@@ -251,36 +251,6 @@ def test_what_would_disturb_a_transfer_waits_for_it(latch: Signal, how: str, pin
     assert out[:, 0].tolist() == [0, 999]
 
 
-@pytest.mark.parametrize("pinned", [True, False])
-def test_one_handle_is_a_stream_of_each_thread(latch: Signal, pinned: bool) -> None:
-    per_thread = 2  # cudaStreamPerThread
-    table, done, may_end = numbered(1000, pinned=pinned), Signal(), threading.Event()
-    outs = [torch.empty(2, 48, device="cuda") for _ in range(2)]
-    chosen = ids(0, 999)
-    torch.cuda.synchronize()
-
-    def hold() -> None:
-        latch.wait_on(per_thread, 1)
-        gather(table, chosen, outs[0], stream=per_thread)
-        done.set(1)
-        may_end.wait()
-
-    thread = threading.Thread(target=hold, daemon=True)
-    thread.start()
-    done.wait(1)
-    if pinned:  # pageable ones take turns
-        gather(table, chosen, outs[1], stream=per_thread)
-        done.set_on(per_thread, 2)
-        done.wait(2)
-        assert outs[1][:, 0].tolist() == [0, 999]
-    assert table._memory.is_busy
-    finishes(lambda: table.overwrite(slice(None), np.zeros((1000, 48), "f4")), latch)
-    torch.cuda.synchronize()
-    assert outs[0][:, 0].tolist() == [0, 999]
-    may_end.set()
-    thread.join()
-
-
 def test_tensors_freed_while_in_use_are_not_given_to_others(latch: Signal) -> None:
     table = numbered(1000)
     out = torch.zeros(1000, 48, device="cuda")

@@ -113,6 +113,7 @@ def grids(call: Callable[[], object], path: Path) -> list[int]:
     return [math.prod(e["args"]["grid"]) for e in events if e.get("cat") == "kernel"]
 
 
+@pytest.mark.asynchrony
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_a_transfer_is_one_launch_of_no_more_blocks_than_allowed(tmp_path: Path) -> None:
     table, ring = Table(ROWS, 48, pinned=True), Ring(1 << 25)

@@ -215,3 +215,52 @@ def test_growing_after_a_fork_leaves_the_rows_where_the_device_sees_them(
         assert (out[:100_000] == 3).all() and (out[100_000:] == 4).all()
         """
     )
+
+
+@pytest.mark.parametrize("pinned", ["yes", "no"])
+def test_one_handle_is_a_stream_of_each_thread(run_script: Script, pinned: str) -> None:
+    """In a process with few streams: of many, one that is held may keep others of the same queue
+    of the device waiting."""
+    run_script(
+        """
+        import os
+        import threading
+        import numpy as np
+        import torch
+        from gs_pinned import Signal, Table, gather
+        pinned, per_thread = os.environ["PINNED"] == "yes", 2  # cudaStreamPerThread
+        table = Table(1000, 48, pinned=pinned)
+        table.numpy()[:] = np.arange(1000, dtype="f4")[:, None]
+        latch, done, may_end = Signal(), Signal(), threading.Event()
+        chosen = torch.tensor([0, 999], device="cuda")
+        outs = [torch.empty(2, 48, device="cuda") for _ in range(3)]
+        gather(table, chosen, outs[2])  # loads what would wait for the held stream
+        torch.cuda.synchronize()
+
+        def hold():
+            latch.wait_on(per_thread, 1)
+            gather(table, chosen, outs[0], stream=per_thread)
+            done.set(1)
+            may_end.wait()
+
+        holding = threading.Thread(target=hold, daemon=True)
+        holding.start()
+        done.wait(1)
+        if pinned:  # pageable ones take turns
+            gather(table, chosen, outs[1], stream=per_thread)
+            done.set_on(per_thread, 2)
+            done.wait(2)
+            assert outs[1][:, 0].tolist() == [0, 999]
+        assert table._memory.is_busy
+        zeros = np.zeros((1000, 48), "f4")
+        editing = threading.Thread(target=lambda: table.overwrite(slice(None), zeros), daemon=True)
+        editing.start()
+        latch.set(1)
+        editing.join()
+        torch.cuda.synchronize()
+        assert outs[0][:, 0].tolist() == [0, 999]
+        may_end.set()
+        holding.join()
+        """,
+        PINNED=pinned,
+    )

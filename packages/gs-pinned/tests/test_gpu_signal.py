@@ -5,6 +5,7 @@ import ctypes
 import gc
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -69,6 +70,17 @@ def test_streams_come_in_three_forms(kind: str) -> None:
     stream.synchronize()
     signal.set_on(given, 2)
     signal.wait(2)
+
+
+@pytest.mark.parametrize("per_thread", [False, True])
+def test_a_thread_that_has_not_used_the_device_may_begin_with_a_signal(per_thread: bool) -> None:
+    stream = 2 if per_thread else torch.cuda.Stream()  # 2: cudaStreamPerThread
+    held, done = Signal(), Signal()
+    held.set(1)
+    for first in (lambda: done.set_on(stream, 1), lambda: held.wait_on(stream, 1)):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(first).result()
+    done.wait(1, timeout_s=60)
 
 
 def test_a_stream_waits_for_a_thread_that_waits_for_a_stream() -> None:

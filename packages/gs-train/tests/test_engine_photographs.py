@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -169,8 +170,10 @@ _FREE: dict[str, tuple[tuple[str, int | None], ...]] = {
 }
 """Presets, and how many residents."""
 
-_SHUFFLED = {"cpu": (1, 2), "gsplat": (0, 1, 2)}
-"""Orders of batches; on a GPU the very same differs as well."""
+_SHUFFLED: dict[str, Sequence[int]] = {"cpu": (1, 2), "gsplat": range(12)}
+"""Orders of batches. On a GPU the very same differs as well, and not every time alike: of 24 runs
+of `none` with MCMC, whose draws go another way by rounding, 17 ended at 23.12 to 23.16 dB, 7 at
+23.03 to 23.10."""
 
 _ATTEMPTS = {"cpu": 1, "gsplat": 3}
 """Runs of a preset of which one has to stay near. Of 72 orders of `none` drawn by the CPU, which
@@ -237,14 +240,9 @@ def test_free_runs_differ_no_more_than_the_order_of_a_batch_makes_them(
     none = _free_run("none", strategy, drawn_by=drawn_by)
     orders = _SHUFFLED[drawn_by] if strategy == "adc" or drawn_by == "gsplat" else (1,)
     others = [_free_run("none", strategy, order, drawn_by=drawn_by) for order in orders]
-    # On a GPU `none` does not repeat itself, and now and then a run goes a way of its own.
-    same = [none, *others] if drawn_by == "gsplat" else [none]
-    spread = dict.fromkeys(NAMES, 0.0)
-    for k, one in enumerate(same):
-        for other in others[k:]:
-            apart = _differences(other, one)
-            spread = {name: max(spread[name], apart[name]) for name in NAMES}
-    reached = [psnr(run) for run in same]
+    apart = [_differences(other, none) for other in others]
+    spread = {name: max(run[name] for run in apart) for name in NAMES}
+    reached = [psnr(run) for run in ((none, *others) if drawn_by == "gsplat" else (none,))]
     assert min(spread.values()) > 0
     assert len(none["means"]) > len(first_rows()["means"]), "densification must have happened"
     assert psnr(none) > psnr(first_rows()) + 3
@@ -253,12 +251,13 @@ def test_free_runs_differ_no_more_than_the_order_of_a_batch_makes_them(
         for _ in range(_ATTEMPTS[drawn_by]):
             ours = _free_run(preset, strategy, drawn_by=drawn_by, limits=limits)
             assert abs(len(ours["means"]) - len(none["means"])) <= 1e-3 * len(none["means"])
-            assert min(reached) - 0.05 <= psnr(ours) <= max(reached) + 0.05
-            apart = _differences(ours, none)
-            far = {name: apart[name] for name in NAMES if apart[name] > 3 * spread[name]}
+            found = _differences(ours, none)
+            far = {name: found[name] for name in NAMES if found[name] > 3 * spread[name]}
+            if not min(reached) - 0.05 <= psnr(ours) <= max(reached) + 0.05:
+                far["psnr"] = psnr(ours)
             if not far:
                 break
-        assert not far, f"{preset}, {residents} residents, against {spread}"
+        assert not far, f"{preset}, {residents} residents, against {spread} and {reached} dB"
 
 
 # -- rows that move into view
