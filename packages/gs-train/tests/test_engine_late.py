@@ -19,6 +19,7 @@ from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
 from watchdog import within
 
+from gs_train.config import FitConfig
 from gs_train.engine import pipeline, preparing, streaming
 from gs_train.engine.beside import Beside
 from gs_train.engine.lanes import Lanes
@@ -75,11 +76,16 @@ class Late:
 
 
 def _run(
-    preset: str, batch_size: int, *, is_late: bool, residents: int | None = 0
+    preset: str,
+    batch_size: int,
+    *,
+    is_late: bool,
+    residents: int | None = 0,
+    config: FitConfig | None = None,
+    is_announced: bool = True,
 ) -> tuple[dict[str, Tensor], Products, int]:
-    config = dataclasses.replace(scripted_config("adc", batch_size), mem_limit=0.08)
     trainer = Trainer(
-        config,
+        dataclasses.replace(config or scripted_config("adc", batch_size), mem_limit=0.08),
         ROWS,
         renderer=ScriptedRenderer(SCRIPT),
         extent=EXTENT,
@@ -93,7 +99,8 @@ def _run(
     for step, batch in enumerate(steps):
         assert isinstance(trainer.renderer, ScriptedRenderer)
         trainer.renderer.step = step
-        upcoming = [[VIEWS[i] for i in following] for following in steps[step + 1 : step + 3]]
+        announced = steps[step + 1 : step + 3] if is_announced else []
+        upcoming = [[VIEWS[i] for i in following] for following in announced]
         trainer.train_step([(VIEWS[i], BLANK) for i in batch], upcoming)
     trainer.backend.finish()
     rows = {name: trainer.model.read(name).clone() for name in NAMES}
@@ -121,6 +128,40 @@ def test_rows_are_read_only_after_the_updates_that_they_need(
     monkeypatch.setattr(streaming, "RING_BYTES", 4 << 20)  # a full ring waits for updates
     prompt, loaded, _ = _run(preset, batch_size, is_late=False)
     late, loaded_late, held = _run(preset, batch_size, is_late=True)
+    assert held > 0, "updates must have been waited for"
+    _assert_same(late, prompt, loaded_late, loaded)
+
+
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@pytest.mark.parametrize(
+    ("preset", "batch_size", "semantics"),
+    [
+        ("gs-scale", 1, "dense"),
+        ("best", 4, "dense"),
+        ("gs-scale", 1, "sparse"),
+        ("best", 4, "sparse"),
+        ("clm", 4, "sparse"),
+    ],
+)
+@within(120)
+def test_edits_of_geometry_alone_leave_no_update_behind(
+    preset: str, batch_size: int, semantics: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise on the means and reset opacities make what is known of the next batch stale, and rest
+    no host; with sparse semantics, or unannounced batches, nothing is known."""
+    never = 10**6
+    config = scripted_config(strategy, batch_size)
+    config = dataclasses.replace(
+        config,
+        semantics=semantics,  # type: ignore[arg-type]
+        adc=dataclasses.replace(config.adc, refine_start=never, reset_every=4 * batch_size),
+        mcmc=dataclasses.replace(config.mcmc, refine_start=never),
+    )
+    small_rings(monkeypatch)
+    is_announced = semantics == "sparse"
+    run = functools.partial(_run, preset, batch_size, config=config, is_announced=is_announced)
+    prompt, loaded, _ = run(is_late=False)
+    late, loaded_late, held = run(is_late=True)
     assert held > 0, "updates must have been waited for"
     _assert_same(late, prompt, loaded_late, loaded)
 

@@ -137,7 +137,7 @@ class Loads:
             targets = step.slots_of("retain") if len(sources) else sources
             kept = values[:0] if before is None else before
             if not self.is_deferred:
-                self._wait_for(updates)
+                self.wait_for(updates)
                 self._gather(step.load, step.slots_of("load"), values, (kept, sources, targets))
                 return
             assert self._lists is not None
@@ -150,7 +150,7 @@ class Loads:
                 self._gather(order, chunk.slots, values, None, chunk.slot.torch())
                 self._passing.append((self._lanes.mark("load"), chunk.slot))
                 n -= len(chunk.ids)
-            self._wait_for(updates)
+            self.wait_for(updates)
             part = slice(awake, last)
             rest = (kept, sources, targets)
             self._gather(self._lists.ids[part], self._lists.slots[part], values, rest)
@@ -182,14 +182,15 @@ class Loads:
             chunk.slot.release()
         self._plan = self._lists = self._announced = None
 
-    def _settle(self) -> None:
-        """Wait for the updates of the step before: what sleeps now may be among their rows."""
-        self._wait_for(self._updates.all)
-        self._updates = Updates()
-
-    def _wait_for(self, tickets: tuple[int, ...]) -> None:
+    def wait_for(self, tickets: tuple[int, ...]) -> None:
+        """Wait for updates."""
         for ticket in tickets:
             self._host.worker.wait(ticket)
+
+    def _settle(self) -> None:
+        """Wait for the updates of the step before: what sleeps now may be among their rows."""
+        self.wait_for(self._updates.all)
+        self._updates = Updates()
 
     def _append(self, lists: Parted, microbatch: int) -> None:
         """Queue the rows of a microbatch that sleep."""

@@ -97,11 +97,13 @@ class Streaming:
         if self._untouched is not None:
             self._model.host.rest()  # rows of this batch may be among those not updated yet
         last, plan = self._last, _plan_of(batch)
-        if last is None or last.edits != self._model.edits:
-            self._loads.begin(plan, None, Updates())
-        else:
+        if last is not None and last.edits == self._model.edits:
             everything = Updates(last.updates.all, last.updates.all)
             self._loads.begin(plan, last.touched, everything)
+            return
+        if last is not None:  # its rows may have moved, or else only geometry has been edited
+            self._loads.wait_for(last.updates.all)
+        self._loads.begin(plan, None, Updates())
 
     def run(self, work: Work) -> None:
         """Load, render and store, microbatch by microbatch."""
