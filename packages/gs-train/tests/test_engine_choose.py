@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 import torch
-from made_up import GIB, RATES, WORK
+from made_up import GIB, RATES, SEEN, WORK
 
 from gs_train import placing
 from gs_train.config import FitConfig
@@ -16,10 +16,10 @@ from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import rates as rates_module
 from gs_train.engine.budget import need
 from gs_train.engine.caps import Caps, caps_of
-from gs_train.engine.choose import GROWTH, choose, expected_rows
+from gs_train.engine.choose import GROWTH, choose, expected_rows, smallest_caps
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.rates import Rates
-from gs_train.engine.workload import Workload
+from gs_train.engine.workload import BatchRows, Workload
 from gs_train.errors import InputError
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
@@ -97,6 +97,46 @@ def test_a_named_preset_is_refused_only_when_it_cannot_start() -> None:
     assert choose(_config(offload="naive"), WORK, caps).preset is naive
     with pytest.raises(InputError, match=r"--device-memory \d+MiB .* with --offload naive;"):
         choose(_config(offload="naive"), WORK, replace(caps, device=caps.device - 1))
+
+
+SEEN_WHOLE = BatchRows(
+    visible=4e7, union=1e7, two=1e7, largest=1e7, loaded=4e7, held=1e7, intersections=2e7
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "semantics", "seen"),
+    [("clm", "dense", SEEN), ("clm", "sparse", SEEN), ("naive", "dense", SEEN_WHOLE)],
+)
+def test_auto_takes_another_one_where_neither_none_nor_best_fits(
+    name: str, semantics: str, seen: BatchRows
+) -> None:
+    """Of few rows the two rings of ``best`` take more than all of them, or their slots do."""
+    few = replace(WORK, most=seen, mean=seen).with_rows(100_000)
+    least = smallest_caps(PRESETS[name], few)
+    caps = Caps(least.device_bytes, least.host_bytes)
+    for other in ("none", "best"):
+        with pytest.raises(InputError, match="do not fit"):
+            choose(_config(offload=other), few, caps)
+    config = _config(cap=few.n_rows, batch_size=few.batch_size, semantics=semantics)
+    chosen = choose(config, few, caps)
+    assert chosen.preset.name == name
+    assert chosen.reason.endswith("in host memory; best does not fit either")
+
+
+def test_an_error_names_every_preset_whose_caps_are_not_more_than_anothers() -> None:
+    config, few = _config(batch_size=4), WORK.with_rows(1000)
+    with pytest.raises(InputError) as error:
+        choose(replace(config, cap=1000), few, Caps(2**20, 2**20))
+    named = re.findall(
+        r"memory (\d+MiB) --host-memory (\d+MiB) with --offload ([\w-]+)", str(error.value)
+    )
+    assert {name for *_, name in named} >= {"clm", "naive"}
+    assert "gs-scale" not in str(error.value)
+    for *sizes, name in named:
+        device, host = (parse_bytes(text, option="") for text in sizes)
+        assert choose(replace(config, cap=1000, offload=name), few, Caps(device, host))
+        assert choose(replace(config, cap=1000), few, Caps(device, host))
 
 
 # ---------------------------------------------------------------------- what is fastest

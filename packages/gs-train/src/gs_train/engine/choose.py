@@ -23,6 +23,11 @@ GROWTH = 30
 
 _CANDIDATES = ("none", "best")
 
+_SMALLER = ("clm", "naive")
+"""What is left where neither fits, the faster first: a scene of few rows may have no room for the
+two rings through which ``best`` moves rows where the host updates them. ``gs-scale`` has two too.
+"""
+
 _WORTH_COMPARING = 5_000_000
 """With fewer Gaussians a step is bound by launching it, of which ``none`` has least."""
 
@@ -81,8 +86,8 @@ def choose(
     """The preset of a run.
 
     ``auto`` takes ``none`` where it fits for ``expected_rows`` and ``best`` is not foretold to be
-    faster, else ``best``. A preset that is named is refused only when it does not fit the rows that
-    there are now.
+    faster, else ``best``, and another one where neither fits. A preset that is named is refused
+    only when it does not fit the rows that there are now.
 
     Args:
         config: the run's options.
@@ -102,16 +107,12 @@ def choose(
             raise _too_small((preset,), work, caps)
         return _choice(preset, work, room, "as --offload says")
     later = work.with_rows(expected_rows(config, work.n_rows))
-    candidates = [PRESETS[name] for name in _CANDIDATES]
-    rooms = [fit_into(preset, later, caps) for preset in candidates]
-    fitting = [
-        _choice(preset, later, room, _memory_reason(preset.name, later, caps))
-        for preset, room in zip(candidates, rooms)
-        if room is not None
-    ]
+    fitting = _fitting(_CANDIDATES, config, later, caps) or _fitting(_SMALLER, config, later, caps)
     if not fitting:
-        raise _too_small(tuple(candidates), later, caps)
-    if len(fitting) < len(candidates) or not _is_worth_comparing(config, later, caps):
+        able = tuple(PRESETS[name] for name in PRESETS if _is_able(PRESETS[name], config))
+        raise _too_small(able, later, caps)
+    names = tuple(choice.preset.name for choice in fitting)
+    if names != _CANDIDATES or not _is_worth_comparing(config, later, caps):
         return fitting[0]
     none, best = fitting
     known = rates(later)
@@ -121,6 +122,23 @@ def choose(
 def smallest_caps(preset: Preset, work: Workload) -> Need:
     """What a preset needs at least: views in parts, nothing kept longer than it must be."""
     return need(preset, work, room_least(preset, work))
+
+
+def _is_able(preset: Preset, config: FitConfig) -> bool:
+    """Whether a run with these options can use the preset."""
+    is_wanted = config.batch_size == 1 or not preset.single_view
+    return is_wanted and (config.semantics == "dense" or preset.placement != "mirror")
+
+
+def _fitting(names: tuple[str, ...], config: FitConfig, work: Workload, caps: Caps) -> list[Choice]:
+    """Those of the presets that the run can use and that fit."""
+    presets = [PRESETS[name].splitting_above(config.mem_limit) for name in names]
+    rooms = [fit_into(p, work, caps) if _is_able(p, config) else None for p in presets]
+    return [
+        _choice(preset, work, room, _memory_reason(preset, work, caps))
+        for preset, room in zip(presets, rooms)
+        if room is not None
+    ]
 
 
 def _choice(preset: Preset, work: Workload, room: Room, reason: str) -> Choice:
@@ -145,16 +163,21 @@ def _faster(none: Choice, best: Choice, work: Workload, rates: Rates) -> Choice:
     return replace(best, reason=f"all of it would fit on the device, but is slower so ({expected})")
 
 
-def _memory_reason(name: str, work: Workload, caps: Caps) -> str:
+def _memory_reason(preset: Preset, work: Workload, caps: Caps) -> str:
     wanted = need(PRESETS["none"], work, room_wanted(PRESETS["none"], work)).device_bytes
     sizes = f"{format_bytes(wanted)} for {work.n_rows:,} Gaussians, {format_bytes(caps.device)}"
-    if name == "none":
+    if preset.placement == "device":
         return f"all of it fits on the device ({sizes} there)"
-    return f"not all of it fits on the device ({sizes} there), so appearance is in host memory"
+    what = "appearance is" if preset.placement == "split" else "moments are"
+    reason = f"not all of it fits on the device ({sizes} there), so {what} in host memory"
+    if preset.name in _CANDIDATES:
+        return reason
+    return f"{reason}; best does not fit either"
 
 
 def _too_small(presets: tuple[Preset, ...], work: Workload, caps: Caps) -> InputError:
     least = [(preset, smallest_caps(preset, work)) for preset in presets]
+    least = [(p, n) for p, n in least if not any(_is_less(other, n) for _, other in least)]
     remedies = [
         f"--device-memory {_mib(caps.taken(n.device_bytes))} --host-memory "
         f"{_mib(n.host_bytes + (n.device_bytes if caps.shared else 0))} with --offload {p.name}"
@@ -165,6 +188,11 @@ def _too_small(presets: tuple[Preset, ...], work: Workload, caps: Caps) -> Input
         f"and --host-memory {format_bytes(caps.host)}; the smallest that do: "
         f"{', or '.join(remedies)}; a smaller --cap or --max-side needs less"
     )
+
+
+def _is_less(one: Need, other: Need) -> bool:
+    """Of both memories."""
+    return one.device_bytes < other.device_bytes and one.host_bytes < other.host_bytes
 
 
 def _mib(n: int) -> str:
