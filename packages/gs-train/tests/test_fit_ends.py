@@ -23,6 +23,7 @@ from gs_train.engine import trace as tracing
 from gs_train.engine.budget import need
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
+from gs_train.interrupt import StopRequest
 from gs_train.out_of_memory import memory_that_ran_out
 from gs_train.trainer import Trainer
 
@@ -120,6 +121,54 @@ def test_a_trace_of_a_long_run_holds_its_newest_spans(
             pass
         trace.settle()
     assert [name for _, name, _, _ in trace.spans] == [f"{k}" for k in range(150, 250)]
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_a_signal_loses_no_step_whenever_it_comes(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """Also when it has just been decided that nothing is to be saved."""
+    out, train_step, left = tmp_path / "run", Trainer.train_step, [10**6]
+
+    class Looked(StopRequest):
+        """Stopped once it has been looked at so often in training."""
+
+        @property
+        def signal_number(self) -> int | None:  # type: ignore[override]
+            left[0] -= 1
+            return signal.SIGINT if left[0] < 0 else None
+
+        @signal_number.setter
+        def signal_number(self, number: int | None) -> None:
+            pass
+
+    def begins(trainer: Trainer, *arguments: Any, **options: Any) -> Any:
+        left[0] = min(left[0], looks)
+        return train_step(trainer, *arguments, **options)
+
+    with monkeypatch.context() as asked:
+        asked.setattr(Trainer, "train_step", begins)
+        asked.setattr(gs_train.fit, "StopRequest", Looked)
+        assert main(_command(capture, out)) == 130
+    assert _saved_step(out) == 1 + looks
+    assert main(["fit", str(capture), "--out", str(out), "--resume"]) == 0
+
+
+# ---------------------------------------------------------------------- nothing left
+
+
+@pytest.mark.parametrize("every", [0, 2])
+@pytest.mark.parametrize("offload", ["none", "naive", "clm", "gs-scale", "best"])
+def test_a_run_without_gaussians_ends_and_its_last_checkpoint_is_one_with_some(
+    capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], offload: str, every: int
+) -> None:
+    out, adc = tmp_path / "run", ["--adc.refine-start", "1", "--adc.refine-every", "2"]
+    command = _command(capture, out, *adc, "--checkpoint-every", str(every))
+    assert main([*command, "--offload", offload, "--adc.prune-opa", "0.4"]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "no Gaussian is left after step 3: " in message
+    assert "--adc.prune-opa 0.4 (new ones begin at --init-opacity 0.1)" in message
+    assert _saved_step(out) == 2 if every else not out.exists()
 
 
 # ---------------------------------------------------------------------- memory

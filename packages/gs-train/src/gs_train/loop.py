@@ -90,6 +90,8 @@ def train(
                     upcoming.popleft()
                 upcoming.extend(itertools.islice(known, 1))
                 n_rows = trainer.model.n_rows
+                if not n_rows:
+                    raise InputError(_nothing_left(trainer))
                 saver.pace.step(n_rows)
                 is_last = trainer.step == config.steps
                 with trace.host("log"):
@@ -98,14 +100,16 @@ def train(
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                     trace.settle()
                 every = config.checkpoint_every
-                if is_last or stop.signal_number or (every and trainer.step % every == 0):
+                is_stopping = stop.signal_number is not None  # asked once: it may come at any time
+                if is_last or is_stopping or (every and trainer.step % every == 0):
                     saver.save(is_last=is_last)
-                if not is_last:
+                if is_stopping and not is_last:
                     stop.check("training")
     except InputError:
-        if trainer.step == 0:
+        has_rows = trainer.model.n_rows > 0  # nothing can go on from none
+        if trainer.step == 0 or not (has_rows or saver.saved_step):
             folder.discard()
-        elif trainer.step > saver.saved_step:
+        elif has_rows and trainer.step > saver.saved_step:
             saver.save()
         raise
     except Interrupted:
@@ -119,6 +123,15 @@ def train(
             folder.discard()
         raise InputError(_out_of_memory(what, error, trainer, saver.saved_step)) from error
     return saver.spent
+
+
+def _nothing_left(trainer: Trainer) -> str:
+    config = trainer.config
+    return (
+        f"no Gaussian is left after step {trainer.step}: all were less opaque than --adc.prune-opa "
+        f"{config.adc.prune_opa} (new ones begin at --init-opacity "
+        f"{config.by_strategy('init_opacity')}) or too large; start again with a smaller one"
+    )
 
 
 def _how_to_go_on(trainer: Trainer, saved_step: int) -> str:
