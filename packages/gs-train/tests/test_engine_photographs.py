@@ -165,7 +165,7 @@ def _relative(
 
 
 _FREE: dict[str, tuple[tuple[str, int | None], ...]] = {
-    "cpu": (("clm", None), ("best", None), ("best", 0)),
+    "cpu": (("naive", None), ("clm", None), ("best", None), ("best", 0)),
     "gsplat": (("naive", None), ("clm", None), ("best", None), ("best", 0)),
 }
 """Presets, and how many residents."""
