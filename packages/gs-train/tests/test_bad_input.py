@@ -177,13 +177,16 @@ def test_a_photograph_that_breaks_off_leaves_nothing_or_a_checkpoint(
     assert not out.exists()
 
 
+@pytest.mark.parametrize("more", [[], ["--max-side", "32"]])  # which writes to the cache first
 def test_a_folder_that_cannot_be_made(
-    capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").write_text("mine")
-    command = ["fit", str(capture), "--out", str(tmp_path / "file" / "run"), "--renderer", "cpu"]
-    assert main(command) == 2
-    assert "cannot be written: Not a directory" in capsys.readouterr().err
+    file = tmp_path / "file"
+    file.write_text("mine")
+    out = str(file / "run")
+    assert main(["fit", str(capture), "--out", out, "--renderer", "cpu", *more]) == 2
+    line = f"--out {out}/config.yml cannot be written: {file} is no folder"
+    assert capsys.readouterr().err == f"gs-train: error: {line}\n"
 
 
 def test_images_smaller_than_the_ssim_window(

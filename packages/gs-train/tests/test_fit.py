@@ -253,6 +253,54 @@ def test_resuming_on_other_photographs_is_refused(
     assert "held-out images differ" in capsys.readouterr().err
 
 
+def test_other_photographs_are_not_scored_as_the_runs(
+    tiny_capture: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (finished / "metrics.json").read_bytes()
+    other = write_demo_capture(tmp_path / "other", n_views=13, width=64, height=48, seed=1)
+    options = [str(finished), "--renderer", "cpu", "--data", str(other)]
+    for command in (["eval"], ["render", "--path", "test", "--to", str(tmp_path / "frames")]):
+        assert main([*command, *options]) == 2
+        error = capsys.readouterr().err
+        assert f"--data {other} holds other views or another split" in error
+        assert f"{tiny_capture} held" in error
+    assert (finished / "metrics.json").read_bytes() == before
+    assert not (tmp_path / "frames").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["export"], ["export", "--layout", "gsplat"], ["render"], ["render", "--path", "test"]],
+)
+def test_a_place_that_cannot_be_written_is_found_before_the_work(
+    command: list[str], finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    places = [tmp_path / "file", tmp_path / "file" / "below"]
+    if command[0] == "render":
+        places += [tmp_path / "file" / "x.mp4", Path("/proc/foo/x.mp4")]
+    for to in places:
+        assert main([*command, str(finished), "--to", str(to)]) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith(f"gs-train: error: --to {to}")
+        assert " cannot be written: " in last
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_demo_that_cannot_run_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for options, message in (
+        (["--out", str(tmp_path / "new"), "--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["--out", str(tmp_path / "new"), "--steps", "0"], "--steps must be at least 1, got 0"),
+        (["--out", str(tmp_path / "file")], "cannot be written: "),
+    ):
+        assert main(["demo", *options]) == 2
+        assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_the_demo_runs_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demo"
     assert main(["demo", "--out", str(out), "--steps", "3", "--renderer", "cpu"]) == 0

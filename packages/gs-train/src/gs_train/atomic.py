@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -39,7 +40,7 @@ def require_free(folder: Path, n_bytes: int, what: str) -> None:
 
 
 def require_writable(path: Path, *, option: str) -> None:
-    """Check that a file can be put at ``path``; its folder may have to be made. Writes nothing.
+    """Check that a file can be put at ``path``; its folder may have to be made. Leaves nothing.
 
     Args:
         option: that names it, for the message.
@@ -55,8 +56,11 @@ def require_writable(path: Path, *, option: str) -> None:
         problem = "it is no file"
     elif not place.is_dir():
         problem = f"{place} is no folder"
-    elif not os.access(place, os.W_OK | os.X_OK):
-        problem = f"{place} may not be written to"
+    else:
+        try:  # os.access would let root write to /proc
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError as error:
+            problem = f"{place} takes no file ({error.strerror})"
     if problem is not None:
         raise InputError(f"{option} {path} cannot be written: {problem}")
 

@@ -13,6 +13,7 @@ from gs_train.data import write_demo_capture
 from gs_train.densify import AdcConfig
 from gs_train.errors import InputError
 from gs_train.fit import fit
+from gs_train.run_folder import RunFolder
 
 _CAPTURE = "capture"
 _RUN = "run"
@@ -50,19 +51,19 @@ def demo(config: DemoConfig) -> None:
             f"--out {config.out} holds an earlier demo: add --overwrite to make it again, "
             "or choose another folder"
         )
+    options = FitConfig(
+        data=capture,
+        out=run,
+        steps=config.steps,
+        renderer=config.renderer,
+        seed=config.seed,
+        overwrite=config.overwrite,
+        sh_every=max(config.steps // 3, 1),
+        # A short run: densify early, and leave the end to settle.
+        adc=AdcConfig(refine_start=100, refine_stop=config.steps // 2 + 1),
+    )
+    RunFolder(run).check(options)
     print(f"writing a capture of a made-up scene to {capture}", file=sys.stderr)
     write_demo_capture(capture, seed=config.seed)
-    fit(
-        FitConfig(
-            data=capture,
-            out=run,
-            steps=config.steps,
-            renderer=config.renderer,
-            seed=config.seed,
-            overwrite=config.overwrite,
-            sh_every=max(config.steps // 3, 1),
-            # A short run: densify early, and leave the end to settle.
-            adc=AdcConfig(refine_start=100, refine_stop=config.steps // 2 + 1),
-        )
-    )
+    fit(options)
     print(f"look at {run / 'comparison.png'}: truth, render, error", file=sys.stderr)

@@ -43,7 +43,7 @@ def evaluate(config: EvalConfig) -> None:
     """Score the run and write its metrics.json anew.
 
     Raises:
-        InputError: no run there, or its photographs are gone.
+        InputError: no run there, or its photographs are gone or others.
         Interrupted: Ctrl-C or SIGTERM.
     """
     run = Run.open(config.dir)
@@ -52,6 +52,7 @@ def evaluate(config: EvalConfig) -> None:
     lpips = load_lpips(backbone=backbone, device=renderer.device)
     with StopRequest() as stop:
         capture = open_capture(run.config, run.folder, stop, data=config.data)
+        run.require_capture(capture)
         report(
             run.model(renderer.device),
             Scene.load(capture, renderer.device, run.frame),

@@ -13,7 +13,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from gs_train.atomic import replacing
+from gs_train.atomic import replacing, require_writable
 from gs_train.data import Capture
 from gs_train.engine.backend import Model
 from gs_train.frame import Frame
@@ -48,28 +48,32 @@ def export(config: ExportConfig) -> None:
     layout, which is one file of torch, needs all rows in host memory.
 
     Raises:
-        InputError: no run there, or the disk has not enough space.
+        InputError: no run there, a place that cannot be written, or a disk without enough space.
     """
     run = Run.open(config.dir)
     to = config.to or run.folder.export / config.layout
     step = run.checkpoint.step
+    if config.layout == "inria":
+        ply = to / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
+    else:
+        ply = to / "ply" / f"point_cloud_{step}.ply"
+    require_writable(ply, option="--to")
     model = run.model(torch.device("cpu"))
 
-    def write(path: Path, layout: Layout) -> int:
+    def write(layout: Layout) -> int:
         chunks = caught_up_chunks(model)
         return write_ply(
-            path, chunks, layout=layout, n_rows=model.n_rows, transform=run.frame.rows_out
+            ply, chunks, layout=layout, n_rows=model.n_rows, transform=run.frame.rows_out
         )
 
     if config.layout == "inria":
         with StopRequest() as stop:
             capture = open_capture(run.config, run.folder, stop, data=config.data)
-        ply = to / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
-        dropped = write(ply, "inria")
+        dropped = write("inria")
         _write_text(to / "cameras.json", json.dumps(_cameras(capture)))
         _write_text(to / "cfg_args", _cfg_args(run, capture))
     else:
-        dropped = write(to / "ply" / f"point_cloud_{step}.ply", "gsplat")
+        dropped = write("gsplat")
         # gsplat numbers steps from 0 and keeps the parameters alone.
         with replacing(to / "ckpts" / f"ckpt_{step - 1}_rank0.pt") as file:
             torch.save({"step": step - 1, "splats": _gathered(model, run.frame)}, file)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import tyro
 from torch import Tensor
 
+from gs_train.atomic import require_writable
 from gs_train.camera_paths import ellipse_path, interpolated_path, view_path
 from gs_train.errors import InputError
 from gs_train.interrupt import StopRequest
@@ -55,12 +56,15 @@ def render(config: RenderConfig) -> None:
     """Render and write the frames, one in memory at a time.
 
     Raises:
-        InputError: no run there, no held-out views for the test path, no way to write a video.
+        InputError: no run there, no held-out views for the test path or others than the run's, no
+            way to write a video, or a place that cannot be written.
         Interrupted: Ctrl-C or SIGTERM.
     """
     run = Run.open(config.dir)
     to = config.to or run.folder.renders / config.path
     require_video_writer(to)
+    is_video = to.suffix.lower() == ".mp4"
+    require_writable(to if is_video else to / "frame_00000.png", option="--to")
     renderer = renderer_for(run.config, config.renderer)
     with StopRequest() as stop:
         capture = open_capture(run.config, run.folder, stop, data=config.data)
@@ -68,6 +72,7 @@ def render(config: RenderConfig) -> None:
         if config.path == "test":
             if not capture.test:
                 raise InputError("--path test needs held-out views, and this run held out none")
+            run.require_capture(capture)
             cameras = view_path([capture.views[i] for i in capture.test])
         elif config.path == "interp":
             cameras = interpolated_path(train, config.frames)

@@ -33,6 +33,7 @@ from gs_train.progress import task_progress
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.rows import NAMES
 from gs_train.run_folder import RunFolder
+from gs_train.scene import capture_digest
 from gs_train.ssim import WINDOW
 from gs_train.trainer import Trainer
 
@@ -106,6 +107,19 @@ class Run:
         """What :meth:`gs_train.placing.Placing.to_plain` said when the checkpoint was written."""
         placing: dict[str, Any] = self.checkpoint.state["placing"]
         return placing
+
+    def require_capture(self, capture: Capture) -> None:
+        """Check that ``capture`` is what was trained on, split as it was then.
+
+        Raises:
+            InputError: it is not.
+        """
+        if self.checkpoint.state["capture"] != capture_digest(capture):
+            raise InputError(
+                f"--data {capture.folder} holds other views or another split than "
+                f"{self.config.data} held when {self.folder.root} was trained on it (names, sizes, "
+                "poses or held-out images differ): name the folder where that capture is now"
+            )
 
     def geometry(self) -> dict[str, Tensor]:
         """Means, scales, quats and opacities on the CPU.

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from gs_train.atomic import require_writable
 from gs_train.checkpoint import latest_checkpoint
 from gs_train.config import FitConfig, for_the_record, load_config, save_config
 from gs_train.errors import InputError
@@ -66,11 +67,11 @@ class RunFolder:
         Raises:
             InputError: the folder holds another run and neither --resume nor --overwrite is given;
                 --resume without a checkpoint, or with options that would change the result; the
-                path is a
-                file.
+                path is a file or may not be written to.
         """
         if self.root.exists() and not self.root.is_dir():
             raise InputError(f"--out must be a folder, {self.root} is a file")
+        require_writable(self.config, option="--out")
         if config.resume:
             if latest_checkpoint(self.checkpoints) is None:
                 raise InputError(f"--resume needs a checkpoint, {self.checkpoints} holds none")
