@@ -29,18 +29,50 @@ def test_a_configuration_survives_the_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("steps: [", "is not valid YAML"),
+        ("data: \udcff", "is not valid YAML: 'utf-8' codec can't decode"),
         ("7", "must hold a mapping of options, got int"),
         ("data: a\nout: b\nstepz: 3\n", "holds the unknown option 'stepz'"),
         ("steps: 3\n", "does not fit this version"),
         ("data: a\nout: b\nsteps: 0\n", "--steps must be at least 1, got 0"),
         ("data: a\nout: b\nlr:\n", "must hold a mapping for lr, got None"),
         ("data: a\nout: b\nlr: {means: .nan}\n", "--lr.means must be finite and not negative"),
+        ("data: 7\nout: b\n", "config.yml must hold a path for data, got 7"),
+        ("data: a\nout: b\nsteps: 2000.5\n", "must hold a whole number for steps, got 2000.5"),
+        ("data: a\nout: b\nseed: true\n", "must hold a whole number for seed, got True"),
+        ("data: a\nout: b\ncap: many\n", "must hold a whole number or null for cap, got 'many'"),
+        ("data: a\nout: b\nresume: 'no'\n", "must hold true or false for resume, got 'no'"),
+        ("data: a\nout: b\nrenderer: 3\n", "must hold auto, gsplat or cpu for renderer, got 3"),
+        ("data: a\nout: b\ninit: [a]\n", r"must hold a path or null for init, got \['a'\]"),
+        (
+            "data: a\nout: b\ndevice_memory: 1.5\n",
+            "must hold text or null for device_memory, got 1.5",
+        ),
+        (
+            "data: a\nout: b\nlr: {means: 1e-4}\n",
+            "a number such as 1.0e-4 for lr.means, got '1e-4'",
+        ),
+        ("data: a\nout: b\nadc: {absgrad: 1}\n", "must hold true or false for adc.absgrad, got 1"),
+        ("data: a\nout: b\nadc: {3: 1, a: 2}\n", "holds the unknown option 'adc.3'"),
     ],
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "config.yml").write_text(text)
+    (tmp_path / "config.yml").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(InputError, match=message):
         load_config(tmp_path / "config.yml")
+
+
+def test_a_file_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "config.yml").mkdir()
+    with pytest.raises(InputError, match=r"config\.yml cannot be read: Is a directory"):
+        load_config(tmp_path / "config.yml")
+
+
+def test_whole_numbers_will_do_for_others_and_for_sizes(tmp_path: Path) -> None:
+    text = "data: a\nout: b\nimage_cache: 1000000\ndevice_memory: 5000\nmem_limit: 1\n"
+    (tmp_path / "config.yml").write_text(text)
+    config = load_config(tmp_path / "config.yml")
+    assert (config.bytes_of("image_cache"), config.bytes_of("device_memory")) == (1000000, 5000)
+    assert config.mem_limit == 1.0
 
 
 def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
@@ -60,7 +92,8 @@ def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
         ({"strategy": "magic"}, "--strategy must be adc or mcmc, got magic"),
         ({"image_cache": "0"}, "--image-cache must be at least one byte"),
         ({"init_opacity": 1.0}, "--init-opacity must be between 0 and 1"),
-        ({"scale_reg": -1.0}, "--scale-reg must be not negative"),
+        ({"scale_reg": -1.0}, "--scale-reg must be finite and not negative"),
+        ({"opacity_reg": float("inf")}, "--opacity-reg must be finite and not negative, got inf"),
         ({"image_cache": "lots"}, "--image-cache must be a size"),
         ({"resume": True, "overwrite": True}, "--resume and --overwrite exclude each other"),
         ({"offload": "disk"}, "--offload must be auto, none, naive, clm, gs-scale or best, got d"),

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +16,7 @@ from gs_train.atomic import replacing
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.presets import PRESETS
 from gs_train.errors import InputError
+from gs_train.plain import from_plain, one_of, to_plain
 from gs_train.schedule import LearningRates
 from gs_train.sizes import parse_bytes
 
@@ -49,7 +48,7 @@ class FitConfig:
         test_list: file with the names of the held-out images instead, one a line.
         image_cache: memory for decoded photographs.
         offload: where the scene is kept while it trains; none keeps all on the device, the others
-            use host memory; auto takes none or best, whichever fits and is faster.
+            use host memory; auto takes none or best, whichever fits and is faster, else what fits.
         device_memory: cap on device memory (all that is free).
         host_memory: cap on host memory (all that is available, less a tenth).
         semantics: dense is Adam on all rows in every step; sparse lets the rows that a batch does
@@ -134,7 +133,8 @@ class FitConfig:
         _require(self.cap is None or self.cap >= 4, "cap", "at least 4", self.cap)
         for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg"):
             value = getattr(self, name)
-            _require(value is None or value >= 0, name, "not negative", value)
+            fits = value is None or 0 <= value < math.inf
+            _require(fits, name, "finite and not negative", value)
         if self.init_opacity is not None:
             _require(
                 0 < self.init_opacity < 1, "init_opacity", "between 0 and 1", self.init_opacity
@@ -152,13 +152,13 @@ class FitConfig:
 
     def _check_offload(self) -> None:
         presets = ("auto", *PRESETS)
-        _require(self.offload in presets, "offload", _one_of(presets), self.offload)
+        _require(self.offload in presets, "offload", one_of(presets), self.offload)
         for name, choices in (
             ("semantics", ("dense", "sparse")),
             ("regularise", ("all", "visible")),
         ):
             value = getattr(self, name)
-            _require(value in choices, name, _one_of(choices), value)
+            _require(value in choices, name, one_of(choices), value)
         _require(0.0 < self.mem_limit <= 1.0, "mem_limit", "above 0 and at most 1", self.mem_limit)
         single = self.offload != "auto" and PRESETS[self.offload].single_view
         if single and self.batch_size != 1:
@@ -207,26 +207,9 @@ _BY_STRATEGY = {
 }
 
 
-def _one_of(choices: tuple[str, ...]) -> str:
-    return f"{', '.join(choices[:-1])} or {choices[-1]}"
-
-
 def _require(condition: bool, name: str, rule: str, value: object) -> None:
     if not condition:
         raise InputError(f"--{name.replace('_', '-')} must be {rule}, got {value}")
-
-
-def to_plain(config: Any) -> dict[str, Any]:
-    """A dataclass as nested dicts of numbers, strings, booleans and None."""
-    plain: dict[str, Any] = {}
-    for item in dataclasses.fields(config):
-        value = getattr(config, item.name)
-        if dataclasses.is_dataclass(value):
-            value = to_plain(value)
-        elif isinstance(value, Path):
-            value = str(value)
-        plain[item.name] = value
-    return plain
 
 
 def for_the_record(config: FitConfig) -> FitConfig:
@@ -258,41 +241,19 @@ def load_config(path: Path) -> FitConfig:
     """Read what :func:`save_config` wrote.
 
     Raises:
-        InputError: the file is missing, is no YAML, or holds an option that does not exist.
+        InputError: the file is missing, cannot be read, is no YAML, or holds an option that does
+            not exist or a value that does not fit its option.
     """
     try:
-        plain = yaml.safe_load(path.read_text())
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: {path.parent} holds no run of gs-train") from None
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:  # no UTF-8, a date that there is not
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(plain, dict):
         raise InputError(f"{path} must hold a mapping of options, got {type(plain).__name__}")
-    config = _from_plain(FitConfig, plain, path)
+    config = from_plain(FitConfig, plain, path)
     assert isinstance(config, FitConfig)
     return config
-
-
-def _from_plain(kind: type, plain: Mapping[str, Any], path: Path) -> Any:
-    hints = typing.get_type_hints(kind)
-    unknown = sorted(set(plain) - set(hints))
-    if unknown:
-        raise InputError(f"{path} holds the unknown option {unknown[0]!r}")
-    values = {}
-    for name, value in plain.items():
-        choices = typing.get_args(hints[name]) if _is_union(hints[name]) else (hints[name],)
-        if any(dataclasses.is_dataclass(choice) for choice in choices):
-            if not isinstance(value, dict):
-                raise InputError(f"{path} must hold a mapping for {name}, got {value!r}")
-            value = _from_plain(hints[name], value, path)
-        elif Path in choices and value is not None:
-            value = Path(value)
-        values[name] = value
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise InputError(f"{path} does not fit this version: {error}") from None
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
