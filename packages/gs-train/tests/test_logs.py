@@ -94,6 +94,22 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
         full.close()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_while_closing_is_told_unless_something_worse_has_been(tmp_path):
+    def use(error=None):
+        with RunLog(tmp_path) as log:
+            log._file.close()
+            log._file = open("/dev/full", "a")  # noqa: SIM115 (the log closes it)
+            log._file.write("left in the buffer")
+            if error is not None:
+                raise error
+
+    with pytest.raises(InputError, match=r"the disk became full while writing .*log\.csv"):
+        use()
+    with pytest.raises(KeyError, match="worse"):
+        use(KeyError("worse"))
+
+
 def test_closing_twice_is_fine_and_using_it_then_is_not(tmp_path):
     log = RunLog(tmp_path)
     log.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gs_train.atomic import disk_full_is_input_error, replacing
+from gs_train.errors import InputError
 
 
 class RunLog:
@@ -78,18 +79,29 @@ class RunLog:
             self._events.flush()
 
     def close(self) -> None:
-        """Finish both logs; further calls do nothing."""
+        """Finish both logs; further calls do nothing.
+
+        Raises:
+            InputError: the disk became full.
+        """
         if self._file is not None:
-            self._file.close()
-            self._file = None
-            if self._events is not None:
-                self._events.close()
+            file, self._file = self._file, None
+            with disk_full_is_input_error(self._path):
+                try:
+                    file.close()
+                finally:
+                    if self._events is not None:
+                        self._events.close()
 
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        try:
+            self.close()
+        except (InputError, OSError):
+            if error is None:  # otherwise what ended the run says more
+                raise
 
     def _opened(self) -> io.TextIOWrapper:
         if self._file is None:
