@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,22 +21,27 @@ from gs_train.engine.presets import PRESETS
 from gs_train.rows import NAMES
 
 KINDS = ("load", "retain", "store", "carry", "returning", "final")
+RUNS = (
+    ("clm", Limits()),
+    ("gs-scale", Limits()),
+    ("best", Limits(residents=0)),
+    ("best", Limits(residents=0, slots=700)),
+    ("best", Limits(residents=1000)),
+)
 
 
 @pytest.fixture
-def most(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The most rows in each list of the plans that the test makes."""
-    counted = dict.fromkeys(KINDS, 0)
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[gs_order.Plan]:
+    """The plans that the test makes."""
+    made: list[gs_order.Plan] = []
     real = gs_order.plan
 
     def plan(*args: Any, **options: Any) -> gs_order.Plan:
-        made = real(*args, **options)
-        for kind in KINDS:
-            counted[kind] = max(counted[kind], int(made.counts[kind].max()))
-        return made
+        made.append(real(*args, **options))
+        return made[-1]
 
     monkeypatch.setattr(preparing.gs_order, "plan", plan)
-    return counted
+    return made
 
 
 def assert_close(
@@ -52,7 +58,10 @@ def assert_close(
 @pytest.mark.parametrize("strategy", ["adc", "mcmc"])
 @within(400)
 def test_every_preset_does_what_torch_adam_does(
-    strategy: str, batch_size: int, monkeypatch: pytest.MonkeyPatch, most: dict[str, int]
+    strategy: str,
+    batch_size: int,
+    monkeypatch: pytest.MonkeyPatch,
+    plans: list[gs_order.Plan],
 ) -> None:
     draw_uniformly(monkeypatch)
     naive = run("naive", strategy, batch_size, monkeypatch)
@@ -60,21 +69,40 @@ def test_every_preset_does_what_torch_adam_does(
     assert len(set(theirs.counts)) > 2, "densification must have happened"
     assert len(naive.orders) > 2
     _check_same(naive, theirs)
-    for preset, residents in (("clm", None), ("gs-scale", None), ("best", 0), ("best", 1000)):
-        if PRESETS[preset].single_view and batch_size > 1:
+    n_slots: dict[Limits, int] = {}
+    for preset, limits in RUNS:
+        if batch_size > 1 and PRESETS[preset].single_view:
             continue
+        if batch_size == 1 and limits.slots:
+            continue  # a view is on the device at once, whatever the limit
         seen = Seen()
+        plans.clear()
         cut = 440 if preset in ("clm", "best") and batch_size > 1 else None
-        limits = Limits(rows=cut, residents=residents)
-        ours = run(preset, strategy, batch_size, monkeypatch, limits=limits, seen=seen)
+        under = replace(limits, rows=cut)
+        ours = run(preset, strategy, batch_size, monkeypatch, limits=under, seen=seen)
         _check_same(ours, theirs)
         _check_what_happened(
             preset, strategy, batch_size, seen, is_cut=preset == "gs-scale" or bool(cut)
         )
+        lists = {kind for kind in KINDS for plan in plans if plan.counts[kind].max()}
+        assert lists == _lists_by_design(preset, limits, batch_size), (preset, limits)
+        n_slots[limits] = sum(plan.n_slots for plan in plans)
+        if limits.slots:
+            assert n_slots[limits] < n_slots[replace(limits, slots=None)]
         for name in NAMES if preset == "clm" else ():
             assert torch.equal(ours.rows[name], naive.rows[name]), name
-    if batch_size > 1:
-        assert all(most.values()), most
+
+
+def _lists_by_design(preset: str, limits: Limits, batch_size: int) -> set[str]:
+    """Those lists of a preset's plans that must have rows, all others being empty."""
+    if batch_size == 1 and limits.residents:
+        return set()  # every batch fits, none is planned
+    lists = {"load", "store", "final"}
+    if batch_size > 1 or preset == "gs-scale":  # microbatches: views, or crops of one
+        lists |= {"retain", "carry"}
+    if batch_size > 1 and (preset == "clm" or limits.slots):
+        lists |= {"returning"}
+    return lists
 
 
 def _check_same(ours: Outcome, theirs: Outcome) -> None:

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many rows a batch moves, in which order its views come, and what runs before what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scripted import ScriptedRenderer
+from scripted_runs import BLANK, rows, script, views
+from watchdog import within
+
+import gs_order
+from gs_train.engine.backend import StepSettings
+from gs_train.engine.limits import Limits
+from gs_train.engine.microbatches import Seen, look
+from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.pipeline import Engine
+from gs_train.engine.presets import PRESETS, Preset
+from gs_train.rows import NAMES
+
+SETTINGS = StepSettings(3, dict.fromkeys(NAMES, 1e-4), (0.9, 0.999), 1e-15, 0.2)
+# Neighbours on one side of the street overlap; each batch sees some of what the next one does.
+BATCHES = [[first + 2 * k for k in (2, 0, 3, 1)] for first in (0, 4, 8, 10, 4, 0)]
+
+
+def _engine(preset: Preset, limits: Limits | None = None) -> Engine:
+    model = OffloadedGaussians(
+        rows(), device="cpu", semantics=preset.semantics, travels=preset.residents
+    )
+    renderer = ScriptedRenderer(script())
+    return Engine(model, renderer, preset, limits=limits or Limits())
+
+
+def _step(engine: Engine, batch: Sequence[int], *following: Sequence[int]) -> None:
+    photographs = [(views()[i], BLANK) for i in batch]
+    upcoming = [[views()[i] for i in one] for one in following]
+    engine.step(photographs, SETTINGS, lambda *_: None, upcoming=upcoming)
+
+
+def _close(engine: Engine) -> None:
+    engine.finish()
+    engine.model.close()
+
+
+def _seen(batch: Sequence[int]) -> Seen:
+    return look(rows(), [views()[i] for i in batch], ScriptedRenderer(script()))
+
+
+# ---------------------------------------------------------------------- order
+
+
+def test_clm_goes_through_a_batch_in_the_order_in_which_fewer_rows_come() -> None:
+    batch = [20, 6, 14, 10, 22, 8, 16, 12]
+    sets = [set(_seen([i]).ids.tolist()) for i in batch]
+    shortest = gs_order.order(_seen(batch).mask, n_views=len(batch))
+    loaded = {}
+    for order, expected in (("tsp", shortest.tolist()), ("given", [*range(len(batch))])):
+        engine = _engine(replace(PRESETS["clm"], order=order))
+        _step(engine, batch)
+        drawn = [name for name, _, _ in engine._renderer.drawn]
+        assert drawn == [views()[batch[i]].name for i in expected]
+        path = [set(), *(sets[i] for i in expected)]
+        loaded[order] = engine.stats.loaded
+        assert loaded[order] == sum(len(b - a) for a, b in pairwise(path))
+        _close(engine)
+    assert PRESETS["clm"].order == "tsp"
+    assert loaded["tsp"] < 0.9 * loaded["given"]
+
+
+# ---------------------------------------------------------------------- rows that cross
+
+
+class Calls:
+    """Stands between an engine and its host's worker, and notes what is asked for.
+
+    Attributes:
+        made: whether it is an update, and ids.
+        hold: called on the worker's thread before the next update, which waits for it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        worker = engine.model.host.worker
+        self.made: list[tuple[bool, set[int]]] = []
+        self.hold: Callable[[], object] | None = None
+        self._submit, worker.submit = worker.submit, self.submit  # type: ignore[method-assign]
+        self._look, worker.lookahead = worker.lookahead, self.look  # type: ignore[method-assign]
+
+    def submit(self, ids: np.ndarray, grads: Any, *, ready: Any, **options: Any) -> int:
+        self.made.append((True, set(ids.tolist())))
+        hold, self.hold = self.hold, None
+        return self._submit(ids, grads, ready=hold or ready, **options)
+
+    def look(self, ids: np.ndarray, **options: Any) -> int:
+        self.made.append((False, set(ids.tolist())))
+        return self._look(ids, **options)
+
+    def take(self) -> list[tuple[bool, set[int]]]:
+        """The calls since this was last asked."""
+        made, self.made = self.made, []
+        return made
+
+
+def test_every_row_of_a_batch_crosses_the_link_once_each_way() -> None:
+    engine = _engine(PRESETS["best"], Limits(residents=0))
+    before = (0, 0, 0)
+    for k, batch in enumerate(BATCHES):
+        _step(engine, batch, *BATCHES[k + 1 : k + 2])
+        stats = engine.stats
+        now = stats.loaded, stats.stored, stats.union
+        loaded, stored, union = (b - a for a, b in zip(before, now))
+        before = now
+        assert loaded == stored == union
+        assert union >= len(_seen(batch).ids)
+        assert union < stats.visible / stats.batches, "views must share rows"
+    _close(engine)
+
+
+def test_the_next_batch_is_on_its_way_before_a_batch_ends() -> None:
+    """All of its rows that this one does not update, the first before this one's last."""
+    engine = _engine(PRESETS["best"], Limits(residents=0))
+    calls = Calls(engine)
+    _step(engine, BATCHES[0], BATCHES[1])
+    n_early = 0
+    for batch, following in pairwise(BATCHES[1:]):
+        calls.take()
+        _step(engine, batch, following)
+        coming = engine._preparing.next
+        assert coming is not None
+        made = calls.take()
+        updated = set().union(*(ids for is_update, ids in made if is_update))
+        brought = set().union(*(ids for is_update, ids in made if not is_update))
+        asleep = set(coming.seen.ids.tolist()) - updated
+        assert asleep, "the next batch must see other rows than this one"
+        assert brought == asleep
+        last_update = max(k for k, (is_update, _) in enumerate(made) if is_update)
+        n_early += sum(not is_update for is_update, _ in made[:last_update])
+    assert n_early
+    _close(engine)
+
+
+# ---------------------------------------------------------------------- updates
+
+
+@within(60)
+def test_updates_that_the_next_batch_begins_with_run_before_others() -> None:
+    engine = _engine(PRESETS["best"], Limits(residents=0))
+    calls, worker = Calls(engine), engine.model.host.worker
+    n_overtaken = 0
+    for batch, following in pairwise(BATCHES):
+        worker.wait()  # what this batch needs: the worker does nothing more until all are sent
+        worker.record(True)
+        calls.take()
+        worker.take_spans()
+        all_sent = threading.Event()
+        calls.hold = all_sent.wait
+        _step(engine, batch, following)
+        all_sent.set()
+        worker.wait()
+        coming = engine._preparing.next
+        assert coming is not None
+        assert coming.plan is not None
+        needed = set(coming.plan[0].load.tolist())
+        # The first one had begun.
+        sent = {len(ids): ids <= needed for is_update, ids in calls.take() if is_update}
+        ran = [sent[span.rows] for span in worker.take_spans() if span.is_update]
+        assert len(ran) == len(sent), "sizes must tell the updates apart"
+        assert ran[1:] == sorted(ran[1:], reverse=True)
+        n_overtaken += [*sent.values()][1:] != ran[1:]
+    assert n_overtaken
+    _close(engine)
