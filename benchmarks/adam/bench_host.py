@@ -3,7 +3,8 @@
 
 Decides how many rows a batch may update while the GPU renders. The ceiling is the machine's memory
 bandwidth, the best of three plain loops measured here; the peers, on the same tensors in the same
-run, are torch's fused and default Adam and, where it is installed, DeepSpeed's CPUAdam.
+run, are torch's fused and default Adam and, where it is installed, DeepSpeed's CPUAdam. Beside
+some of the rows stands what GS-Scale's kernel did on 16 cores, which says nothing on others.
 
     python benchmarks/adam/bench_host.py [--rows N] [--threads T] [--cases NAME...] [--json PATH]
 """
@@ -29,6 +30,9 @@ from gs_adam import HostAdam, Worker
 from gs_adam._tensors import as_ids
 
 UPDATE_BYTES, ABSENT_BYTES, LOOKAHEAD_BYTES, CATCH_UP_BYTES = 28, 24, 16, 16
+# GB/s of GS-Scale's published kernel at one row in so many, measured once on a machine like those
+# of docs/benchmarks.md: 16 cores whose plain loops move 113 GB/s.
+GS_SCALE = {10: 30.0, 100: 24.0}
 
 
 def default_rows() -> int:
@@ -147,6 +151,7 @@ def bench_deferred(table: Table, report: Report, samples: int) -> None:
     for part, kind, make, n_sets in cases:
         sets = [make(table.n_rows, table.n_rows // part, generator) for _ in range(n_sets)]
         step_on(table, report, host, f"gs-adam deferred, {100 // part}% {kind}", sets, samples)
+        report.compare(f"GS-Scale's kernel at {100 // part}%, measured before", GS_SCALE[part])
 
 
 def bench_lookahead(table: Table, report: Report, samples: int) -> None:

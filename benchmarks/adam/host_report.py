@@ -94,3 +94,11 @@ class Report:
             }
         )
         return best
+
+    def compare(self, peer: str, rate: float) -> None:
+        """Print and keep the last case's GB/s over those of a peer measured at another time."""
+        last = self.results[-1]
+        times = last["gb_per_second"] / rate
+        ratio = f"{times:.1f} x"
+        print(f"{f'  beside {peer}':50} {'':9} {'':9} {rate:7.1f} {ratio:>6}", flush=True)
+        last["beside"] = {"peer": peer, "gb_per_second": rate, "times": times}

@@ -240,8 +240,8 @@ def makers(scene: Scene, renderer: Renderer, batch: int) -> dict[str, Callable[[
 
 def show(rows: Sequence[Row]) -> None:
     print(
-        f"{'':22s} {'images/s':>9s} {'ms':>7s} {'of none':>8s} {'of ceiling':>10s} "
-        f"{'device GB':>9s} {'loaded':>7s} {'union':>6s} {'of bound':>9s}"
+        f"{'':22s} {'images/s':>9s} {'ms':>7s} {'of none':>8s} {'of naive':>8s} "
+        f"{'of ceiling':>10s} {'device GB':>9s} {'loaded':>7s} {'union':>6s} {'of bound':>9s}"
     )
     by_name = {row.name: row for row in rows}
     for row in rows:
@@ -253,7 +253,7 @@ def show(rows: Sequence[Row]) -> None:
 
         print(
             f"{row.name:22s} {row.images_per_second:9.1f} {row.milliseconds:7.2f} "
-            f"{ratio('none'):>8s} {ratio(CEILING):>10s} {row.device_gb:9.2f} "
+            f"{ratio('none'):>8s} {ratio('naive'):>8s} {ratio(CEILING):>10s} {row.device_gb:9.2f} "
             f"{row.loaded:7.2f} {row.union:6.2f} {row.bound / row.milliseconds:9.2f} "
             f"{row.bound_by}",
             flush=True,
