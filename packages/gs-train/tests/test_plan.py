@@ -132,7 +132,8 @@ def test_where_nothing_fits_it_says_what_would(
     assert _plan(tiny_capture, *options, "--device-memory", "100MiB") == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--offload auto takes nothing: 5,000,000 Gaussians do not fit" in text
-    assert "with --offload best, or --device-memory" in text
+    for preset in ("clm", "none"):  # either needs less of one memory than the other
+        assert f"with --offload {preset}" in text
 
 
 def test_without_a_number_it_plans_for_what_auto_expects(
