@@ -100,13 +100,17 @@ host = gs_adam.HostAdam(groups, semantics=sys.argv[1], threads=1)
 grads = [torch.ones(n // 2, 3), torch.ones(n // 2, 45)]
 ids = torch.arange(0, n, 2, dtype=torch.int32)
 host.step(ids[:9], [grad[:9] for grad in grads])
+spare = torch.empty(1 << 17, dtype=torch.uint8)  # for what a step takes whatever its rows
 pages = int(open("/proc/self/statm").read().split()[0])
-most = pages * resource.getpagesize() + (1 << 18)  # a byte a row that is updated, and a little
+most = pages * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
+held = []  # also what the heap still had, or a thread that has ended
 try:
-    torch.empty(n // 2, dtype=torch.int32)  # what a list of rows would take
+    while len(held) < 1000:
+        held.append(torch.empty(n // 2, dtype=torch.uint8))  # a byte a row that is updated
 except RuntimeError:
     print("limited")
+del spare
 for _ in range(3):
     host.step(ids, grads)
 assert table[n - 2, -1].item() and not table[n - 1, -1].item()
