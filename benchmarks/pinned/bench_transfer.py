@@ -231,34 +231,39 @@ def both_ways(
     indexed: bool,
     repeats: int,
 ) -> list[Result]:
-    """A gather and a store at once, several of each so that both directions stay busy."""
+    """A gather and a store at once, several of each, while both directions are busy."""
     up, down = torch.cuda.Stream(), torch.cuda.Stream()
     chosen, out = torch.from_numpy(ids).cuda(), torch.empty(len(ids), WIDTH, device="cuda")
     leaving = torch.ones_like(out)
     size, times = out.numel() * 4, 8
     order = torch.arange(len(ids), device="cuda", dtype=torch.int32) if indexed else None
-    names = (f"up: {label}", f"down: {label}")
     samples: tuple[list[float], list[float]] = ([], [])
     for run in range(repeats // 4 + 1):
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(2)]
+        begin, *after = (torch.cuda.Event(enable_timing=True) for _ in range(1 + 2 * times))
+        ends = after[:times], after[times:]
         torch.cuda.synchronize()
+        begin.record(up)
+        down.wait_event(begin)
         # All gathers first: a store may have to wait for room in the ring.
-        events[0][0].record(up)
-        for _ in range(times):
+        for end in ends[0]:
             gs_pinned.gather(table, chosen, out, stream=up, max_blocks=blocks)
-        events[0][1].record(up)
-        events[1][0].record(down)
-        for _ in range(times):
+            end.record(up)
+        for end in ends[1]:
             gs_pinned.store_compact(
                 leaving, order, ring, stream=down, max_blocks=stored_by
             ).release()
-        events[1][1].record(down)
+            end.record(down)
         torch.cuda.synchronize()
-        if run >= 1:
-            for direction in (0, 1):
-                begin, end = events[direction]
-                samples[direction].append(begin.elapsed_time(end) / 1e3)
-    return [Result(name, size * times, taken, target=42.0) for name, taken in zip(names, samples)]
+        if run == 0:
+            continue
+        clocks = [[0.0, *(begin.elapsed_time(end) / 1e3 for end in side)] for side in ends]
+        # The first copies are left out, since the stores may begin later.
+        window = max(clock[1] for clock in clocks), min(clock[-1] for clock in clocks)
+        for clock, taken in zip(clocks, samples):
+            copies = np.interp(window, clock, range(len(clock)))
+            taken.append((window[1] - window[0]) / (copies[1] - copies[0]))
+    names = (f"up: {label}", f"down: {label}")
+    return [Result(name, size, taken, target=42.0) for name, taken in zip(names, samples)]
 
 
 def changing_places(

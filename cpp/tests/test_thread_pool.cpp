@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
 #include <sys/wait.h>
 
 #include <numeric>
@@ -72,6 +73,29 @@ void calls_right_after_each_other_and_after_sleep_visit_every_item() {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+// As for a user who may have no more threads: here their stacks would be too large.
+[[maybe_unused]] void threads_that_cannot_start_are_done_without() {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, std::size_t{1} << 47);
+    pthread_setattr_default_np(&attributes);
+    bool is_refused = false;
+    try {
+      std::thread([] {}).join();
+    } catch (const std::system_error&) {
+      is_refused = true;
+    }
+    gs::ThreadPool pool(4);
+    _exit(is_refused && sum_with(pool, 100, 1) == 4950 && sum_with(pool, 100, 1) == 4950 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -81,5 +105,6 @@ int main() {
   calls_right_after_each_other_and_after_sleep_visit_every_item();
 #if !defined(__SANITIZE_THREAD__)
   a_forked_child_gets_its_own_threads();
+  threads_that_cannot_start_are_done_without();
 #endif
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,11 +11,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "gs/awaited.hpp"
 #include "gs/error.hpp"
+#include "gs/of_process.hpp"
 #include "gs/turns.hpp"
 
 namespace gs {
@@ -113,7 +114,7 @@ class ThreadPool {
   }
 
   void run(Job& job) {
-    if (pid_ != getpid()) after_fork();
+    renew_after_fork();
     const std::lock_guard<Turns> turn(*turn_);
     if (!shared_) start();
     Shared& shared = *shared_;
@@ -131,30 +132,36 @@ class ThreadPool {
 
   // The parent's locks may be held by threads that do not exist in the child, so the child leaves
   // them alone for good.
-  void after_fork() {
-    (void)turn_.release();
-    (void)shared_.release();
-    turn_ = std::make_unique<Turns>();
-    pid_ = getpid();
+  void renew_after_fork() {
+    process_.renewed([this] {
+      (void)turn_.release();
+      (void)shared_.release();
+      turn_ = std::make_unique<Turns>();
+    });
   }
 
   void start() {
     shared_ = std::make_unique<Shared>();
     Shared* shared = shared_.get();
+    const auto help = [shared] {
+      inside() = true;
+      for (std::uint32_t seen = 0;;) {
+        seen = shared->round.wait(seen);
+        if (shared->ends.load()) return;
+        shared->help();
+      }
+    };
     for (int i = 1; i < n_threads_; ++i) {
-      shared_->threads.emplace_back([shared] {
-        inside() = true;
-        for (std::uint32_t seen = 0;;) {
-          seen = shared->round.wait(seen);
-          if (shared->ends.load()) return;
-          shared->help();
-        }
-      });
+      try {
+        shared_->threads.emplace_back(help);
+      } catch (const std::system_error&) {
+        return;  // of a user or a group who may have no more: these do the work as well
+      }
     }
   }
 
   void stop() {
-    if (pid_ != getpid()) after_fork();
+    renew_after_fork();
     if (!shared_) return;
     shared_->ends.store(true);
     shared_->round.value.fetch_add(1);
@@ -163,7 +170,7 @@ class ThreadPool {
   }
 
   const int n_threads_;
-  pid_t pid_ = getpid();
+  OfProcess process_;
   // Held while one caller's job runs.
   std::unique_ptr<Turns> turn_ = std::make_unique<Turns>();
   std::unique_ptr<Shared> shared_;

@@ -30,11 +30,10 @@ std::size_t Memory::locked_limit() {
 }
 
 Memory::Memory(std::size_t reserved, Lock lock, int device, bool is_counted)
-    : reserved_(round_up(std::max<std::size_t>(reserved, 1), kPageBytes)),
+    : reserved_(round_up(std::max<std::size_t>(reserved, 1), page_bytes())),
       lock_(lock),
       device_(device),
       is_counted_(is_counted),
-      mutex_pid_(getpid()),
       pid_(getpid()) {
   data_ = static_cast<char*>(reserve_pages(reserved_));
 }
@@ -55,11 +54,10 @@ bool Memory::is_usable() const { return pid_ == getpid(); }
 
 // A thread that held it when the process forked does not exist in the child.
 std::mutex& Memory::mutex() const {
-  if (mutex_pid_ != getpid()) {
+  mutex_process_.renewed([this] {
     (void)mutex_.release();
     mutex_ = std::make_unique<std::mutex>();
-    mutex_pid_ = getpid();
-  }
+  });
   return *mutex_;
 }
 
@@ -75,11 +73,11 @@ void Memory::grow(std::size_t bytes, bool may_be_pageable) {
   if (bytes <= size_) return;
   GS_CHECK(bytes <= reserved_, "rows need ", bytes, " bytes, but ", reserved_,
            " were reserved; create the table with a larger capacity");
-  const std::size_t old = size_, exact = round_up(bytes, kPageBytes);
+  const std::size_t old = size_, exact = round_up(bytes, page_bytes());
   const std::size_t limit = is_locked() ? locked_limit() : 0;
   std::size_t target = exact;
   if (old > 0) target = std::max(target, old + std::max(kHugePageBytes, old / 128));
-  target = std::min(round_up(target, kPageBytes), reserved_);
+  target = std::min(round_up(target, page_bytes()), reserved_);
 
   std::string problem;
   if (target > exact) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gs/of_process.hpp"
 #include "in_flight.hpp"
 #include "pages.hpp"
 
@@ -85,7 +86,7 @@ class Memory {
   std::string refusal_;
   std::vector<std::size_t> locked_ends_;
   mutable std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
-  mutable int mutex_pid_;
+  mutable OfProcess mutex_process_;
   InFlight in_flight_;
   const int pid_;
 };

@@ -2,6 +2,7 @@
 #include "pages.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -31,12 +32,17 @@ constexpr std::int64_t kTouchBytes = 16 * kHugePageBytes;
 bool touch(char* data, std::size_t bytes) {
   if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno == ENOMEM) return false;
-  for (std::size_t at = 0; at < bytes; at += kPageBytes)
+  for (std::size_t at = 0; at < bytes; at += page_bytes())
     reinterpret_cast<volatile char*>(data)[at] = 0;
   return true;
 }
 
 }  // namespace
+
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 void* reserve_pages(std::size_t bytes) {
   // Over-reserve by one huge page and give the ends back, so that the range starts on one.
@@ -106,7 +112,10 @@ const char* register_pages(void* data, std::size_t bytes, int device) {
   const cudaError_t status = on_device(device, [&] {
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
     const cudaError_t registered = cudaHostRegister(data, bytes, flags);
-    return registered == cudaSuccess ? cudaHostGetDevicePointer(&seen, data, 0) : registered;
+    if (registered != cudaSuccess) return registered;
+    const cudaError_t mapped = cudaHostGetDevicePointer(&seen, data, 0);
+    if (mapped != cudaSuccess) (void)cudaHostUnregister(data);
+    return mapped;
   });
   if (status != cudaSuccess) return cudaGetErrorString(status);
   // Kernels and hosts must use one address, because rows go on from chunk to chunk.

@@ -13,12 +13,14 @@ enum class Lock {
   kMlock,  // mlock: stays in RAM, unknown to CUDA; obeys RLIMIT_MEMLOCK
 };
 
-constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
+
+/// The system's pages, to which every range below is aligned: 4 KiB, on some ARM machines 64 KiB.
+std::size_t page_bytes();
 
 /// Reserves address space without memory behind it; returns its first byte. Throws
 /// gs::MemoryError.

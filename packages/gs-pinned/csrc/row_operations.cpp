@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gs/error.hpp"
+#include "host_memory.hpp"
 #include "pool.hpp"
 
 namespace gs::pinned {
@@ -58,7 +59,11 @@ void permute_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n) {
   // A slab of columns at a time: gathered into scratch, then written back.
   const std::int64_t share = std::max(row_bytes / 64, kScratchBytes / n);
   const std::int64_t slab = std::min(row_bytes, std::max<std::int64_t>(64, share / 64 * 64));
-  std::unique_ptr<char[]> scratch(new char[static_cast<std::size_t>(slab * n)]);
+  const auto bytes = static_cast<std::size_t>(slab * n);
+  const std::size_t available = available_bytes();
+  GS_CHECK_AS(MemoryError, bytes <= available, "permuting ", n, " rows takes ", bytes,
+              " bytes of host memory beside them, more than the ", available, " bytes available");
+  std::unique_ptr<char[]> scratch(new char[bytes]);
   for (std::int64_t column = 0; column < row_bytes; column += slab) {
     const std::int64_t width = std::min(slab, row_bytes - column);
     Transfer t;

@@ -32,9 +32,13 @@ class Signal {
   ~Signal();
 
   std::uint32_t* word() const { return word_; }
-  /// kPoison when poisoned, even if a stream has written its word since.
+  /// kPoison when poisoned. A stream that was told to write before may then have lowered the word,
+  /// which is put right for those who wait for it alone.
   std::uint32_t value() const {
-    return is_poisoned() ? kPoison : __atomic_load_n(word_, __ATOMIC_ACQUIRE);
+    const std::uint32_t word = __atomic_load_n(word_, __ATOMIC_ACQUIRE);
+    if (!is_poisoned() || word == kPoison) return word;
+    __atomic_store_n(word_, kPoison, __ATOMIC_RELEASE);
+    return kPoison;
   }
   bool is_poisoned() const { return __atomic_load_n(&poisoned_, __ATOMIC_ACQUIRE); }
   std::string reason() const;
@@ -46,7 +50,7 @@ class Signal {
   void poison(const std::string& reason);
 
   /// Whether a stream may be waiting for a value not reached yet.
-  bool holds_streams() const { return value() < awaited_; }
+  bool holds_streams() const { return __atomic_load_n(word_, __ATOMIC_ACQUIRE) < awaited_; }
 
   /// Enqueued on a stream. May block while the stream's queue is full, and keep no other thread
   /// from set() and poison() meanwhile: they may be what empties it. Throw gs::CudaError, also in a

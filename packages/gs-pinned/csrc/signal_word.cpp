@@ -29,10 +29,10 @@ struct Words {
 
 std::vector<std::uint32_t*> new_page(bool locked, int device) {
   const Lock lock = locked ? Lock::kCuda : Lock::kNone;
-  auto page = std::make_unique<Memory>(kPageBytes, lock, device, false);
-  page->grow(kPageBytes, false);
+  auto page = std::make_unique<Memory>(page_bytes(), lock, device, false);
+  page->grow(page_bytes(), false);
   std::vector<std::uint32_t*> words;
-  for (std::size_t at = 0; at < kPageBytes; at += kLine)
+  for (std::size_t at = 0; at < page_bytes(); at += kLine)
     words.push_back(reinterpret_cast<std::uint32_t*>(page->data() + at));
   // Kept to the end of the process: streams may write words while destructors run.
   (void)page.release();

@@ -109,6 +109,37 @@ def test_work_sets_its_value_when_it_succeeds_and_poisons_it_when_it_fails() -> 
         signal.wait(2)
 
 
+class UntoldError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError(os.fsdecode(b"photo\xff.jpg")), r"ValueError: photo\\udcff\.jpg"),
+        (UntoldError(), "UntoldError"),
+    ],
+)
+def test_a_reason_that_cannot_be_told_whole_releases_waiters_as_well(
+    error: Exception, reason: str
+) -> None:
+    signal = Signal()
+    with pytest.raises(type(error)), signal.completing(1):
+        raise error
+    with pytest.raises(PoisonedError, match=reason):
+        signal.wait(1)
+
+
+def test_looking_at_a_poisoned_signal_puts_its_word_right() -> None:
+    # As where a stream comes to a write that it was told before the poison.
+    signal = Signal()
+    signal.poison("gone")
+    word = ctypes.c_uint32.from_address(signal.address)
+    word.value = 1
+    assert signal.value == word.value == 2**31 - 1
+
+
 @pytest.mark.usefixtures("ctrl_c")
 def test_waiting_leaves_the_interpreter_to_other_threads_and_to_ctrl_c() -> None:
     signal = Signal()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_pinned import Table, gather, gather_retained, scatter, scatter_add
+from gs_pinned import Table, exchange, gather, gather_retained, scatter, scatter_add
 
 # A device that sees the table, and one that must go through the locked buffer.
 PLACES = [
@@ -340,3 +340,33 @@ def test_halves_are_added_as_numpy_adds_them() -> None:
         with np.errstate(over="ignore"):
             expected = every[:, None] + terms
         np.testing.assert_array_equal(table.numpy(), expected)
+
+
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_autograd_is_told_what_was_written(place: str) -> None:
+    table = filled(place, 4, 2)
+    two, first = there([0, 1], place), there([0], place)
+    out, source, rows = (torch.zeros(2, 2, device=place) for _ in range(3))
+    writes = {
+        "gather": lambda: gather(table, two, out),
+        "gather a field": lambda: gather(table, two, [out[:, :1], out[:, 1:]]),
+        "gather_retained": lambda: gather_retained(
+            table, first, first, source, first, there([1], place), out
+        ),
+        "exchange": lambda: exchange([table], [out], two[:0], two, two),
+        "scatter": lambda: scatter(out, two, rows),
+        "scatter_add": lambda: scatter_add(out, two, rows),
+    }
+    for name, write in writes.items():
+        written, read = (rows, out) if name.startswith("scatter") else (out, source)
+        before = written._version, read._version
+        write()
+        assert written._version > before[0], name
+        assert read._version == before[1], name
+    weight = torch.ones(2, 2, device=place, requires_grad=True)
+    loss = (weight * out).sum()
+    gather(table, two, out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        gather(table, two, torch.zeros(2, 2, device=place))  # has no version

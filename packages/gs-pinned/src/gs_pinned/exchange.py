@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gs_pinned import _core
-from gs_pinned.launch import blocks, is_checked, keep_until_passed, place_of
+from gs_pinned.launch import blocks, is_checked, keep_until_passed, note_written, place_of
 from gs_pinned.operands import count_of
 from gs_pinned.table import Table
 
@@ -93,3 +93,4 @@ def exchange(
         max_blocks=blocks(max_blocks),
         checked=is_checked(),
     )
+    note_written(arrays)

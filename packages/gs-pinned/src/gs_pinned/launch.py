@@ -13,7 +13,7 @@ from gs_pinned import _core, device
 from gs_pinned.counts import whole_number
 from gs_pinned.operands import Selection
 
-__all__ = ["blocks", "is_checked", "keep_until_passed", "move", "place_of"]
+__all__ = ["blocks", "is_checked", "keep_until_passed", "move", "note_written", "place_of"]
 
 
 def is_checked() -> bool:
@@ -51,12 +51,25 @@ def keep_until_passed(arrays: Iterable[Any], where: int, stream: int) -> None:
     """Tells torch's allocator that tensors are in use on a stream other than its current one, so
     that their memory is not given to others before the stream has passed."""
     torch = sys.modules.get("torch")
-    if where < 0 or torch is None or torch.cuda.current_stream(where).cuda_stream == stream:
+    if where < 0 or torch is None or not torch.cuda.is_initialized():
+        return  # no tensor is on a device
+    if torch.cuda.current_stream(where).cuda_stream == stream:
         return
     handle = _torchs_stream(stream, where)
     for array in arrays:
         if isinstance(array, torch.Tensor) and array.is_cuda:
             array.record_stream(handle)
+
+
+def note_written(arrays: Iterable[Any]) -> None:
+    """Tells autograd that tensors have changed, so that a backward pass which needs what they held
+    before raises instead of using what they hold now."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for array in arrays:
+        if isinstance(array, torch.Tensor) and not array.is_inference():
+            torch.autograd.graph.increment_version(array)
 
 
 @functools.lru_cache(maxsize=64)
@@ -120,4 +133,5 @@ def move(
         checked=is_checked(),
         copy_engine=copy_engine,
     )
+    note_written((array for array, _ in parts) if to_parts else (table,))
     return where, handle

@@ -25,8 +25,9 @@ class Signal:
     [0, MAX]; raise them in growing order, from one side.
 
     Other code may wait too: the uint32 at ``address`` is >= the value once it was set. It is
-    2**31 - 1 when the signal is poisoned. The word is page-locked where there is a CUDA device and
-    valid as long as this object.
+    2**31 - 1 when the signal is poisoned; a stream that comes to an earlier ``set_on`` only then
+    lowers it once more, until anyone looks at the signal here. The word is page-locked where there
+    is a CUDA device and valid as long as this object.
 
     When the interpreter ends, streams that still wait are released in the same way, so that a
     process ends whatever it has left undone.
@@ -124,9 +125,7 @@ class Signal:
         Args:
             reason: an exception or a text. The first one counts.
         """
-        if isinstance(reason, BaseException):
-            reason = f"{type(reason).__name__}: {reason}"
-        self._usable().poison(str(reason))
+        self._usable().poison(_text_of(reason))
 
     @contextmanager
     def completing(self, value: int) -> Iterator[None]:
@@ -184,6 +183,17 @@ def _device_of(stream: Any) -> int:
         return index
     current = device.current_device()
     return _core.device_of_stream(device.stream_handle(stream, device=current), current)
+
+
+def _text_of(reason: object) -> str:
+    """What can be told of it. Nothing that is wrong with a reason may keep waiters waiting."""
+    kind = type(reason).__name__
+    try:
+        text = f"{kind}: {reason}" if isinstance(reason, BaseException) else str(reason)
+    except Exception:
+        text = kind
+    # File names may hold bytes that are no text.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _checked(value: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gs_pinned import _core
-from gs_pinned.launch import blocks, is_checked, keep_until_passed, move, place_of
+from gs_pinned.launch import blocks, is_checked, keep_until_passed, move, note_written, place_of
 from gs_pinned.operands import Selection, count_of, parts_of
 from gs_pinned.table import Table
 
@@ -186,6 +186,7 @@ def gather_retained(
         max_blocks=blocks(max_blocks),
         checked=is_checked(),
     )
+    note_written((out,))
     return out
 
 
