@@ -53,7 +53,7 @@ struct Segment {
   float* exp_avg;
   float* exp_avg_sq;
   const float* grad;  // null: zero for every row
-  float* out;         // null: write back to param, exp_avg, exp_avg_sq
+  float* out;         // where the job writes elsewhere
   std::int64_t param_stride;
   std::int64_t exp_avg_stride;
   std::int64_t exp_avg_sq_stride;
@@ -144,6 +144,7 @@ struct Job {
   bool grads_by_row;  // gradient of row r at r, else at the row's position in `rows`
   Ids pending;        // lookahead: sorted rows that have gradients, at their position here
   bool use_pending;
+  bool writes_elsewhere;  // to the segments' out, else back to param, exp_avg, exp_avg_sq
   Absent absent;
   bool sleeps;              // rows with a gradient are first brought up to the step before
   std::int32_t* last_step;  // [N] or null

@@ -137,8 +137,7 @@ struct Kernel : Items<V> {
   /// Rows that all take one step and nothing else. They are due: only where rows sleep, or write
   /// elsewhere, may a job have some that this step has already updated.
   static bool is_uniform(const Job& job) {
-    if (job.use_pending || job.sleeps || job.skip_non_finite || job.segments[0].out != nullptr)
-      return false;
+    if (job.use_pending || job.sleeps || job.skip_non_finite || job.writes_elsewhere) return false;
     if (!job.has_grads && job.absent != Absent::kStep) return false;
     for (std::int32_t k = 0; k < job.n_items; ++k)
       if (job.items[k].grads_apart) return false;
@@ -232,7 +231,6 @@ struct Kernel : Items<V> {
 
   static std::int64_t run_each(const Job& job, std::int64_t first, std::int64_t last) {
     if (first == last) return 0;
-    const bool writes_elsewhere = job.segments[0].out != nullptr;
     Missed missed;
     RowWork work;
     std::int64_t bad_rows = 0;
@@ -266,13 +264,13 @@ struct Kernel : Items<V> {
         run_items<true, false>(job, missed, work, bad);
       else if (steps)
         run_items<false, true>(job, missed, work, bad);
-      else if (writes_elsewhere)
+      else if (job.writes_elsewhere)
         run_items<false, false>(job, missed, work, bad);
       bad_rows += V::has_nan(bad);
-      if (job.last_step != nullptr && !writes_elsewhere && !done)
+      if (job.last_step != nullptr && !job.writes_elsewhere && !done)
         job.last_step[work.row] = job.step;
     }
-    if (writes_elsewhere) V::end_stores();
+    if (job.writes_elsewhere) V::end_stores();
     return bad_rows;
   }
 

@@ -130,7 +130,7 @@ int cut_items(const Segment* segments, int n_segments, int lanes, Item* items) {
 
 void list_lines(const Job& job, Ahead* ahead) {
   ahead->n_written = ahead->n_read = ahead->n_by_position = 0;
-  const bool is_written = job.segments[0].out == nullptr;
+  const bool is_written = !job.writes_elsewhere;
   Line* const lines = is_written ? ahead->written : ahead->read;
   std::int32_t* const n = is_written ? &ahead->n_written : &ahead->n_read;
   if (job.last_step != nullptr)

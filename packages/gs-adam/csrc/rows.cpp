@@ -97,8 +97,11 @@ void check_ids(const Ids& ids, std::int64_t n_rows, const char* name, ThreadPool
 /// What is wrong with a call's rows, found by several threads, said by one.
 class Rows::Checks {
  public:
-  Checks(const Rows& rows, const Ids& ids, const Ids& pending)
-      : rows_(rows), ids_(ids), pending_(pending) {}
+  Checks(const Rows& rows, const StepPlan& plan, const Ids& ids, const Ids& pending)
+      : rows_(rows),
+        ids_(ids),
+        pending_(pending),
+        since_(rows.semantics_ == Semantics::kDeferred ? plan.known_since() : 0) {}
 
   /// Ids in order and in range; positions of `pending` take their share.
   bool are_ids(std::int64_t first, std::int64_t last) {
@@ -112,6 +115,14 @@ class Rows::Checks {
     const std::int64_t at = first_not_increasing(ids_, first, last);
     if (at >= 0) return fail(&wrong_, at);
     return id_at(ids_, first) >= 0 && id_at(ids_, last - 1) < rows_.n_rows_;
+  }
+
+  /// Rows that have not slept since before rates are known.
+  bool are_known(std::int64_t first, std::int64_t last) {
+    if (since_ == 0) return true;
+    for (std::int64_t i = first; i < last; ++i)
+      if (rows_.last_step_[id_at(ids_, i)] < since_) return fail(&unknown_, id_at(ids_, i));
+    return true;
   }
 
   /// Rows whose turn this step is.
@@ -150,6 +161,10 @@ class Rows::Checks {
     if (has_ids(ids_)) throw_wrong_ids(ids_, rows_.n_rows_, "rows", wrong_.load());
     if (has_ids(pending_))
       throw_wrong_ids(pending_, rows_.n_rows_, "pending ids", wrong_pending_.load());
+    const std::int64_t unknown = unknown_.load();
+    GS_CHECK(unknown < 0, "last_step must be at least ", since_,
+             ", the step since which rates are known, got ", rows_.last_step_[unknown], " of row ",
+             unknown);
     const std::int64_t row = out_of_turn_.load();
     if (row < 0) return;
     const std::int32_t done = std::max(floor, rows_.last_step_[row]);
@@ -174,15 +189,27 @@ class Rows::Checks {
   const Rows& rows_;
   const Ids& ids_;
   const Ids& pending_;
-  std::atomic<std::int64_t> wrong_{-1}, wrong_pending_{-1}, out_of_turn_{-1}, unreadable_{-1};
+  const std::int32_t since_;
+  std::atomic<std::int64_t> wrong_{-1}, wrong_pending_{-1}, unknown_{-1}, out_of_turn_{-1},
+      unreadable_{-1};
 };
+
+// Tensors without columns have no memory, at no address: of spherical harmonics of degree 0. One
+// is kept where there are no others, for the steps of its rows.
+std::vector<std::size_t> Rows::with_columns(const std::vector<Tensor>& tensors) {
+  std::vector<std::size_t> kept;
+  for (std::size_t k = 0; k < tensors.size(); ++k)
+    if (tensors[k].width > 0) kept.push_back(k);
+  return kept.empty() ? std::vector<std::size_t>{0} : kept;
+}
 
 Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
               const std::vector<Matrix>* out) const {
   auto& [segments, items, ahead] = scratch();
-  for (std::size_t k = 0; k < tensors_.size(); ++k) {
+  Segment* next = segments.data();
+  for (const std::size_t k : segments_) {
     const Tensor& t = tensors_[k];
-    Segment& s = segments[k];
+    Segment& s = *next++;
     s = Segment{};
     s.param = t.param;
     s.exp_avg = t.exp_avg;
@@ -206,12 +233,13 @@ Job Rows::job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
   Job job{};
   job.segments = segments.data();
   job.items = items.data();
-  job.n_segments = static_cast<std::int32_t>(tensors_.size());
+  job.n_segments = static_cast<std::int32_t>(segments_.size());
   job.n_items = cut_items(segments.data(), job.n_segments, kernel_.lanes, items.data());
   job.rows = rows;
   job.ahead = &ahead;
   job.has_grads = !grads.tensors.empty();
   job.grads_by_row = grads.by_row;
+  job.writes_elsewhere = out != nullptr;
   job.sleeps = semantics_ == Semantics::kDeferred;
   job.absent = job.sleeps ? Absent::kSleep : Absent::kStep;
   job.last_step = last_step_;
@@ -243,9 +271,9 @@ std::int64_t Rows::update(const StepPlan& plan, const Ids& rows, const Gradients
   Job work = job(plan, rows, grads, nullptr);
   // A skipped row stands still where rows without a gradient do.
   if (semantics_ == Semantics::kSparse && work.has_grads) work.absent = Absent::kNothing;
-  Checks checks(*this, rows, kNoIds);
+  Checks checks(*this, plan, rows, kNoIds);
   const std::int64_t bad_rows = run(work, pool, [&](std::int64_t first, std::int64_t last) {
-    return checks.are_ids(first, last) &&
+    return checks.are_ids(first, last) && checks.are_known(first, last) &&
            (last_step_ == nullptr || checks.are_due(first, last, plan.step(), floor));
   });
   checks.throw_found(plan.step(), floor);
@@ -281,21 +309,23 @@ void Rows::update_rest(const StepPlan& plan, ThreadPool& pool) const {
 void Rows::flush(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const {
   if (semantics_ != Semantics::kDeferred) return check_ids(rows, n_rows_, "rows");
   Job work = job(plan, rows, {}, nullptr);
-  Checks checks(*this, rows, kNoIds);
-  run(work, pool,
-      [&](std::int64_t first, std::int64_t last) { return checks.are_ids(first, last); });
+  Checks checks(*this, plan, rows, kNoIds);
+  run(work, pool, [&](std::int64_t first, std::int64_t last) {
+    return checks.are_ids(first, last) && checks.are_known(first, last);
+  });
   checks.throw_found(0, 0);
 }
 
 void Rows::wake(const StepPlan& plan, const Ids& rows, ThreadPool& pool) const {
   Job work = job(plan, rows, {}, nullptr);
   // A flush that ends one step earlier.
-  for (std::size_t k = 0; k < tensors_.size(); ++k)
-    scratch().segments[k].after = plan.before(tensors_[k].group);
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    scratch().segments[i].after = plan.before(tensors_[segments_[i]].group);
   work.step = plan.step() - 1;
-  Checks checks(*this, rows, kNoIds);
-  run(work, pool,
-      [&](std::int64_t first, std::int64_t last) { return checks.are_ids(first, last); });
+  Checks checks(*this, plan, rows, kNoIds);
+  run(work, pool, [&](std::int64_t first, std::int64_t last) {
+    return checks.are_ids(first, last) && checks.are_known(first, last);
+  });
   checks.throw_found(0, 0);
 }
 
@@ -309,10 +339,10 @@ void Rows::lookahead(const StepPlan& plan, bool steps, const Ids& rows, const Id
   work.use_pending = true;
   if (semantics_ == Semantics::kSparse || (!steps && semantics_ == Semantics::kDense))
     work.absent = Absent::kNothing;
-  Checks checks(*this, rows, pending);
+  Checks checks(*this, plan, rows, pending);
   const bool has_turns = steps && last_step_ != nullptr;
   run(work, pool, [&](std::int64_t first, std::int64_t last) {
-    return checks.are_ids(first, last) &&
+    return checks.are_ids(first, last) && checks.are_known(first, last) &&
            (!has_turns || checks.are_readable(first, last, plan.step(), floor));
   });
   checks.throw_found(0, 0);

@@ -56,7 +56,8 @@ class Rows {
         last_step_(last_step),
         semantics_(semantics),
         kernel_(kernel),
-        skip_non_finite_(skip_non_finite) {}
+        skip_non_finite_(skip_non_finite),
+        segments_(with_columns(tensors_)) {}
 
   std::int64_t n_rows() const { return n_rows_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -89,6 +90,7 @@ class Rows {
                  ThreadPool& pool) const;
 
  private:
+  static std::vector<std::size_t> with_columns(const std::vector<Tensor>& tensors);
   Job job(const StepPlan& plan, const Ids& rows, const Gradients& grads,
           const std::vector<Matrix>* out) const;
   class Checks;
@@ -101,6 +103,7 @@ class Rows {
   Semantics semantics_;
   RowKernel kernel_;
   bool skip_non_finite_;
+  std::vector<std::size_t> segments_;  // which of the tensors the kernel is given
 };
 
 }  // namespace gs::adam

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule.hpp"
 
+#include <atomic>
 #include <cmath>
 #include <utility>
 
@@ -50,6 +51,12 @@ Sleep StepPlan::sleep(const std::vector<Table>& tables, int group, std::int32_t 
   return sleep;
 }
 
+Schedule::Schedule(int n_groups, Semantics semantics, bool bias_correction)
+    : n_groups_(n_groups), semantics_(semantics), bias_correction_(bias_correction) {
+  static std::atomic<std::uint64_t> made{0};
+  number_ = ++made;
+}
+
 void Schedule::check(const std::vector<Options>& options, bool all_awake) const {
   GS_CHECK(static_cast<int>(options.size()) == n_groups_, "options must be given for ", n_groups_,
            " groups, got ", options.size());
@@ -82,11 +89,18 @@ std::vector<StepPlan::Table> Schedule::tables(const std::vector<std::shared_ptr<
   return tables;
 }
 
+std::shared_ptr<StepPlan> Schedule::plan_of(std::int32_t step) const {
+  auto plan = std::make_shared<StepPlan>();
+  plan->step_ = step;
+  plan->known_since_ = known_since_;
+  plan->schedule_ = number_;
+  return plan;
+}
+
 std::shared_ptr<const StepPlan> Schedule::propose(const std::vector<Options>& options,
                                                   bool all_awake) {
   check(options, all_awake);
-  auto plan = std::make_shared<StepPlan>();
-  plan->step_ = step_ + 1;
+  const std::shared_ptr<StepPlan> plan = plan_of(step_ + 1);
   for (const Options& o : options)
     plan->constants_.push_back(constants_of(o, plan->step_, bias_correction_));
   if (semantics_ == Semantics::kDeferred) {
@@ -125,8 +139,7 @@ void Schedule::accept(std::shared_ptr<const StepPlan> plan) {
 
 std::shared_ptr<const StepPlan> Schedule::now() {
   if (!last_) {
-    auto plan = std::make_shared<StepPlan>();
-    plan->step_ = step_;
+    const std::shared_ptr<StepPlan> plan = plan_of(step_);
     plan->is_known_ = false;
     plan->constants_.resize(n_groups_);
     plan->after_ = tables(series_, step_);
@@ -138,6 +151,7 @@ std::shared_ptr<const StepPlan> Schedule::now() {
 
 void Schedule::restore(std::int32_t step, std::vector<std::shared_ptr<Series>> series) {
   step_ = step;
+  known_since_ = series.empty() ? step : 0;
   series_ = std::move(series);
   last_.reset();
 }

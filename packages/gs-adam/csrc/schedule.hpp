@@ -28,6 +28,10 @@ class StepPlan {
   const Series& series(int group) const { return *series_[group]; }
   /// Whether the steps before both plans are the same ones.
   bool shares_past(const StepPlan& other) const { return series_ == other.series_; }
+  /// The step since which rates are known: rows that have slept for longer cannot be caught up.
+  std::int32_t known_since() const { return known_since_; }
+  /// Of which schedule it is a step.
+  std::uint64_t schedule() const { return schedule_; }
   /// Whether its constants are known; those of a step of a restored schedule are not.
   bool is_known() const { return is_known_; }
   /// Rows that have been updated in this step, each of them once.
@@ -43,6 +47,8 @@ class StepPlan {
   Sleep sleep(const std::vector<Table>& tables, int group, std::int32_t target) const;
 
   std::int32_t step_ = 0;
+  std::int32_t known_since_ = 0;
+  std::uint64_t schedule_ = 0;
   bool is_known_ = true;
   std::vector<Step> constants_;
   std::vector<Table> before_, after_;  // empty where rows do not sleep
@@ -53,9 +59,10 @@ class StepPlan {
 /// Counts steps and remembers their rates. propose() may run while other threads use earlier plans.
 class Schedule {
  public:
-  Schedule(int n_groups, Semantics semantics, bool bias_correction)
-      : n_groups_(n_groups), semantics_(semantics), bias_correction_(bias_correction) {}
+  Schedule(int n_groups, Semantics semantics, bool bias_correction);
 
+  /// No other schedule of the process has it.
+  std::uint64_t number() const { return number_; }
   int n_groups() const { return n_groups_; }
   Semantics semantics() const { return semantics_; }
   std::int32_t step() const { return step_; }
@@ -79,18 +86,21 @@ class Schedule {
   /// continues from them bit for bit.
   const Series* series(int group) const { return series_.empty() ? nullptr : series_[group].get(); }
   void restore(std::int32_t step, std::vector<std::shared_ptr<Series>> series);
-  /// Counts from `step`, nothing asleep.
+  /// Counts from `step`, nothing asleep: the rates of the steps so far are not known.
   void restart(std::int32_t step);
 
  private:
   void check(const std::vector<Options>& options, bool all_awake) const;
   static std::vector<StepPlan::Table> tables(const std::vector<std::shared_ptr<Series>>& series,
                                              std::int32_t target);
+  std::shared_ptr<StepPlan> plan_of(std::int32_t step) const;
 
+  std::uint64_t number_;
   int n_groups_;
   Semantics semantics_;
   bool bias_correction_;
   std::int32_t step_ = 0;
+  std::int32_t known_since_ = 0;
   std::vector<std::shared_ptr<Series>> series_;
   std::shared_ptr<const StepPlan> last_;
   std::shared_ptr<std::atomic<std::int64_t>> nonfinite_rows_ =

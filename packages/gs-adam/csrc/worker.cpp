@@ -86,7 +86,8 @@ struct Worker::State {
   bool has_ended = false;        // the thread, but for leaving
   std::atomic<bool> recording{false};
   std::vector<Span> spans;
-  std::thread thread;
+  std::thread thread;         // until somebody waits for its end, who takes it
+  std::thread::id thread_id;  // of none before the first task
 
   static bool is_preferred(const Pointer& a, const Pointer& b) {
     if (a->task.step != b->task.step) return a->task.step < b->task.step;
@@ -125,7 +126,10 @@ struct Worker::State {
     std::rethrow_exception(failure);
   }
 
-  bool is_this_thread() const { return thread.get_id() == std::this_thread::get_id(); }
+  bool is_this_thread() const { return thread_id == std::this_thread::get_id(); }
+  /// Nobody waits for its end any more: who does takes it only then.
+  bool is_left_behind() const { return !has_ended && !thread.joinable(); }
+  bool has_begun() const { return thread_id != std::thread::id(); }
 
   bool is_cancelled() const {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -249,7 +253,10 @@ std::uint64_t Worker::submit(Task task) {
   s.queue.insert(std::upper_bound(s.queue.begin(), s.queue.end(), queued, &State::is_preferred),
                  queued);
   ++s.submitted;
-  if (!s.thread.joinable()) s.thread = std::thread([state = state_] { state->run(); });
+  if (!s.has_begun()) {
+    s.thread = std::thread([state = state_] { state->run(); });
+    s.thread_id = s.thread.get_id();
+  }
   s.wake.notify_all();
   return queued->ticket;
 }
@@ -331,37 +338,52 @@ bool Worker::is_closed() const {
   return s.closing;
 }
 
-void Worker::cancel(bool drain) {
+bool Worker::cancel(bool drain) {
   State& s = state();
   const std::lock_guard<std::mutex> lock(s.mutex);
   s.closing = true;
-  s.cancelled = s.cancelled || !drain;
+  const bool was_cancelled = std::exchange(s.cancelled, s.cancelled || !drain);
   s.wake.notify_all();
+  return was_cancelled;
 }
 
 void Worker::close(bool drain) {
   State& s = state();
-  cancel(drain);
-  if (!s.thread.joinable()) return;
-  if (s.is_this_thread()) return s.thread.detach();
+  const bool was_cancelled = cancel(drain);
+  std::thread ended;  // several may wait for it, and only one join it
   {
     std::unique_lock<std::mutex> lock(s.mutex);
-    wait_until(lock, [&s] { return s.has_ended; });
+    if (!s.has_begun()) return;
+    if (s.is_this_thread()) {
+      if (s.thread.joinable()) s.thread.detach();
+      return;
+    }
+    wait_until(lock, [&s] { return s.has_ended || s.is_left_behind(); });
+    ended = std::move(s.thread);
   }
-  s.thread.join();
+  if (ended.joinable()) ended.join();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  const bool is_complete = !drain || was_cancelled || s.failure || s.dropped.empty();
+  GS_CHECK_AS(adam::ClosedError, is_complete,
+              "worker must be open until all tasks have run, got close(drain=False) meanwhile");
 }
 
 void Worker::abandon(double seconds) {
   State& s = state();
   cancel(false);
-  if (!s.thread.joinable()) return;
-  if (s.is_this_thread()) return s.thread.detach();
+  std::thread ended;
   {
     std::unique_lock<std::mutex> lock(s.mutex);
-    s.done.wait_for(lock, std::chrono::duration<double>(seconds), [&s] { return s.has_ended; });
-    if (!s.has_ended) return s.thread.detach();
+    if (!s.has_begun()) return;
+    if (!s.is_this_thread())
+      s.done.wait_for(lock, std::chrono::duration<double>(seconds), [&s] { return s.has_ended; });
+    ended = std::move(s.thread);
+    if (ended.joinable() && !s.has_ended) {
+      s.done.notify_all();
+      return ended.detach();
+    }
   }
-  s.thread.join();
+  if (ended.joinable()) ended.join();
 }
 
 std::vector<std::shared_ptr<void>> Worker::take_finished() {

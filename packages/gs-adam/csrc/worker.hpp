@@ -64,8 +64,9 @@ class Worker {
   /// True when nothing is queued or running.
   bool is_idle() const;
   bool is_closed() const;
-  /// Ends the thread after all tasks (drain) or after the one that runs. May be called again. From
-  /// the thread itself: it goes on by itself to its end.
+  /// Ends the thread after all tasks (drain) or after the one that runs. May be called again, also
+  /// by several threads at once; ClosedError where one of them cancels what another one drains.
+  /// From the thread itself: it goes on by itself to its end.
   void close(bool drain);
   /// Cancels, and leaves a thread behind that has not ended after so long: it ends after its task,
   /// or with the process. Calls nobody and throws nothing.
@@ -84,7 +85,8 @@ class Worker {
  private:
   struct State;
   State& state() const;
-  void cancel(bool drain);
+  /// Returns whether it was cancelled before.
+  bool cancel(bool drain);
   template <class HasCome>
   void wait_until(std::unique_lock<std::mutex>& lock, const HasCome& has_come);
   template <class Awaited>

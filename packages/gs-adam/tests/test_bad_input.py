@@ -20,6 +20,8 @@ def host(request):
 def everything(host):
     tensors = [p for group in host.param_groups for p in group["params"]]
     tensors += [host.state[p][key] for p in tensors for key in ("step", "exp_avg", "exp_avg_sq")]
+    if host._storage.last_step is not None:
+        tensors.append(host._storage.last_step)
     return [t.detach().clone() for t in tensors]
 
 
@@ -60,6 +62,12 @@ CASES = {
         r"rows must have shape \(any\), got \(2, 1\)",
     ),
     "a list": ([1, 2], grads(2), TypeError, r"rows must be a numpy or torch array, got list"),
+    "a closure": (
+        lambda: torch.zeros(()),
+        grads(1),
+        TypeError,
+        r"rows must be .*, got (a closure|function)",
+    ),
     "a short mask": (
         torch.ones(9, dtype=torch.bool),
         grads(9),
@@ -154,6 +162,8 @@ def test_a_step_without_any_gradient_is_none(host):
     before = [param.clone() for group in host.param_groups for param in group["params"]]
     count = host.step_count
     host.step()
+    with pytest.raises(TypeError, match=r"rows must be ids or a mask, got a closure"):
+        host.step(lambda: torch.zeros(()))  # torch's, which would make them
     host.step(torch.zeros(10**6, dtype=torch.bool))  # of rows that are no more
     assert host.step_count == count
     after = [param for group in host.param_groups for param in group["params"]]

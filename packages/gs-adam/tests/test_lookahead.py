@@ -43,17 +43,47 @@ def test_it_gives_the_bits_that_update_and_flush_write(host):
         assert torch.equal(p[asked], b)
 
 
+def written(host):
+    params = [group["params"][0] for group in host.param_groups]
+    moments = [host.state[p][key] for p in params for key in ("exp_avg", "exp_avg_sq")]
+    own = host.state_dict().get("gs_adam")
+    tensors = [*params, *moments, *([own["last_step"]] if own else [])]
+    return [tensor.detach().clone() for tensor in tensors]
+
+
 def test_without_a_step_it_is_what_flush_writes(host):
+    before = written(host)
     ahead = host.lookahead(None)
-    state = [host.state[g["params"][0]]["exp_avg"].clone() for g in host.param_groups]
-    assert all(
-        torch.equal(host.state[g["params"][0]]["exp_avg"], s)
-        for g, s in zip(host.param_groups, state, strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(written(host), before, strict=True))
     host.flush(torch.arange(100))
     host.flush(torch.arange(200) >= 100)
     for group, a in zip(host.param_groups, ahead, strict=True):
         assert torch.equal(group["params"][0], a)
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred", "sparse"])
+@pytest.mark.parametrize("order", [(0, 3), (3, 0), (0, 0)])
+def test_tensors_without_columns_change_nothing(semantics, order):
+    # As the spherical harmonics of degree 0: (N, 0, 3), at no address.
+    hosts = []
+    for widths in (order, [w for w in order if w] or [0]):
+        params = [torch.zeros(6, w) for w in widths]
+        host = HostAdam([{"params": [p]} for p in params], lr=0.1, semantics=semantics)
+        host.step(None, [torch.ones(6, w) for w in widths])
+        for _ in range(5):
+            host.step(torch.tensor([0]), [torch.ones(1, w) for w in widths])
+        before = written(host)
+        host.lookahead(torch.tensor([4, 5]))
+        assert all(torch.equal(a, b) for a, b in zip(written(host), before, strict=True))
+        step, rows = host.begin_step(), torch.tensor([1, 4])
+        ahead = host.lookahead(rows, step=step, pending=(rows, [torch.ones(2, w) for w in widths]))
+        host.update(rows, [torch.ones(2, w) for w in widths], step=step)
+        assert all(torch.equal(a, p[rows]) for a, p in zip(ahead, params, strict=True))
+        host.end_step(step)
+        host.flush()
+        hosts.append(written(host))
+    with_columns = [[t for t in tensors if t.numel()] for tensors in hosts]
+    assert all(torch.equal(a, b) for a, b in zip(*with_columns, strict=True))
 
 
 def test_flush_twice_changes_nothing_more(host):
@@ -75,6 +105,8 @@ def test_rows_can_be_looked_up_as_of_an_earlier_step(host):
         later = host.lookahead(asked)
         with pytest.raises(ValueError, match="as_of"):
             worker.lookahead(asked, out=out, step=host.begin_step(), as_of=earlier)
+        with pytest.raises(ValueError, match=r"as_of must be what now\(\) of the same"):
+            worker.lookahead(asked, out=out, as_of=HostAdam([torch.zeros(200, 3)]).now())
     for a, b, c in zip(out, expected, later, strict=True):
         assert torch.equal(a, b)
         assert not torch.equal(a, c)

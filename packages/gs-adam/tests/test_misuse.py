@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a caller may get wrong, and what then must not happen: foreign memory, hangs, lost steps."""
 
+import copy
 import subprocess
 import sys
 import textwrap
@@ -148,6 +149,46 @@ def test_a_state_that_does_not_fit_changes_nothing():
             assert torch.equal(after["state"][0][key], value)
     other.load_state_dict(saved)
     assert other.step_count == 3
+
+
+def test_rows_do_not_sleep_since_before_rates_are_known():
+    # The state of torch.optim.Adam says how many steps there were, not which.
+    schedule = Schedule()
+    schedule.load_state_dict({"step": 5, "groups": []})
+    w, m, v, last = _plain(5)
+    flush_rows(w, m, v, last, None, schedule)
+    last[7] = 3
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"last_step must be at least 5, .* got 3 of row 7"):
+            flush_rows(w, m, v, last, None, schedule)
+        schedule.begin(0.1)
+    with pytest.raises(ValueError, match=r"last_step must be at least 5, .* got 3 of row 7"):
+        update_rows(w, m, v, last, torch.tensor([6, 7]), torch.ones(2, 3), schedule)
+    assert (w == 1).all()
+    assert int(last[6]) == 5
+    update_rows(w, m, v, last, torch.tensor([6, 8]), torch.ones(2, 3), schedule)
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred", "sparse"])
+def test_a_state_just_taken_from_torch_can_be_saved_again(semantics):
+    param = torch.nn.Parameter(torch.ones(N, 3))
+    adam = torch.optim.Adam([param], eps=1e-15)
+    param.grad = torch.ones(N, 3)
+    for _ in range(5):
+        adam.step()
+    host = HostAdam([param.detach().clone()])
+    host.load_state_dict(copy.deepcopy(adam.state_dict()))
+    saved = copy.deepcopy(host.state_dict())
+    again = HostAdam([param.detach().clone()], semantics=semantics)
+    again.load_state_dict(copy.deepcopy(saved))
+    rows, grads = torch.arange(N), [torch.ones(N, 3)]
+    for one in (host, again):
+        one.step(rows, grads)
+    assert again.step_count == 6
+    assert torch.equal(host.param_groups[0]["params"][0], again.param_groups[0]["params"][0])
+    saved["gs_adam"]["last_step"][3] = 2
+    with pytest.raises(ValueError, match="must hold"):
+        HostAdam([param.detach().clone()]).load_state_dict(saved)
 
 
 def test_a_schedule_has_no_step_below_zero():

@@ -76,6 +76,16 @@ def test_groups_have_their_own_rates():
     np.testing.assert_allclose(before - w, [[0.1] * 3 + [0.2] * 5] * 30, rtol=1e-5)
 
 
+def test_options_may_be_numbers_of_numpy():
+    schedule = Schedule(2)
+    betas = (np.float32(0.5), np.float32(0.75))
+    assert schedule.begin(np.array([0.1, 0.2]), betas=betas, eps=np.float64(1e-8)) == 1
+    other = Schedule(2)
+    other.begin([0.1, 0.2], betas=(0.5, 0.75), eps=1e-8)
+    for one, two in zip(schedule.state_dict()["groups"], other.state_dict()["groups"], strict=True):
+        assert np.array_equal(one["missed"], two["missed"])
+
+
 def test_bad_arguments_are_named():
     own, schedule = tables(), Schedule(2)
     with pytest.raises(ValueError, match=r"n_groups must be at least 1, got 0"):

@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 
-from gs_adam import HostAdam, Worker
+from gs_adam import DeviceAdam, HostAdam, Worker
 
 N = 10
 ROWS, GRADS = torch.arange(3), [torch.ones(3, 3)]
@@ -201,6 +201,36 @@ def test_closing_without_draining_tells_what_nobody_was_told():
     host.kept.close(drain=False)  # told once
 
 
+@pytest.mark.parametrize("again", range(20))
+def test_closing_ends_a_close_that_drains(again):
+    host = HostAdam([torch.zeros(N, 3)])
+    worker, step = Worker(host), host.begin_step()
+    worker.submit(ROWS, GRADS, step=step, ready=lambda: False)
+    told = []
+
+    def drain():
+        try:
+            worker.close()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    threads = [threading.Thread(target=drain) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while not worker.is_closed:
+        time.sleep(0)
+    worker.close(drain=False)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    # Those that came before it had been said that all would run.
+    assert 1 <= len(told) <= 3
+    assert set(told) == {
+        "worker must be open until all tasks have run, got close(drain=False) meanwhile"
+    }
+    worker.close()
+
+
 def test_leaving_with_an_error_keeps_it_and_adds_the_tasks():
     host = _failed()
     with pytest.raises(ValueError, match="the caller's") as caught, host.kept:
@@ -345,6 +375,17 @@ def test_other_default_types_and_devices_change_nothing():
     assert torch.equal(ahead, expected.lookahead(ROWS)[0])
     assert {t.device.type for t in state["state"][0].values()} == {"cpu"}
     assert state["state"][0]["step"].dtype == torch.float32
+
+
+def test_a_step_is_counted_exactly_whatever_the_default_type_is():
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        device = DeviceAdam([torch.zeros(N, 3, dtype=torch.float32)])
+        for _ in range(300):
+            device.step(None, [torch.ones(N, 3, dtype=torch.float32)])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert device.state_dict()["state"][0]["step"] == 300
 
 
 def test_gradients_without_memory_of_their_own_are_told_or_read_rightly():

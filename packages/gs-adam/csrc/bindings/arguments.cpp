@@ -2,6 +2,7 @@
 #include "bindings/arguments.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -28,6 +29,17 @@ void check_width(const Array& array, std::int64_t width) {
            " values a row, got shape ", array.shape_text());
 }
 
+// Of rows that begin at or after the first ones: whether both have an element.
+bool are_shared(const Columns& first, const Columns& later) {
+  constexpr std::int64_t kBytes = sizeof(float);
+  const auto apart = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(later.data) -
+                                               reinterpret_cast<std::uintptr_t>(first.data));
+  if (apart >= kBytes * ((first.rows - 1) * first.stride + first.width)) return false;
+  if (first.rows == 1 || first.stride != later.stride || apart % kBytes != 0) return true;
+  const std::int64_t column = apart / kBytes % first.stride;
+  return column < first.width || column + later.width > first.stride;
+}
+
 // A stride that makes rows overlap would let one row's update change another's.
 std::int64_t writable_stride(const Array& array) {
   array.writable();
@@ -35,6 +47,17 @@ std::int64_t writable_stride(const Array& array) {
            " must have rows that do not overlap, got a row stride of ", array.row_stride(), " for ",
            array.inner_size(), " values");
   return array.row_stride();
+}
+
+std::vector<Columns> written_by(const std::vector<Tensor>& tensors, std::int64_t n_rows) {
+  std::vector<Columns> written;
+  for (std::size_t k = 0; k < tensors.size(); ++k) {
+    const Tensor& t = tensors[k];
+    written.push_back({"params", k, t.param, n_rows, t.param_stride, t.width});
+    written.push_back({"exp_avg", k, t.exp_avg, n_rows, t.exp_avg_stride, t.width});
+    written.push_back({"exp_avg_sq", k, t.exp_avg_sq, n_rows, t.exp_avg_sq_stride, t.width});
+  }
+  return written;
 }
 
 void check_count(std::size_t n, const char* name, std::size_t expected) {
@@ -108,17 +131,21 @@ Gradients gradients_from(py::handle object, const char* name, const std::vector<
 }
 
 std::vector<Matrix> outputs_from(py::handle object, const std::vector<Tensor>& tensors,
-                                 std::int64_t n_rows) {
+                                 std::int64_t n_rows, std::int64_t count) {
   const py::sequence list = sequence_from(object, "out");
   check_count(list.size(), "out", tensors.size());
   std::vector<Matrix> outputs;
   for (std::size_t k = 0; k < tensors.size(); ++k) {
     const Array array = matrix(list[k], item("out", k));
     check_width(array, tensors[k].width);
-    GS_CHECK(array.size(0) == n_rows, array.name(), " must have ", n_rows, " rows, got shape ",
+    GS_CHECK(array.size(0) == count, array.name(), " must have ", count, " rows, got shape ",
              array.shape_text());
     outputs.push_back({array.data<float>(), writable_stride(array)});
   }
+  std::vector<Columns> written = written_by(tensors, n_rows);
+  for (std::size_t k = 0; k < outputs.size(); ++k)
+    written.push_back({"out", k, outputs[k].data, count, outputs[k].stride, tensors[k].width});
+  check_apart(written);
   return outputs;
 }
 
@@ -144,16 +171,25 @@ std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg
                " rows as its parameter, got shape ", state->shape_text());
       check_width(*state, param.inner_size());
     }
-    for (const auto& [one, other] :
-         {std::pair(&param, &average), std::pair(&param, &square), std::pair(&average, &square)})
-      GS_CHECK(one->data<float>() != other->data<float>() || param.inner_size() * *n_rows == 0,
-               other->name(), " must have memory of its own, got that of ", one->name());
     tensors.push_back({param.data<float>(), average.data<float>(), square.data<float>(),
                        writable_stride(param), writable_stride(average), writable_stride(square),
                        param.inner_size(), groups[k]});
   }
   GS_CHECK(*n_rows < INT32_MAX, "params must have fewer than 2**31 - 1 rows, got ", *n_rows);
+  check_apart(written_by(tensors, *n_rows));
   return tensors;
+}
+
+void check_apart(const std::vector<Columns>& written) {
+  for (std::size_t k = 0; k < written.size(); ++k) {
+    for (std::size_t j = 0; j < k; ++j) {
+      const Columns &a = written[j], &b = written[k];
+      if (a.rows * a.width == 0 || b.rows * b.width == 0) continue;
+      GS_CHECK(!(std::less<>()(b.data, a.data) ? are_shared(b, a) : are_shared(a, b)),
+               item(b.list, b.index), " must have memory of its own, got some of ",
+               item(a.list, a.index));
+    }
+  }
 }
 
 }  // namespace gs::adam

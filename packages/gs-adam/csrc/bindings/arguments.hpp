@@ -37,14 +37,27 @@ inline bool is_aligned(const void* pointer) {
 Gradients gradients_from(py::handle object, const char* name, const std::vector<Tensor>& tensors,
                          const Ids& rows, std::int64_t n_rows);
 
-/// A list of writable (rows, ...) float32 CPU arrays aligned with the tensors.
+/// A list of writable (count, ...) float32 CPU arrays aligned with the tensors of n_rows rows, with
+/// memory of their own.
 std::vector<Matrix> outputs_from(py::handle object, const std::vector<Tensor>& tensors,
-                                 std::int64_t n_rows);
+                                 std::int64_t n_rows, std::int64_t count);
 
-/// Throws unless params, exp_avg and exp_avg_sq are lists of float32 CPU arrays of one row count.
+/// Throws unless params, exp_avg and exp_avg_sq are lists of float32 CPU arrays of one row count,
+/// each with memory of its own: as columns of the same rows, if need be.
 std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg,
                                  const py::list& exp_avg_sq, const std::vector<int>& groups,
                                  std::int64_t* n_rows);
+
+/// Columns of rows that are written.
+struct Columns {
+  const char* list;  // of which argument, at which index
+  std::size_t index;
+  const float* data;
+  std::int64_t rows, stride, width;
+};
+
+/// Throws where two share an element.
+void check_apart(const std::vector<Columns>& written);
 
 void register_schedule(py::module_& module);
 void register_rows(py::module_& module);

@@ -52,6 +52,7 @@ class BoundRows {
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<const Rows> rows_;
   std::shared_ptr<std::atomic<std::int64_t>> nonfinite_rows_;
+  std::uint64_t schedule_;
 };
 
 }  // namespace gs::adam

@@ -60,12 +60,16 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
   GS_CHECK(!has_grads || gradients.size() == params.size(),
            "grads must have one entry a parameter (", params.size(), "), got ", gradients.size());
   std::vector<DeviceTensor> tensors;
+  std::vector<Columns> written;
   for (std::size_t k = 0; k < params.size(); ++k) {
     const std::int64_t width = Array(params[k], item("params", k).c_str()).inner_size();
     DeviceTensor t{};
     t.param = device_data(params[k], item("params", k), n_rows, width, device);
     t.exp_avg = device_data(exp_avg[k], item("exp_avg", k), n_rows, width, device);
     t.exp_avg_sq = device_data(exp_avg_sq[k], item("exp_avg_sq", k), n_rows, width, device);
+    written.push_back({"params", k, t.param, n_rows, width, width});
+    written.push_back({"exp_avg", k, t.exp_avg, n_rows, width, width});
+    written.push_back({"exp_avg_sq", k, t.exp_avg_sq, n_rows, width, width});
     t.is_aligned = is_aligned(t.param) && is_aligned(t.exp_avg) && is_aligned(t.exp_avg_sq);
     t.width = static_cast<std::int32_t>(width);
     t.step = plan.constants(groups[k]);
@@ -85,6 +89,7 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
     }
     if (width > 0) tensors.push_back(t);
   }
+  check_apart(written);
   const py::gil_scoped_release nogil;
   for (std::size_t done = 0; done < tensors.size(); done += kMostDeviceTensors) {
     const std::size_t n = std::min<std::size_t>(kMostDeviceTensors, tensors.size() - done);

@@ -68,7 +68,8 @@ BoundRows::BoundRows(const py::list& params, const py::list& exp_avg, const py::
                      const Schedule& schedule, bool skip_non_finite, int n_threads)
     : pool_(shared_pool(n_threads)),
       rows_(make_rows(params, exp_avg, exp_avg_sq, groups, last_step, schedule, skip_non_finite)),
-      nonfinite_rows_(schedule.nonfinite_rows()) {}
+      nonfinite_rows_(schedule.nonfinite_rows()),
+      schedule_(schedule.number()) {}
 
 Call BoundRows::update(const std::shared_ptr<StepPlan>& plan, const py::object& rows,
                        const py::object& grads, std::int32_t floor) const {
@@ -99,12 +100,14 @@ Call BoundRows::wake(const std::shared_ptr<StepPlan>& plan, const py::object& ro
 Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, const py::object& rows,
                           const py::object& pending, const py::object& grads, const py::object& out,
                           std::int32_t floor) const {
+  GS_CHECK(plan->schedule() == schedule_,
+           "as_of must be what now() of the same optimizer returned, got another one's step");
   const Ids ids = ids_from(rows, "rows", n_rows());
   const Ids pending_ids =
       pending.is_none() ? Ids{nullptr, nullptr, 0} : ids_from(pending, "pending ids", n_rows());
   Gradients gradients =
       gradients_from(grads, "pending grads", rows_->tensors(), pending_ids, pending_ids.size);
-  std::vector<Matrix> outputs = outputs_from(out, rows_->tensors(), ids.size);
+  std::vector<Matrix> outputs = outputs_from(out, rows_->tensors(), n_rows(), ids.size);
   return {ids, pending_ids, n_rows(),
           [=, gradients = std::move(gradients), outputs = std::move(outputs), tensors = rows_,
            pool = pool_] {

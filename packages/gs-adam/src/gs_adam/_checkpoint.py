@@ -9,7 +9,7 @@ import torch
 
 from gs_adam import _core
 from gs_adam._storage import check_steps
-from gs_adam._tensors import MOMENTS
+from gs_adam._tensors import MOMENTS, check_apart, check_param
 
 KEY = "gs_adam"
 """Top-level key of a deferred optimizer's own part: ``last_step`` and the steps so far."""
@@ -50,11 +50,13 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
             f"{[len(group['params']) for group in saved]}"
         )
     steps = set()
+    loaded: list[dict[str, torch.Tensor]] = []
     ids = [i for group in saved for i in group["params"]]
     params = [param for group in groups for param in group["params"]]
     for k, (i, param) in enumerate(zip(ids, params, strict=True)):
         state = state_dict["state"].get(i)
         steps.add(_step_of(state, k) if state else 0)
+        loaded.append({})
         for key in MOMENTS if state else ():
             if key not in state:
                 raise ValueError(f"state_dict must hold {key} of params[{k}], got {list(state)}")
@@ -68,6 +70,11 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
                     f"state_dict must hold {key} of params[{k}] with shape {tuple(param.shape)}, "
                     f"got {tuple(state[key].shape)}"
                 )
+            if state[key].device.type == "cpu" and state[key].dtype == torch.float32:
+                # Taken over as it is; others become copies.
+                check_param(state[key], f"state_dict's {key} of params[{k}]")
+                loaded[-1][key] = state[key]
+    check_apart(params, loaded, "state_dict's ")
     if len(steps) > 1:
         raise ValueError(f"state_dict must hold one step for all parameters, got {sorted(steps)}")
     step = steps.pop()
@@ -107,6 +114,8 @@ def check_own(
             "state_dict must hold no sleeping rows unless semantics is deferred; "
             "flush before saving"
         )
+    if not own["schedule"] and bool((last_step == step).all()):
+        return  # no step since another optimizer's state was loaded
     if step and len(own["schedule"]) != n_groups:
         raise ValueError(
             f"state_dict must hold the steps of {n_groups} groups, got {len(own['schedule'])}"

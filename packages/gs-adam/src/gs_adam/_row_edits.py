@@ -12,7 +12,7 @@ from gs_adam import _memory
 from gs_adam._options import whole
 from gs_adam._steps import Steps
 from gs_adam._storage import check_params, row_ids
-from gs_adam._tensors import MOMENTS, first_unsorted
+from gs_adam._tensors import MOMENTS, check_apart, first_unsorted
 
 
 class RowEdits(Steps):
@@ -125,6 +125,9 @@ class RowEdits(Steps):
                     f"params must have {self._storage.n_state_rows()} rows as the state, got "
                     f"{len(params[0])}"
                 )
+            if state is None:
+                known = [self.state.get(param) or {} for param in old]
+                check_apart(params, [{key: s[key] for key in MOMENTS if s} for s in known])
             self._replace(params)
             if state is None:
                 self._storage.settle()

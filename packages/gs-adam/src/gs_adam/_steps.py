@@ -134,8 +134,13 @@ class Steps(HostBase):
 
         Raises:
             RuntimeError: another step is open.
-            TypeError, ValueError, IndexError: as `update`; the step is then not counted.
+            TypeError, ValueError, IndexError: as `update`, or a closure instead of rows; the step
+                is then not counted.
         """
+        if callable(rows):
+            raise TypeError(
+                "rows must be ids or a mask, got a closure; make the gradients, then call step()"
+            )
         if grads is None:
             grads = self._own_gradients()
             if grads is None:

@@ -11,6 +11,7 @@ import torch
 from gs_adam import _core, _memory
 from gs_adam._tensors import (
     MOMENTS,
+    as_step,
     check_apart,
     check_param,
     check_same_rows,
@@ -134,7 +135,7 @@ class Storage:
             )
         missing = [param for param in params if not state.get(param)]
         for param in missing:
-            state[param] = {"step": _as_step(self._schedule.step)}
+            state[param] = {"step": as_step(self._schedule.step)}
         for key in MOMENTS:
             for param, moment in zip(missing, _memory.zeros_like_rows(missing), strict=True):
                 state[param][key] = moment
@@ -239,7 +240,7 @@ class Storage:
             if isinstance(own["step"], torch.Tensor):
                 own["step"].fill_(step)
             else:
-                own["step"] = _as_step(step)
+                own["step"] = as_step(step)
 
     def _known_states(self) -> list[dict[str, Any]]:
         """Of the parameters that `follow` has found, wherever others have moved it since."""
@@ -279,7 +280,7 @@ class Storage:
             self.last_step = tensors["last_step"]
         state = self._state()
         for param, own in zip(params, moments, strict=True):
-            state[param] = {"step": _as_step(self._schedule.step), **own}
+            state[param] = {"step": as_step(self._schedule.step), **own}
         self.is_adopted = True
         self._known = params
         self._places, self._held = [], []
@@ -294,7 +295,7 @@ class Storage:
                     own[key].copy_(loaded[key])
                 else:
                     own[key].zero_()
-            own["step"] = _as_step(float(loaded.get("step", 0.0)))
+            own["step"] = as_step(float(loaded.get("step", 0.0)))
             state[param] = own
 
     # ------------------------------------------------------------------ rows
@@ -330,10 +331,6 @@ class Storage:
         self._move_state(params, self._state())
         state = self._state().get(params[0])
         return len(state["exp_avg"]) if state else len(params[0])
-
-
-def _as_step(step: float) -> torch.Tensor:
-    return torch.tensor(float(step), dtype=torch.float32, device="cpu")
 
 
 def _check_last_step(last_step: Any, n_rows: int, step: int | None) -> None:

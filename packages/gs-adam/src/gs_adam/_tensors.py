@@ -67,12 +67,19 @@ def check_state(param: torch.Tensor, state: dict[str, Any], name: str) -> None:
         check_param(value, f"{key} of {name}")
 
 
-def check_apart(params: Sequence[torch.Tensor], states: Sequence[dict[str, Any]]) -> None:
+def check_apart(
+    params: Sequence[torch.Tensor], states: Sequence[dict[str, Any]], whose: str = ""
+) -> None:
     """Raise where two of the parameters and their moments, as far as there are some, share an
-    element. They may be columns of the same rows."""
+    element. They may be columns of the same rows.
+
+    Args:
+        params, states: the tensors.
+        whose: what errors say before a moment's name.
+    """
     named = [(f"params[{k}]", param) for k, param in enumerate(params)]
     named += [
-        (f"{key} of params[{k}]", state[key])
+        (f"{whose}{key} of params[{k}]", state[key])
         for k, state in enumerate(states)
         for key in MOMENTS
         if key in state
@@ -94,6 +101,11 @@ def _is_shared(a: torch.Tensor, b: torch.Tensor) -> bool:
         return True
     column = apart // size % stride
     return column < widths[0] or column + widths[1] > stride
+
+
+def as_step(step: float) -> torch.Tensor:
+    """A step number as torch.optim.Adam keeps it, whatever torch's defaults are."""
+    return torch.tensor(float(step), dtype=torch.float32, device="cpu")
 
 
 def place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -174,6 +186,8 @@ def pending_parts(pending: Any, step: int | None) -> tuple[Any, Any]:
     if not isinstance(pending, tuple | list) or len(pending) != 2:
         raise TypeError(f"pending must be (ids, grads), got {type(pending).__name__}")
     ids, grads = pending
+    if grads is None:
+        raise TypeError("pending must be (ids, grads), got None as grads")
     return ids, grads
 
 

@@ -12,7 +12,7 @@ import torch
 
 from gs_adam import _core
 from gs_adam._options import options_of
-from gs_adam._tensors import MOMENTS, as_ids, check_same_rows, first_unsorted
+from gs_adam._tensors import MOMENTS, as_ids, as_step, check_same_rows, first_unsorted
 
 _ROWS_A_WORD = 32  # of the native part's 8-byte words that say which rows have a gradient
 
@@ -200,11 +200,11 @@ class DeviceAdam(torch.optim.Optimizer):
         states = []
         for k, param in enumerate(params):
             state = self.state.get(param) or {
-                "step": torch.tensor(0.0),
+                "step": as_step(0),
                 **{key: torch.zeros_like(param) for key in MOMENTS},
             }
             if not isinstance(state["step"], torch.Tensor):
-                state["step"] = torch.tensor(float(state["step"]))
+                state["step"] = as_step(state["step"])
             states.append(state)
             for key in MOMENTS:
                 if state[key].shape != param.shape:

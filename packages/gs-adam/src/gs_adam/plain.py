@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gs_adam import _core
 from gs_adam._options import whole
 
@@ -85,7 +87,7 @@ class Schedule:
         """
         columns = [
             self._each("lr", lr),
-            self._each("betas", [betas] if isinstance(betas[0], float | int) else betas),
+            self._each("betas", [betas] if np.ndim(betas[0]) == 0 else betas),
             self._each("eps", eps),
             self._each("weight_decay", weight_decay),
         ]
@@ -95,7 +97,7 @@ class Schedule:
         return plan.step
 
     def _each(self, name: str, value: Any) -> list[Any]:
-        values = list(value) if isinstance(value, list | tuple) else [value]
+        values = list(value) if np.ndim(value) else [value]
         if len(values) == 1:
             values *= self._n_groups
         if len(values) != self._n_groups:
