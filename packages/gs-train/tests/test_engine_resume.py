@@ -27,6 +27,14 @@ SCRIPT = Script(VIEWS, ROWS)
 LIMITS = Limits(rows=80)  # some views are cut
 RUNS = [(preset, strategy, 1) for preset in PRESETS for strategy in ("adc", "mcmc")]
 RUNS += [("clm", "adc", 4), ("best", "mcmc", 4)]
+# Of `best`: the host updates, in few slots; some batches stay on the device, or nearly all.
+PATHS = [
+    ("adc", 1, Limits(residents=0)),
+    ("mcmc", 4, Limits(residents=0, slots=200, rows=60)),
+    ("adc", 1, Limits(residents=95, rows=80)),
+    ("adc", 4, Limits(residents=330, rows=80)),
+    ("mcmc", 4, Limits(residents=330)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +57,20 @@ def _config(strategy: str, batch_size: int) -> FitConfig:
     )
 
 
-def _new(config: FitConfig, preset: str) -> Trainer:
+def _new(config: FitConfig, preset: str, limits: Limits = LIMITS) -> Trainer:
     return Trainer(
         config,
         ROWS,
         renderer=ScriptedRenderer(SCRIPT),
         extent=EXTENT,
         preset=PRESETS[preset],
-        limits=LIMITS,
+        limits=limits,
     )
 
 
-def _resumed(config: FitConfig, preset: str, saved: dict[str, Tensor], step: int) -> Trainer:
+def _resumed(
+    config: FitConfig, preset: str, saved: dict[str, Tensor], step: int, limits: Limits = LIMITS
+) -> Trainer:
     return Trainer.restore(
         config,
         saved,
@@ -68,7 +78,7 @@ def _resumed(config: FitConfig, preset: str, saved: dict[str, Tensor], step: int
         renderer=ScriptedRenderer(SCRIPT),
         extent=EXTENT,
         preset=PRESETS[preset],
-        limits=LIMITS,
+        limits=limits,
     )
 
 
@@ -123,6 +133,32 @@ def test_a_run_resumed_in_the_middle_leaves_the_same_bytes(
         assert torch.equal(ours[name], theirs[name]), name
     _close(whole)
     _close(resumed)
+
+
+@pytest.mark.parametrize(("strategy", "batch_size", "limits"), PATHS)
+@within(300)
+def test_best_resumes_with_the_same_bytes_on_either_path(
+    strategy: str, batch_size: int, limits: Limits
+) -> None:
+    config = _config(strategy, batch_size)
+    whole = _new(config, "best", limits)
+    saved, resides = {}, set()
+    for stop in range(1, STEPS + 1):
+        _train(whole, stop)
+        resides.add(whole.backend.is_resident)  # type: ignore[attr-defined]
+        if stop in (11, 14, MIDDLE, 28):  # before and after refinement and re-sorting
+            saved[stop] = _copied(whole)
+    if limits.residents:
+        assert True in resides
+    for stop, tensors in saved.items():
+        resumed = _resumed(config, "best", tensors, stop, limits)
+        _train(resumed, STEPS)
+        ours, theirs = resumed.tensors(), whole.tensors()
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            assert torch.equal(ours[name], theirs[name]), (stop, name)
+        _close(resumed)
+    _close(whole)
 
 
 @pytest.mark.parametrize("preset", ["clm", "gs-scale", "best"])

@@ -72,8 +72,13 @@ def backend(name: str, semantics: str) -> Backend:
 
 
 def train(made: Backend, batches: Sequence[Sequence[View]], options: StepSettings) -> None:
-    for batch in batches:
-        made.step([(view, TRUTH) for view in batch], options, lambda ids, splats: None)
+    for i, batch in enumerate(batches):
+        made.step(
+            [(view, TRUTH) for view in batch],
+            options,
+            lambda ids, splats: None,
+            upcoming=batches[i + 1 : i + 3],
+        )
     made.finish()
 
 
@@ -130,6 +135,20 @@ def test_regularisers_may_leave_out_rows_that_nobody_sees(preset: str) -> None:
     assert (reached[True][left] < 0).all()
     assert (reached[False][left] == 0).all()
     torch.testing.assert_close(reached[True][~left], reached[False][~left], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("preset", ["clm", "gs-scale", "best"])
+def test_rows_that_a_view_just_misses_are_not_regularised(preset: str) -> None:
+    """A batch that is looked at early is looked at with inflated extents."""
+    options = settings(opacity_reg=1e-3, scale_reg=1e-3, regularise_all=False)
+    batches = [[view(f"{k}", 0.05 * k - 2.0)] for k in range(12)]
+    reference, made = backend("none", "dense"), backend(preset, "dense")
+    for one in (reference, made):
+        train(one, batches, options)
+    for name in ("scales", "opacities"):
+        torch.testing.assert_close(
+            made.model.read(name), reference.model.read(name), rtol=1e-4, atol=1e-4
+        )
 
 
 def test_the_mirrored_preset_has_no_sparse_form() -> None:

@@ -57,6 +57,18 @@ def test_rotations_are_random_by_seed_and_row(cloud):
     assert not torch.equal(rows["quats"], other["quats"])
 
 
+def test_a_point_astray_widens_no_scale():
+    random = np.random.default_rng(1)
+    points, colors = random.random((3000, 3)), random.integers(0, 256, (3000, 3), dtype=np.uint8)
+    points[1] = points[0] = points[2] = points[3]
+    expected = rows_from_points(points, colors, sh_degree=0, seed=0)["scales"]
+    points[7] = 1e6
+    found = rows_from_points(points, colors, sh_degree=0, seed=0)["scales"]
+    # Of those that coincide it is a millionth of the diagonal, which may be five times as long.
+    others = (expected - found).abs()[:, 0] > 1.7
+    assert others.nonzero()[:, 0].tolist() == [7]
+
+
 def test_points_that_coincide_get_a_small_finite_scale(cloud):
     points, colors = cloud
     points[:5] = points[0]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gs_train import morton
-from gs_train.morton import morton_codes, morton_order
+from gs_train.morton import central_bounds, morton_codes, morton_order
 
 
 def code_by_definition(cell: tuple[int, int, int]) -> int:
@@ -59,6 +59,33 @@ def test_many_points_are_sorted_in_stretches_to_the_same_order(monkeypatch, piec
     expected = torch.sort(morton_codes(points), stable=True).indices
     monkeypatch.setattr(morton, "PIECE", piece)
     assert torch.equal(morton_order(points), expected)
+
+
+def test_points_astray_do_not_make_the_others_one_cell():
+    points = torch.rand(5000, 3, generator=torch.Generator().manual_seed(4))
+    around = morton_codes(points)
+    for far in (1e6, 1e30, -1e30):
+        stray = points.clone()
+        stray[17] = far
+        codes = morton_codes(stray)
+        assert len(codes.unique()) == 5000
+        order = torch.sort(codes[torch.arange(5000) != 17]).indices
+        points_there = points[torch.arange(5000) != 17][order]
+        gaps = (points_there[1:] - points_there[:-1]).norm(dim=1).mean()
+        along = points[torch.sort(around).indices]
+        assert gaps < 1.5 * (along[1:] - along[:-1]).norm(dim=1).mean()
+
+
+@pytest.mark.parametrize(("far", "is_astray"), [(31.0, False), (50.0, True)])
+def test_bounds_leave_out_what_is_far_from_nearly_all(far, is_astray):
+    points = torch.rand(4000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    points[1] = torch.tensor([0.5, far, torch.nan])
+    low, high = central_bounds(points)
+    assert torch.equal(low, points[torch.arange(4000) != 1].amin(0))
+    assert high[1] == far if not is_astray else 4.9 < high[1] < 5.1
+    assert high[0] == points[:, 0].max()
+    few = points[:499]
+    assert central_bounds(few)[1][1] == far
 
 
 def test_points_that_are_not_finite_do_not_widen_the_cube():

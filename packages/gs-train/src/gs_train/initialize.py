@@ -14,13 +14,14 @@ from torch import Tensor
 from gs_train import counter_random
 from gs_train.counter_random import Purpose
 from gs_train.errors import InputError
+from gs_train.morton import central_bounds
 from gs_train.neighbours import neighbour_spacing
 
 SH_C0 = 0.28209479177387814
 """The constant spherical harmonic: colour = 0.5 + SH_C0 * sh0."""
 
-# The least spacing of a point that coincides with others, as a fraction of the cloud's diagonal:
-# a logarithm of zero would never train.
+# The least spacing of a point that coincides with others, as a fraction of the cloud's diagonal
+# without strays: a logarithm of zero would never train.
 _LEAST_SPACING = 1e-6
 
 
@@ -112,11 +113,9 @@ def rows_from_cloud(
     n = len(points)
     if n < 4:
         raise InputError(f"the point cloud must have at least 4 points, got {n}")
-    diagonal = float(np.linalg.norm(np.ptp(points, axis=0)))
-    if diagonal == 0:
-        raise InputError(f"points must not all coincide, got {n} times {points[0]}")
+    least = _least_spacing(points)
     spacing = torch.from_numpy(neighbour_spacing(points, report))
-    log_scales = spacing.clamp_(min=_LEAST_SPACING * diagonal).mul_(scale).log_()
+    log_scales = spacing.clamp_(min=least).mul_(scale).log_()
     logit = torch.tensor(math.log(opacity / (1 - opacity)))
     return {
         "means": torch.from_numpy(points),
@@ -145,10 +144,16 @@ def _sh0(colors: np.ndarray) -> Tensor:
 
 def _spacing(points: np.ndarray) -> np.ndarray:
     """(P,) root mean square distance to the three nearest other points, never zero."""
-    diagonal = float(np.linalg.norm(np.ptp(points, axis=0)))
-    if diagonal == 0:
-        raise InputError(f"points must not all coincide, got {len(points)} times {points[0]}")
+    least = _least_spacing(points)
     # The nearest is the point itself, or one that coincides with it.
     distances = cKDTree(points).query(points, k=4, workers=-1)[0][:, 1:]
     spacing = np.sqrt(np.mean(distances**2, axis=1))
-    return np.maximum(spacing, _LEAST_SPACING * diagonal)
+    return np.maximum(spacing, least)
+
+
+def _least_spacing(points: np.ndarray) -> float:
+    low, high = central_bounds(torch.from_numpy(points))
+    diagonal = float((high - low).norm())
+    if diagonal == 0:
+        raise InputError(f"points must not all coincide, got {len(points)} times {points[0]}")
+    return _LEAST_SPACING * diagonal

@@ -68,6 +68,7 @@ def train(
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
     saver = _Saver(trainer, scene, folder, before, placing)
+    n_rows = trainer.model.n_rows
     try:
         with (
             RunLog(folder.root, resume_step=first_step if first_step else None) as log,
@@ -79,6 +80,7 @@ def train(
                 trace.start(config.trace)
             saver.start_clock()
             while trainer.step < config.steps:
+                n_rows = trainer.model.n_rows
                 with trace.host(BATCH):
                     batch = [feed.next() for _ in range(config.batch_size)]
                 result = trainer.train_step(
@@ -121,7 +123,7 @@ def train(
             raise
         if not saver.saved_step:
             folder.discard()
-        raise InputError(_out_of_memory(what, error, trainer, saver.saved_step)) from error
+        raise InputError(_out_of_memory(what, error, trainer, n_rows, saver.saved_step)) from error
     return saver.spent
 
 
@@ -141,7 +143,13 @@ def _how_to_go_on(trainer: Trainer, saved_step: int) -> str:
     return f"gs-train: training ended after step {trainer.step}; {remedy}"
 
 
-def _out_of_memory(what: str, error: BaseException, trainer: Trainer, saved_step: int) -> str:
+def _out_of_memory(
+    what: str, error: BaseException, trainer: Trainer, n_rows: int, saved_step: int
+) -> str:
+    """
+    Args:
+        n_rows: before the step that ended so, perhaps in the middle of a refinement.
+    """
     remedy = f"more memory (a larger --{what}-memory) or another --offload"
     if saved_step:  # whose --cap stays
         remedy = f"go on from the checkpoint of step {saved_step} with --resume and {remedy}"
@@ -149,7 +157,7 @@ def _out_of_memory(what: str, error: BaseException, trainer: Trainer, saved_step
         again = "there is no checkpoint yet (--checkpoint-every), so start again with"
         remedy = f"{again} a smaller --cap, {remedy}"
     return (
-        f"{what} memory ran out after step {trainer.step}, with {trainer.model.n_rows:,} Gaussians"
+        f"{what} memory ran out after step {trainer.step}, with {n_rows:,} Gaussians"
         f"{in_short(error)}; {remedy}"
     )
 

@@ -25,13 +25,18 @@ PIECE = 1 << 22
 SORT_BYTES = 96
 """Workspace of a row that is being sorted."""
 
+_ASTRAY, _VAST, _MARGIN = 1e-3, 32.0, 4.0
+_LEAST_ASTRAY = 500
+_SAMPLED = 1 << 18
+"""See `central_bounds`: points that are looked at for the ranges without strays."""
+
 
 @torch.no_grad()
 def morton_order(means: Tensor) -> Tensor:
-    """The permutation that sorts points along a Morton curve through their bounding cube.
+    """The permutation that sorts points along a Morton curve through a cube around them.
 
-    Equal cells keep their order. Points that are not finite do not widen the cube; such a
-    coordinate counts as the cube's lowest.
+    Equal cells keep their order. A coordinate that is not finite counts as the cube's lowest, one
+    outside the cube, see `central_bounds`, as its border.
 
     Args:
         means: (N, 3) floating point, any device.
@@ -74,10 +79,51 @@ def morton_order(means: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def central_bounds(means: Tensor) -> tuple[Tensor, Tensor]:
+    """The bounds of points, but for those that have gone astray.
+
+    Of the coordinates, but for a thousandth on either side of each axis, the widest range is the
+    unit. Where all span more than 32 of it, the bounds lie 4 beyond these ranges at most: one point
+    at the origin of a cloud in geodetic coordinates would make the others a single cell. Clouds of
+    fewer than 500 points have none astray.
+
+    Args:
+        means: (N, 3) floating point, any device; coordinates that are not finite do not count.
+
+    Returns:
+        (3,) lowest and highest coordinates there, float64; inf and -inf along an axis without any.
+    """
+    low = means.new_full((3,), torch.inf)
+    high = -low
+    for start in range(0, len(means), PIECE):
+        part = means[start : start + PIECE]
+        finite = torch.isfinite(part)
+        low = torch.minimum(low, part.where(finite, torch.inf).amin(0))
+        high = torch.maximum(high, part.where(finite, -torch.inf).amax(0))
+    low, high = low.double(), high.double()
+    if len(means) < _LEAST_ASTRAY:
+        return low, high
+    sample = means[:: -(-len(means) // _SAMPLED)].double()
+    sample = sample.where(torch.isfinite(sample), torch.nan)
+    shares = torch.tensor([_ASTRAY, 1 - _ASTRAY], dtype=torch.float64, device=means.device)
+    first, last = torch.nanquantile(sample, shares, dim=0, interpolation="nearest")
+    unit = _widest(first, last)
+    is_vast = (unit > 0) & (_widest(low, high) > _VAST * unit)
+    reach = torch.where(is_vast, _MARGIN * unit, torch.inf)
+    return torch.fmax(low, first - reach), torch.fmin(high, last + reach)
+
+
+def _widest(low: Tensor, high: Tensor) -> Tensor:
+    # An axis without finite values gives inf - inf or -inf; it must not hide the other axes.
+    return (high - low).nan_to_num(0.0, 0.0, 0.0).amax()
+
+
+@torch.no_grad()
 def morton_codes(means: Tensor) -> Tensor:
     """63-bit Morton codes: bit ``3 i + a`` is bit ``i`` of the cell along axis ``a``.
 
-    The bounding cube of the finite coordinates has 2^21 cells along each axis.
+    The cube of `central_bounds` has 2^21 cells along each axis; what lies outside counts as in the
+    cells of its border.
 
     Args:
         means: (N, 3) floating point, any device.
@@ -89,7 +135,7 @@ def morton_codes(means: Tensor) -> Tensor:
 
 
 class _Cube(NamedTuple):
-    """The bounding cube of points: its lowest corner, and cells a unit of length; float64."""
+    """A cube around points: its lowest corner, and cells a unit of length; float64."""
 
     low: Tensor
     scale: Tensor
@@ -97,18 +143,10 @@ class _Cube(NamedTuple):
     @classmethod
     def around(cls, means: Tensor) -> _Cube:
         """Of the finite coordinates."""
-        low = means.new_full((3,), torch.inf)
-        high = -low
-        for start in range(0, len(means), PIECE):
-            part = means[start : start + PIECE]
-            finite = torch.isfinite(part)
-            low = torch.minimum(low, part.where(finite, torch.inf).amin(0))
-            high = torch.maximum(high, part.where(finite, -torch.inf).amax(0))
-        lowest, highest = low.double(), high.double()
-        # An axis without finite values gives inf - inf or -inf; it must not hide the other axes.
-        extent = (highest - lowest).nan_to_num(0.0, 0.0, 0.0).amax()
+        low, high = central_bounds(means)
+        extent = _widest(low, high)
         scale = torch.where(extent > 0, 2.0**_BITS / extent, torch.zeros_like(extent))
-        return cls(lowest, scale)
+        return cls(low, scale)
 
     def codes(self, means: Tensor) -> Tensor:
         """(R,) int64 of (R, 3) of the points."""

@@ -15,7 +15,7 @@ _LEVELS = 21
 def thinned_order(points: NDArray[np.float32], limit: int | None) -> NDArray[np.int64]:
     """Which points to take, along the Morton curve: all of them, or one a voxel.
 
-    Voxels are the cells of the Morton curve: halvings of the bounding cube. The finest that are no
+    Voxels are the cells of the Morton curve: halvings of its cube. The finest that are no
     more than ``limit`` give one point each; what is left of ``limit`` goes to voxels half as wide,
     evenly along the curve. Points in one voxel of a 2^21st of the cube's width are one.
 

@@ -40,6 +40,11 @@ class StepSettings:
     scale_reg: float = 0.0
     regularise_all: bool = True
 
+    @property
+    def regularises_seen(self) -> bool:
+        """Whether these losses tell rows that the batch sees from others."""
+        return not self.regularise_all and bool(self.opacity_reg or self.scale_reg)
+
 
 class Model(RowOperations, Protocol):
     """Rows that can be looked at and saved, wherever they live."""

@@ -12,7 +12,7 @@ from gs_train.engine.caps import Caps
 from gs_train.engine.fitting import fit_into
 from gs_train.engine.presets import PRESETS, Preset, preset_named
 from gs_train.engine.rates import Rates
-from gs_train.engine.room import Room, room_least, room_wanted
+from gs_train.engine.room import Room, residents_least, room_least, room_wanted
 from gs_train.engine.speed import predict
 from gs_train.engine.workload import Workload
 from gs_train.errors import InputError
@@ -119,9 +119,13 @@ def choose(
     return none if known is None else _faster(none, best, later, known)
 
 
-def smallest_caps(preset: Preset, work: Workload) -> Need:
-    """What a preset needs at least: views in parts, nothing kept longer than it must be."""
-    return need(preset, work, room_least(preset, work))
+def smallest_caps(preset: Preset, work: Workload) -> list[Need]:
+    """What a preset needs at least, in the ways that it has: views in parts, nothing kept longer
+    than it must be. With residents that is less on the host, and more on the device."""
+    rooms = [room_least(preset, work)]
+    if preset.residents:
+        rooms.append(residents_least(preset, work))
+    return [need(preset, work, room) for room in rooms]
 
 
 def _is_able(preset: Preset, config: FitConfig) -> bool:
@@ -176,7 +180,7 @@ def _memory_reason(preset: Preset, work: Workload, caps: Caps) -> str:
 
 
 def _too_small(presets: tuple[Preset, ...], work: Workload, caps: Caps) -> InputError:
-    least = [(preset, smallest_caps(preset, work)) for preset in presets]
+    least = [(preset, each) for preset in presets for each in smallest_caps(preset, work)]
     least = [(p, n) for p, n in least if not any(_is_less(other, n) for _, other in least)]
     remedies = [
         f"--device-memory {_mib(caps.taken(n.device_bytes))} --host-memory "

@@ -11,7 +11,7 @@ from gs_train.engine.budget import Need, largest, need
 from gs_train.engine.caps import Caps
 from gs_train.engine.limits import Limits
 from gs_train.engine.presets import Preset
-from gs_train.engine.room import Room, least_rows, room_least, room_wanted, room_wanted_by_host
+from gs_train.engine.room import Room, residents_least, room_least, room_wanted, room_wanted_by_host
 from gs_train.engine.workload import Workload
 
 _FILLED = 0.9  # of a device's cap, by residents that nobody asked for: counting is not exact
@@ -123,11 +123,11 @@ def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
     most = room_wanted(preset, work)
     if fits(most):
         return most
-    kept = max(1, min(math.ceil(work.most.union), most.residents))
-    least = least_rows(work)
-    if not fits(Room.of_residents(least, kept)):
+    least = residents_least(preset, work)
+    kept = least.residents
+    if not fits(least):
         return None
-    rows = largest(least, most.rows, lambda n: fits(Room.of_residents(n, kept)))
+    rows = largest(least.rows, most.rows, lambda n: fits(Room.of_residents(n, kept)))
     spare = _with_spare(rows, most)
     if fits(Room.of_residents(spare, kept)):
         kept = largest(kept, most.residents, lambda n: fits(Room.of_residents(spare, n)))

@@ -196,6 +196,8 @@ class Preparing:
         is_sparse = self._model.host.adam.semantics == "sparse"
         if not views or not self._preset.early_cull or is_sparse:
             return
+        if settings.regularises_seen:
+            return  # with inflated extents some are found that no view sees
         step = self._model.host.adam.step_count
         inflate = largest_move(settings.rates, settings.betas, step, k + 1)
         if inflate is None:

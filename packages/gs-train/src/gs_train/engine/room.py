@@ -62,6 +62,12 @@ def room_least(preset: Preset, work: Workload) -> Room:
     return Room(rows, 2 * rows)
 
 
+def residents_least(preset: Preset, work: Workload) -> Room:
+    """The same where the rows of one batch stay on the device."""
+    kept = min(math.ceil(work.most.union), room_wanted(preset, work).residents)
+    return Room.of_residents(least_rows(work), max(1, kept))
+
+
 def least_rows(work: Workload) -> int:
     """Of the largest view, in as many parts as a plan allows."""
     return math.ceil(work.most.largest / MOST_CROPS)
