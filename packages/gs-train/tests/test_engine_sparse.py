@@ -2,6 +2,7 @@
 """The named other semantics: rows that no view of a batch sees stand still."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -140,15 +141,17 @@ def test_regularisers_may_leave_out_rows_that_nobody_sees(preset: str) -> None:
 @pytest.mark.parametrize("preset", ["clm", "gs-scale", "best"])
 def test_rows_that_a_view_just_misses_are_not_regularised(preset: str) -> None:
     """A batch that is looked at early is looked at with inflated extents."""
-    options = settings(opacity_reg=1e-3, scale_reg=1e-3, regularise_all=False)
-    batches = [[view(f"{k}", 0.05 * k - 2.0)] for k in range(12)]
-    reference, made = backend("none", "dense"), backend(preset, "dense")
-    for one in (reference, made):
-        train(one, batches, options)
-    for name in ("scales", "opacities"):
-        torch.testing.assert_close(
-            made.model.read(name), reference.model.read(name), rtol=1e-4, atol=1e-4
-        )
+    rates = {**RATES, "means": 0.02, "scales": 0.05}  # extents grow by much in one step
+    options = replace(settings(opacity_reg=1e-3, regularise_all=False), rates=rates)
+    batches = [[view(f"{x}", x)] for x in (-3.3, -3.25, -3.2)]
+    seen: dict[str, set[int]] = {}
+    for name in ("none", preset):
+        made = backend(name, "dense")
+        train(made, batches, options)
+        moved = (made.model.read("opacities") != rows()["opacities"]).nonzero()
+        seen[name] = set(moved.flatten().tolist())
+    assert 0 < len(seen["none"]) < N // 2
+    assert seen[preset] == seen["none"]
 
 
 def test_the_mirrored_preset_has_no_sparse_form() -> None:
