@@ -36,7 +36,7 @@ class RowsOnCuda:
         if len(visit.slots) == 0:
             return
         recent, past = (None, None) if visit.last_step is None else self._tables.of(plan)
-        stream = torch.cuda.current_stream(self._device).cuda_stream
+        stream = torch.cuda.current_stream(self._device.index).cuda_stream
         _core.device_slots(
             plan, self._widths, self._groups, *visit, grads, recent, past,
             self._device.index, stream,

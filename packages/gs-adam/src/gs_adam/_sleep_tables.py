@@ -48,7 +48,7 @@ class SleepTables:
         Returns:
             (bytes,) uint8 each, to be used on the current stream.
         """
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self._device.index)
         with self._lock:
             upload = self._uploads.get(plan)
             if upload is None:

@@ -149,7 +149,7 @@ class DeviceAdam(torch.optim.Optimizer):
             if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
                 _check_ids(ids, len(params[0]))
             plan = self._schedule.propose(options)
-            stream = torch.cuda.current_stream(device).cuda_stream
+            stream = torch.cuda.current_stream(device.index).cuda_stream
             words = None
             if ids is not None:
                 n_words = -(-len(params[0]) // _ROWS_A_WORD)

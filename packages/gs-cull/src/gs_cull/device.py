@@ -40,7 +40,7 @@ def _place(tensor: Tensor) -> _Place:
             "Reinstall it where nvcc is on the PATH"
         )
     device = tensor.device
-    stream = torch.cuda.current_stream(device).cuda_stream
+    stream = torch.cuda.current_stream(device.index).cuda_stream
     return _Place(device, tensor.get_device(), stream)
 
 

@@ -10,7 +10,6 @@ import functools
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from gs_train.loss_kernels import gradient_kernel, value_kernel
@@ -84,7 +83,7 @@ def _value(
     grid, rows = _grid(height, n, _VALUE_RESIDENT, image.device)
     partial = image.new_empty(grid)
     maps = image.new_empty((3, plane) if needs_grad else (1,))
-    with torch.cuda.device(image.device):
+    with torch.cuda.device(image.get_device()):
         value_kernel[grid](
             image, truth, maps, partial, *sizes, rows, scale, *weights,
             NEEDS_GRAD=needs_grad, C=image.shape[2], BLOCK=_BLOCK, num_warps=_WARPS,
@@ -109,7 +108,7 @@ def _gradient(
     gradient = torch.empty_like(image)
     height, n, _ = sizes[:3]
     grid, rows = _grid(height, n, _GRADIENT_RESIDENT, image.device)
-    with torch.cuda.device(image.device):
+    with torch.cuda.device(image.get_device()):
         gradient_kernel[grid](
             image, truth, maps, maps if upstream is None else upstream, gradient,
             *sizes, rows, scale, *weights[:2],
@@ -132,10 +131,10 @@ def _grid(height: int, n: int, resident: int, device: torch.device) -> tuple[tup
 
     As many as the device holds at a time: with a few more, most of it would wait for those.
     """
-    strips = triton.cdiv(n, _BLOCK)
+    strips = -(-n // _BLOCK)
     runs = max(resident * _multiprocessors(device) // strips, 1)
-    rows = max(triton.cdiv(height, runs), _LEAST_ROWS)
-    return (strips, triton.cdiv(height, rows)), rows
+    rows = max(-(-height // runs), _LEAST_ROWS)
+    return (strips, -(-height // rows)), rows
 
 
 @functools.cache

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from gs_train.row_copies import Begun
@@ -21,8 +20,8 @@ def take(values: Mapping[str, Tensor], ids: Tensor, slots: Tensor) -> dict[str, 
     """See `gs_train.row_copies.take_rows`."""
     n, ids, slots = len(ids), ids.contiguous(), slots.contiguous()
     out = {name: values[name].new_empty((n, *values[name].shape[1:])) for name in NAMES}
-    with torch.cuda.device(ids.device):
-        take_kernel[(triton.cdiv(n, _BLOCK),)](
+    with torch.cuda.device(ids.get_device()):
+        take_kernel[(-(-n // _BLOCK),)](
             *_pointers(values), ids, slots, *_pointers(out), n, **_layout(values), BLOCK=_BLOCK
         )
     return out
@@ -41,8 +40,8 @@ def add(
     before = [nothing] * 5
     if begun is not None:
         before = [begun.at.contiguous(), *_appearance(begun.carried), *_appearance(begun.noted)]
-    with torch.cuda.device(nothing.device):
-        add_kernel[(triton.cdiv(n, _BLOCK),)](
+    with torch.cuda.device(nothing.get_device()):
+        add_kernel[(-(-n // _BLOCK),)](
             *_pointers(totals),
             nothing if ids is None else ids.contiguous(),
             nothing if slots is None else slots.contiguous(),
@@ -92,5 +91,5 @@ def _layout(values: Mapping[str, Tensor]) -> dict[str, Any]:
         "sh0_stride": values["sh0"].stride(0),
         "sh_n_stride": values["shN"].stride(0),
         "REST": rest,
-        "WIDE": triton.next_power_of_2(max(rest, 1)),
+        "WIDE": 1 << max(rest - 1, 0).bit_length(),
     }

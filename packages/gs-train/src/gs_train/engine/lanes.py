@@ -30,7 +30,7 @@ class Lanes:
         if self._device.type != "cuda":
             return None
         if name == "compute":
-            return torch.cuda.current_stream(self._device)
+            return torch.cuda.current_stream(self._device.index)
         return self._streams[name]
 
     def on(self, name: Name) -> AbstractContextManager[object]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import torch
-import triton
 from torch import Tensor
 
 from gs_train.engine.places_kernels import count_kernel, find_kernel
@@ -19,9 +18,9 @@ def count(mask: Tensor, n_views: int) -> Tensor:
         mask: (U, W) int32, `Seen.mask`, U above 0.
     """
     n_rows, n_words = mask.shape
-    n_blocks = triton.cdiv(n_rows, _BLOCK)
+    n_blocks = -(-n_rows // _BLOCK)
     counts = torch.empty((n_views, n_blocks), dtype=torch.int32, device=mask.device)
-    with torch.cuda.device(mask.device):
+    with torch.cuda.device(mask.get_device()):
         count_kernel[(n_blocks, n_words)](
             mask, counts, n_rows, n_views, n_words, n_blocks, BLOCK=_BLOCK
         )
@@ -40,7 +39,7 @@ def find(
     place = torch.empty(n, dtype=torch.int32, device=mask.device)
     out_ids, out_slots = ids.new_empty(n), slots.new_empty(n)
     n_blocks = ends.shape[1]
-    with torch.cuda.device(mask.device):
+    with torch.cuda.device(mask.get_device()):
         find_kernel[(n_blocks,)](
             mask, ends, i, ids, slots, place, out_ids, out_slots,
             *mask.shape, n_blocks, BLOCK=_BLOCK,

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from gs_train.renderers.activation_kernels import gradient_kernel, value_kernel
@@ -42,8 +41,8 @@ class _Activate(torch.autograd.Function):
         n = len(means)
         out = torch.empty_like(inputs[1]), torch.empty_like(inputs[2])
         raw, colors = torch.empty_like(inputs[0]), torch.empty_like(inputs[0])
-        with torch.cuda.device(means.device):
-            value_kernel[(triton.cdiv(n, _VALUE["BLOCK"]),)](
+        with torch.cuda.device(means.get_device()):
+            value_kernel[(-(-n // _VALUE["BLOCK"]),)](
                 *inputs[:4], _some(inputs[4], sh0), inputs[5],
                 *out, raw, colors, n, _n_used(degree), REST=3 * sh_n.shape[1], **_VALUE,
             )  # fmt: skip
@@ -56,8 +55,8 @@ class _Activate(torch.autograd.Function):
         means, sh_n, viewmat, scales, opacities, raw = ctx.saved_tensors
         n = len(means)
         to = [torch.empty_like(like) for like in (means, scales, opacities, raw, sh_n)]
-        with torch.cuda.device(means.device):
-            gradient_kernel[(triton.cdiv(n, _GRADIENT["BLOCK"]),)](
+        with torch.cuda.device(means.get_device()):
+            gradient_kernel[(-(-n // _GRADIENT["BLOCK"]),)](
                 means, _some(sh_n, raw), viewmat, scales, opacities, raw,
                 *(part.contiguous() for part in upstream),
                 *to[:4], _some(to[4], raw), n, _n_used(ctx.degree),

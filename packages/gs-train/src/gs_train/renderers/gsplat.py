@@ -48,7 +48,7 @@ class GsplatRenderer:
         """See :class:`gs_train.renderers.protocol.Renderer`."""
         from gsplat import fully_fused_projection
 
-        before = torch.cuda.current_stream(self.device).record_event()
+        before = torch.cuda.current_stream(self.device.index).record_event()
         means, scales, opacities, colors = activate(rows, view, sh_degree=sh_degree)
         radii, means2d, depths, conics, compensations = fully_fused_projection(
             means,
