@@ -304,9 +304,9 @@ def store_compact(
         ring: R rows must fit into it.
         stream: as for :func:`gather`.
         max_blocks: None leaves all rows of one array to a copy engine, which is fastest and takes
-            no multiprocessor, but a ``gather`` meanwhile gets 31 GB/s of an H200's link while it
-            takes 48; anything else goes by a kernel of few blocks. A number: always by a kernel, of
-            so many blocks at most. Two leave a ``gather`` 33 GB/s, or 42 if that has
+            no multiprocessor, but a ``gather`` meanwhile gets 23 GB/s of an H200's link while it
+            takes 49; anything else goes by a kernel of few blocks. A number: always by a kernel, of
+            so many blocks at most. Two leave a ``gather`` 29 GB/s, or 42 if that has
             ``max_blocks=32``; more take more of the link.
         timeout_s: how long to wait for room; None for good.
 

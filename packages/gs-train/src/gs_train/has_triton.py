@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether kernels can be compiled while the program runs.
 
-What launches them calls nothing of Triton's for its arithmetic: ``triton.cdiv`` takes microseconds on
-the host. For the same reason devices are given to torch by their numbers.
+What launches them calls nothing of Triton's for its arithmetic: ``triton.cdiv`` takes microseconds
+on the host. For the same reason devices are given to torch by their numbers.
 """
 
 from __future__ import annotations
