@@ -259,6 +259,7 @@ def both_ways(
         clocks = [[0.0, *(begin.elapsed_time(end) / 1e3 for end in side)] for side in ends]
         # The first copies are left out, since the stores may begin later.
         window = max(clock[1] for clock in clocks), min(clock[-1] for clock in clocks)
+        assert window[0] < window[1], "one side had ended before the other one began"
         for clock, taken in zip(clocks, samples):
             copies = np.interp(window, clock, range(len(clock)))
             taken.append((window[1] - window[0]) / (copies[1] - copies[0]))

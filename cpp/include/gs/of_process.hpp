@@ -14,6 +14,7 @@ namespace gs {
 class OfProcess {
  public:
   /// In a child, calls renew() once; other threads of the child wait for that. Nothing elsewhere.
+  /// What renew() throws ends the process: half of what it renews may be the parent's still.
   template <class Renew>
   void renewed(Renew&& renew) {
     const pid_t self = getpid();
@@ -23,7 +24,7 @@ class OfProcess {
       if (owner == -self) {
         sched_yield();
       } else if (owner_.compare_exchange_strong(owner, -self)) {
-        renew();
+        [&]() noexcept { renew(); }();
         owner_.store(self, std::memory_order_release);
       }
     }

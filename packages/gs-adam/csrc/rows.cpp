@@ -120,8 +120,11 @@ class Rows::Checks {
   /// Rows that have not slept since before rates are known.
   bool are_known(std::int64_t first, std::int64_t last) {
     if (since_ == 0) return true;
-    for (std::int64_t i = first; i < last; ++i)
-      if (rows_.last_step_[id_at(ids_, i)] < since_) return fail(&unknown_, id_at(ids_, i));
+    const std::int32_t* const last_step = rows_.last_step_;
+    for (std::int64_t i = first; i < last; ++i) {
+      if (i + kFetchAhead < last) __builtin_prefetch(last_step + id_at(ids_, i + kFetchAhead));
+      if (last_step[id_at(ids_, i)] < since_) return fail(&unknown_, id_at(ids_, i));
+    }
     return true;
   }
 

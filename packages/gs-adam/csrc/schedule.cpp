@@ -149,13 +149,14 @@ std::shared_ptr<const StepPlan> Schedule::now() {
   return last_;
 }
 
-void Schedule::restore(std::int32_t step, std::vector<std::shared_ptr<Series>> series) {
+void Schedule::restore(std::int32_t step, std::vector<std::shared_ptr<Series>> series,
+                       std::int32_t known_since) {
   step_ = step;
-  known_since_ = series.empty() ? step : 0;
+  known_since_ = known_since;
   series_ = std::move(series);
   last_.reset();
 }
 
-void Schedule::restart(std::int32_t step) { restore(step, {}); }
+void Schedule::restart(std::int32_t step) { restore(step, {}, step); }
 
 }  // namespace gs::adam

@@ -66,6 +66,8 @@ class Schedule {
   int n_groups() const { return n_groups_; }
   Semantics semantics() const { return semantics_; }
   std::int32_t step() const { return step_; }
+  /// As every step's: the last one that restart() was given, and since then restore().
+  std::int32_t known_since() const { return known_since_; }
 
   /// The next step, which has begun once it is accepted; until then another may be proposed. Where
   /// rows sleep, betas other than the last step's need `all_awake`. Throws gs::Error when an option
@@ -85,7 +87,8 @@ class Schedule {
   /// trust) of every sleep that outlasted the window, [step + 1] a group, and its betas. restore()
   /// continues from them bit for bit.
   const Series* series(int group) const { return series_.empty() ? nullptr : series_[group].get(); }
-  void restore(std::int32_t step, std::vector<std::shared_ptr<Series>> series);
+  void restore(std::int32_t step, std::vector<std::shared_ptr<Series>> series,
+               std::int32_t known_since = 0);
   /// Counts from `step`, nothing asleep: the rates of the steps so far are not known.
   void restart(std::int32_t step);
 

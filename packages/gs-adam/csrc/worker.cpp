@@ -84,6 +84,7 @@ struct Worker::State {
   std::exception_ptr failure;
   bool failure_is_told = false;  // some call has thrown it
   bool has_ended = false;        // the thread, but for leaving
+  bool is_left_behind = false;   // nobody waits for its end any more
   std::atomic<bool> recording{false};
   std::vector<Span> spans;
   std::thread thread;         // until somebody waits for its end, who takes it
@@ -127,8 +128,6 @@ struct Worker::State {
   }
 
   bool is_this_thread() const { return thread_id == std::this_thread::get_id(); }
-  /// Nobody waits for its end any more: who does takes it only then.
-  bool is_left_behind() const { return !has_ended && !thread.joinable(); }
   bool has_begun() const { return thread_id != std::thread::id(); }
 
   bool is_cancelled() const {
@@ -358,7 +357,7 @@ void Worker::close(bool drain) {
       if (s.thread.joinable()) s.thread.detach();
       return;
     }
-    wait_until(lock, [&s] { return s.has_ended || s.is_left_behind(); });
+    wait_until(lock, [&s] { return s.has_ended || s.is_left_behind; });
     ended = std::move(s.thread);
   }
   if (ended.joinable()) ended.join();
@@ -378,9 +377,11 @@ void Worker::abandon(double seconds) {
     if (!s.is_this_thread())
       s.done.wait_for(lock, std::chrono::duration<double>(seconds), [&s] { return s.has_ended; });
     ended = std::move(s.thread);
-    if (ended.joinable() && !s.has_ended) {
+    if (!s.has_ended) {
+      s.is_left_behind = true;
       s.done.notify_all();
-      return ended.detach();
+      if (ended.joinable()) ended.detach();
+      return;
     }
   }
   if (ended.joinable()) ended.join();

@@ -167,6 +167,30 @@ def test_rows_do_not_sleep_since_before_rates_are_known():
     assert (w == 1).all()
     assert int(last[6]) == 5
     update_rows(w, m, v, last, torch.tensor([6, 8]), torch.ones(2, 3), schedule)
+    again = Schedule()
+    again.load_state_dict(schedule.state_dict())
+    with pytest.raises(ValueError, match=r"last_step must be at least 5, .* got 3 of row 7"):
+        flush_rows(w, m, v, last, None, again)
+    last[7] = 5
+    flush_rows(w, m, v, last, None, again)
+
+
+def test_storage_and_states_do_not_sleep_since_before_rates_are_known():
+    host = HostAdam([torch.ones(N, 3)])
+    adam = torch.optim.Adam([torch.nn.Parameter(torch.ones(N, 3))], eps=1e-15)
+    adam.param_groups[0]["params"][0].grad = torch.ones(N, 3)
+    for _ in range(5):
+        adam.step()
+    host.load_state_dict(copy.deepcopy(adam.state_dict()))
+    host.step(torch.arange(3), [torch.ones(3, 3)])
+    saved = copy.deepcopy(host.state_dict())
+    HostAdam([torch.ones(N, 3)]).load_state_dict(copy.deepcopy(saved))
+    saved["gs_adam"]["last_step"][3] = 2
+    with pytest.raises(ValueError, match="last_step must be at least 5 and at most 6, got 2 to 6"):
+        HostAdam([torch.ones(N, 3)]).load_state_dict(saved)
+    state = {key: [torch.zeros(N, 3)] for key in ("exp_avg", "exp_avg_sq")}
+    with pytest.raises(ValueError, match="last_step must be at least 5 and at most 6, got 0 to 0"):
+        host.rebind([torch.ones(N, 3)], state={**state, "last_step": torch.zeros(N).int()})
 
 
 @pytest.mark.parametrize("semantics", ["dense", "deferred", "sparse"])

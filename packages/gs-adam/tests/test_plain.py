@@ -92,6 +92,8 @@ def test_bad_arguments_are_named():
         Schedule(0)
     with pytest.raises(ValueError, match=r"lr must be one value or one a group \(2\), got 3"):
         schedule.begin([1, 2, 3])
+    with pytest.raises(ValueError, match=r"betas must be two numbers, got \(0.9,\)"):
+        schedule.begin(0.1, betas=[(0.9, 0.999), (0.9,)])
     with pytest.raises(ValueError, match=r"params must be 2 tensors as .* groups, got 1"):
         update_rows(*own, None, None, schedule)
     schedule = Schedule()

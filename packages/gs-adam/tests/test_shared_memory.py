@@ -105,6 +105,18 @@ def test_a_state_dict_that_no_step_could_use_is_refused(host, moment, message):
     host.step(torch.arange(4), [torch.ones(4, 3), torch.ones(4, 2)])
 
 
+def test_a_state_that_is_copied_may_lie_as_it_likes(host):
+    state = {
+        "exp_avg": [torch.zeros(N, 3), torch.zeros(N, 2)],
+        "exp_avg_sq": [torch.zeros(N, 3), torch.zeros(N, 2)],
+        "last_step": torch.zeros(N, dtype=torch.int32),
+    }
+    other = HostAdam([torch.ones(N, 3), torch.ones(N, 2)], state=state)
+    expected = host.state_dict()["state"][0]["exp_avg"].clone()
+    other.load_state_dict(_with_moment(host, lambda moments: moments["exp_avg"].T.contiguous().T))
+    assert torch.equal(state["exp_avg"][0], expected)
+
+
 def test_storage_that_moves_stays_apart(host):
     before = _values(host)
     table = torch.ones(N, 4)

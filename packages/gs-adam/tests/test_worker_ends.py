@@ -231,6 +231,25 @@ def test_closing_ends_a_close_that_drains(again):
     worker.close()
 
 
+def test_closing_waits_for_a_task_whose_ready_has_closed_the_worker():
+    param = torch.zeros(N, 3)
+    host = HostAdam([param])
+    worker, step = Worker(host), host.begin_step()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def ready():
+        worker.close()
+        begun.set()
+        go_on.wait(20)
+
+    worker.submit(ROWS, GRADS, step=step, ready=ready)
+    assert begun.wait(20)
+    threading.Timer(0.2, go_on.set).start()
+    worker.close()
+    assert worker.is_idle
+    assert param[ROWS].all()
+
+
 def test_leaving_with_an_error_keeps_it_and_adds_the_tasks():
     host = _failed()
     with pytest.raises(ValueError, match="the caller's") as caught, host.kept:

@@ -57,6 +57,15 @@ def test_rotations_are_random_by_seed_and_row(cloud):
     assert not torch.equal(rows["quats"], other["quats"])
 
 
+def test_points_may_lie_backwards_and_be_read_only(cloud):
+    points, colors = cloud
+    expected = rows_from_points(points, colors, sh_degree=0, seed=0)["scales"].flip(0)
+    backwards = points[::-1]
+    backwards.flags.writeable = False
+    found = rows_from_points(backwards, colors[::-1].copy(), sh_degree=0, seed=0)["scales"]
+    assert torch.equal(found, expected)
+
+
 def test_a_point_astray_widens_no_scale():
     random = np.random.default_rng(1)
     points, colors = random.random((3000, 3)), random.integers(0, 256, (3000, 3), dtype=np.uint8)

@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -40,6 +41,7 @@ py::object state_of(const Schedule& schedule, int group) {
   py::dict state;
   state["beta1"] = series->beta1();
   state["beta2"] = series->beta2();
+  state["known_since"] = static_cast<double>(schedule.known_since());
   state["missed"] = missed;
   state["settled"] = settled;
   return std::move(state);
@@ -127,6 +129,7 @@ void register_schedule(py::module_& module) {
            }),
            py::arg("n_groups"), py::arg("semantics"), py::arg("bias_correction"))
       .def_property_readonly("step", &Schedule::step)
+      .def_property_readonly("known_since", &Schedule::known_since)
       .def_property_readonly("nonfinite_rows",
                              [](const Schedule& self) { return self.nonfinite_rows()->load(); })
       .def(
@@ -150,8 +153,16 @@ void register_schedule(py::module_& module) {
             GS_CHECK(static_cast<int>(groups.size()) == self.n_groups(), "schedule must have ",
                      self.n_groups(), " groups, got ", groups.size());
             std::vector<std::shared_ptr<Series>> series;
-            for (const py::dict& state : groups) series.push_back(series_from(state, step));
-            self.restore(step, std::move(series));
+            std::int32_t known_since = 0;
+            for (const py::dict& state : groups) {
+              series.push_back(series_from(state, step));
+              if (!state.contains("known_since")) continue;  // of a version that did not say
+              const auto since = state["known_since"].cast<double>();
+              GS_CHECK(since >= 0 && since <= step, "known_since must be in [0, ", step, "], got ",
+                       since);
+              known_since = std::max(known_since, static_cast<std::int32_t>(since));
+            }
+            self.restore(step, std::move(series), known_since);
           },
           py::arg("step"), py::arg("groups"))
       .def("state", &state_of, py::arg("group"));

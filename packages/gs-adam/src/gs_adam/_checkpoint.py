@@ -36,8 +36,11 @@ def unpack_schedule(packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
+def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]], *, is_copied: bool) -> int:
     """The step of a state dict that fits these groups.
+
+    Args:
+        is_copied: its moments will be, so that it does not matter how they lie.
 
     Raises:
         ValueError: other groups or shapes, moments missing, or steps that differ by parameter.
@@ -70,8 +73,8 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> int:
                     f"state_dict must hold {key} of params[{k}] with shape {tuple(param.shape)}, "
                     f"got {tuple(state[key].shape)}"
                 )
-            if state[key].device.type == "cpu" and state[key].dtype == torch.float32:
-                # Taken over as it is; others become copies.
+            is_fit = state[key].device.type == "cpu" and state[key].dtype == torch.float32
+            if is_fit and not is_copied:  # taken over as it is
                 check_param(state[key], f"state_dict's {key} of params[{k}]")
                 loaded[-1][key] = state[key]
     check_apart(params, loaded, "state_dict's ")
@@ -108,7 +111,8 @@ def check_own(
             f"state_dict must hold last_step of ({n_rows},) int32, got {tuple(last_step.shape)} "
             f"{last_step.dtype}"
         )
-    check_steps(last_step, "state_dict's last_step", step=step)
+    since = max((int(group.get("known_since", 0)) for group in own["schedule"]), default=0)
+    check_steps(last_step, "state_dict's last_step", step=step, least=since)
     if not deferred and bool((last_step < step).any()):
         raise ValueError(
             "state_dict must hold no sleeping rows unless semantics is deferred; "

@@ -276,7 +276,7 @@ class Storage:
         check_apart(params, moments)
         if self._sleeps:
             # Before the first step a checkpoint may be what comes next.
-            _check_last_step(tensors["last_step"], len(params[0]), self._schedule.step or None)
+            _check_last_step(tensors["last_step"], len(params[0]), self._schedule)
             self.last_step = tensors["last_step"]
         state = self._state()
         for param, own in zip(params, moments, strict=True):
@@ -333,24 +333,27 @@ class Storage:
         return len(state["exp_avg"]) if state else len(params[0])
 
 
-def _check_last_step(last_step: Any, n_rows: int, step: int | None) -> None:
+def _check_last_step(last_step: Any, n_rows: int, schedule: _core.Schedule) -> None:
     kind = type(last_step).__name__
     if isinstance(last_step, torch.Tensor):
         if last_step.dtype == torch.int32 and tuple(last_step.shape) == (n_rows,):
-            check_steps(last_step, "last_step", step=step)
+            least, most = schedule.known_since, schedule.step or None
+            check_steps(last_step, "last_step", step=most, least=least)
             return
         kind = f"{tuple(last_step.shape)} {last_step.dtype}"
     raise ValueError(f"last_step must be ({n_rows},) int32, got {kind}")
 
 
-def check_steps(last_step: torch.Tensor, name: str, *, step: int | None = None) -> None:
-    """Raise unless these are steps, none after ``step`` where that is known."""
+def check_steps(
+    last_step: torch.Tensor, name: str, *, step: int | None = None, least: int = 0
+) -> None:
+    """Raise unless these are steps from ``least`` on, none after ``step`` where that is known."""
     if not len(last_step):
         return
     first, last = int(last_step.min()), int(last_step.max())
-    if first < 0 or (step is not None and last > step):
+    if first < least or (step is not None and last > step):
         most = "" if step is None else f" and at most {step}"
-        raise ValueError(f"{name} must be at least 0{most}, got {first} to {last}")
+        raise ValueError(f"{name} must be at least {least}{most}, got {first} to {last}")
 
 
 def row_ids(rows: Any, n_rows: int, name: str) -> torch.Tensor:

@@ -90,7 +90,9 @@ class HostAdam(RowEdits):
             self._need_rest("load_state_dict()")
             self._storage.settle()
         self._check_rows()
-        step = _checkpoint.check_fits(state_dict, self.param_groups)
+        step = _checkpoint.check_fits(
+            state_dict, self.param_groups, is_copied=self._storage.is_adopted
+        )
         for group in state_dict["param_groups"]:
             options_of(group)
         own = state_dict.get(_checkpoint.KEY)

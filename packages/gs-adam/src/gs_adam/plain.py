@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gs_adam import _core
-from gs_adam._options import whole
+from gs_adam._options import options_of, whole
 
 
 class Schedule:
@@ -85,19 +85,20 @@ class Schedule:
             ValueError: an option is out of range, or betas change while rows sleep. Nothing is
                 changed.
         """
-        columns = [
-            self._each("lr", lr),
-            self._each("betas", [betas] if np.ndim(betas[0]) == 0 else betas),
-            self._each("eps", eps),
-            self._each("weight_decay", weight_decay),
-        ]
-        options = [(rate, *pair, e, decay) for rate, pair, e, decay in zip(*columns, strict=True)]
+        columns = {
+            "lr": self._each("lr", lr),
+            "betas": self._each("betas", betas if _is_list(betas[0]) else [betas]),
+            "eps": self._each("eps", eps),
+            "weight_decay": self._each("weight_decay", weight_decay),
+        }
+        groups = (dict(zip(columns, each)) for each in zip(*columns.values(), strict=True))
+        options = [options_of(group) for group in groups]
         plan = self._native.propose(options, all_awake)
         self._native.accept(plan)
         return plan.step
 
     def _each(self, name: str, value: Any) -> list[Any]:
-        values = list(value) if np.ndim(value) else [value]
+        values = list(value) if _is_list(value) else [value]
         if len(values) == 1:
             values *= self._n_groups
         if len(values) != self._n_groups:
@@ -144,7 +145,8 @@ def update_rows(
         params, exp_avg, exp_avg_sq: (N, ...) float32 on the CPU, rows contiguous, or lists of
             such: one for each group, or any number when there is one group.
         last_step: (N,) int32: the step each row was last updated in. A row that is new has zero
-            moments and the present step, or 0 when it has never moved.
+            moments and the present step; or 0 when it has never moved, unless the schedule goes on
+            from a step up to which it knows no rates.
         rows: (R,) int32 or int64 positions (slots), sorted and unique; None means all.
         grads: as ``params``, (R, ...) or (N, ...); None means zero gradients.
         schedule: its step is applied.
@@ -184,6 +186,10 @@ def flush_rows(
     """
     native = _bind(params, exp_avg, exp_avg_sq, last_step, schedule, threads=threads, skip=False)
     native.flush(schedule._native.now(), rows)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _listed(arrays: Any) -> list[Any]:

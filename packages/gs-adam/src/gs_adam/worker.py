@@ -251,6 +251,7 @@ class Worker:
             drain: run what is queued first, waiting for its ``ready``; else only the running task.
 
         Raises:
+            RuntimeError: another thread's ``close(drain=False)`` has dropped what was to be run.
             Exception: what a task raised, unless a call has raised it before and ``drain`` is off.
         """
         self._native.close(drain)

@@ -59,7 +59,8 @@ def gather(
     Asynchrony: on a device it returns before the copy is done and allocates nothing there. The
         table must not be written, nor ``ids`` changed, until the stream has passed this point;
         closing the table waits for it. On the CPU it returns when done. A table that could not be
-        page-locked is read by a host function of the stream, in the same order.
+        page-locked is read by a host function of the stream, in the same order. For autograd
+        ``out`` has been written in place, and with it all views of the same tensor.
     Cost: R rows over the link. GIL released. Thread-safe.
 
     >>> import numpy as np

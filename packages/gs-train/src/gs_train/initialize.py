@@ -57,7 +57,7 @@ def rows_from_points(
             ``opacity``, ``scale`` or ``sh_degree`` out of range.
         ValueError: the arrays' shapes or the type of ``colors`` are others.
     """
-    points = np.asarray(points, dtype=np.float64)
+    points = np.array(points, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != 3:
         raise ValueError(f"points must be (P, 3), got {points.shape}")
     if colors.shape != points.shape or colors.dtype != np.uint8:
