@@ -66,7 +66,7 @@ class Schedule {
   int n_groups() const { return n_groups_; }
   Semantics semantics() const { return semantics_; }
   std::int32_t step() const { return step_; }
-  /// As every step's: the last one that restart() was given, and since then restore().
+  /// See StepPlan::known_since(); restart() and restore() set it.
   std::int32_t known_since() const { return known_since_; }
 
   /// The next step, which has begun once it is accepted; until then another may be proposed. Where
