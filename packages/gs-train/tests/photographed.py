@@ -1,28 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short street with photographs, rendered for real, for runs whose gradients are not scripted."""
+"""A short street and a real capture, rendered for real, for runs whose gradients are not scripted.
+
+The capture is not in this repository; GS_DATA names the folder that has it.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from plain_adam import Gradients
-from street import street_rows, street_views
+from street import EXTENT, street_rows, street_views
 from torch import Tensor
 
 import gs_cull
 from gs_train.config import FitConfig
+from gs_train.data.capture import load_capture, read_image
 from gs_train.gaussians import Gaussians
+from gs_train.initialize import rows_from_points
 from gs_train.loss import Crop, photometric_loss
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
 from gs_train.rows import NAMES
+from gs_train.scene import Scene
+from gs_train.schedule import LearningRates
 from gs_train.trainer import Trainer
 
 N_ROWS = 4000
 WIDTH, HEIGHT = 48, 32
+LIVELY = LearningRates(means=5e-4, scales=2e-2, quats=1e-2, sh0=1e-2, shN=1e-3)
 
 
 @functools.cache
@@ -30,33 +43,68 @@ def renderer(name: str = "cpu") -> Renderer:
     return make_renderer(name, RenderOptions())
 
 
-@functools.cache
-def views(device: str = "cpu") -> list[View]:
-    """So wide that a row is seen by several views of a batch."""
-    return [view.to(device) for view in street_views(width=WIDTH, height=HEIGHT, focal=0.4)]
+@dataclass(frozen=True, eq=False)
+class Photographed:
+    """What a run starts from, and photographs of what it should become.
+
+    Attributes:
+        rows: what is trained; on the CPU.
+        views: of the photographs, on one device.
+        photographs: (H, W, 3) uint8 of each, there too.
+        extent: as `Trainer` takes it.
+    """
+
+    rows: dict[str, Tensor]
+    views: list[View]
+    photographs: list[Tensor]
+    extent: float
+
+    @functools.cache  # noqa: B019 (scenes live as long as the tests)
+    def on(self, device: str) -> Photographed:
+        if self.views[0].viewmat.device.type == device:
+            return self
+        views = [view.to(device) for view in self.views]
+        return replace(self, views=views, photographs=[p.to(device) for p in self.photographs])
 
 
 @functools.cache
-def first_rows() -> dict[str, Tensor]:
-    """What is trained: the street, blurred."""
+def street() -> Photographed:
+    """Its cameras are so wide that a row is seen by several views of a batch; its rows blurred."""
+    views = street_views(width=WIDTH, height=HEIGHT, focal=0.4)
     draw = torch.Generator().manual_seed(3)
     rows = street_rows(N_ROWS, sh_degree=1)
     rows["means"] = rows["means"] + 0.1 * torch.randn(N_ROWS, 3, generator=draw)
     rows["scales"] = rows["scales"] + 0.5
     rows["sh0"] = rows["sh0"] * 0.3
     rows["shN"] = torch.zeros_like(rows["shN"])
-    return rows
+    truth = street_rows(N_ROWS, sh_degree=1)
+    truth["opacities"] = truth["opacities"] + 3.5
+    truth["scales"] = truth["scales"] + 0.5
+    photographs = [(255 * render(truth, view)).round().byte() for view in views]
+    return Photographed(rows, views, photographs, EXTENT)
+
+
+FOX = Path(os.environ.get("GS_DATA", Path(__file__).resolve().parents[4] / "shared/data")) / "fox"
 
 
 @functools.cache
-def photographs(device: str = "cpu") -> list[Tensor]:
-    """(H, W, 3) uint8 of each view."""
-    if device != "cpu":
-        return [photograph.to(device) for photograph in photographs()]
-    rows = street_rows(N_ROWS, sh_degree=1)
-    rows["opacities"] = rows["opacities"] + 3.5
-    rows["scales"] = rows["scales"] + 0.5
-    return [(255 * render(rows, view)).round().byte() for view in views()]
+def fox() -> Photographed:
+    """Every fourth point of a reconstruction, most of which most of its views see."""
+    with tempfile.TemporaryDirectory() as cache:
+        scene = Scene.load(load_capture(FOX, cache_dir=cache, max_side=48), torch.device("cpu"))
+        photographs = [torch.from_numpy(np.array(read_image(v))) for v in scene.capture.views]
+    points = scene.frame.points_in(scene.capture.points[::4])
+    rows = rows_from_points(points, scene.capture.colors[::4], sh_degree=1, seed=0)
+    return Photographed(rows, list(scene.views), photographs, scene.frame.extent)
+
+
+def photographed(name: str) -> Photographed:
+    return {"street": street, "fox": fox}[name]()
+
+
+_without = pytest.mark.skipif(not FOX.is_dir(), reason=f"needs the capture {FOX} (set GS_DATA)")
+TWO = ["street", pytest.param("fox", marks=_without)]
+"""Names of scenes."""
 
 
 @torch.no_grad()
@@ -69,11 +117,12 @@ def render(rows: dict[str, Tensor], view: View) -> Tensor:
     return renderer().rasterize(splats)[0].clamp(0.0, 1.0)
 
 
-def psnr(rows: dict[str, Tensor]) -> float:
-    """Of all views together, decibels."""
+def psnr(rows: dict[str, Tensor], scene: Photographed) -> float:
+    """Of all views that see something together, decibels."""
     errors = [
         (render(rows, view) - truth / 255.0).square().mean()
-        for view, truth in zip(views()[:-1], photographs(), strict=False)
+        for view, truth in zip(scene.views, scene.photographs, strict=True)
+        if truth.any()
     ]
     return float(-10.0 * torch.stack(errors).mean().log10())
 
@@ -99,18 +148,18 @@ def photo_config(**options: Any) -> FitConfig:
     )
 
 
-def gradients_of(n_views: int, ssim_lambda: float) -> Gradients:
+def gradients_of(scene: Photographed, n_views: int, ssim_lambda: float) -> Gradients:
     """Of the mean loss of so many views, by autograd, for all rows."""
 
     def of(view: View, step: int, model: Gaussians) -> tuple[dict[str, Tensor], None]:
-        index = next(i for i, other in enumerate(views()) if other.name == view.name)
+        index = next(i for i, other in enumerate(scene.views) if other.name == view.name)
         total = {name: torch.zeros_like(p) for name, p in model.params.items()}
         ids = seen_ids(model.params, view)
         if len(ids):
             leaves = {n: p.detach()[ids].requires_grad_() for n, p in model.params.items()}
             image, _ = renderer().rasterize(renderer().project(leaves, view, sh_degree=1))
             crop = Crop(view, view.rect)
-            loss = photometric_loss(image, photographs()[index], crop, ssim_lambda) / n_views
+            loss = photometric_loss(image, scene.photographs[index], crop, ssim_lambda) / n_views
             loss.backward()
             for name, leaf in leaves.items():
                 assert leaf.grad is not None
@@ -120,12 +169,25 @@ def gradients_of(n_views: int, ssim_lambda: float) -> Gradients:
     return of
 
 
-def train(trainer: Trainer, batches: Sequence[Sequence[int]], *, hints: bool = True) -> None:
-    """The remaining of these steps."""
-    device = trainer.renderer.device.type
-    known, taken = views(device), photographs(device)
+def train(
+    trainer: Trainer,
+    batches: Sequence[Sequence[int]],
+    *,
+    scene: Photographed | None = None,
+) -> None:
+    """The remaining of these steps, along the street if nothing else is given."""
+    scene = (scene or street()).on(trainer.renderer.device.type)
     while trainer.step < len(batches):
         step = trainer.step
-        upcoming = batches[step + 1 : step + 3] if hints else ()
-        batch = [(known[i], taken[i]) for i in batches[step]]
-        trainer.train_step(batch, [[known[i] for i in following] for following in upcoming])
+        upcoming = batches[step + 1 : step + 3]
+        batch = [(scene.views[i], scene.photographs[i]) for i in batches[step]]
+        trainer.train_step(batch, [[scene.views[i] for i in following] for following in upcoming])
+
+
+def rows_of(trainer: Trainer) -> dict[str, Tensor]:
+    """What a run leaves, which ends here."""
+    trainer.backend.finish()
+    rows = {name: trainer.model.read(name).cpu().clone() for name in NAMES}
+    if trainer.preset.placement == "split":
+        trainer.model.close()  # type: ignore[attr-defined]
+    return rows

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presets on a real capture: scripted gradients along its cameras, and a batch of its photographs.
-
-The capture is not in this repository; GS_DATA names the folder that has it.
-"""
+"""Presets on a real capture: scripted gradients along its cameras, and one batch more of a fit."""
 
 import functools
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +10,7 @@ from pathlib import Path
 import pytest
 import scripted_runs
 import torch
+from photographed import FOX
 from scripted import Script, signed
 from street import drive
 from torch import Tensor
@@ -28,7 +25,6 @@ from gs_train.run import Run
 from gs_train.scene import Scene
 from gs_train.schedule import LearningRates
 
-FOX = Path(os.environ.get("GS_DATA", Path(__file__).resolve().parents[4] / "shared/data")) / "fox"
 STEPS = 12
 OPTIONS = ["--renderer", "cpu", "--max-side", "160", "--seed", "4", "--sh-every", "4"]
 # Every view sees most of this scene. Cut into crops it would add its pixels in another order, whose

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from photographed import first_rows, photo_config, photographs, renderer, views
+from photographed import photo_config, renderer, street
 from street import EXTENT, drive
 from watchdog import within
 
@@ -46,19 +46,19 @@ def test_a_thousand_batches_take_no_more_memory_than_the_first(
     )
     trainer = Trainer(
         config,
-        first_rows(),
+        street().rows,
         renderer=renderer("gsplat"),
         extent=EXTENT,
         preset=PRESETS[preset],
         limits=Limits(residents=residents),
     )
     batches = drive(EPOCH, batch_size) * (EPOCHS + 1)
-    known, taken = views("cuda"), photographs("cuda")
+    scene = street().on("cuda")
     held: list[tuple[int, int]] = []
     reserved: list[int] = []
     for step, batch in enumerate(batches[: EPOCH * EPOCHS]):
-        upcoming = [[known[i] for i in later] for later in batches[step + 1 : step + 3]]
-        trainer.train_step([(known[i], taken[i]) for i in batch], upcoming)
+        upcoming = [[scene.views[i] for i in later] for later in batches[step + 1 : step + 3]]
+        trainer.train_step([(scene.views[i], scene.photographs[i]) for i in batch], upcoming)
         if (step + 1) % EPOCH == 0:
             gc.collect()
             torch.cuda.synchronize()
