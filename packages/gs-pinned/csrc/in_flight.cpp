@@ -129,7 +129,9 @@ void InFlight::raise_errors() {
 }
 
 bool InFlight::busy() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  // As above; and what is being recorded has not ended.
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return true;
   bool found = false;
   for (const Use& use : uses_) found = found || status_of(use.event) == cudaErrorNotReady;
   cudaGetLastError();

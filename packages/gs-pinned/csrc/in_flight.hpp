@@ -28,7 +28,7 @@ class InFlight {
   /// where nothing can be done about them, and the next CUDA call reports them again.
   void wait() noexcept;
 
-  /// Whether some recorded use has not ended.
+  /// Whether some recorded use has not ended, or another thread records or asks. Never blocks.
   bool busy();
 
   /// Throws gs::CudaError when a recorded use has failed. Does not look while another thread

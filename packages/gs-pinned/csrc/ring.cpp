@@ -26,7 +26,14 @@ Ring::Ring(std::size_t bytes, Lock lock, int device, bool may_be_pageable)
 }
 
 bool Ring::has_landed(const Held& held) const {
-  return !held.stored || held.slot.signal->value() >= held.slot.value;
+  if (held.store == Store::kBegun) return !memory_->in_flight().busy();
+  return held.store == Store::kNone || held.slot.signal->value() >= held.slot.value;
+}
+
+Ring::Held* Ring::find(std::uint64_t serial) {
+  for (Held& held : held_)
+    if (held.slot.serial == serial) return &held;
+  return nullptr;
 }
 
 void Ring::reclaim() {
@@ -84,16 +91,31 @@ Ring::Outcome Ring::take(std::size_t bytes, double timeout_s, RingSlot* slot) {
   }
 }
 
-void Ring::mark_stored(std::uint64_t serial) {
+void Ring::begin_store(std::uint64_t serial) {
   std::lock_guard<std::mutex> guard(mutex_);
-  for (Held& held : held_)
-    if (held.slot.serial == serial) held.stored = true;
+  if (Held* held = find(serial)) held->store = Store::kBegun;
+}
+
+void Ring::end_store(std::uint64_t serial, int device, std::uintptr_t stream) {
+  RingSlot slot;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const Held* held = find(serial);
+    if (held == nullptr) return;
+    slot = held->slot;
+  }
+  // Not under the lock: on a full queue this blocks.
+  if (device < 0)
+    slot.signal->set(slot.value);
+  else
+    slot.signal->set_on(device, stream, slot.value);
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (Held* held = find(serial)) held->store = Store::kEnded;
 }
 
 void Ring::release(std::uint64_t serial) {
   std::lock_guard<std::mutex> guard(mutex_);
-  for (Held& held : held_)
-    if (held.slot.serial == serial) held.released = true;
+  if (Held* held = find(serial)) held->released = true;
   reclaim();
   freed_.notify_all();
 }

@@ -39,11 +39,16 @@ class Ring {
   /// ring could never hold them.
   Outcome take(std::size_t bytes, double timeout_s, RingSlot* slot);
 
-  /// The slot's bytes may be handed out again, once what was stored has landed.
+  /// The slot's bytes may be handed out again: at once if only its taker wrote them, once they have
+  /// landed if they were sent, and when nothing uses the memory any more if a store was begun and
+  /// ended before that.
   void release(std::uint64_t serial);
 
-  /// The slot will be written in stream or host order; without this its release frees it at once.
-  void mark_stored(std::uint64_t serial);
+  /// Transfers into the slot are about to be enqueued.
+  void begin_store(std::uint64_t serial);
+
+  /// All of them have been: the slot's signal tells when they have landed. `device` -1: they have.
+  void end_store(std::uint64_t serial, int device, std::uintptr_t stream);
 
   /// Producers that wait, and all later ones, are turned away.
   void close();
@@ -56,12 +61,14 @@ class Ring {
   char* address_of(const RingSlot& slot) const { return memory_->data() + slot.begin; }
 
  private:
+  enum class Store { kNone, kBegun, kEnded };
   struct Held {
     RingSlot slot;
     std::size_t extent;  // bytes kept for it
-    bool stored = false;
+    Store store = Store::kNone;
     bool released = false;
   };
+  Held* find(std::uint64_t serial);
   bool has_landed(const Held& held) const;
   void reclaim();
   bool place(std::size_t extent, std::size_t* begin) const;

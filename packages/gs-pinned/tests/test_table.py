@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a table is: sizes, views, their lifetime, and the errors of its arguments."""
 
+import copy
 import gc
+import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +198,8 @@ def test_numpy_takes_a_table_for_its_rows() -> None:
     np.asarray(table)[1] = 7
     assert table.numpy()[1].tolist() == [7, 7, 7]
     assert np.asarray(table, np.float64).dtype == np.float64
-    copy = np.array(table)
-    copy[:] = 0
+    copied = np.array(table)
+    copied[:] = 0
     assert table.numpy()[1, 0] == 7
     with pytest.raises(ValueError, match="dtype must be float32 where copy is False, got"):
         table.__array__(np.float64, copy=False)
@@ -222,3 +225,9 @@ def test_build_info_tells_the_version_and_the_toolkit() -> None:
     info = gs_pinned.build_info()
     assert info["version"] == gs_pinned.__version__
     assert {"compiler", "cxx_standard", "cuda_toolkit", "cuda_architectures"} <= info.keys()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_table_is_not_copied(copied: Callable[[Table], object]) -> None:
+    with pytest.raises(TypeError, match="a table can't be copied: its rows have one owner; append"):
+        copied(Table(1, 1))

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 
 #include "bindings/register.hpp"
 #include "gs/python/release_gil.hpp"
@@ -53,20 +53,49 @@ bool wait_for(Signal& signal, std::uint32_t value, double timeout_s, double spin
   return outcome != Outcome::kTimedOut;
 }
 
+// A slot and its release, by whoever lets go of it last. Python may drop it before anyone has seen
+// it: Ctrl-C is raised right behind the call that returns it.
+class TakenSlot {
+ public:
+  TakenSlot(std::shared_ptr<Ring> ring, const RingSlot& slot)
+      : ring_(std::move(ring)), slot_(slot) {}
+  TakenSlot(const TakenSlot&) = delete;
+  TakenSlot& operator=(const TakenSlot&) = delete;
+  ~TakenSlot() { release(); }
+
+  const RingSlot& slot() const { return slot_; }
+  bool is_released() const { return is_released_; }
+  void release() {
+    if (is_released_) return;
+    is_released_ = true;
+    if (slot_.signal->is_usable()) ring_->release(slot_.serial);  // else a child process has it
+  }
+  void begin_store() { ring_->begin_store(slot_.serial); }
+  void end_store(int device, std::uintptr_t stream) {
+    ring_->end_store(slot_.serial, device, stream);
+  }
+
+ private:
+  const std::shared_ptr<Ring> ring_;
+  const RingSlot slot_;
+  bool is_released_ = false;
+};
+
 // None from a ring that was closed.
-std::optional<RingSlot> take(Ring& ring, std::size_t bytes, double timeout_s) {
+std::unique_ptr<TakenSlot> take(const std::shared_ptr<Ring>& ring, std::size_t bytes,
+                                double timeout_s) {
   RingSlot slot;
   using Outcome = Ring::Outcome;
   const Outcome outcome = until_answered<Outcome>(
-      timeout_s, [&](double left, double) { return ring.take(bytes, left, &slot); });
+      timeout_s, [&](double left, double) { return ring->take(bytes, left, &slot); });
   if (outcome == Outcome::kTimedOut) {
     PyErr_SetString(
         PyExc_TimeoutError,
         ("no " + std::to_string(bytes) + " bytes of the ring became free in time").c_str());
     throw py::error_already_set();
   }
-  if (outcome == Outcome::kClosed) return std::nullopt;
-  return slot;
+  if (outcome == Outcome::kClosed) return nullptr;
+  return std::make_unique<TakenSlot>(ring, slot);
 }
 
 }  // namespace
@@ -102,14 +131,17 @@ void register_signal(py::module_& module) {
 }
 
 void register_ring(py::module_& module) {
-  py::class_<RingSlot>(module, "RingSlot", py::module_local())
-      .def_readonly("serial", &RingSlot::serial)
-      .def_readonly("begin", &RingSlot::begin)
-      .def_readonly("bytes", &RingSlot::bytes)
-      .def_readonly("value", &RingSlot::value)
+  py::class_<TakenSlot>(module, "TakenSlot", py::module_local())
+      .def_property_readonly("begin", [](const TakenSlot& taken) { return taken.slot().begin; })
+      .def_property_readonly("value", [](const TakenSlot& taken) { return taken.slot().value; })
       .def_property_readonly(
-          "signal", [](const RingSlot& slot) { return slot.signal; },
-          py::return_value_policy::reference);
+          "signal", [](const TakenSlot& taken) { return taken.slot().signal; },
+          py::return_value_policy::reference_internal)
+      .def_property_readonly("is_released", &TakenSlot::is_released)
+      .def("release", &TakenSlot::release)
+      .def("begin_store", &TakenSlot::begin_store)
+      .def("end_store", &TakenSlot::end_store, py::arg("device"), py::arg("stream"),
+           py::call_guard<python::ReleaseGil>());
   py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", py::module_local())
       .def(py::init([](std::size_t bytes, bool locked, int device, bool may_be_pageable) {
              python::ReleaseGil release;
@@ -119,8 +151,6 @@ void register_ring(py::module_& module) {
            py::arg("bytes"), py::kw_only(), py::arg("locked"), py::arg("device"),
            py::arg("may_be_pageable"))
       .def("take", &take, py::arg("bytes"), py::arg("timeout_s"))
-      .def("mark_stored", &Ring::mark_stored, py::arg("serial"))
-      .def("release", &Ring::release, py::arg("serial"))
       .def("close", &Ring::close)
       .def_property_readonly("memory", &Ring::memory)
       .def_property_readonly("size", &Ring::size)

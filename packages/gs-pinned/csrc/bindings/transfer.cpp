@@ -170,14 +170,18 @@ void check_outside(const Rows& rows, const Ids& ids, std::int64_t n, const char*
            " must not share memory with the table");
 }
 
-void keep(const Rows& rows, const py::object& ids, std::int64_t n) {
+// Calls `done` before it returns: right behind it Ctrl-C may be raised, when rows have moved.
+void keep(const Rows& rows, const py::object& ids, std::int64_t n, const py::function& done) {
   constexpr const char* kName = "mask_or_ids";
   const IdArray kept(ids, kName, n, -1);
   check_outside(rows, kept.ids, n, kName);
-  python::ReleaseGil release;
-  check_increasing(kept.ids, n, rows.rows, kName);
-  rows.memory->in_flight().wait();
-  keep_rows(rows.data, rows.row_bytes, kept.ids, n);
+  {
+    python::ReleaseGil release;
+    check_increasing(kept.ids, n, rows.rows, kName);
+    rows.memory->in_flight().wait();
+    keep_rows(rows.data, rows.row_bytes, kept.ids, n);
+  }
+  done();
 }
 
 void permute(const Rows& rows, const py::object& perm) {
@@ -226,7 +230,8 @@ void register_transfer(py::module_& module) {
       py::arg("rows"), py::arg("load_ids"), py::arg("load_slots"), py::arg("n_load"),
       py::arg("source"), py::arg("source_slots"), py::arg("out_slots"), py::arg("n_retain"),
       py::arg("out"), py::kw_only(), py::arg("stream"), py::arg("max_blocks"), py::arg("checked"));
-  module.def("keep_rows", &keep, py::arg("rows"), py::arg("ids"), py::kw_only(), py::arg("n"));
+  module.def("keep_rows", &keep, py::arg("rows"), py::arg("ids"), py::kw_only(), py::arg("n"),
+             py::arg("done"));
   module.def("permute_rows", &permute, py::arg("rows"), py::arg("perm"));
   module.def("raise_faults", &raise_faults);
 }

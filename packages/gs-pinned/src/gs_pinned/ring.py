@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -153,13 +152,12 @@ class RingSlot:
     """
 
     def __init__(
-        self, ring: _core.Ring, taken: _core.RingSlot, rows: int, layout: RowLayout
+        self, ring: _core.Ring, taken: _core.TakenSlot, rows: int, layout: RowLayout
     ) -> None:
         self._ring = ring
-        self._taken = taken
+        self._taken = taken  # releases itself when it is dropped
         self._rows = rows
         self._layout = layout
-        self._is_released = False
         self._is_stored = False  # by store_compact, else by who took it
 
     @property
@@ -183,7 +181,7 @@ class RingSlot:
 
     @property
     def is_released(self) -> bool:
-        return self._is_released
+        return self._taken.is_released
 
     def wait(self, timeout_s: float | None = None, *, spin_s: float = 0.0) -> Self:
         """Block, without the GIL, until the rows have landed; see :meth:`Signal.wait`.
@@ -230,15 +228,12 @@ class RingSlot:
 
     def release(self) -> None:
         """Let the bytes be handed out again. Releasing twice is harmless."""
-        if not self._is_released:
-            self._is_released = True
-            if self._taken.signal.is_usable:  # in a child process there is nothing to hand out
-                self._ring.release(self._taken.serial)
+        self._taken.release()
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         # An array made from this keeps the slot as its base, and with it the ring's memory.
-        if self._is_released:
+        if self.is_released:
             raise ClosedError("the slot must be held, got one that was released")
         self._usable()
         return {
@@ -254,13 +249,9 @@ class RingSlot:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_is_released"):
-            self.release()
-
     def __repr__(self) -> str:
-        if self._is_released or not self._taken.signal.is_usable:
-            state = "released" if self._is_released else "of another process"
+        if self.is_released or not self._taken.signal.is_usable:
+            state = "released" if self.is_released else "of another process"
         elif not self._is_stored:
             state = "taken"
         else:
@@ -335,12 +326,11 @@ def store_compact(
     usual = _BLOCKS if len(parts) == 1 else _BLOCKS_TO_JOIN
     rows = count_of(positions, "positions") if positions is not None else int(parts[0][0].shape[0])
     slot = ring.take(rows, layout, timeout_s)
-    core, taken = ring._core, slot._taken
-    core.mark_stored(taken.serial)
-    slot._is_stored = True
+    taken = slot._taken
     try:
+        taken.begin_store()
         target = _core.Rows.of_memory(
-            core.memory,
+            ring._core.memory,
             first_byte=taken.begin,
             rows=rows,
             row_bytes=layout.row_bytes,
@@ -357,16 +347,11 @@ def store_compact(
             max_blocks=usual if max_blocks is None else max_blocks,
             copy_engine=max_blocks is None,
         )
-        if where < 0:
-            taken.signal.set(taken.value)
-        else:
-            taken.signal.set_on(where, handle, taken.value)
+        taken.end_store(where, handle)
+        slot._is_stored = True
     except BaseException as error:
-        # Nothing will land: let the bytes go, once what may be on its way to them has passed.
-        if not isinstance(error, _REFUSED):
-            while core.memory.is_busy:  # so that Ctrl-C ends it
-                time.sleep(1e-3)
-        taken.signal.set(taken.value)
+        if isinstance(error, _REFUSED):
+            taken.end_store(-1, 0)  # nothing is on its way
         slot.release()
         raise
     return slot

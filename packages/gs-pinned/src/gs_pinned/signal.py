@@ -134,10 +134,10 @@ class Signal:
         _checked(value)
         try:
             yield
+            self.set(value)
         except BaseException as error:
             self.poison(error)
             raise
-        self.set(value)
 
     def __repr__(self) -> str:
         if not self._core.is_usable:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
 
@@ -295,8 +296,9 @@ class Table:
                 )
             ids = np.flatnonzero(np.asarray(ids))
         n = count_of(ids, "mask_or_ids")
-        _core.keep_rows(self.native_rows(), ids, n=n)
-        self._rows = n
+        # No bytecode between the rows' move and their new count: there Ctrl-C would be raised.
+        done = functools.partial(setattr, self, "_rows", n)
+        _core.keep_rows(self.native_rows(), ids, n=n, done=done)
 
     def permute(self, perm: Any) -> None:
         """Re-order the rows: row ``i`` becomes the old row ``perm[i]``; with all threads.
@@ -347,6 +349,9 @@ class Table:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:  # of copy, deepcopy and pickle
+        raise TypeError("a table can't be copied: its rows have one owner; append them to another")
 
     @property
     def _memory(self) -> _core.Memory:
