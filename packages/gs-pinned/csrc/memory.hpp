@@ -65,6 +65,12 @@ class Memory {
 
   InFlight& in_flight() { return in_flight_; }
 
+  /// Blocks until no transfer uses the pages any more. A child process has none, and a thread that
+  /// it lacks may hold their lock.
+  void wait_idle() noexcept {
+    if (is_usable()) in_flight_.wait();
+  }
+
   /// Bytes locked by all Memory of the process, and the most that may be (GS_PINNED_LIMIT_BYTES).
   static std::size_t locked_total();
   static std::size_t locked_limit();

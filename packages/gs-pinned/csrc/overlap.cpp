@@ -62,9 +62,12 @@ void check_all_apart(const std::vector<std::pair<std::string, Columns>>& named) 
 }
 
 void check_table_apart(const Transfer& transfer, const char* name) {
-  for (const Part* part = transfer.parts; part < transfer.parts + transfer.n_parts; ++part)
-    GS_CHECK(!may_overlap(table_columns(transfer, *part), array_columns(transfer, *part)), name,
-             " must not share memory with the table");
+  // Nor may one part's array be another part's columns: which is written first is not said.
+  const Part* const end = transfer.parts + transfer.n_parts;
+  for (const Part* part = transfer.parts; part < end; ++part)
+    for (const Part* other = transfer.parts; other < end; ++other)
+      GS_CHECK(!may_overlap(table_columns(transfer, *part), array_columns(transfer, *other)), name,
+               " must not share memory with the table");
 }
 
 void check_ids_apart(const Ids& ids, std::int64_t n, const char* name, const Transfer& transfer) {

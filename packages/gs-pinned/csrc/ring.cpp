@@ -26,9 +26,11 @@ Ring::Ring(std::size_t bytes, Lock lock, int device, bool may_be_pageable)
 }
 
 bool Ring::has_landed(const Held& held) const {
-  if (held.store == Store::kBegun) return !memory_->in_flight().busy();
+  if (held.store == Store::kBegun) return false;
   return held.store == Store::kNone || held.slot.signal->value() >= held.slot.value;
 }
+
+bool Ring::was_given_up(const Held& held) { return held.released && held.store == Store::kBegun; }
 
 Ring::Held* Ring::find(std::uint64_t serial) {
   for (Held& held : held_)
@@ -36,7 +38,16 @@ Ring::Held* Ring::find(std::uint64_t serial) {
   return nullptr;
 }
 
-void Ring::reclaim() {
+void Ring::reclaim(std::unique_lock<std::mutex>& guard) {
+  if (std::any_of(held_.begin(), held_.end(), was_given_up)) {
+    const std::uint64_t begun_before = next_serial_;
+    // Not under the lock: the driver may keep who asks waiting.
+    guard.unlock();
+    const bool busy = memory_->in_flight().busy();
+    guard.lock();
+    for (Held& held : held_)
+      if (!busy && was_given_up(held) && held.slot.serial < begun_before) held.store = Store::kNone;
+  }
   while (!held_.empty() && held_.front().released && has_landed(held_.front())) held_.pop_front();
 }
 
@@ -62,7 +73,7 @@ Ring::Outcome Ring::take(std::size_t bytes, double timeout_s, RingSlot* slot) {
   std::unique_lock<std::mutex> guard(mutex_);
   for (;;) {
     if (closed_) return Outcome::kClosed;
-    reclaim();
+    reclaim(guard);
     std::size_t begin = 0;
     if (held_.size() < kSlots && place(extent, &begin)) {
       Signal* signal = signals_[next_serial_ % kSlots].get();
@@ -116,7 +127,6 @@ void Ring::end_store(std::uint64_t serial, int device, std::uintptr_t stream) {
 void Ring::release(std::uint64_t serial) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (Held* held = find(serial)) held->released = true;
-  reclaim();
   freed_.notify_all();
 }
 
@@ -126,19 +136,12 @@ void Ring::close() {
   freed_.notify_all();
 }
 
-std::size_t Ring::taken_bytes() const {
-  std::lock_guard<std::mutex> guard(mutex_);
-  std::size_t bytes = 0;
-  for (const Held& held : held_)
-    if (!held.released || !has_landed(held)) bytes += held.extent;
-  return bytes;
-}
-
-std::size_t Ring::taken_slots() const {
-  std::lock_guard<std::mutex> guard(mutex_);
-  return static_cast<std::size_t>(
-      std::count_if(held_.begin(), held_.end(),
-                    [this](const Held& held) { return !held.released || !has_landed(held); }));
+Ring::Taken Ring::taken() {
+  std::unique_lock<std::mutex> guard(mutex_);
+  reclaim(guard);
+  Taken taken{held_.size(), 0};
+  for (const Held& held : held_) taken.bytes += held.extent;
+  return taken;
 }
 
 }  // namespace gs::pinned

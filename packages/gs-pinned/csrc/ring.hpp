@@ -30,6 +30,9 @@ struct RingSlot {
 class Ring {
  public:
   enum class Outcome { kTaken, kTimedOut, kClosed, kAgain };
+  struct Taken {
+    std::size_t slots, bytes;
+  };
 
   /// Exactly `bytes`, rounded up to pages. `may_be_pageable`: see Memory::grow.
   Ring(std::size_t bytes, Lock lock, int device, bool may_be_pageable);
@@ -54,9 +57,8 @@ class Ring {
   void close();
 
   std::size_t size() const { return size_; }
-  /// Bytes and slots that are taken now.
-  std::size_t taken_bytes() const;
-  std::size_t taken_slots() const;
+  /// What cannot be handed out now, slots released behind one that is not included.
+  Taken taken();
   const std::shared_ptr<Memory>& memory() const { return memory_; }
   char* address_of(const RingSlot& slot) const { return memory_->data() + slot.begin; }
 
@@ -70,7 +72,8 @@ class Ring {
   };
   Held* find(std::uint64_t serial);
   bool has_landed(const Held& held) const;
-  void reclaim();
+  static bool was_given_up(const Held& held);
+  void reclaim(std::unique_lock<std::mutex>& guard);
   bool place(std::size_t extent, std::size_t* begin) const;
 
   const std::size_t size_;

@@ -5,8 +5,10 @@ The interpreter raises KeyboardInterrupt between bytecodes of Python, also right
 native code that has done its work; here it is raised before each one in turn.
 """
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -19,7 +21,13 @@ from gs_pinned import Ring, Signal, Table, store_compact
 FILES = ("ring.py", "table.py", "signal.py", "operands.py", "launch.py", "contextlib.py")
 
 
-def interrupted(call: Callable[[], object], at: int) -> bool:
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted(
+    call: Callable[[], object], at: int, interrupt: Callable[[], object] = stop
+) -> bool:
     """Run `call`, with an interrupt before its bytecode of that number; False: it has fewer."""
     left = at
 
@@ -31,7 +39,7 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
         if event == "opcode":
             left -= 1
             if left == 0:
-                raise KeyboardInterrupt
+                interrupt()
         return trace
 
     before = sys.gettrace()
@@ -42,7 +50,7 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
         return True
     finally:
         sys.settrace(before)
-    return False
+    return left <= 0
 
 
 def each_interrupt(prepare: Callable[[], Callable[[], object]]) -> Iterator[None]:
@@ -95,7 +103,21 @@ def test_a_table_keeps_all_its_rows_or_those_it_was_told() -> None:
     assert seen == {6, 2}
 
 
-def test_what_a_signal_completes_is_set_or_poisoned() -> None:
+@pytest.mark.parametrize("field", [None, "b"])
+def test_rows_are_seen_as_they_are_while_another_thread_appends(field: str | None) -> None:
+    more = np.ones((1 << 14, 2), "f4")
+
+    def appended(at: int) -> bool:
+        table, seen = Table(0, 2, fields={"a": 1, "b": 1}), []
+        found = interrupted(lambda: seen.append(table.numpy(field)), at, lambda: table.append(more))
+        assert (len(seen[0]), seen[0].sum()) in [(0, 0), (len(more), seen[0].size)]
+        return found
+
+    assert next(at for at in itertools.count(1) if not appended(at)) > 20
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_signal_completes_is_set_or_poisoned(fails: bool) -> None:
     signal, began = Signal(), False
 
     def prepare() -> Callable[[], object]:
@@ -104,8 +126,10 @@ def test_what_a_signal_completes_is_set_or_poisoned() -> None:
 
         def complete() -> None:
             nonlocal began
-            with signal.completing(1):
+            with suppress(ArithmeticError), signal.completing(1):
                 began = True
+                if fails:
+                    raise ArithmeticError
 
         return complete
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_pinned import ClosedError, Ring, Table, store_compact
+from gs_pinned import ClosedError, Ring, Table, _core, store_compact
 
 
 def rows(n: int, start: float = 0.0, width: int = 48) -> np.ndarray:
@@ -190,6 +190,26 @@ def test_a_slot_that_was_taken_does_not_wait_for_what_nobody_tells_it() -> None:
     assert slot.numpy()[:, 1:].tolist() == [[4, 4]] * 5
     slot.release()
     assert ring.stats.taken_slots == 0
+
+
+def test_a_slot_whose_wait_fails_on_entry_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> None:
+        raise IndexError("a bad position, as a kernel finds it")
+
+    ring = Ring(192)
+    monkeypatch.setattr(_core, "raise_faults", found)
+    with pytest.raises(IndexError) as caught, store_compact(rows(1), None, ring):
+        pass
+    assert ring.stats.taken_slots == 0, f"held by the traceback of {caught}"
+
+
+def test_what_is_released_behind_a_slot_that_is_held_is_not_free() -> None:
+    ring, layout = Ring(128), Table(0, 16).layout
+    first, second = ring.take(1, layout), ring.take(1, layout)
+    second.release()
+    assert (ring.stats.taken_slots, ring.stats.taken_bytes) == (2, 128)
+    first.release()
+    assert (ring.stats.taken_slots, ring.stats.taken_bytes) == (0, 0)
 
 
 def test_repr_tells_what_is_taken() -> None:

@@ -72,6 +72,7 @@ def test_waiting_has_a_limit() -> None:
     signal.wait(1, timeout_s=0.0)
     with pytest.raises(TimeoutError, match=r"the signal did not reach 2 in 0\.01 s"):
         signal.wait(2, timeout_s=0.01)
+    signal.wait(1, timeout_s=10**400)
     with pytest.raises(TimeoutError):
         signal.wait(2, timeout_s=0.01, spin_s=5.0)
 

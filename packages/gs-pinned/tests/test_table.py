@@ -152,6 +152,8 @@ def test_the_resident_set_is_within_one_percent_of_what_was_asked() -> None:
         ((1, 3), {"capacity": "a"}, ValueError, "capacity must be a whole number of .*, got 'a'"),
         ((1, 3), {"capacity": float("nan")}, ValueError, "capacity must be a whole .*, got nan"),
         ((1, 3), {"fields": ["a"]}, TypeError, "fields must be a mapping from names to .*, got li"),
+        ((1, 3), {"fields": {0: 3}}, TypeError, "fields must be named by str, got 0"),
+        ((1, 3, ">f4"), {}, TypeError, "dtype must be one of float32, .*, got >f4"),
         ((1, 3), {"fields": {"a": 3.0}}, ValueError, r"fields\['a'\] must be a whole .*, got 3.0"),
         ((1, 3), {"fields": {"a": "x"}}, ValueError, r"fields\['a'\] must be a whole .*, got 'x'"),
         ((1, 5), {"fields": {"a": (2.5, 2)}}, ValueError, r"fields\['a'\] must .*, got 2.5"),

@@ -51,6 +51,22 @@ def test_ids_do_not_lie_in_what_is_written() -> None:
     assert (values == 10**12).all()
 
 
+def test_no_fields_array_lies_in_another_field() -> None:
+    table = Table(3, 2, fields={"a": 1, "b": 1})
+    table.numpy()[:] = [[1, 10], [2, 20], [3, 30]]
+    a, b, free = table["a"], table["b"], np.zeros((3, 1), "f4")
+    calls = {
+        "out": lambda: gather(table, ids(2, 1, 0), {"a": b, "b": free}),
+        "values": lambda: table.overwrite(ids(0, 1, 2), {"a": b, "b": a}),
+        "values ": lambda: scatter([b, free], ids(0, 1, 2), table),
+        "values  ": lambda: scatter_add([free, a], ids(0, 1, 2), table.numpy()),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"{name.strip()} must not share memory with the tab"):
+            call()
+    assert table.numpy().tolist() == [[1, 10], [2, 20], [3, 30]]
+
+
 def test_rows_that_are_written_are_apart() -> None:
     table = np.arange(12, dtype="f4").reshape(3, 4)
     block = torch.zeros(20)

@@ -46,9 +46,7 @@ void register_memory(py::module_& module) {
            py::arg("reserved"), py::kw_only(), py::arg("lock"), py::arg("device") = 0)
       .def("grow", &Memory::grow, py::arg("bytes"), py::kw_only(), py::arg("may_be_pageable"),
            py::call_guard<python::ReleaseGil>())
-      .def(
-          "wait_idle", [](Memory& memory) { memory.in_flight().wait(); },
-          py::call_guard<python::ReleaseGil>())
+      .def("wait_idle", &Memory::wait_idle, py::call_guard<python::ReleaseGil>())
       .def_property_readonly("is_busy",
                              [](Memory& memory) {
                                python::ReleaseGil release;

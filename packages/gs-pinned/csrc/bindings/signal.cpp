@@ -151,11 +151,17 @@ void register_ring(py::module_& module) {
            py::arg("bytes"), py::kw_only(), py::arg("locked"), py::arg("device"),
            py::arg("may_be_pageable"))
       .def("take", &take, py::arg("bytes"), py::arg("timeout_s"))
-      .def("close", &Ring::close)
+      .def("close", &Ring::close, py::call_guard<python::ReleaseGil>())
       .def_property_readonly("memory", &Ring::memory)
       .def_property_readonly("size", &Ring::size)
-      .def_property_readonly("taken_bytes", &Ring::taken_bytes)
-      .def_property_readonly("taken_slots", &Ring::taken_slots);
+      .def_property_readonly("taken", [](Ring& ring) {
+        Ring::Taken taken{};
+        {
+          python::ReleaseGil release;
+          taken = ring.taken();
+        }
+        return py::make_tuple(taken.slots, taken.bytes);
+      });
 }
 
 }  // namespace gs::pinned

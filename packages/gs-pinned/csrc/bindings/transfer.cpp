@@ -178,7 +178,7 @@ void keep(const Rows& rows, const py::object& ids, std::int64_t n, const py::fun
   {
     python::ReleaseGil release;
     check_increasing(kept.ids, n, rows.rows, kName);
-    rows.memory->in_flight().wait();
+    rows.memory->wait_idle();
     keep_rows(rows.data, rows.row_bytes, kept.ids, n);
   }
   done();
@@ -189,7 +189,7 @@ void permute(const Rows& rows, const py::object& perm) {
   check_outside(rows, order.ids, rows.rows, "perm");
   python::ReleaseGil release;
   check_permutation(order.ids, rows.rows);
-  rows.memory->in_flight().wait();
+  rows.memory->wait_idle();
   permute_rows(rows.data, rows.row_bytes, order.ids, rows.rows);
 }
 

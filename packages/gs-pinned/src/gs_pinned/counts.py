@@ -41,4 +41,4 @@ def limit_of(seconds: float | None, name: str = "timeout_s") -> float:
         return -1.0
     if not isinstance(seconds, Real) or not seconds >= 0:  # NaN neither
         raise ValueError(f"{name} must be at least 0, got {seconds!r}")
-    return float(seconds)
+    return float(min(seconds, 1e9))  # a whole number may be beyond all floats

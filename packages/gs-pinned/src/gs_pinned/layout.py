@@ -24,11 +24,12 @@ def dtype_name(dtype: Any, argument: str = "dtype") -> str:
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         try:
-            name = np.dtype(dtype).name
+            known = np.dtype(dtype)
         except TypeError:
             raise TypeError(
                 f"{argument} must be one of {', '.join(DTYPES)}, got {dtype!r}"
             ) from None
+        name = known.name if known.isnative else known.str
     if name not in DTYPES:
         raise TypeError(f"{argument} must be one of {', '.join(DTYPES)}, got {name}")
     return name
@@ -68,6 +69,8 @@ class RowLayout:
             )
         first = 0
         for name, shape in (fields or {}).items():
+            if not isinstance(name, str):
+                raise TypeError(f"fields must be named by str, got {name!r}")
             sizes = shape if isinstance(shape, tuple | list) else (shape,)
             label = f"fields[{name!r}]"
             field = Field(first, tuple(whole_number(size, label, least=1) for size in sizes))

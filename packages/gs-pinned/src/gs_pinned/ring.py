@@ -23,13 +23,11 @@ __all__ = ["Ring", "RingSlot", "RingStats", "store_compact"]
 
 _BLOCKS, _BLOCKS_TO_JOIN = 3, 6  # of a kernel
 
-_REFUSED = (TypeError, ValueError, IndexError)
-"""What a call answers before it has enqueued anything."""
-
 
 @dataclass(frozen=True)
 class RingStats:
-    """What a ring holds now: slots taken and not yet free again, and their bytes."""
+    """What a ring holds now: slots taken and not yet free again, and their bytes. A slot that was
+    released before an older one is free when that is."""
 
     bytes: int
     taken_bytes: int
@@ -79,8 +77,8 @@ class Ring:
     @property
     def stats(self) -> RingStats:
         self._need_usable()
-        core = self._core
-        return RingStats(core.size, core.taken_bytes, core.taken_slots)
+        slots, size = self._core.taken
+        return RingStats(self._core.size, size, slots)
 
     def take(self, rows: int, layout: RowLayout, timeout_s: float | None = None) -> RingSlot:
         """A slot for that many rows, waiting for room, whose bytes the caller writes: with threads
@@ -119,7 +117,8 @@ class Ring:
     def close(self) -> None:
         """Turn producers away. Closing twice is harmless; slots that are out stay valid."""
         self._is_closed = True
-        self._core.close()
+        if self._core.memory.is_usable:  # a thread that a child process lacks may hold its lock
+            self._core.close()
 
     def __enter__(self) -> Self:
         return self
@@ -244,7 +243,12 @@ class RingSlot:
         }
 
     def __enter__(self) -> Self:
-        return self.wait()
+        self._landing()
+        try:
+            return self.wait()
+        except BaseException:
+            self.release()  # the traceback would hold it
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.release()
@@ -349,9 +353,7 @@ def store_compact(
         )
         taken.end_store(where, handle)
         slot._is_stored = True
-    except BaseException as error:
-        if isinstance(error, _REFUSED):
-            taken.end_store(-1, 0)  # nothing is on its way
+    except BaseException:
         slot.release()
         raise
     return slot

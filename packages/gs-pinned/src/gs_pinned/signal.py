@@ -133,10 +133,14 @@ class Signal:
         exception, which goes on."""
         _checked(value)
         try:
-            yield
-            self.set(value)
+            try:
+                yield
+                self.set(value)
+            except BaseException as error:
+                self.poison(error)
+                raise
         except BaseException as error:
-            self.poison(error)
+            self._core.poison(type(error).__name__)  # Ctrl-C before the reason was told
             raise
 
     def __repr__(self) -> str:
@@ -190,7 +194,7 @@ def _text_of(reason: object) -> str:
     kind = type(reason).__name__
     try:
         text = f"{kind}: {reason}" if isinstance(reason, BaseException) else str(reason)
-    except Exception:
+    except BaseException:
         text = kind
     # File names may hold bytes that are no text.
     return text.encode("utf-8", "backslashreplace").decode()

@@ -193,18 +193,18 @@ class Table:
             KeyError: no such field.
             ClosedError, ForkedError: the table has no memory (any more, or in this process).
         """
-        layout = self._layout
+        layout, rows = self._layout, self._rows  # another thread may append
         pages = memoryview(self._memory)
         if field is None:
-            return np.ndarray((self._rows, layout.width), self.dtype, buffer=pages)
+            return np.ndarray((rows, layout.width), self.dtype, buffer=pages)
         part = layout.field(field)
         inner = np.empty(part.shape, self.dtype).strides
         return np.ndarray(
-            (self._rows, *part.shape),
+            (rows, *part.shape),
             self.dtype,
             buffer=pages,
             # Without rows the field may begin behind the memory that there is.
-            offset=part.first * self.dtype.itemsize if self._rows else 0,
+            offset=part.first * self.dtype.itemsize if rows else 0,
             strides=(layout.row_bytes, *inner),
         )
 
