@@ -11,8 +11,8 @@ namespace gs::adam {
 namespace {
 
 constexpr std::int64_t kFirstCapacity = 1024;
-// Below, sums of fourth powers and the kernel's reciprocals would leave their types.
-constexpr double kSmallestEps = 1e-30;
+// Roots of second moments that float32 can't hold are below 4e-23, so epsilon outweighs them.
+constexpr double kSmallestEps = 1e-20;
 
 Step constants_of(const Options& o, std::int32_t step, bool bias_correction) {
   const double correction1 = bias_correction ? 1 - std::pow(o.beta1, step) : 1;
@@ -129,9 +129,13 @@ std::shared_ptr<const StepPlan> Schedule::propose(const std::vector<Options>& op
   return plan;
 }
 
+void Schedule::check_is_next(const StepPlan& plan) const {
+  GS_CHECK(plan.step_ == step_ + 1, "step must be the next one (", step_ + 1, "), got ",
+           plan.step_);
+}
+
 void Schedule::accept(std::shared_ptr<const StepPlan> plan) {
-  GS_CHECK(plan->step_ == step_ + 1, "step must be the next one (", step_ + 1, "), got ",
-           plan->step_);
+  check_is_next(*plan);
   series_ = plan->series_;
   step_ = plan->step_;
   last_ = std::move(plan);

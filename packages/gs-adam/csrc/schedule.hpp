@@ -74,6 +74,7 @@ class Schedule {
   /// is out of range.
   std::shared_ptr<const StepPlan> propose(const std::vector<Options>& options, bool all_awake);
   void accept(std::shared_ptr<const StepPlan> plan);
+  void check_is_next(const StepPlan& plan) const;
 
   /// Counts rows with a NaN or Inf gradient; shared with the work that still runs.
   const std::shared_ptr<std::atomic<std::int64_t>>& nonfinite_rows() const {

@@ -247,15 +247,17 @@ std::uint64_t Worker::submit(Task task) {
   s.throw_failure();
   GS_CHECK_AS(adam::ClosedError, !s.closing, "worker must be open, got a task after close()");
   auto queued = std::make_shared<State::Queued>();
-  queued->ticket = s.next_ticket++;
+  queued->ticket = s.next_ticket;
   queued->task = std::move(task);
-  s.queue.insert(std::upper_bound(s.queue.begin(), s.queue.end(), queued, &State::is_preferred),
-                 queued);
-  ++s.submitted;
+  // Where the system has no thread left there is no task either.
   if (!s.has_begun()) {
     s.thread = std::thread([state = state_] { state->run(); });
     s.thread_id = s.thread.get_id();
   }
+  s.queue.insert(std::upper_bound(s.queue.begin(), s.queue.end(), queued, &State::is_preferred),
+                 queued);
+  ++s.next_ticket;
+  ++s.submitted;
   s.wake.notify_all();
   return queued->ticket;
 }

@@ -217,7 +217,7 @@ def test_options_are_checked_at_construction(options, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"eps": 0.0}, r"eps must be at least 1e-30 where rows sleep, got 0"),
+        ({"eps": 0.0}, r"eps must be at least 1e-20 where rows sleep, got 0"),
         ({"betas": (0.999, 0.9)}, r"betas must satisfy beta1 <= beta2"),
         ({"lr": 2.0, "weight_decay": 0.5}, r"lr \* weight_decay must be below 1 where rows sleep"),
         ({"amsgrad": True}, r"amsgrad must be False, got True"),

@@ -488,9 +488,14 @@ def test_parameters_and_moments_of_a_callers_own_storage_are_apart():
     schedule = Schedule()
     schedule.begin(lr=1e-2)
     param, average, square, last_step = _plain()
-    for tables, name in (((param, param, square), "exp_avg"), ((param, average, average), "sq")):
+    within = average.view(torch.int32).flatten()[:N]
+    for *tables, name in (
+        (param, param, square, last_step, "exp_avg"),
+        (param, average, average, last_step, "sq"),
+        (param, average, square, within, "last_step"),
+    ):
         with pytest.raises(ValueError, match=f"{name}.* must have memory of its own"):
-            update_rows(*tables, last_step, torch.arange(5), torch.ones(5, 3), schedule)
+            update_rows(*tables, torch.arange(5), torch.ones(5, 3), schedule)
 
 
 def test_parameters_that_are_views_of_their_negatives_are_refused():
@@ -509,6 +514,77 @@ def test_flushing_tells_autograd_that_values_change():
         squares.backward()
 
 
+def test_torchs_default_device_is_not_where_rows_of_the_host_are():
+    done = _process(
+        """
+        import torch
+        from gs_adam import DeviceAdam, DeviceRows, HostAdam
+        cpu = {"device": "cpu"}
+        torch.set_default_device("meta")
+        ids = torch.arange(3, **cpu)
+        adam = DeviceAdam([torch.zeros(5, 2, **cpu)], lr=1.0)
+        adam.step(ids, [torch.ones(3, 2, **cpu)], penalties=[("exp", 0.1)])
+        host = HostAdam([torch.zeros(5, 2, **cpu)], lr=1.0)
+        step = host.begin_step()
+        tables = [torch.zeros(5, 2, **cpu) for _ in range(3)]
+        last = torch.zeros(5, dtype=torch.int32, **cpu)
+        rows = DeviceRows(host, "cpu")
+        rows.update(*tables, ids.int(), last, ids.int(), torch.ones(3, 2, **cpu), step=step)
+        print(tables[0][:, 0].tolist(), last.tolist())
+        """
+    )
+    assert done.stdout.strip() == "[-1.0, -1.0, -1.0, 0.0, 0.0] [1, 1, 1, 0, 0]", done.stderr
+
+
+def test_a_task_for_which_there_is_no_thread_is_not_queued():
+    done = _process(
+        """
+        import resource
+        import torch
+        from gs_adam import HostAdam, Worker
+        host = HostAdam([torch.zeros(5, 2)], lr=1.0, threads=1)
+        worker, ones = Worker(host), [torch.ones(5, 2)]
+        host.step(None, ones)
+        step = host.begin_step()
+        # No memory for another thread's stack.
+        pages = int(open("/proc/self/statm").read().split()[0])
+        most = resource.getrlimit(resource.RLIMIT_AS)
+        limit = pages * resource.getpagesize() + (1 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most[1]))
+        try:
+            worker.submit(None, ones, step=step)
+        except RuntimeError as error:
+            print("refused", worker.is_idle)
+        resource.setrlimit(resource.RLIMIT_AS, most)
+        worker.wait()
+        before = host.param_groups[0]["params"][0].clone()
+        worker.wait(worker.submit(None, ones, step=step))
+        host.end_step(step)
+        print(bool((host.param_groups[0]["params"][0] - before).abs().max() <= 1.001))
+        worker.close()
+        """
+    )
+    assert done.stdout.split("\n")[:2] == ["refused True", "True"], done.stdout + done.stderr
+
+
+def test_a_task_that_exits_hides_no_error_of_the_block():
+    host = HostAdam([torch.zeros(N, 3)])
+
+    def stop() -> bool:
+        raise SystemExit
+
+    def work() -> None:
+        with Worker(host) as worker:
+            worker.submit(None, None, step=host.begin_step(), ready=stop)
+            while not worker.is_idle:
+                pass
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError) as caught:
+        work()
+    assert "A task of the worker has failed as well: SystemExit" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -518,6 +594,7 @@ def test_flushing_tells_autograd_that_values_change():
         (lambda host: host.permute_rows([0] * N), "got 40 ids, 1 of them distinct"),
         (lambda host: HostAdam([torch.ones(3, 1)], betas=(0.9,)), "betas must be two numbers"),
         (lambda host: HostAdam([{"params": []}]), "params must hold at least one tensor"),
+        (lambda host: DeviceAdam([{"params": []}]), "params must hold at least one tensor"),
         (lambda host: Worker(torch.optim.Adam([torch.ones(3)])), "must be a HostAdam, got Adam"),
         (lambda host: Worker(host).flush(None, priority=1.5), "priority must be a whole number"),
         (lambda host: Worker(host).flush(None, priority=2**40), "priority must be at most"),

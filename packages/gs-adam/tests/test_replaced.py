@@ -135,3 +135,65 @@ def test_autograd_is_told_that_parameters_have_changed():
     host.step(None, [torch.ones(N, 2)])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_a_replaced_parameter_that_is_bound_again_leaves_no_state_behind():
+    host = HostAdam([torch.zeros(N, 3)], state=_moments(N), semantics="dense")
+    host.step(None, [torch.ones(N, 3)])
+    _replace(host, torch.zeros(20, 3))
+    host.rebind(host.param_groups[0]["params"], state=_moments(20))
+    assert len(host.state) == 1
+    host.step(torch.arange(20), [torch.ones(20, 3)])
+    assert host.state_dict()["state"].keys() == {0}
+
+
+def _moments(n_rows: int) -> dict:
+    return {key: [torch.zeros(n_rows, 3)] for key in ("exp_avg", "exp_avg_sq")}
+
+
+def test_a_parameter_that_changes_groups_keeps_its_state():
+    first, second = torch.zeros(N, 3), torch.zeros(N, 3)
+    groups = [{"params": [first]}, {"params": [second]}]
+    host = HostAdam(groups, semantics="dense")
+    host.step(None, [torch.ones(N, 3), torch.full((N, 3), 2.0)])
+    new = torch.zeros(N, 3)
+    host.param_groups[0]["params"], host.param_groups[1]["params"] = [new], [first]
+    host.end_step(host.begin_step())
+    assert not host.state[new]["exp_avg"].any()
+    assert torch.allclose(host.state[first]["exp_avg"], torch.full((N, 3), 0.09))
+
+
+def test_the_end_of_a_dense_step_writes_no_memory_that_has_none_of_the_step():
+    param = torch.nn.Parameter(torch.zeros(N, 3))
+    host = HostAdam([param], semantics="dense")
+    host.step(None, [torch.ones(N, 3)])
+    step = host.begin_step()
+    param.data = param.data.clone()
+    before = param.detach().clone()
+    with pytest.raises(RuntimeError, match="must stay where they are while a step is open"):
+        host.end_step(step)
+    assert torch.equal(param, before)
+
+
+@pytest.mark.parametrize("missing", ["step", "exp_avg"])
+def test_state_that_lacks_something_is_named_before_anything_moves(missing):
+    message = rf"state of params\[0\] must hold .*none of {missing}$"
+    host = _stepped(N)
+    (param,) = host.param_groups[0]["params"]
+    del host.state[param][missing]
+    _replace(host, param.clone())
+    host.state[host.param_groups[0]["params"][0]] = host.state.pop(param)
+    before = host.param_groups[0]["params"][0].clone()
+    for call in (host.begin_step, lambda: host.step(torch.arange(4), [torch.ones(4, 3)])):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert torch.equal(host.param_groups[0]["params"][0], before)
+    assert host.step_count == 1
+
+
+def test_a_first_step_in_inference_mode_may_be_followed_by_others():
+    host = HostAdam([torch.zeros(N, 3)])
+    with torch.inference_mode():
+        host.step(None, [torch.ones(N, 3)])
+    host.step(None, [torch.ones(N, 3)])
+    assert host.step_count == 2

@@ -21,7 +21,7 @@ from gs_train.engine.room import (
     room_wanted,
     room_wanted_by_host,
 )
-from gs_train.engine.workload import BatchRows, Workload, measure_workload
+from gs_train.engine.workload import BatchRows, Workload, measure_workload, middle_view
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
 
@@ -196,6 +196,22 @@ def test_the_view_that_sees_most_counts_whether_or_not_a_batch_has_it() -> None:
     assert min(unions) < alone.largest / 2
     near = measure_workload(rows, views, CpuRenderer(), batches=[[0], [1]], **options)
     assert near.most.largest < alone.largest / 2, "no other view than those of the batches"
+
+
+def test_views_that_see_nothing_are_no_middle_of_those_that_do() -> None:
+    rows, views = _rows(500), _views()
+    behind = torch.diag(torch.tensor([-1.0, 1, -1, 1]))
+    away = replace(views[0], name="away", viewmat=behind)
+    first = middle_view(rows, views[:1], CpuRenderer())
+    assert first is not None
+    for among in (
+        [away] * 8 + views[:1],  # one of the nine that are looked at
+        [away] * 17 + views[:1] + [away] * 20,  # none of them
+    ):
+        view, ids = middle_view(rows, among, CpuRenderer())
+        assert view is views[0]
+        assert torch.equal(ids, first[1])
+    assert middle_view(rows, [away] * 20, CpuRenderer()) is None
 
 
 def test_the_view_that_sees_most_is_found_among_many_with_some_of_the_rows(

@@ -211,12 +211,20 @@ def test_a_preset_reads_the_rows_and_moments_of_another(
 
 
 def test_a_run_goes_on_with_another_preset(
-    fitted: Callable[[str, int], Path], tiny_capture: Path, tmp_path: Path
+    fitted: Callable[[str, int], Path],
+    tiny_capture: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(fitted("none", 2), out)
     command = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--offload", "best"]
-    assert main(command) == 0  # nothing is left to do, but for writing the results
+    trace = tmp_path / "trace.json"
+    assert main([*command, "--trace", str(trace)]) == 0
+    # Nothing is left to do, but for writing the results of what trained it.
+    assert f"no steps are left to train, and {trace} is not written" in capsys.readouterr().err
+    assert not trace.exists()
+    assert json.loads((out / "metrics.json").read_text())["preset"] == "none"
     assert (out / PLY).read_bytes() == (fitted("none", 2) / PLY).read_bytes()
     assert main([*command, "--steps", str(STEPS + 2)]) == 0
     metrics = json.loads((out / "metrics.json").read_text())

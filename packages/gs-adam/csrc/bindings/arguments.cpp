@@ -49,17 +49,6 @@ std::int64_t writable_stride(const Array& array) {
   return array.row_stride();
 }
 
-std::vector<Columns> written_by(const std::vector<Tensor>& tensors, std::int64_t n_rows) {
-  std::vector<Columns> written;
-  for (std::size_t k = 0; k < tensors.size(); ++k) {
-    const Tensor& t = tensors[k];
-    written.push_back({"params", k, t.param, n_rows, t.param_stride, t.width});
-    written.push_back({"exp_avg", k, t.exp_avg, n_rows, t.exp_avg_stride, t.width});
-    written.push_back({"exp_avg_sq", k, t.exp_avg_sq, n_rows, t.exp_avg_sq_stride, t.width});
-  }
-  return written;
-}
-
 void check_count(std::size_t n, const char* name, std::size_t expected) {
   GS_CHECK(n == expected, name, " must have one entry a parameter (", expected, "), got ", n);
 }
@@ -147,6 +136,17 @@ std::vector<Matrix> outputs_from(py::handle object, const std::vector<Tensor>& t
     written.push_back({"out", k, outputs[k].data, count, outputs[k].stride, tensors[k].width});
   check_apart(written);
   return outputs;
+}
+
+std::vector<Columns> written_by(const std::vector<Tensor>& tensors, std::int64_t n_rows) {
+  std::vector<Columns> written;
+  for (std::size_t k = 0; k < tensors.size(); ++k) {
+    const Tensor& t = tensors[k];
+    written.push_back({"params", k, t.param, n_rows, t.param_stride, t.width});
+    written.push_back({"exp_avg", k, t.exp_avg, n_rows, t.exp_avg_stride, t.width});
+    written.push_back({"exp_avg_sq", k, t.exp_avg_sq, n_rows, t.exp_avg_sq_stride, t.width});
+  }
+  return written;
 }
 
 std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg,

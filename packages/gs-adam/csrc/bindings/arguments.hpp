@@ -56,6 +56,8 @@ struct Columns {
   std::int64_t rows, stride, width;
 };
 
+std::vector<Columns> written_by(const std::vector<Tensor>& tensors, std::int64_t n_rows);
+
 /// Throws where two share an element.
 void check_apart(const std::vector<Columns>& written);
 

@@ -48,6 +48,11 @@ class BoundRows {
                  std::int32_t floor) const;
   void update_rest(const StepPlan& plan) const;
 
+  /// A whole step: updates rows, counts the step, and with `rest` updates all others. Throws before
+  /// the step is counted, with nothing changed.
+  void step(Schedule& schedule, const std::shared_ptr<StepPlan>& plan, const py::object& rows,
+            const py::object& grads, bool rest) const;
+
  private:
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<const Rows> rows_;

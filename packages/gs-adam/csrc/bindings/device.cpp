@@ -39,11 +39,14 @@ Penalty penalty_named(const std::string& name) {
   return name == "exp" ? Penalty::kExp : Penalty::kSigmoid;
 }
 
-void device_step(const StepPlan& plan, const py::list& params, const py::list& exp_avg,
-                 const py::list& exp_avg_sq, const std::vector<int>& groups, const py::object& ids,
-                 const py::object& grads,
+// Counts the step: right behind the call Ctrl-C may be raised, when the kernel is on its way.
+void device_step(Schedule& schedule, const std::shared_ptr<StepPlan>& counted,
+                 const py::list& params, const py::list& exp_avg, const py::list& exp_avg_sq,
+                 const std::vector<int>& groups, const py::object& ids, const py::object& grads,
                  const std::vector<std::pair<std::string, float>>& penalties,
                  const py::object& words, int device, std::uintptr_t stream) {
+  schedule.check_is_next(*counted);
+  const StepPlan& plan = *counted;
   const std::int64_t n_rows = Array(params[0], "params[0]").size(0);
   DeviceJob job{};
   job.n_rows = n_rows;
@@ -90,19 +93,22 @@ void device_step(const StepPlan& plan, const py::list& params, const py::list& e
     if (width > 0) tensors.push_back(t);
   }
   check_apart(written);
-  const py::gil_scoped_release nogil;
-  for (std::size_t done = 0; done < tensors.size(); done += kMostDeviceTensors) {
-    const std::size_t n = std::min<std::size_t>(kMostDeviceTensors, tensors.size() - done);
-    std::copy_n(tensors.begin() + done, n, job.tensors);
-    job.n_tensors = static_cast<std::int32_t>(n);
-    launch_device_step(job, device, stream);
+  {
+    const py::gil_scoped_release nogil;
+    for (std::size_t done = 0; done < tensors.size(); done += kMostDeviceTensors) {
+      const std::size_t n = std::min<std::size_t>(kMostDeviceTensors, tensors.size() - done);
+      std::copy_n(tensors.begin() + done, n, job.tensors);
+      job.n_tensors = static_cast<std::int32_t>(n);
+      launch_device_step(job, device, stream);
+    }
   }
+  schedule.accept(counted);
 }
 
 #else
 
-void device_step(const StepPlan&, const py::list&, const py::list&, const py::list&,
-                 const std::vector<int>&, const py::object&, const py::object&,
+void device_step(Schedule&, const std::shared_ptr<StepPlan>&, const py::list&, const py::list&,
+                 const py::list&, const std::vector<int>&, const py::object&, const py::object&,
                  const std::vector<std::pair<std::string, float>>&, const py::object&, int,
                  std::uintptr_t) {
   GS_CHECK_AS(CudaError, false,
@@ -115,9 +121,10 @@ void device_step(const StepPlan&, const py::list&, const py::list&, const py::li
 }  // namespace
 
 void register_device(py::module_& module) {
-  module.def("device_step", &device_step, py::arg("plan"), py::arg("params"), py::arg("exp_avg"),
-             py::arg("exp_avg_sq"), py::arg("groups"), py::arg("ids"), py::arg("grads"),
-             py::arg("penalties"), py::arg("words"), py::arg("device"), py::arg("stream"));
+  module.def("device_step", &device_step, py::arg("schedule"), py::arg("plan"), py::arg("params"),
+             py::arg("exp_avg"), py::arg("exp_avg_sq"), py::arg("groups"), py::arg("ids"),
+             py::arg("grads"), py::arg("penalties"), py::arg("words"), py::arg("device"),
+             py::arg("stream"));
 }
 
 }  // namespace gs::adam

@@ -25,6 +25,10 @@ std::shared_ptr<const Rows> make_rows(const py::list& params, const py::list& ex
     const Array array(last_step, "last_step");
     array.shape({n_rows}).on(-1).contiguous().writable();
     marks = array.data<std::int32_t>();
+    std::vector<Columns> written = written_by(tensors, n_rows);
+    static_assert(sizeof *marks == sizeof *written[0].data);
+    written.push_back({"last_step", 0, reinterpret_cast<const float*>(marks), n_rows, 1, 1});
+    check_apart(written);
   }
   // An array without elements may have no address.
   GS_CHECK(schedule.semantics() != Semantics::kDeferred || !last_step.is_none(),
@@ -126,6 +130,14 @@ void BoundRows::update_rest(const StepPlan& plan) const {
   rows_->update_rest(plan, *pool_);
 }
 
+void BoundRows::step(Schedule& schedule, const std::shared_ptr<StepPlan>& plan,
+                     const py::object& rows, const py::object& grads, bool rest) const {
+  schedule.check_is_next(*plan);
+  gs::adam::run(update(plan, rows, grads, schedule.step()));
+  schedule.accept(plan);
+  if (rest) update_rest(*plan);
+}
+
 void register_rows(py::module_& module) {
   using Plan = std::shared_ptr<StepPlan>;
   module.def("count_rows", &count_masked, py::arg("mask"));
@@ -145,6 +157,8 @@ void register_rows(py::module_& module) {
              std::int32_t floor) { run(self.update(plan, rows, grads, floor)); },
           py::arg("plan"), py::arg("rows"), py::arg("grads"), py::arg("floor"))
       .def("update_rest", &BoundRows::update_rest, py::arg("plan"))
+      .def("step", &BoundRows::step, py::arg("schedule"), py::arg("plan"), py::arg("rows"),
+           py::arg("grads"), py::kw_only(), py::arg("rest"))
       .def(
           "flush",
           [](const BoundRows& self, const Plan& plan, const py::object& rows) {

@@ -60,8 +60,8 @@ class HostBase(torch.optim.Optimizer):
             threads = whole(threads, "threads", least=1)
         self._semantics = semantics
         self._lock = threading.RLock()
-        self._open: dict[int, _core.StepPlan] = {}
-        self._done = 0  # dense: every row has had all steps up to this one
+        # Of steps that are open, and of the next one before the schedule counts it.
+        self._plans: dict[int, _core.StepPlan] = {}
         self._all_awake = True  # deferred: no row sleeps
         self._workers: list[_core.Worker] = []
         self._is_made = False
@@ -140,6 +140,16 @@ class HostBase(torch.optim.Optimizer):
         params = self._params()
         check_params(params, len(params) - len(self.param_groups[-1]["params"]))
 
+    @property
+    def _open(self) -> dict[int, _core.StepPlan]:
+        """Steps that have begun and not ended; counting a step is what begins it."""
+        return {step: plan for step, plan in self._plans.items() if step <= self._schedule.step}
+
+    @property
+    def _done(self) -> int:
+        """Every row has had all steps up to this one, or sleeps since."""
+        return min(self._plans, default=self._schedule.step + 1) - 1
+
     def _attach(self, worker: _core.Worker) -> None:
         with self._lock:
             self._workers.append(worker)
@@ -176,6 +186,7 @@ class HostBase(torch.optim.Optimizer):
     def _need_rest(self, what: str) -> None:
         if self._open:
             raise RuntimeError(f"{what} needs steps {list(self._open)} to end first")
+        self._plans.clear()
         if not all(worker.is_idle for worker in self._workers):
             raise RuntimeError(f"{what} needs the worker to be idle; call its wait() first")
         self._raise_failures()

@@ -128,6 +128,7 @@ class RowEdits(Steps):
             if state is None:
                 known = [self.state.get(param) or {} for param in old]
                 check_apart(params, [{key: s[key] for key in MOMENTS if s} for s in known])
+            stateful = [*old, *self._storage.known]  # others may have replaced parameters
             self._replace(params)
             if state is None:
                 self._storage.settle()
@@ -137,7 +138,7 @@ class RowEdits(Steps):
             except BaseException:
                 self._replace(old)
                 raise
-            for param in old:
+            for param in stateful:
                 if all(param is not other for other in params):
                     self.state.pop(param, None)
             last_step = self._storage.last_step

@@ -28,30 +28,35 @@ class RowsOnCpu:
         self._places: list[Any] = []
         self._rows: _core.Rows | None = None
         # (C,) int32: of the slots of a call, the step that each row was last updated in.
-        self._marks = torch.zeros(0, dtype=torch.int32)
+        self._marks = torch.zeros(0, dtype=torch.int32, device="cpu")
 
     def wake(self, plan: _core.StepPlan, visit: Visit) -> None:
         """Bring rows to the step before the plan's."""
         rows = self._bound(visit)
         order = _sorting(visit.slots)
         self._mark(visit)
-        rows.wake(plan, visit.slots[order].numpy())
-        self._unmark(visit)
+        try:
+            rows.wake(plan, visit.slots[order].numpy())
+        finally:
+            self._unmark(visit)
 
     def update(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor) -> None:
         """Take the plan's step."""
         rows = self._bound(visit)
         order = _sorting(visit.slots)
+        gradients = self._columns(grads[order])
         self._mark(visit)
-        rows.update(plan, visit.slots[order].numpy(), self._columns(grads[order]), 0)
-        self._unmark(visit)
+        try:
+            rows.update(plan, visit.slots[order].numpy(), gradients, 0)
+        finally:
+            self._unmark(visit)
 
     def _bound(self, visit: Visit) -> _core.Rows:
         places = [place(table) for table in visit[:3]]
         sleeps = visit.last_step is not None
         if self._rows is None or places != self._places:
             if len(self._marks) != len(visit.param):
-                self._marks = torch.zeros(len(visit.param), dtype=torch.int32)
+                self._marks = torch.zeros(len(visit.param), dtype=torch.int32, device="cpu")
             param, exp_avg, exp_avg_sq = (self._columns(table) for table in visit[:3])
             marks = self._marks if sleeps else None
             self._rows = self._storage.native(param, exp_avg, exp_avg_sq, self._groups, marks)

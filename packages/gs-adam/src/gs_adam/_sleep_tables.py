@@ -64,9 +64,8 @@ class SleepTables:
         recent = torch.empty(plan.recent_bytes, dtype=torch.uint8, device=self._device)
         # torch keeps page-locked memory that it hands out from reuse until its copies are done.
         n_recent, n_past = len(recent), end - begin
-        staged = torch.empty(
-            max(n_recent + n_past, _STAGED_BYTES), dtype=torch.uint8, pin_memory=True
-        )
+        size = max(n_recent + n_past, _STAGED_BYTES)
+        staged = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
         plan.write_recent(staged[:n_recent].numpy())
         recent.copy_(staged[:n_recent], non_blocking=True)
         if n_past:

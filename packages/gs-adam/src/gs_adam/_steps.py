@@ -41,15 +41,18 @@ class Steps(HostBase):
         options = [options_of(group) for group in self.param_groups]
         if not self._open:
             self._follow()
+        if self._semantics == "dense":
+            self._storage.marked()  # the end of the step writes where tensors are now
         plan = self._schedule.propose(options, self._all_awake)
-        self._accept(plan)
-        self._open[plan.step] = plan
+        self._plans[plan.step] = plan
+        self._all_awake = False
+        self._schedule.accept(plan)
+        self._note_step(plan.step)
         return plan.step
 
-    def _accept(self, plan: _core.StepPlan) -> None:
-        self._storage.count(plan.step)
-        self._schedule.accept(plan)
-        self._all_awake = False
+    def _note_step(self, step: int) -> None:
+        """Tell others' code that a step has been taken."""
+        self._storage.count(step)
         # What torch's learning-rate schedulers ask before they warn.
         self._opt_called = True
 
@@ -118,8 +121,7 @@ class Steps(HostBase):
         return False
 
     def _close_step(self, step: int) -> None:
-        del self._open[step]
-        self._done = step
+        del self._plans[step]
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -152,14 +154,18 @@ class Steps(HostBase):
             ids = as_ids(rows, native.n_rows)
             options = [options_of(group) for group in self.param_groups]
             plan = self._schedule.propose(options, self._all_awake)
-            # Whatever is wrong with the arguments shows before the step is counted.
-            native.update(plan, ids, all_native(grads), self._done)
-            self._accept(plan)
-            if ids is not None and self._semantics == "dense":
-                native.update_rest(plan)
-            self._done = plan.step
-            self._all_awake = ids is None
-            self._storage.note_written()
+            rest = ids is not None and self._semantics == "dense"
+            gradients = all_native(grads)
+            awake, self._all_awake = self._all_awake, False
+            try:
+                # Counts the step once the arguments are right, and before Ctrl-C can be raised.
+                native.step(self._schedule, plan, ids, gradients, rest=rest)
+            finally:
+                is_taken = self._schedule.step == plan.step
+                self._all_awake = ids is None if is_taken else awake
+                if is_taken:
+                    self._note_step(plan.step)
+                    self._storage.note_written()
 
     def _own_gradients(self) -> list[torch.Tensor] | None:
         params = self._params()

@@ -13,6 +13,7 @@ from gs_adam._tensors import (
     MOMENTS,
     as_step,
     check_apart,
+    check_keys,
     check_param,
     check_same_rows,
     check_state,
@@ -125,6 +126,7 @@ class Storage:
         for k, param in enumerate(params):
             check_param(param, f"params[{k}]")
             if state.get(param):
+                check_keys(state[param], f"params[{k}]")
                 check_state(param, state[param], f"params[{k}]")
         check_same_rows(params, "params")
         check_apart(params, [state.get(param) or {} for param in params])
@@ -134,11 +136,11 @@ class Storage:
                 f"{len(params[0])}; call append_rows, keep_rows or rebind when rows change"
             )
         missing = [param for param in params if not state.get(param)]
-        for param in missing:
-            state[param] = {"step": as_step(self._schedule.step)}
-        for key in MOMENTS:
-            for param, moment in zip(missing, _memory.zeros_like_rows(missing), strict=True):
-                state[param][key] = moment
+        # Gigabytes perhaps: nothing is kept before there is memory for all of them.
+        made = [_memory.zeros_like_rows(missing) for _ in MOMENTS]
+        for param, *moments in zip(missing, *made, strict=True):
+            step = as_step(self._schedule.step)
+            state[param] = {"step": step, **dict(zip(MOMENTS, moments, strict=True))}
         self._known, self._groups = params, groups
         self._marked = None
         self._plain = self._native(self.last_step)
@@ -197,8 +199,9 @@ class Storage:
         # Others' code replaces Parameter objects; their state moves along unless it has already.
         if len(params) != len(self._known):
             return
+        kept = set(map(id, params))
         for old, new in zip(self._known, params, strict=True):
-            if new is not old and not state.get(new) and old in state:
+            if id(old) not in kept and not state.get(new) and old in state:
                 state[new] = state.pop(old)
 
     @staticmethod
@@ -235,11 +238,10 @@ class Storage:
         )
 
     def count(self, step: int) -> None:
-        """Write the step number where torch.optim.Adam keeps it."""
-        for own in self._known_states():
-            if isinstance(own["step"], torch.Tensor):
-                own["step"].fill_(step)
-            else:
+        """Write the step number where torch.optim.Adam keeps it, if there is state."""
+        state = self._state()
+        for param in dict.fromkeys([*self._params()[0], *self._known]):
+            if own := state.get(param):
                 own["step"] = as_step(step)
 
     def _known_states(self) -> list[dict[str, Any]]:
@@ -249,6 +251,11 @@ class Storage:
             params = self._known
         pairs = zip(params, self._known, strict=True)
         return [state.get(param) or state[known] for param, known in pairs]
+
+    @property
+    def known(self) -> list[torch.Tensor]:
+        """The parameters whose state there is, as `follow` found them."""
+        return list(self._known)
 
     # ------------------------------------------------------------------ others' storage
 
@@ -315,11 +322,11 @@ class Storage:
         edited = [
             _memory.edit_tables([state[param][key] for param in known], edit) for key in MOMENTS
         ]
-        if self.last_step is not None:
-            self.last_step = edit(self.last_step)
-        for key, moments in zip(MOMENTS, edited, strict=True):
-            for param, moment in zip(known, moments, strict=True):
-                state[param][key] = moment
+        last_step = None if self.last_step is None else edit(self.last_step)
+        # All is there before anything is replaced.
+        for param, *moments in zip(known, *edited, strict=True):
+            state[param].update(zip(MOMENTS, moments, strict=True))
+        self.last_step = last_step
         self._known = params
         self._places = []
 

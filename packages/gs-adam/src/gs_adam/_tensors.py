@@ -67,6 +67,15 @@ def check_state(param: torch.Tensor, state: dict[str, Any], name: str) -> None:
         check_param(value, f"{key} of {name}")
 
 
+def check_keys(state: dict[str, Any], name: str) -> None:
+    """Raise unless ``state`` is all that Adam keeps of a parameter."""
+    if missing := [key for key in ("step", *MOMENTS) if key not in state]:
+        raise ValueError(
+            f"state of {name} must hold step, {' and '.join(MOMENTS)}, or nothing before its first "
+            f"step, got none of {', '.join(missing)}"
+        )
+
+
 def check_apart(
     params: Sequence[torch.Tensor], states: Sequence[dict[str, Any]], whose: str = ""
 ) -> None:

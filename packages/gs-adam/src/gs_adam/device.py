@@ -12,7 +12,14 @@ import torch
 
 from gs_adam import _core
 from gs_adam._options import options_of
-from gs_adam._tensors import MOMENTS, as_ids, as_step, check_same_rows, first_unsorted
+from gs_adam._tensors import (
+    MOMENTS,
+    as_ids,
+    as_step,
+    check_keys,
+    check_same_rows,
+    first_unsorted,
+)
 
 _ROWS_A_WORD = 32  # of the native part's 8-byte words that say which rows have a gradient
 
@@ -65,11 +72,19 @@ class DeviceAdam(torch.optim.Optimizer):
     def _start_counting(self) -> None:
         self._schedule = _core.Schedule(len(self.param_groups), "dense", True)
         self._marks: torch.Tensor | None = None
+        # Of a step that is being taken: its number, and the state that it leaves.
+        self._taking: tuple[int, list[dict[str, Any]]] | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_schedule" not in self.__dict__:  # a copy: steps are counted from its state's
             self._start_counting()
+        self._taking = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """torch.optim.Adam's."""
+        self._note_step(self._params())
+        return super().state_dict()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; only the constructor may.
@@ -86,6 +101,8 @@ class DeviceAdam(torch.optim.Optimizer):
 
     @staticmethod
     def _check(params: list[torch.Tensor]) -> None:
+        if not params:
+            raise ValueError("params must hold at least one tensor, got none")
         for k, param in enumerate(params):
             if param.dtype != torch.float32:
                 raise TypeError(f"params[{k}] must be float32, got {param.dtype}")
@@ -128,6 +145,7 @@ class DeviceAdam(torch.optim.Optimizer):
         """
         params = self._params()
         self._check(params)
+        self._note_step(params)
         device = params[0].device
         gradients = self._gradients(params, ids, grads)
         ids = as_ids(ids, len(params[0]), "ids")
@@ -137,53 +155,62 @@ class DeviceAdam(torch.optim.Optimizer):
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
         self._count_from(states)
-        if device.type == "cpu":
-            if ids is not None:
-                ids = torch.as_tensor(ids)
-                _check_ids(ids, len(params[0]))
-            if any(weight for _, weight in losses):
-                _check_gradients(params, ids, gradients)
-                ids, gradients = None, _with_penalties(params, ids, gradients, losses)
-            self._host_step(params, exp_avg, exp_avg_sq, groups, options, ids, gradients)
-        else:
-            if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
-                _check_ids(ids, len(params[0]))
-            plan = self._schedule.propose(options)
-            stream = torch.cuda.current_stream(device.index).cuda_stream
-            words = None
-            if ids is not None:
-                n_words = -(-len(params[0]) // _ROWS_A_WORD)
-                words = torch.empty(n_words, dtype=torch.int64, device=device)
-            _core.device_step(
-                plan, params, exp_avg, exp_avg_sq, groups, ids, gradients, losses, words,
-                device.index, stream,
-            )  # fmt: skip
-            self._schedule.accept(plan)
-        for param, state in zip(params, states):
-            state["step"].fill_(self._schedule.step)
-            self.state[param] = state
-            if not param.is_inference():
-                torch.autograd.graph.increment_version(param)
+        plan = self._schedule.propose(options)
+        tensors = (params, exp_avg, exp_avg_sq, groups)
+        self._taking = plan.step, states
+        try:
+            # Either counts the step when it has been taken, before Ctrl-C can be raised.
+            if device.type == "cpu":
+                if ids is not None:
+                    ids = torch.as_tensor(ids, device="cpu")
+                    _check_ids(ids, len(params[0]))
+                if any(weight for _, weight in losses):
+                    _check_gradients(params, ids, gradients)
+                    ids, gradients = None, _with_penalties(params, ids, gradients, losses)
+                self._host_step(plan, *tensors, ids, gradients)
+            else:
+                if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
+                    _check_ids(ids, len(params[0]))
+                stream = torch.cuda.current_stream(device.index).cuda_stream
+                words = None
+                if ids is not None:
+                    n_words = -(-len(params[0]) // _ROWS_A_WORD)
+                    words = torch.empty(n_words, dtype=torch.int64, device=device)
+                _core.device_step(
+                    self._schedule, plan, *tensors, ids, gradients, losses, words,
+                    device.index, stream,
+                )  # fmt: skip
+        finally:
+            self._note_step(params)
+
+    def _note_step(self, params: list[torch.Tensor]) -> None:
+        """Keep the state of the step that has been taken, also of one that Ctrl-C cut short."""
+        if self._taking is None:
+            return
+        step, states = self._taking
+        if step == self._schedule.step:
+            for param, state in zip(params, states):
+                state["step"] = as_step(step)
+                self.state[param] = state
+                if not param.is_inference():
+                    torch.autograd.graph.increment_version(param)
+        self._taking = None
 
     def _host_step(
         self,
+        plan: _core.StepPlan,
         params: list[torch.Tensor],
         exp_avg: list[torch.Tensor],
         exp_avg_sq: list[torch.Tensor],
         groups: list[int],
-        options: list[tuple[float, float, float, float, float]],
         ids: Any,
         grads: list[Any],
     ) -> None:
         if self._marks is None or len(self._marks) != len(params[0]):
-            self._marks = torch.zeros(len(params[0]), dtype=torch.int32)
+            self._marks = torch.zeros(len(params[0]), dtype=torch.int32, device="cpu")
         marks = None if ids is None else self._marks
         rows = _core.Rows(params, exp_avg, exp_avg_sq, groups, marks, self._schedule, False, 0)
-        plan = self._schedule.propose(options)
-        rows.update(plan, ids, grads, self._schedule.step)
-        self._schedule.accept(plan)
-        if ids is not None:
-            rows.update_rest(plan)
+        rows.step(self._schedule, plan, ids, grads, rest=ids is not None)
 
     @staticmethod
     def _gradients(params: list[torch.Tensor], ids: Any, grads: Sequence[Any] | None) -> list[Any]:
@@ -203,8 +230,7 @@ class DeviceAdam(torch.optim.Optimizer):
                 "step": as_step(0),
                 **{key: torch.zeros_like(param) for key in MOMENTS},
             }
-            if not isinstance(state["step"], torch.Tensor):
-                state["step"] = as_step(state["step"])
+            check_keys(state, f"params[{k}]")
             states.append(state)
             for key in MOMENTS:
                 if state[key].shape != param.shape:
@@ -254,10 +280,9 @@ def _with_penalties(
     """Gradients of all rows, penalties included: what the device kernel adds as it goes."""
     full = []
     for param, grad, (name, weight) in zip(params, grads, penalties):
-        grad = torch.as_tensor(grad)
         total = torch.zeros_like(param) if ids is not None else grad.clone()
         if ids is not None:
-            total.index_copy_(0, torch.as_tensor(ids).long(), grad)
+            total.index_copy_(0, ids.long(), grad)
         if weight:
             total += weight * _DERIVATIVES[name](param)
         full.append(total)

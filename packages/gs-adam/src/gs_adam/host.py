@@ -34,7 +34,7 @@ class HostAdam(RowEdits):
         params: tensors or groups, as for any torch optimizer.
         lr: learning rate.
         betas: decay rates of the moments.
-        eps: added to the root of the second moment; deferred needs at least 1e-30.
+        eps: added to the root of the second moment; deferred needs at least 1e-20.
         weight_decay: decoupled (AdamW), never added to the gradient.
         semantics: what happens to rows that a step is not given.
         bias_correction: ``"global"`` counts the optimizer's steps; ``"off"`` (sparse only)
@@ -68,6 +68,7 @@ class HostAdam(RowEdits):
         with self._lock:
             self._need_rest("state_dict()")
             self._storage.settle()
+            self._storage.count(self._schedule.step)  # Ctrl-C may have come before
         state_dict = super().state_dict()
         if self._semantics == "deferred":
             state_dict[_checkpoint.KEY] = {
@@ -128,7 +129,6 @@ class HostAdam(RowEdits):
         )
 
     def _restore(self, step: int, own: dict[str, Any] | None) -> None:
-        self._done = step
         self._all_awake = True
         last_step = self._storage.last_step
         if own is not None and own["schedule"]:

@@ -75,7 +75,7 @@ class Worker:
             return self.close()
         try:
             self.close(drain=False)
-        except Exception as failure:
+        except BaseException as failure:
             error.add_note(f"A task of the worker has failed as well: {failure!r}")
 
     def __repr__(self) -> str:
@@ -268,6 +268,6 @@ def _close_all() -> None:
         worker.abandon()
         try:
             worker.check_untold()
-        except Exception:
+        except BaseException:
             print("A task of a gs_adam.Worker failed, and nobody asked:", file=sys.stderr)
             traceback.print_exc()

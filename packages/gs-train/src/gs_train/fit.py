@@ -46,11 +46,14 @@ def fit(config: FitConfig) -> dict[str, Any]:
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
             trainer, placing, spent = *_started(config, scene, renderer, stop), Spent()
+            preset = placing.preset.name
         else:
             _check_resumed(run, config, capture_digest(capture))
             before = run.placing
             placing = place(config, scene, run.geometry(), renderer, before=before)
             trainer, spent = run.trainer(renderer, config, placing), run.spent
+            is_done = trainer.step >= config.steps
+            preset = before["preset"] if is_done else placing.preset.name
         stop.check("the start")
         _check_disk(trainer, folder)
         folder.prepare(config)
@@ -59,7 +62,11 @@ def fit(config: FitConfig) -> dict[str, Any]:
             f"{trainer.model.n_rows:,} Gaussians after {trainer.step:,} steps; "
             f"rendering with {renderer.name} on {renderer.device}"
         )
-        _say(f"offload {placing.preset.name}: {placing.reason}")
+        if trainer.step < config.steps:
+            _say(f"offload {placing.preset.name}: {placing.reason}")
+        else:
+            untraced = "" if config.trace is None else f", and {config.trace} is not written"
+            _say(f"no steps are left to train{untraced}; more come with --steps")
         try:
             spent = train(trainer, scene, folder, spent, stop, placing)
             write_ply(
@@ -76,7 +83,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
                 spent,
                 config=config,
                 step=trainer.step,
-                preset=placing.preset.name,
+                preset=preset,
                 renderer=renderer,
                 lpips=lpips,
                 stop=stop,

@@ -19,8 +19,11 @@ class LearningRates:
 
     Attributes:
         means: multiplied by the scene's extent; decays exponentially to 1 % over the run.
-        scales, quats, opacities: log scales, quaternions, logit opacities.
-        sh0, shN: the constant and the other spherical harmonics coefficients.
+        scales: of log scales.
+        quats: of quaternions.
+        opacities: of logit opacities.
+        sh0: of the constant spherical harmonics coefficients.
+        shN: of the others.
     """
 
     means: float = 1.6e-4

@@ -164,9 +164,10 @@ def measure_rates_for(
     Returns:
         None where no view sees any of them.
     """
-    view, ids = middle_view(geometry, list(views), renderer)
-    if not len(ids):
+    middle = middle_view(geometry, list(views), renderer)
+    if middle is None:
         return None
+    view, ids = middle
     n_visible = round(work.mean.visible / work.batch_size)
     return measure_rates(renderer, rows_of(ids), view, n_visible=n_visible)
 

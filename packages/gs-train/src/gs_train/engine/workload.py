@@ -183,17 +183,20 @@ def measure_workload(
     )
 
 
-def middle_view(geometry: Rows, views: list[View], renderer: Renderer) -> tuple[View, Tensor]:
-    """Of nine views or so, the one that sees neither most nor least, and what it sees.
+def middle_view(
+    geometry: Rows, views: list[View], renderer: Renderer
+) -> tuple[View, Tensor] | None:
+    """Of nine views or so, the one that sees neither most nor least of those that see anything, and
+    what it sees; where none of the nine does, the first of all that does.
 
     Args:
         geometry: as :func:`measure_workload`'s, on the renderer's device.
 
     Returns:
-        The view, and (R,) int64 sorted rows.
+        The view, and (R,) int64 sorted rows, at least one; None where no view sees any.
     """
-    seen = []
-    for view in views[:: max(1, len(views) // 9)]:
+
+    def seen_by(view: View) -> Tensor:
         ids = gs_cull.visible_ids(
             geometry["means"],
             geometry["scales"],
@@ -205,7 +208,12 @@ def middle_view(geometry: Rows, views: list[View], renderer: Renderer) -> tuple[
             opacities=geometry["opacities"],
             **renderer.options._asdict(),
         )
-        seen.append((view, ids.long()))
+        return ids.long()
+
+    looked_at = views[:: max(1, len(views) // 9)]
+    seen = [(view, ids) for view in looked_at if len(ids := seen_by(view))]
+    if not seen:
+        return next(((view, ids) for view in views if len(ids := seen_by(view))), None)
     seen.sort(key=lambda pair: len(pair[1]))
     return seen[len(seen) // 2]
 

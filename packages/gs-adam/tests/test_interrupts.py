@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C between any two steps of the interpreter: a step has been taken or it has not.
+
+The interpreter raises KeyboardInterrupt between bytecodes of Python, most often right behind native
+code that took its time; here it is raised before each one in turn.
+"""
+
+import copy
+import itertools
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import gs_adam
+from gs_adam import DeviceAdam, DeviceRows, HostAdam
+from gs_adam._rows_on_cpu import RowsOnCpu
+
+FOLDER = Path(gs_adam.__file__).parent
+SOURCES = tuple(
+    str(FOLDER / f"{name}.py") for name in ("_host_base", "_steps", "_storage", "device", "host")
+)
+N, WIDTHS = 12, (3, 5)
+ROWS = torch.tensor([1, 2, 7])
+SEMANTICS = ["dense", "deferred", "sparse"]
+
+
+def interrupted(call, at):
+    """Run `call`, with Ctrl-C before its bytecode of that number; False: it has fewer."""
+    left = at
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename not in SOURCES:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def values(seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(N, width, generator=draw) for width in WIDTHS]
+
+
+def gradients(rows=None):
+    return [value if rows is None else value[rows] for value in values(seed=1)]
+
+
+def copied(host, like):
+    """Another optimizer that goes on from a checkpoint."""
+    params = [p.clone() for p in host._params()]
+    twin = HostAdam(params, lr=0.1, semantics=like)
+    twin.load_state_dict(copy.deepcopy(host.state_dict()))
+    return twin
+
+
+def rows_of(host):
+    host.flush()
+    return torch.cat([p.clone() for p in host._params()], 1)
+
+
+@pytest.mark.parametrize("rows", [None, ROWS], ids=["all", "some"])
+@pytest.mark.parametrize("taken", [0, 2])
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_a_step_is_taken_whole_or_not_at_all(semantics, taken, rows):
+    def begun(steps):
+        host = HostAdam(values(), lr=0.1, semantics=semantics)
+        for _ in range(steps):
+            host.step(ROWS, gradients(ROWS))
+        return host
+
+    def step(host):
+        host.step(rows, gradients(rows))
+
+    def expected(whole):
+        host = begun(taken)
+        for _ in range(whole):
+            step(host)
+        return rows_of(host)
+
+    after = {taken + whole: expected(whole) for whole in (0, 1, 2)}
+    seen = set()
+    for at in itertools.count(1):
+        host = begun(taken)
+        if not interrupted(lambda host=host: step(host), at):
+            break
+        seen.add(host.step_count)
+        assert host.open_steps == ()
+        for other in (copied(host, semantics), host):
+            count = other.step_count
+            assert torch.equal(rows_of(copied(other, semantics)), after[count]), f"bytecode {at}"
+            if count + 1 in after:
+                step(other)
+                assert torch.equal(rows_of(other), after[count + 1]), f"after bytecode {at}"
+    assert at > 100
+    assert seen == {taken, taken + 1}
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_a_step_that_was_begun_can_be_ended(semantics):
+    for at in itertools.count(1):
+        host = HostAdam(values(), lr=0.1, semantics=semantics)
+        if not interrupted(host.begin_step, at):
+            break
+        assert host.open_steps == tuple(range(1, host.step_count + 1))
+        for step in host.open_steps:
+            host.end_step(step)
+        host.step(ROWS, gradients(ROWS))
+        copied(host, semantics)
+    assert at > 100
+
+
+@pytest.mark.parametrize("rows", [None, ROWS], ids=["all", "some"])
+def test_so_does_the_step_of_a_devices_optimizer(rows):
+    def step(adam):
+        adam.step(rows, gradients(rows))
+
+    def expected(steps):
+        adam = DeviceAdam(values(), lr=0.1)
+        for _ in range(steps):
+            step(adam)
+        return torch.cat(adam._params(), 1)
+
+    after, seen = [expected(steps) for steps in range(4)], set()
+    for at in itertools.count(1):
+        adam = DeviceAdam(values(), lr=0.1)
+        step(adam)
+        if not interrupted(lambda adam=adam: step(adam), at):
+            break
+        taken = 1 + (not torch.equal(torch.cat(adam._params(), 1), after[1]))
+        seen.add(taken)
+        step(adam)
+        assert torch.equal(torch.cat(adam._params(), 1), after[taken + 1]), f"bytecode {at}"
+    assert seen == {1, 2}
+
+
+@pytest.mark.parametrize("call", ["wake", "update"])
+def test_rows_that_visited_know_their_last_step_where_ctrl_c_came_in_the_call(call, monkeypatch):
+    bound = RowsOnCpu._bound
+
+    class Interrupted:
+        def __init__(self, *arguments):
+            self._rows = bound(*arguments)
+
+        def wake(self, *arguments):
+            self._rows.wake(*arguments)
+            raise KeyboardInterrupt
+
+        def update(self, *arguments):
+            self._rows.update(*arguments)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RowsOnCpu, "_bound", lambda *arguments: Interrupted(*arguments))
+    host = HostAdam(values(), lr=0.1)
+    host.step(None, gradients())
+    step = [host.begin_step() for _ in range(2)][1]
+    table = torch.cat(host._params(), 1)
+    moments = [torch.ones_like(table) for _ in range(2)]
+    last_step = torch.ones(N, dtype=torch.int32)
+    tables = (table, *moments, ROWS.int(), last_step, ROWS.int())
+    visits = DeviceRows(host, "cpu")
+    grads = torch.cat(gradients(ROWS), 1)
+    calls = {
+        "wake": lambda: visits.wake(*tables, step=step),
+        "update": lambda: visits.update(*tables, grads, step=step),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        calls[call]()
+    assert last_step[ROWS].tolist() == [2 if call == "wake" else 3] * len(ROWS)
+
+
+@contextmanager
+def tables_left(left, monkeypatch):
+    """Memory for so many tables and no more."""
+    allocate = gs_adam._memory.empty
+
+    def empty(*args):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise MemoryError
+        return allocate(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gs_adam._memory, "empty", empty)
+        yield
+
+
+@pytest.mark.parametrize("edit", ["append", "keep", "permute"])
+def test_what_interrupts_the_work_of_an_edit_leaves_the_state_as_it_was(edit, monkeypatch):
+    host = HostAdam(values(), lr=0.1)
+    host.step(None, gradients())
+    edits = {
+        "append": lambda: host.append_rows(2),
+        "keep": lambda: host.keep_rows([0, 5]),
+        "permute": lambda: host.permute_rows(torch.arange(N).flip(0)),
+    }
+    for enough in range(20):
+        try:
+            with tables_left(enough, monkeypatch):
+                edits[edit]()
+        except MemoryError:
+            twin = copied(host, "deferred")
+            assert torch.equal(rows_of(twin), rows_of(host))
+        else:
+            break
+    assert enough > 2
+
+
+def test_a_first_step_without_memory_can_be_taken_later(monkeypatch):
+    host, twin = (HostAdam(values(), lr=0.1) for _ in range(2))
+    with tables_left(1, monkeypatch), pytest.raises(MemoryError):
+        host.begin_step()
+    assert not host.state
+    for adam in (host, twin):
+        adam.step(ROWS, gradients(ROWS))
+    assert torch.equal(rows_of(host), rows_of(twin))
