@@ -43,6 +43,7 @@ def interrupted(call, at):
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 traces none unless some frame has asked
     sys.settrace(trace)
     try:
         call()
