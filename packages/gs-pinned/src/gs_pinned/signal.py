@@ -36,7 +36,7 @@ class Signal:
 
     Asynchrony: ``set``, ``poison``, ``set_on``, ``wait_on`` return at once; ``wait`` blocks without
         the GIL. For a value that a thread sets it sleeps until told; for one that a stream sets it
-        looks at the word now and then, at first every 60 us or so, in the end every 0.6 ms.
+        looks at the word now and then, at first every 60 us or so, in the end every 1.1 ms.
         Dropping a signal never blocks; streams that wait for it are released.
     """
 
