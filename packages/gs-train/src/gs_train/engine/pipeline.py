@@ -96,11 +96,11 @@ class Engine:
             path = self._path_of(ready)
             path.open(ready)
         self._is_whole = False
-        host = self.model.host
-        step = host.begin()
-        drawing = Drawing(self._renderer, settings, observe, len(batch))
-        loss = torch.zeros((), device=self.model.device)
-        sums = CompactSum(ready.seen.ids, self.model.params)
+        with self.trace.host("begin step"):
+            step = self.model.host.begin()
+            drawing = Drawing(self._renderer, settings, observe, len(batch))
+            loss = torch.zeros((), device=self.model.device)
+            sums = CompactSum(ready.seen.ids, self.model.params)
 
         def draw(i: int, ids: Tensor, leaves: Mapping[str, Tensor]) -> None:
             microbatch = ready.seen.microbatches[i]

@@ -47,18 +47,20 @@ class Residing:
     def run(self, work: Work) -> None:
         """Render all microbatches, then update the rows."""
         residents, seen, slots = self._residents, work.batch.seen, self._slots
-        edited = self._lanes.mark("compute")
-        with self._trace.on("compute", "wake"):
-            slept = residents.wake(slots, seen.ids, work.step)
-        sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
-        places = Places(seen, slots)
+        with self._trace.host("wake"):
+            edited = self._lanes.mark("compute")
+            with self._trace.on("compute", "wake"):
+                slept = residents.wake(slots, seen.ids, work.step)
+            sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
+            places = Places(seen, slots)
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
         waits = not self._lanes.has_passed(edited)
         with self._beside.running(lambda: self._look_ahead(work, edited), waits=waits):
             for i in range(len(seen.microbatches)):
                 with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                     self._draw(i, places, work, sums)
-        with self._trace.on("compute", "update appearance"):
+        name = "update appearance"
+        with self._trace.host(name), self._trace.on("compute", name):
             residents.update(slots, seen.ids, sums, work.step)
         self._stats.count(
             seen,

@@ -108,18 +108,19 @@ class Streaming:
     def run(self, work: Work) -> None:
         """Load, render and store, microbatch by microbatch."""
         plan, lanes = _plan_of(work.batch), self._lanes
-        values = [buffer.of(plan.n_slots) for buffer in self._used(self._values)]
-        gradients = [buffer.of(plan.n_slots) for buffer in self._used(self._gradients)]
         comes_back = work.batch.returning
         assert comes_back is not None
-        returning = ReturningSum(comes_back, self._model.host.width)
-        carried, noted = [columns(sums) for sums in gradients], columns(returning.rows)
         drawn: list[torch.cuda.Event | None] = []
         stored: list[torch.cuda.Event | None] = []
         loaded: list[torch.cuda.Event | None] = []
-        edited = lanes.mark("compute")
-        for lane in ("load", "store"):
-            lanes.wait(lane, edited)
+        with self._trace.host("begin batch"):
+            values = [buffer.of(plan.n_slots) for buffer in self._used(self._values)]
+            gradients = [buffer.of(plan.n_slots) for buffer in self._used(self._gradients)]
+            returning = ReturningSum(comes_back, self._model.host.width)
+            carried, noted = [columns(sums) for sums in gradients], columns(returning.rows)
+            edited = lanes.mark("compute")
+            for lane in ("load", "store"):
+                lanes.wait(lane, edited)
 
         def load(i: int) -> None:
             # The slots that it fills were last read by microbatch i - 2.
@@ -157,7 +158,7 @@ class Streaming:
             stored.append(lanes.mark("store"))
 
         load(0)
-        with lanes.on("store"):
+        with self._trace.host("find finals"), lanes.on("store"):
             early = EarlyFinals(plan)
         with self._beside.running(lambda: self._look_ahead(work, edited)) as found:
             draw(0)
