@@ -6,6 +6,7 @@ code that took its time; here it is raised before each one in turn.
 """
 
 import copy
+import functools
 import itertools
 import sys
 from contextlib import contextmanager
@@ -19,9 +20,8 @@ from gs_adam import DeviceAdam, DeviceRows, HostAdam
 from gs_adam._rows_on_cpu import RowsOnCpu
 
 FOLDER = Path(gs_adam.__file__).parent
-SOURCES = tuple(
-    str(FOLDER / f"{name}.py") for name in ("_host_base", "_steps", "_storage", "device", "host")
-)
+_TRACED = ("_host_base", "_row_edits", "_steps", "_storage", "device", "host")
+SOURCES = tuple(str(FOLDER / f"{name}.py") for name in _TRACED)
 N, WIDTHS = 12, (3, 5)
 ROWS = torch.tensor([1, 2, 7])
 SEMANTICS = ["dense", "deferred", "sparse"]
@@ -146,8 +146,15 @@ def test_so_does_the_step_of_a_devices_optimizer(rows):
             break
         taken = 1 + (not torch.equal(torch.cat(adam._params(), 1), after[1]))
         seen.add(taken)
-        step(adam)
-        assert torch.equal(torch.cat(adam._params(), 1), after[taken + 1]), f"bytecode {at}"
+        replaced, again = (copy.deepcopy(adam) for _ in range(2))
+        (group,) = replaced.param_groups
+        group["params"] = values()  # with state to come
+        replaced.state.clear()
+        step(replaced)
+        assert torch.equal(torch.cat(replaced._params(), 1), after[1]), f"bytecode {at}"
+        for other in (again, adam):
+            step(other)
+            assert torch.equal(torch.cat(other._params(), 1), after[taken + 1]), f"bytecode {at}"
     assert seen == {1, 2}
 
 
@@ -203,25 +210,53 @@ def tables_left(left, monkeypatch):
         yield
 
 
-@pytest.mark.parametrize("edit", ["append", "keep", "permute"])
-def test_what_interrupts_the_work_of_an_edit_leaves_the_state_as_it_was(edit, monkeypatch):
+EDITS = {
+    "append": lambda host: host.append_rows(2),
+    "keep": lambda host: host.keep_rows([0, 5]),
+    "permute": lambda host: host.permute_rows(torch.arange(N).flip(0)),
+}
+
+
+def edited(at=None, tables=None, *, edit, monkeypatch):
+    """Moments and last steps after an edit that was stopped; False: it came to its end."""
     host = HostAdam(values(), lr=0.1)
     host.step(None, gradients())
-    edits = {
-        "append": lambda: host.append_rows(2),
-        "keep": lambda: host.keep_rows([0, 5]),
-        "permute": lambda: host.permute_rows(torch.arange(N).flip(0)),
-    }
-    for enough in range(20):
+    host.step(ROWS, gradients(ROWS))
+    is_stopped = False
+    if at is not None:
+        is_stopped = interrupted(lambda: EDITS[edit](host), at)
+    elif tables is not None:
         try:
-            with tables_left(enough, monkeypatch):
-                edits[edit]()
+            with tables_left(tables, monkeypatch):
+                EDITS[edit](host)
         except MemoryError:
-            twin = copied(host, "deferred")
-            assert torch.equal(rows_of(twin), rows_of(host))
-        else:
+            is_stopped = True
+    moments = [host.state[p][key] for p in host._params() for key in ("exp_avg", "exp_avg_sq")]
+    return [host._storage.last_step, *moments], is_stopped
+
+
+def are_equal(ours, theirs):
+    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_rows_of_the_state_are_edited_all_or_not_at_all(edit, monkeypatch):
+    run = functools.partial(edited, edit=edit, monkeypatch=monkeypatch)
+    before, after = run()[0], run(tables=100)[0]
+    seen = set()
+    for at in itertools.count(1):
+        found, is_stopped = run(at=at)
+        if not is_stopped:
             break
-    assert enough > 2
+        seen.add(are_equal(found, after))
+        assert are_equal(found, after) or are_equal(found, before), f"bytecode {at}"
+    assert seen == {False, True}
+    for tables in itertools.count():
+        found, is_stopped = run(tables=tables)
+        if not is_stopped:
+            break
+        assert are_equal(found, before), f"{tables} tables"
+    assert tables > 2
 
 
 def test_a_first_step_without_memory_can_be_taken_later(monkeypatch):

@@ -6,7 +6,7 @@ import copy
 import pytest
 import torch
 
-from gs_adam import HostAdam
+from gs_adam import DeviceAdam, HostAdam
 
 N = 10
 
@@ -191,9 +191,18 @@ def test_state_that_lacks_something_is_named_before_anything_moves(missing):
     assert host.step_count == 1
 
 
-def test_a_first_step_in_inference_mode_may_be_followed_by_others():
-    host = HostAdam([torch.zeros(N, 3)])
-    with torch.inference_mode():
-        host.step(None, [torch.ones(N, 3)])
-    host.step(None, [torch.ones(N, 3)])
-    assert host.step_count == 2
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("kind", [HostAdam, DeviceAdam])
+def test_a_step_in_inference_mode_may_be_followed_by_others(kind, first):
+    adam = kind([torch.zeros(N, 3)])
+    for in_inference in [True, False] if first == 0 else [False, True]:
+        with torch.inference_mode(in_inference):
+            adam.step(None, [torch.ones(N, 3)])
+    theirs = torch.optim.Adam([torch.zeros(N, 3, requires_grad=True)])
+    state = copy.deepcopy(adam.state_dict())
+    theirs.load_state_dict({key: state[key] for key in ("state", "param_groups")})
+    theirs.param_groups[0]["params"][0].grad = torch.ones(N, 3)
+    if first == 1:  # else moments are tensors of that mode, as the caller wanted it
+        theirs.step()
+    adam.step(None, [torch.ones(N, 3)])
+    assert {int(own["step"]) for own in adam.state_dict()["state"].values()} == {3}

@@ -39,14 +39,16 @@ Ring::Held* Ring::find(std::uint64_t serial) {
 }
 
 void Ring::reclaim(std::unique_lock<std::mutex>& guard) {
-  if (std::any_of(held_.begin(), held_.end(), was_given_up)) {
-    const std::uint64_t begun_before = next_serial_;
+  std::vector<std::uint64_t> given_up;
+  for (const Held& held : held_)
+    if (was_given_up(held)) given_up.push_back(held.slot.serial);
+  if (!given_up.empty()) {
     // Not under the lock: the driver may keep who asks waiting.
     guard.unlock();
     const bool busy = memory_->in_flight().busy();
     guard.lock();
-    for (Held& held : held_)
-      if (!busy && was_given_up(held) && held.slot.serial < begun_before) held.store = Store::kNone;
+    for (const std::uint64_t serial : given_up)
+      if (Held* held = busy ? nullptr : find(serial)) held->store = Store::kNone;
   }
   while (!held_.empty() && held_.front().released && has_landed(held_.front())) held_.pop_front();
 }

@@ -188,6 +188,14 @@ def test_a_child_process_has_a_copy_of_pageable_rows_and_threads_of_its_own(
             else:
                 os._exit(4)
             assert repr(ring) == "Ring(of another process)"
+            ring.close()
+            try:
+                with signal.completing(1):
+                    pass
+            except ForkedError:
+                assert not signal._core.is_poisoned
+            else:
+                os._exit(5)
             raise_faults()
             Signal().set(1)
             table.close()

@@ -141,6 +141,18 @@ def test_looking_at_a_poisoned_signal_puts_its_word_right() -> None:
     assert signal.value == word.value == 2**31 - 1
 
 
+def test_ctrl_c_while_a_reason_is_told_keeps_nobody_waiting() -> None:
+    class ToldError(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    signal = Signal()
+    with pytest.raises(KeyboardInterrupt):
+        signal.poison(ToldError())
+    with pytest.raises(PoisonedError, match="ToldError"):
+        signal.wait(1)
+
+
 @pytest.mark.usefixtures("ctrl_c")
 def test_waiting_leaves_the_interpreter_to_other_threads_and_to_ctrl_c() -> None:
     signal = Signal()

@@ -143,12 +143,13 @@ class HostBase(torch.optim.Optimizer):
     @property
     def _open(self) -> dict[int, _core.StepPlan]:
         """Steps that have begun and not ended; counting a step is what begins it."""
-        return {step: plan for step, plan in self._plans.items() if step <= self._schedule.step}
+        plans = self._plans.copy().items()  # other threads begin and end steps
+        return {step: plan for step, plan in plans if step <= self._schedule.step}
 
     @property
     def _done(self) -> int:
         """Every row has had all steps up to this one, or sleeps since."""
-        return min(self._plans, default=self._schedule.step + 1) - 1
+        return min(self._plans.copy(), default=self._schedule.step + 1) - 1
 
     def _attach(self, worker: _core.Worker) -> None:
         with self._lock:

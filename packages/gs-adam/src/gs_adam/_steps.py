@@ -156,8 +156,9 @@ class Steps(HostBase):
             plan = self._schedule.propose(options, self._all_awake)
             rest = ids is not None and self._semantics == "dense"
             gradients = all_native(grads)
-            awake, self._all_awake = self._all_awake, False
+            awake = self._all_awake
             try:
+                self._all_awake = False
                 # Counts the step once the arguments are right, and before Ctrl-C can be raised.
                 native.step(self._schedule, plan, ids, gradients, rest=rest)
             finally:
@@ -191,7 +192,8 @@ class Steps(HostBase):
             rows.
         """
         if rows is None:
-            self._need_rest("flush() of all rows")
+            with self._lock:
+                self._need_rest("flush() of all rows")
         plan, native, _ = self._work(None)
         self._storage.need_in_place()
         ids = as_ids(rows, native.n_rows)

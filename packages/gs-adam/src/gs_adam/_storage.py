@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from gs_adam._tensors import (
     check_same_rows,
     check_state,
     place,
+    write_step,
 )
 
 
@@ -242,7 +244,7 @@ class Storage:
         state = self._state()
         for param in dict.fromkeys([*self._params()[0], *self._known]):
             if own := state.get(param):
-                own["step"] = as_step(step)
+                write_step(own, step)
 
     def _known_states(self) -> list[dict[str, Any]]:
         """Of the parameters that `follow` has found, wherever others have moved it since."""
@@ -323,12 +325,11 @@ class Storage:
             _memory.edit_tables([state[param][key] for param in known], edit) for key in MOMENTS
         ]
         last_step = None if self.last_step is None else edit(self.last_step)
-        # All is there before anything is replaced.
-        for param, *moments in zip(known, *edited, strict=True):
-            state[param].update(zip(MOMENTS, moments, strict=True))
-        self.last_step = last_step
-        self._known = params
-        self._places = []
+        edits = [dict(zip(MOMENTS, moments, strict=True)) for moments in zip(*edited, strict=True)]
+        edits.append({"last_step": last_step, "_known": params, "_places": []})
+        targets = [*(state[param] for param in known), vars(self)]
+        # All in one call of C, in whose middle no Ctrl-C is raised.
+        deque(map(dict.update, targets, edits), maxlen=0)
 
     def n_state_rows(self) -> int:
         """Rows of the state, which may differ from the parameters' between two edits."""

@@ -113,8 +113,18 @@ def _is_shared(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def as_step(step: float) -> torch.Tensor:
-    """A step number as torch.optim.Adam keeps it, whatever torch's defaults are."""
-    return torch.tensor(float(step), dtype=torch.float32, device="cpu")
+    """A step number as torch.optim.Adam keeps it, whatever torch's defaults and modes are."""
+    with torch.inference_mode(False):
+        return torch.tensor(float(step), dtype=torch.float32, device="cpu")
+
+
+def write_step(state: dict[str, Any], step: int) -> None:
+    """Keep the number of the last step in a parameter's state."""
+    kept = state.get("step")
+    if isinstance(kept, torch.Tensor) and not kept.is_inference():
+        kept.fill_(step)
+    else:
+        state["step"] = as_step(step)
 
 
 def place(tensor: torch.Tensor) -> tuple[Any, ...]:

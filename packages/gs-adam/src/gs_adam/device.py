@@ -19,6 +19,7 @@ from gs_adam._tensors import (
     check_keys,
     check_same_rows,
     first_unsorted,
+    write_step,
 )
 
 _ROWS_A_WORD = 32  # of the native part's 8-byte words that say which rows have a gradient
@@ -72,8 +73,8 @@ class DeviceAdam(torch.optim.Optimizer):
     def _start_counting(self) -> None:
         self._schedule = _core.Schedule(len(self.param_groups), "dense", True)
         self._marks: torch.Tensor | None = None
-        # Of a step that is being taken: its number, and the state that it leaves.
-        self._taking: tuple[int, list[dict[str, Any]]] | None = None
+        # Of a step that is being taken: its number, the parameters, and the state that it leaves.
+        self._taking: tuple[int, list[torch.Tensor], list[dict[str, Any]]] | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -81,9 +82,13 @@ class DeviceAdam(torch.optim.Optimizer):
             self._start_counting()
         self._taking = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        self._note_step()
+        return super().__getstate__()
+
     def state_dict(self) -> dict[str, Any]:
         """torch.optim.Adam's."""
-        self._note_step(self._params())
+        self._note_step()
         return super().state_dict()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -143,9 +148,9 @@ class DeviceAdam(torch.optim.Optimizer):
                 Nothing is changed.
             CudaError: the launch failed, or this build has no CUDA.
         """
+        self._note_step()
         params = self._params()
         self._check(params)
-        self._note_step(params)
         device = params[0].device
         gradients = self._gradients(params, ids, grads)
         ids = as_ids(ids, len(params[0]), "ids")
@@ -157,7 +162,7 @@ class DeviceAdam(torch.optim.Optimizer):
         self._count_from(states)
         plan = self._schedule.propose(options)
         tensors = (params, exp_avg, exp_avg_sq, groups)
-        self._taking = plan.step, states
+        self._taking = plan.step, params, states
         try:
             # Either counts the step when it has been taken, before Ctrl-C can be raised.
             if device.type == "cpu":
@@ -181,17 +186,19 @@ class DeviceAdam(torch.optim.Optimizer):
                     device.index, stream,
                 )  # fmt: skip
         finally:
-            self._note_step(params)
+            self._note_step()
 
-    def _note_step(self, params: list[torch.Tensor]) -> None:
+    def _note_step(self) -> None:
         """Keep the state of the step that has been taken, also of one that Ctrl-C cut short."""
         if self._taking is None:
             return
-        step, states = self._taking
+        step, params, states = self._taking
         if step == self._schedule.step:
+            kept = set(map(id, self._params()))  # others may have replaced some since
             for param, state in zip(params, states):
-                state["step"] = as_step(step)
-                self.state[param] = state
+                write_step(state, step)
+                if id(param) in kept:
+                    self.state[param] = state
                 if not param.is_inference():
                     torch.autograd.graph.increment_version(param)
         self._taking = None

@@ -73,8 +73,10 @@ class Worker:
     ) -> None:
         if error is None:
             return self.close()
+        self._native.close(False)
+        self._optimizer._detach(self._native)
         try:
-            self.close(drain=False)
+            self._native.check_untold()
         except BaseException as failure:
             error.add_note(f"A task of the worker has failed as well: {failure!r}")
 

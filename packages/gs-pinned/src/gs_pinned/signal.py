@@ -125,7 +125,11 @@ class Signal:
         Args:
             reason: an exception or a text. The first one counts.
         """
-        self._usable().poison(_text_of(reason))
+        core = self._usable()
+        try:
+            core.poison(_text_of(reason))
+        finally:  # the first reason counts; Ctrl-C may have come before it
+            core.poison(type(reason).__name__)
 
     @contextmanager
     def completing(self, value: int) -> Iterator[None]:
@@ -140,7 +144,8 @@ class Signal:
                 self.poison(error)
                 raise
         except BaseException as error:
-            self._core.poison(type(error).__name__)  # Ctrl-C before the reason was told
+            if self._core.is_usable:  # poisoned already, unless Ctrl-C came in between
+                self._core.poison(type(error).__name__)
             raise
 
     def __repr__(self) -> str:
@@ -194,7 +199,7 @@ def _text_of(reason: object) -> str:
     kind = type(reason).__name__
     try:
         text = f"{kind}: {reason}" if isinstance(reason, BaseException) else str(reason)
-    except BaseException:
+    except Exception:
         text = kind
     # File names may hold bytes that are no text.
     return text.encode("utf-8", "backslashreplace").decode()
