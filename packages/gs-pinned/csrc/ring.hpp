@@ -42,9 +42,9 @@ class Ring {
   /// ring could never hold them.
   Outcome take(std::size_t bytes, double timeout_s, RingSlot* slot);
 
-  /// The slot's bytes may be handed out again: at once if only its taker wrote them, once they have
-  /// landed if they were sent, and when nothing uses the memory any more if a store was begun and
-  /// ended before that.
+  /// The slot's bytes may be handed out again: at once if only its taker wrote them; once they have
+  /// landed if they were sent; and where sending them was begun and given up, when no stream uses
+  /// the ring any more.
   void release(std::uint64_t serial);
 
   /// Transfers into the slot are about to be enqueued.
