@@ -2,13 +2,10 @@
 """What a caller may get wrong, and what then must not happen: foreign memory, hangs, lost steps."""
 
 import copy
-import os
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -17,7 +14,6 @@ import torch
 from gs_adam import DeviceAdam, HostAdam, Schedule, Worker, flush_rows, update_rows
 
 N = 40
-ROWS = torch.arange(5)
 
 
 def _plain(last: int = 0):
@@ -569,97 +565,6 @@ def test_a_task_for_which_there_is_no_thread_is_not_queued():
         """
     )
     assert done.stdout.split("\n")[:2] == ["refused True", "True"], done.stdout + done.stderr
-
-
-def test_a_step_that_begins_is_open_though_another_thread_would_flush():
-    host = HostAdam([torch.zeros(N, 3)])
-    host.step(None, [torch.ones(N, 3)])
-    schedule, found = host._schedule, []
-
-    def flush() -> None:
-        try:
-            host.flush()
-        except RuntimeError as error:
-            found.append(str(error))
-
-    class Slow:
-        def __getattr__(self, name):
-            return getattr(schedule, name)
-
-        def accept(self, plan):
-            thread.start()
-            thread.join(0.2)  # it waits for the step to have begun
-            schedule.accept(plan)
-
-    thread, host._schedule = threading.Thread(target=flush), Slow()
-    step = host.begin_step()
-    thread.join()
-    host._schedule = schedule
-    assert found == ["flush() of all rows needs steps [2] to end first"]
-    host.update(None, None, step=step)
-    host.end_step(step)
-
-
-def test_open_steps_may_be_asked_for_while_others_begin_and_end():
-    host = HostAdam([torch.zeros(4, 1)])
-    is_over, failures = threading.Event(), []
-
-    def ask() -> None:
-        try:
-            while not is_over.is_set():
-                assert len(host.open_steps) <= 1
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    for _ in range(300):
-        host.end_step(host.begin_step())
-    is_over.set()
-    thread.join()
-    assert not failures
-
-
-def test_ctrl_c_while_a_block_that_failed_is_left_is_raised():
-    host = HostAdam([torch.zeros(N, 3)])
-    released = threading.Event()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    step = host.begin_step()
-
-    def work() -> None:
-        with Worker(host) as worker:
-            worker.submit(ROWS, None, step=step, ready=released.wait)
-            timer.start()
-            time.sleep(0.1)  # the task runs
-            raise ArithmeticError
-
-    try:
-        with pytest.raises(KeyboardInterrupt) as caught:
-            work()
-    finally:
-        signal.signal(signal.SIGINT, before)
-        released.set()
-    assert isinstance(caught.value.__context__, ArithmeticError)
-    host.end_step(step)
-
-
-def test_a_task_that_exits_hides_no_error_of_the_block():
-    host = HostAdam([torch.zeros(N, 3)])
-
-    def stop() -> bool:
-        raise SystemExit
-
-    def work() -> None:
-        with Worker(host) as worker:
-            worker.submit(None, None, step=host.begin_step(), ready=stop)
-            while not worker.is_idle:
-                pass
-            raise ArithmeticError
-
-    with pytest.raises(ArithmeticError) as caught:
-        work()
-    assert "A task of the worker has failed as well: SystemExit" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
