@@ -117,6 +117,7 @@ def test_on_a_gpu_it_does_so_up_to_the_spread_of_none(batch_size: int, scene: st
     for point in POINTS:
         train(none, steps[:point], scene=taken)
         saved = {name: value.clone() for name, value in none.tensors().items()}
+        has_axes = _has_axes(saved["model/scales"].cpu())
 
         def after(preset: str, shift: int = 0, limits: Limits = UNLIMITED) -> dict[str, Tensor]:
             trainer = Trainer.restore(
@@ -135,28 +136,41 @@ def test_on_a_gpu_it_does_so_up_to_the_spread_of_none(batch_size: int, scene: st
         first = after("none")
         spread = dict.fromkeys(NAMES, 0.0)
         for shift in range(3):
-            apart = _relative(after("none", shift % batch_size), first, config)
+            apart = _relative(after("none", shift % batch_size), first, has_axes, config)
             spread = {name: max(spread[name], apart[name]) for name in NAMES}
         presets = [("naive", None), ("clm", None), ("best", None), ("best", 0)]
         if batch_size == 1:
             presets.append(("gs-scale", None))
         for preset, residents in presets:
-            apart = _relative(after(preset, limits=Limits(residents=residents)), first, config)
+            ours = after(preset, limits=Limits(residents=residents))
+            apart = _relative(ours, first, has_axes, config)
             for name in NAMES:
                 bound = max(1e-5, 3 * spread[name])
                 assert apart[name] <= bound, f"{preset}, step {point}, {name}: {apart[name]:.1e}"
 
 
 def _relative(
-    ours: dict[str, Tensor], theirs: dict[str, Tensor], config: FitConfig
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], has_axes: Tensor, config: FitConfig
 ) -> dict[str, float]:
     """99.9 % quantile by attribute, of a value or of the most that a step moves it."""
     apart = {}
     for name in NAMES:
         a, b = ours[name].double(), theirs[name].double()
         excess = (a - b).abs() / b.abs().clamp_min(getattr(config.lr, name))
+        if name == "quats":
+            excess[~has_axes] = 0.0
         apart[name] = float(excess.flatten().quantile(0.999))
     return apart
+
+
+def _has_axes(log_scales: Tensor) -> Tensor:
+    """(N,) bool: not a ball, or nearly one.
+
+    How a ball is turned changes nothing: the gradient is what rounding leaves of zero, and Adam
+    makes steps of it that are as long as any. `none` repeated 40 times from one state moved such
+    quaternions by 3e-7 to 6e-4 of a step's length otherwise than the first time.
+    """
+    return log_scales.amax(1) - log_scales.amin(1) > 0.01
 
 
 # -- rows that move into view
