@@ -7,6 +7,9 @@ what they see. Against: all on the device with dense Adam (gradients index-added
 kernel), the same with gsplat's SelectiveAdam, and the same without an optimizer, the ceiling.
 
     PYTHONPATH=benchmarks python benchmarks/train/bench_engine.py --n 20_000_000 --batch 1 4 8
+
+With ``--trace FOLDER`` each preset runs on for a moment after it was timed, with a trace that
+``trace_shares.py`` explains.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import trace_shares
 from alone import Alone, process_bytes
 from torch import Tensor
 
@@ -67,6 +71,7 @@ class Row:
     milliseconds: float = 0.0  # per image
     bound: float = 0.0  # milliseconds per image of the longest part alone
     bound_by: str = ""
+    busy: dict[str, float] = field(default_factory=dict)  # share of the time by track, if traced
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,13 @@ def batches(scene: Scene, size: int) -> Iterator[list[int]]:
 
 
 def measure(
-    name: str, make: Callable[[], Backend], scene: Scene, batch: int, seconds: float, limits: Alone
+    name: str,
+    make: Callable[[], Backend],
+    scene: Scene,
+    batch: int,
+    seconds: float,
+    limits: Alone,
+    trace: Path | None,
 ) -> Row:
     device = scene.views[0].K.device
     cuda = device.type == "cuda"
@@ -201,15 +212,18 @@ def measure(
         if cuda:
             torch.cuda.synchronize()
 
+    def run(seconds: float) -> tuple[int, float]:
+        settle()
+        started, n = time.perf_counter(), 0
+        while n < 3 or time.perf_counter() - started < seconds:
+            step()
+            n += 1
+        settle()
+        return n, time.perf_counter() - started
+
     for _ in range(max(2, 16 // batch)):
         step()
-    settle()
-    started, n = time.perf_counter(), 0
-    while n < 3 or time.perf_counter() - started < seconds:
-        step()
-        n += 1
-    settle()
-    elapsed = time.perf_counter() - started
+    n, elapsed = run(seconds)
     row = Row(name, batch, scene.overlap, n * batch / elapsed, process_bytes() / 1e9)
     row.milliseconds = 1e3 / row.images_per_second
     if isinstance(backend, Engine):
@@ -218,6 +232,12 @@ def measure(
         parts = limits.parts(backend, batch)
         row.bound_by = max(parts, key=lambda part: parts[part])
         row.bound = 1e3 * parts[row.bound_by]
+        if trace is not None:
+            path = trace / f"{backend.model.n_rows}_{scene.overlap:.2f}_{batch}_{name}.json"
+            backend.trace.start(path)
+            run(seconds / 4)
+            backend.trace.write()
+            row.busy = trace_shares.shares(trace_shares.read(path))
         backend.model.close()
     return row
 
@@ -255,7 +275,8 @@ def show(rows: Sequence[Row]) -> None:
             f"{row.name:22s} {row.images_per_second:9.1f} {row.milliseconds:7.2f} "
             f"{ratio('none'):>8s} {ratio('naive'):>8s} {ratio(CEILING):>10s} {row.device_gb:9.2f} "
             f"{row.loaded:7.2f} {row.union:6.2f} {row.bound / row.milliseconds:9.2f} "
-            f"{row.bound_by}",
+            f"{row.bound_by:6s} "
+            + " ".join(f"{track} {share:.2f}" for track, share in row.busy.items()),
             flush=True,
         )
 
@@ -274,7 +295,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs=2, default=(1920, 1080))
     parser.add_argument("--seconds", type=float, default=2.0, help="per line")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--trace", type=Path, help="folder for a trace of each preset")
     arguments = parser.parse_args()
+    if arguments.trace is not None:
+        arguments.trace.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     renderer = make_renderer("gsplat" if device.type == "cuda" else "cpu", RenderOptions())
     city = workloads.city(arguments.n, device=device)
@@ -295,7 +319,8 @@ def main() -> None:
             for name, make in makers(scene, renderer, batch).items():
                 if arguments.only and name not in arguments.only:
                     continue
-                table.append(measure(name, make, scene, batch, arguments.seconds, alone))
+                row = measure(name, make, scene, batch, arguments.seconds, alone, arguments.trace)
+                table.append(row)
                 if name == CEILING:
                     alone.render_s = 1e-3 * table[-1].milliseconds
             show(table)
