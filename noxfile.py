@@ -30,6 +30,13 @@ NEEDS = dict.fromkeys(PARTS, ()) | {"gs-train": PARTS}
 # Their tests are many and mostly one thread each.
 ONE_THREADED = ("gs-order", "gs-adam", "gs-train")
 CPP_FILES = ("*.hpp", "*.cpp", "*.cu", "*.cuh")
+# What CI itself runs, by the file in .ci/locks that holds exact versions and hashes of it.
+TOOLS = {
+    "nox": ("nox>=2025.2",),
+    "lint": ("ruff==0.17.5", "mypy==2.4.1", "clang-format==23.1.5", "types-PyYAML", "nox"),
+    "docs": ("sphinx>=8", "myst-parser>=4", "furo"),
+    "build": ("build", "cmake>=3.24", "ninja"),
+}
 # Sizes that fit a GPU of 8 GB and a few minutes; the documented figures come from the defaults.
 GPU_BENCHMARKS = (
     ("adam/bench_device.py", "--rows", "2000000"),
@@ -42,7 +49,7 @@ GPU_BENCHMARKS = (
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style of Python and C++, and types."""
-    session.install("ruff==0.17.5", "mypy==2.4.1", "clang-format==23.1.5", "types-PyYAML", "nox")
+    _install_tools(session, "lint")
     session.install(*PIP, "torch", "numpy", "pytest", "tyro")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -73,7 +80,7 @@ def integration(session: nox.Session) -> None:
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def sdist(session: nox.Session, package: str) -> None:
     """Build the sdist, install it away from the repository, and run its tests there."""
-    session.install("build")
+    _install_tools(session, "build")
     away = Path(session.create_tmp()) / package
     shutil.rmtree(away, ignore_errors=True)
     session.run("python", "-m", "build", "--sdist", "--outdir", str(away), f"packages/{package}")
@@ -90,7 +97,7 @@ def sdist(session: nox.Session, package: str) -> None:
 @nox.session
 def cpp(session: nox.Session) -> None:
     """The tests of the shared C++ headers; ``-- address`` or ``-- thread`` adds a sanitizer."""
-    session.install("cmake>=3.24", "ninja")
+    _install_tools(session, "build")
     sanitizer = session.posargs[0] if session.posargs else ""
     build = str(Path(session.create_tmp()) / f"build{sanitizer}")
     options = ["-DGS_WERROR=ON", f"-DGS_SANITIZE={sanitizer}", "-GNinja"]
@@ -119,7 +126,7 @@ def cuda_compile(session: nox.Session) -> None:
 def gpu(session: nox.Session) -> None:
     """All tests, with a GPU required, and short benchmarks with JSON below build/bench."""
     _install(session, *PACKAGES, extra="test")
-    session.install(*PIP, "gsplat>=1.5.3", "ninja")
+    session.install(*PIP, "gsplat>=1.5.3,<1.6", "ninja")
     environment = {"GS_REQUIRE_GPU": "1"}
     for folder in (*(f"packages/{package}/tests" for package in PACKAGES), "tests"):
         session.run("pytest", folder, *session.posargs, env=environment)
@@ -163,13 +170,33 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation, warnings as errors."""
-    session.install("sphinx>=8", "myst-parser>=4", "furo")
+    _install_tools(session, "docs")
     out = Path(session.create_tmp()) / "html"
     session.run("sphinx-build", "-W", "--keep-going", "-n", "docs", str(out))
 
 
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Write the files in .ci/locks anew, with the versions of today."""
+    session.install("uv")
+    for name, tools in TOOLS.items():
+        wanted = Path(session.create_tmp()) / f"{name}.in"
+        wanted.write_text("\n".join(tools))
+        options = ["--universal", "--generate-hashes", "--upgrade", "--python-version=3.11"]
+        options += ["--no-annotate", "--no-header", "-c", ".ci/constraints.txt"]
+        session.run("uv", "pip", "compile", *options, str(wanted), "-o", str(_lock(name)))
+
+
 def _benchmark(session: nox.Session, *arguments: str) -> None:
     session.run("python", *arguments, env={"PYTHONPATH": str(ROOT / "benchmarks")})
+
+
+def _lock(tools: str) -> Path:
+    return ROOT / ".ci" / "locks" / f"{tools}.txt"
+
+
+def _install_tools(session: nox.Session, tools: str) -> None:
+    session.install("--no-compile", "--require-hashes", "-r", str(_lock(tools)))
 
 
 def _install(session: nox.Session, *packages: str, extra: str | None = None) -> None:
@@ -186,6 +213,8 @@ def _wheel(session: nox.Session, package: str) -> Path:
     python = session.run_install(
         "python", "-c", "import sys; print(sys.implementation.cache_tag)", silent=True
     )
+    if python is None:  # nox -R: nothing is installed
+        return folder
     options = {"GS_CUDA": "AUTO", "GS_WERROR": "ON"}
     key = hashlib.sha256(repr((python, options, os.environ.get("CUDAARCHS"))).encode())
     sources = [folder, ROOT / "cpp" / "include", ROOT / "cmake"]

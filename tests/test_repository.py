@@ -2,12 +2,14 @@
 """What must agree across the repository."""
 
 import ast
+import itertools
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -98,3 +100,41 @@ def test_ci_runs_the_readmes_test_command() -> None:
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     command = next(line for line in readme.splitlines() if line.endswith(".venv/bin/nox"))
     assert command in ci
+
+
+def test_constraints_hold_one_version_of_all_that_packages_and_tests_declare() -> None:
+    lines = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"==[^*,]+", str(pin.specifier)) for pin in pins)
+    versions = {pin.name: Version(str(pin.specifier)[2:]) for pin in pins}
+    for package in PACKAGES:
+        project = _project(package)
+        extras = project.get("optional-dependencies", {}).values()
+        for text in itertools.chain(project["dependencies"], *extras):
+            wanted = Requirement(text)
+            if wanted.name not in PACKAGES:
+                assert versions[wanted.name] in wanted.specifier, f"{package}: {text}"
+
+
+def _workflows() -> dict[str, dict[str, Any]]:
+    folder = ROOT / ".github" / "workflows"
+    return {file.name: yaml.safe_load(file.read_text()) for file in folder.glob("*.yml")}
+
+
+def test_workflows_may_only_read_and_pin_their_actions_by_commit() -> None:
+    assert _workflows()
+    for name, workflow in _workflows().items():
+        assert workflow["permissions"] == {"contents": "read"}, name
+        for job in workflow["jobs"].values():
+            for step in job["steps"]:
+                if "uses" in step:
+                    assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step
+
+
+def test_a_strangers_pull_request_reaches_our_own_machines_by_label_alone() -> None:
+    jobs = [job for workflow in _workflows().values() for job in workflow["jobs"].values()]
+    ours = [job for job in jobs if "self-hosted" in job["runs-on"]]
+    assert ours
+    for job in ours:
+        assert "head.repo.full_name == github.repository" in job["if"]
+        assert "github.event.label.name == 'gpu'" in job["if"]
