@@ -116,21 +116,32 @@ def test_ready_may_return_while_the_interpreter_ends(held):
 def test_a_worker_may_be_dropped_though_ready_never_returns():
     done = _process(
         """
-        import os, signal
+        import os, signal, sys
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        runs, collects = threading.Event(), threading.Event()
+        def ready():
+            runs.set()
+            collects.wait()  # and for Python's lock, which only the end of the worker gives away
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait()
         def begin():
             host = HostAdam([torch.zeros(10, 3)])
             worker = Worker(host)
             step = host.begin_step()
-            ready = threading.Event().wait
             worker.submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
-            time.sleep(0.2)
+            runs.wait()
+        def told_once(phase, info):
+            gc.callbacks.clear()
+            collects.set()
+        gc.disable()
         begin()
+        gc.callbacks.append(told_once)
         try:
             # Ctrl-C cannot be told of where objects are collected, but after that.
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            sys.setswitchinterval(1000)
             gc.collect()
-            time.sleep(5)
+            for _ in range(3):
+                pass
         except KeyboardInterrupt:
             print("told")
         """
