@@ -39,20 +39,20 @@ MIDDLE, END = 30, 45
 
 _RATES = {"street": LIVELY, "fox": LearningRates()}
 _REFINE_EVERY = {"street": 20, "fox": 40}
-"""Steps. Each refinement may take one row for another by rounding, after which all rows have other
-numbers and draw other noise. On fox with five of them and lively rates, orders of batches alone
-make `none` end 0.4 dB and 0.7 % of the rows apart; so, 0.02 dB and the same number of rows."""
+"""Steps. On fox with five refinements and lively rates, orders of batches alone make `none` end
+0.4 dB and 0.7 % of the rows apart; with two, 0.02 dB and the same number of rows."""
 
-_OTHERS = {"cpu": range(1, 6), "gsplat": range(9)}
-"""Other runs of `none`, some of which take the other way where a run is at a fork. 0 is the very
-same; on a GPU that differs as well, and not always alike: of 24 runs of `none` on the street with
-MCMC in batches of 8, 17 ended at 23.12 to 23.16 dB, 7 at 23.03 to 23.10."""
+EARLY = 20
+"""Steps before any refinement. Rounding grows tenfold in about as many with batches of 8."""
 
-_ATTEMPTS = {"cpu": 1, "gsplat": 3}
-"""Runs of a preset of which one has to stay near. Of 72 orders of `none` drawn by the CPU on the
-street in batches of 8, where it repeats itself, 68 stay within 0.03 of the first (``sh0``) and 4
-are 0.11 away, all alike: a handful of Gaussians go one way or another, and on a GPU not the order
-alone decides."""
+_APART = 0.1
+"""In steps of Adam, one of which a row is behind that misses an update. After `EARLY` steps other
+orders of batches leave rows a hundredth of this apart."""
+
+_ENDS_WITHIN = 0.25
+"""Decibels and, in parts of a hundred, rows. A run that takes another way at a refinement moves by
+as much as orders of a batch make `none` move: on a GPU, 0.13 dB on the street with MCMC in batches
+of 8. Updates that are lost or double cost decibels."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +79,15 @@ class Free:
     def steps(self) -> list[list[int]]:
         return drive(STEPS, self.batch_size, n_views=len(self.taken.views))
 
-    def run(self, preset: str, limits: Limits = UNLIMITED, *, other: int = 0) -> dict[str, Tensor]:
-        """What it leaves. With ``other`` batches in another order, and first values that are other
-        by a rounding: where a batch is one view; and on a GPU, where `none` rounds otherwise than
-        the host's optimizer in every step and row, which moves rows a hundred times further than
-        orders do."""
-        rows, steps = self.taken.rows, self.steps
-        if other:
-            draw = torch.Generator().manual_seed(other)
-            steps = [
-                [batch[i] for i in torch.randperm(len(batch), generator=draw)] for batch in steps
-            ]
-            if self.batch_size == 1 or self.drawn_by == "gsplat":
-                rows = {name: _rounded(values, draw) for name, values in rows.items()}
-        trainer = Trainer(self.config, rows, **self.options(preset, limits))
-        train(trainer, steps, scene=self.taken)
-        return rows_of(trainer)
+    def run(
+        self, preset: str, limits: Limits = UNLIMITED
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The rows after the first `EARLY` steps, and those that the run leaves."""
+        trainer = Trainer(self.config, self.taken.rows, **self.options(preset, limits))
+        train(trainer, self.steps[:EARLY], scene=self.taken)
+        early = {name: trainer.model.read(name).cpu().clone() for name in NAMES}
+        train(trainer, self.steps, scene=self.taken)
+        return early, rows_of(trainer)
 
     def options(self, preset: str, limits: Limits = UNLIMITED) -> dict[str, Any]:
         """Of a `Trainer`."""
@@ -119,24 +112,25 @@ class Free:
         )
 
 
-def _rounded(values: Tensor, draw: torch.Generator) -> Tensor:
-    """Each one float up, down or as it was."""
-    to = torch.tensor([-torch.inf, 0.0, torch.inf])[torch.randint(3, values.shape, generator=draw)]
-    return torch.where(to == 0, values, torch.nextafter(values, to))
+def _apart(
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], rates: LearningRates
+) -> dict[str, float]:
+    """In Adam's steps, the 99.9 % quantile by attribute, each row against the most similar one.
 
-
-def _differences(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, float]:
-    """99.9 % quantile by attribute, each row against the most similar one."""
+    A millionth of a value is left out: additions round by that much in all steps together.
+    """
 
     def features(rows: dict[str, Tensor]) -> Tensor:
         parts = 3.0 * rows["means"], rows["scales"], rows["opacities"][:, None], rows["sh0"][:, 0]
         return torch.cat(parts, 1).double()
 
     nearest = torch.from_numpy(cKDTree(features(theirs)).query(features(ours))[1])
-    return {
-        name: float((ours[name] - theirs[name][nearest]).abs().flatten().quantile(0.999))
-        for name in NAMES
-    }
+    apart = {}
+    for name in NAMES:
+        values = theirs[name][nearest]
+        beyond = (ours[name] - values).abs() - 1e-6 * values.abs()
+        apart[name] = float(beyond.flatten().quantile(0.999)) / getattr(rates, name)
+    return apart
 
 
 @pytest.fixture(autouse=True)
@@ -149,34 +143,26 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("batch_size", [1, 4, 8])
 @pytest.mark.parametrize("scene", TWO)
 @within(400)
-def test_free_runs_differ_no_more_than_rounding_makes_them(
+def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
     scene: str, batch_size: int, strategy: str, drawn_by: str
 ) -> None:
-    """Rounding grows in 100 steps, most where densification draws by it: hence the spread."""
+    """A refinement may take one row for another by rounding, and every row after it has another
+    number and draws other noise: from there on, single rows say nothing."""
     free = Free(scene, strategy, batch_size, drawn_by)
-    none = free.run("none")
-    others = [free.run("none", other=order) for order in _OTHERS[drawn_by]]
-    apart = [_differences(other, none) for other in others]
-    spread = {name: max(run[name] for run in apart) for name in NAMES}
-    alike = (none, *others) if drawn_by == "gsplat" else (none,)
-    reached = [psnr(run, free.taken) for run in alike]
-    assert min(spread.values()) > 0
-    assert len(none["means"]) > len(free.taken.rows["means"]), "densification must have happened"
-    assert batch_size == 1 or reached[0] > psnr(free.taken.rows, free.taken) + 3
+    early, none = free.run("none")
+    reached = psnr(none, free.taken)
+    assert len(early["means"]) == len(free.taken.rows["means"]) < len(none["means"])
+    assert batch_size == 1 or reached > psnr(free.taken.rows, free.taken) + 3
     presets = [("naive", None), ("clm", None), ("best", None), ("best", 0)]
     presets += [("gs-scale", None)] if batch_size == 1 else []
     for preset, residents in presets:
-        for _ in range(_ATTEMPTS[drawn_by]):
-            ours = free.run(preset, Limits(residents=residents))
-            found = _differences(ours, none)
-            far = {name: found[name] for name in NAMES if found[name] > 3 * spread[name]}
-            if not min(reached) - 0.05 <= (ended := psnr(ours, free.taken)) <= max(reached) + 0.05:
-                far["psnr"] = ended
-            if abs(len(ours["means"]) - len(none["means"])) > 1e-3 * len(none["means"]):
-                far["rows"] = len(ours["means"])
-            if not far:
-                break
-        assert not far, f"{preset}, {residents} residents, against {spread} and {reached} dB"
+        ours_early, ours = free.run(preset, Limits(residents=residents))
+        name = f"{preset}, {residents} residents"
+        apart = _apart(ours_early, early, _RATES[scene])
+        assert max(apart.values()) < _APART, f"{name}: {apart}"
+        assert abs(psnr(ours, free.taken) - reached) <= _ENDS_WITHIN, name
+        n_more = abs(len(ours["means"]) - len(none["means"]))
+        assert n_more <= _ENDS_WITHIN / 100 * len(none["means"]), name
 
 
 @pytest.mark.parametrize("scene", TWO)
