@@ -24,9 +24,10 @@ made: weakref.WeakSet[HostBase] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    # The thread that held a lock does not exist in the child.
+    # The threads that held a lock, or were inside a call, do not exist in the child.
     for optimizer in made:
         optimizer._lock = threading.RLock()
+        optimizer._calls, optimizer._endings = _core.Calls(), _core.Calls()
 
 
 if hasattr(os, "register_at_fork"):
@@ -59,7 +60,11 @@ class HostBase(torch.optim.Optimizer):
         if threads is not None:
             threads = whole(threads, "threads", least=1)
         self._semantics = semantics
+        # Held to look at or change anything but rows; by a call that needs all rows, to its end.
         self._lock = threading.RLock()
+        self._calls = _core.Calls()  # on some rows; each begins under the lock and goes on without
+        self._endings = _core.Calls()  # of `end_step`, whose step this is
+        self._ending = 0
         # Of steps that are open, and of the next one before the schedule counts it.
         self._plans: dict[int, _core.StepPlan] = {}
         self._all_awake = True  # deferred: no row sleeps
@@ -160,34 +165,53 @@ class HostBase(torch.optim.Optimizer):
             if worker in self._workers:
                 self._workers.remove(worker)
 
-    def _work(self, step: int | None) -> tuple[_core.StepPlan, _core.Rows, int]:
-        """What a task needs: a step's plan (the last one for None), the rows, and `_done`."""
+    def _work(self, step: int | None) -> _core.Call[tuple[_core.StepPlan, _core.Rows, int]]:
+        """A call on some rows, to be entered: calls that need all rows wait for it.
+
+        Returns:
+            What it needs: a step's plan (the last one for None), the rows, and `_done`.
+        """
         with self._lock:
             if not self._open:
                 self._follow()
             plan = self._schedule.now() if step is None else self._opened(step)
             marks = step is not None or self._semantics == "deferred"
             native = self._storage.marked() if marks else self._storage.plain
-            return plan, native, self._done
+            return self._calls.call((plan, native, self._done))
 
-    def _work_in(self, step: int) -> tuple[_core.StepPlan, _core.Rows, int]:
+    def _work_in(self, step: int) -> _core.Call[tuple[_core.StepPlan, _core.Rows, int]]:
         """The same for a step that must be open."""
         with self._lock:
             self._opened(step)
             return self._work(step)
 
     def _follow(self) -> None:
-        self._storage.follow(lambda: not all(worker.is_idle for worker in self._workers))
+        self._storage.follow(self._is_busy)
+
+    def _is_busy(self) -> bool:
+        """Whether workers' tasks are left, once no call on rows is."""
+        self._wait_for_calls("rebinding of params")
+        return not all(worker.is_idle for worker in self._workers)
+
+    def _wait_for_calls(self, what: str) -> None:
+        """Return when no thread is inside a call on rows; the lock keeps others from beginning."""
+        if not self._calls.wait():
+            raise RuntimeError(f"{what} needs the call to end that this thread is inside of")
 
     def _opened(self, step: int) -> _core.StepPlan:
-        if step not in self._open:
-            raise ValueError(f"step must be an open step (open: {list(self._open)}), got {step}")
-        return self._open[step]
+        plans = self._open
+        if self._endings.count:
+            plans.pop(self._ending, None)
+        if step not in plans:
+            raise ValueError(f"step must be an open step (open: {list(plans)}), got {step}")
+        return plans[step]
 
     def _need_rest(self, what: str) -> None:
+        """Return when nobody else is at work on rows, nor will be while the lock is held."""
         if self._open:
             raise RuntimeError(f"{what} needs steps {list(self._open)} to end first")
         self._plans.clear()
+        self._wait_for_calls(what)
         if not all(worker.is_idle for worker in self._workers):
             raise RuntimeError(f"{what} needs the worker to be idle; call its wait() first")
         self._raise_failures()

@@ -128,19 +128,18 @@ class Worker:
 
         Asynchrony: returns before the task has run; arrays are kept alive until then.
         """
-        plan, native, done = self._optimizer._work_in(step)
-        ids = as_ids(rows, native.n_rows)
-        return self._native.submit_update(
-            native,
-            plan,
-            ids,
-            all_native(grads),
-            done,
-            ready,
-            whole(priority, "priority"),
-            checked,
-            self._optimizer._storage.held,
-        )
+        with self._optimizer._work_in(step) as (plan, native, done):
+            return self._native.submit_update(
+                native,
+                plan,
+                as_ids(rows, native.n_rows),
+                all_native(grads),
+                done,
+                ready,
+                whole(priority, "priority"),
+                checked,
+                self._optimizer._storage.held,
+            )
 
     def flush(self, rows: Any, *, ready: Ready = None, priority: int = 0) -> int:
         """Queue `HostAdam.flush` of some rows to the last step begun.
@@ -155,12 +154,12 @@ class Worker:
         Raises:
             RuntimeError, TypeError, ValueError, IndexError: as `submit`.
         """
-        plan, native, _ = self._optimizer._work(None)
-        ids = as_ids(rows, native.n_rows)
-        held = self._optimizer._storage.held
-        return self._native.submit_flush(
-            native, plan, ids, ready, whole(priority, "priority"), held
-        )
+        with self._optimizer._work(None) as (plan, native, _):
+            ids = as_ids(rows, native.n_rows)
+            held = self._optimizer._storage.held
+            return self._native.submit_flush(
+                native, plan, ids, ready, whole(priority, "priority"), held
+            )
 
     def lookahead(
         self,
@@ -195,24 +194,22 @@ class Worker:
         pending_ids, grads = pending_parts(pending, step)
         if step is not None and as_of is not None:
             raise ValueError(f"step must be None where as_of is given, got {step}")
-        plan, native, done = self._optimizer._work(step)
-        plan = as_of or plan
-        ids = as_ids(rows, native.n_rows)
-        return self._native.submit_lookahead(
-            native,
-            plan,
-            step is not None,
-            ids,
-            as_native(pending_ids),
-            all_native(grads),
-            all_native(out, "out"),
-            done,
-            ready,
-            whole(priority, "priority"),
-            checked,
-            apart,
-            self._optimizer._storage.held,
-        )
+        with self._optimizer._work(step) as (plan, native, done):
+            return self._native.submit_lookahead(
+                native,
+                as_of or plan,
+                step is not None,
+                as_ids(rows, native.n_rows),
+                as_native(pending_ids),
+                all_native(grads),
+                all_native(out, "out"),
+                done,
+                ready,
+                whole(priority, "priority"),
+                checked,
+                apart,
+                self._optimizer._storage.held,
+            )
 
     def wait(self, ticket: int | None = None, *, rows: Any = None) -> None:
         """Return when a task is done, or all tasks that touch some rows, or all tasks.
