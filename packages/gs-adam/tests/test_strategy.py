@@ -5,13 +5,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import gsplat
 import pytest
 import torch
+from gsplat.strategy import ops
 
 from gs_adam import HostAdam, follow
-
-gsplat = pytest.importorskip("gsplat")
-from gsplat.strategy import ops  # noqa: E402
 
 N, STEPS = 50, 10
 SHAPES = {

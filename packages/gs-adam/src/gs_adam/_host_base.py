@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import weakref
@@ -11,8 +12,10 @@ from typing import Any
 import torch
 
 from gs_adam import _core
-from gs_adam._options import options_of, whole
+from gs_adam._arguments import flag, keyed, shown, whole
+from gs_adam._options import check_torchs, options_of
 from gs_adam._storage import Storage, check_params
+from gs_adam._tensors import groups_of
 
 _MOST_PARAMS = 32
 """One pass over a row updates all its tensors."""
@@ -50,7 +53,13 @@ class HostBase(torch.optim.Optimizer):
         threads: int | None = None,
         state: dict[str, Any] | None = None,
         skip_nonfinite: bool = False,
+        **torch_options: Any,
     ) -> None:
+        check_torchs(torch_options, type(self).__name__)
+        skip_nonfinite = flag(skip_nonfinite, "skip_nonfinite")
+        for name, value in (("semantics", semantics), ("bias_correction", bias_correction)):
+            if not isinstance(value, str):
+                raise TypeError(f"{name} must be a string, got {shown(value)}")
         if semantics not in SEMANTICS:
             raise ValueError(f"semantics must be one of {', '.join(SEMANTICS)}, got {semantics!r}")
         if bias_correction not in ("global", "off"):
@@ -78,7 +87,7 @@ class HostBase(torch.optim.Optimizer):
             # Read by torch.optim.Adam when it loads a state dict of this optimizer.
             "decoupled_weight_decay": True,
         }
-        super().__init__(params, defaults)
+        super().__init__(groups_of(params), defaults)
         self._is_made = True
         if not self._params():
             raise ValueError("params must hold at least one tensor, got none")
@@ -140,6 +149,7 @@ class HostBase(torch.optim.Optimizer):
         """
         if self._is_made:
             raise RuntimeError("groups must be given at construction, got another one afterwards")
+        keyed(param_group, "param_group", "params")
         super().add_param_group(param_group)
         options_of(self.param_groups[-1])
         params = self._params()
@@ -202,9 +212,11 @@ class HostBase(torch.optim.Optimizer):
         plans = self._open
         if self._endings.count:
             plans.pop(self._ending, None)
-        if step not in plans:
-            raise ValueError(f"step must be an open step (open: {list(plans)}), got {step}")
-        return plans[step]
+        try:
+            return plans[operator.index(step)]
+        except (KeyError, TypeError):
+            text = f"step must be an open step (open: {list(plans)}), got {shown(step)}"
+            raise ValueError(text) from None
 
     def _need_rest(self, what: str) -> None:
         """Return when nobody else is at work on rows, nor will be while the lock is held."""

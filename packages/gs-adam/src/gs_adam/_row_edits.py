@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gs_adam import _memory
-from gs_adam._options import whole
+from gs_adam._arguments import listed, whole
 from gs_adam._steps import Steps
 from gs_adam._storage import check_params, row_ids
 from gs_adam._tensors import MOMENTS, check_apart, first_unsorted
@@ -112,6 +112,7 @@ class RowEdits(Steps):
         with self._lock:
             self._need_rest("rebind()")
             old = self._params()
+            params = listed(params, "params")
             if len(params) != len(old):
                 raise ValueError(f"params must be {len(old)} tensors, got {len(params)}")
             check_params(params, 0)

@@ -12,7 +12,7 @@ from gs_adam import _core
 from gs_adam._host_base import HostBase
 from gs_adam._options import options_of
 from gs_adam._storage import Storage
-from gs_adam._tensors import all_native, as_ids, as_native, pending_parts
+from gs_adam._tensors import Closure, all_native, as_ids, as_native, evaluated, pending_parts
 
 
 class Steps(HostBase):
@@ -132,33 +132,35 @@ class Steps(HostBase):
 
     @torch.no_grad()
     def step(  # type: ignore[override]
-        self, rows: Any = None, grads: Sequence[Any] | None = None
-    ) -> None:
+        self, rows: Any = None, grads: Sequence[Any] | None = None, *, closure: Closure = None
+    ) -> Any:
         """One whole step: `begin_step`, `update`, `end_step`.
 
         Args:
-            rows: as for `update`.
+            rows: as for `update`; or a closure as torch's optimizers take it.
             grads: as for `update`, but None means each parameter's ``.grad``. Where one is None it
                 counts as zero; where all are, nothing happens, as with torch's optimizers.
+            closure: makes the gradients; called first, once, with gradients enabled.
+
+        Returns:
+            What the closure returned, else None.
 
         Raises:
             RuntimeError: another step is open.
-            TypeError, ValueError, IndexError: as `update`, or a closure instead of rows; the step
+            TypeError, ValueError, IndexError: as `update`, or gradients beside a closure; the step
                 is then not counted.
         """
-        if callable(rows):
-            raise TypeError(
-                "rows must be ids or a mask, got a closure; make the gradients, then call step()"
-            )
+        rows, loss = evaluated(rows, grads, closure, "rows")
         if grads is None:
             grads = self._own_gradients()
             if grads is None:
-                return
+                return loss
         with self._lock:
             self._need_rest("step()")
             self._storage.follow()
             with self._calls.call(self._storage) as storage:
                 self._step(storage, rows, grads)
+        return loss
 
     def _step(self, storage: Storage, rows: Any, grads: Sequence[Any]) -> None:
         native = storage.plain if rows is None else storage.marked()
@@ -247,8 +249,8 @@ class Steps(HostBase):
         with self._work(step) as (plan, native, done):
             self._storage.need_in_place()
             ids = as_ids(rows, native.n_rows)
-            count = native.n_rows if ids is None else len(ids)
             if out is None:
+                count = native.n_rows if ids is None else len(ids)
                 shapes = [(count, *param.shape[1:]) for param in self._params()]
                 out = [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes]
             native.lookahead(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gs_adam import _core, _memory
+from gs_adam._arguments import keyed, listed, shown
 from gs_adam._tensors import (
     MOMENTS,
     as_step,
@@ -269,10 +270,10 @@ class Storage:
         """
         params, _ = self._params()
         expected = {*MOMENTS, "last_step"} if self._sleeps else {*MOMENTS}
-        if set(tensors) != expected:
-            raise ValueError(f"state must hold {sorted(expected)}, got {sorted(tensors)}")
+        if set(keyed(tensors, "state")) != expected:
+            raise ValueError(f"state must hold {sorted(expected)}, got {sorted(map(str, tensors))}")
         for key in MOMENTS:
-            if len(tensors[key]) != len(params):
+            if len(listed(tensors[key], f"{key} of state")) != len(params):
                 raise ValueError(
                     f"state must hold {len(params)} tensors of {key}, got {len(tensors[key])}"
                 )
@@ -370,7 +371,10 @@ def row_ids(rows: Any, n_rows: int, name: str) -> torch.Tensor:
     Raises:
         TypeError, ValueError, IndexError: a mask of another length, ids out of range or not ids.
     """
-    ids = torch.as_tensor(rows, device="cpu")
+    try:
+        ids = torch.as_tensor(rows, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be ids or a mask, got {shown(rows)}") from None
     if ids.shape == (0,) and not isinstance(rows, torch.Tensor):
         ids = ids.long()  # an empty list has no type of its own
     if ids.dtype == torch.bool:

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from gs_adam import _core
+from gs_adam._arguments import flag, of_kind, whole
 from gs_adam._host_base import made
-from gs_adam._options import whole
 from gs_adam._tensors import all_native, as_ids, as_native, pending_parts
 from gs_adam.host import HostAdam
 
@@ -56,9 +56,7 @@ class Worker:
     """
 
     def __init__(self, optimizer: HostAdam) -> None:
-        if not isinstance(optimizer, HostAdam):
-            raise TypeError(f"optimizer must be a HostAdam, got {type(optimizer).__name__}")
-        self._optimizer = optimizer
+        self._optimizer = of_kind(optimizer, "optimizer", HostAdam)
         self._native = _core.Worker()
         optimizer._attach(self._native)
 
@@ -137,7 +135,7 @@ class Worker:
                 done,
                 ready,
                 whole(priority, "priority"),
-                checked,
+                flag(checked, "checked"),
                 self._optimizer._storage.held,
             )
 
@@ -197,7 +195,7 @@ class Worker:
         with self._optimizer._work(step) as (plan, native, done):
             return self._native.submit_lookahead(
                 native,
-                as_of or plan,
+                plan if as_of is None else of_kind(as_of, "as_of", _core.StepPlan),
                 step is not None,
                 as_ids(rows, native.n_rows),
                 as_native(pending_ids),
@@ -206,8 +204,8 @@ class Worker:
                 done,
                 ready,
                 whole(priority, "priority"),
-                checked,
-                apart,
+                flag(checked, "checked"),
+                flag(apart, "apart"),
                 self._optimizer._storage.held,
             )
 
@@ -237,7 +235,7 @@ class Worker:
 
     def record(self, enabled: bool) -> None:
         """Note when tasks run, from now on or no longer."""
-        self._native.record(enabled)
+        self._native.record(flag(enabled, "enabled"))
 
     def take_spans(self) -> list[Span]:
         """The tasks that have run since this was last asked, while `record` was on."""
@@ -253,7 +251,7 @@ class Worker:
             RuntimeError: another thread's ``close(drain=False)`` has dropped what was to be run.
             Exception: what a task raised, unless a call has raised it before and ``drain`` is off.
         """
-        self._native.close(drain)
+        self._native.close(flag(drain, "drain"))
         self._optimizer._detach(self._native)
         if drain:
             self._native.check()
