@@ -102,7 +102,7 @@ class Training:
         self.hosts = [o for o in self.optimizers.values() if isinstance(o, HostAdam)]
         self.state = strategy.initialize_state()
 
-    def step(self, step: int, *, in_part: bool = False) -> None:
+    def step(self, step: int, *, in_part: str = "") -> None:
         draw = torch.Generator().manual_seed(step)
         n_rows = len(self.params["means"])
         ids = (torch.rand(n_rows, generator=draw) < 0.4).nonzero().flatten()
@@ -125,20 +125,27 @@ class Training:
             optimizer.zero_grad(set_to_none=True)
         self.refine(step, ids, torch.rand(2, n_rows, 2, generator=draw), in_part)
 
-    def refine(self, step: int, ids: torch.Tensor, gradients: torch.Tensor, in_part: bool) -> None:
+    def refine(self, step: int, ids: torch.Tensor, gradients: torch.Tensor, in_part: str) -> None:
         n_rows = len(self.params["means"])
         radii = torch.zeros(2, n_rows, 2, dtype=torch.int32)
         radii[0, ids] = 3
         radii[1, ids[::2]] = 2
         if in_part:
             radii, gradients = radii[:, ids], gradients[:, ids]
+        gaussian_ids = None
+        if in_part == "packed":
+            seen = (radii > 0).all(-1)
+            gaussian_ids = seen.nonzero()[:, 1].to(self.device)
+            radii, gradients = radii[seen], gradients[seen]
         means2d = torch.zeros(gradients.shape, device=self.device, requires_grad=True)
         means2d.grad = gradients.to(self.device)
         info = {
-            "width": 2, "height": 2, "n_cameras": 1, "gaussian_ids": None,
+            "width": 2, "height": 2, "n_cameras": 1, "gaussian_ids": gaussian_ids,
             "radii": radii.to(self.device), "means2d": means2d,
         }  # fmt: skip
         options: dict[str, Any] = {"rows": ids} if in_part else {}
+        if in_part == "packed":
+            options["packed"] = True
         if isinstance(self.strategy, gsplat.MCMCStrategy):
             options["lr"] = 1e-2
         torch.manual_seed(step)
@@ -191,14 +198,15 @@ def test_rows_of_a_host_optimizer_are_edited_as_torchs_adam_has_them(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_rows_that_no_view_has_seen_need_not_be_rendered(device: str) -> None:
+@pytest.mark.parametrize("form", ["by camera", "packed"])
+def test_rows_that_no_view_sees_need_not_be_rendered(form: str, device: str) -> None:
     whole, part = (
         Training(follow(STRATEGIES["DefaultStrategy"]()), device, HOSTS["shN"], "deferred")
         for _ in range(2)
     )
     for step in range(1, STEPS):
         whole.step(step)
-        part.step(step, in_part=True)
+        part.step(step, in_part=form)
     _are_close(part, whole)
 
 
@@ -220,10 +228,30 @@ def test_a_follower_is_still_of_the_strategys_class_and_a_copy() -> None:
     assert follow(follower) is follower
 
 
+@pytest.mark.parametrize("reason", ["a step is open", "its state is adopted"])
+def test_a_host_optimizer_that_cannot_be_edited_is_found_before_anything_is(reason: str) -> None:
+    training = Training(follow(STRATEGIES["DefaultStrategy"]()), "cpu", HOSTS["shN"], "dense")
+    for step in range(1, 3):
+        training.step(step)
+    (host,) = training.hosts
+    if reason == "a step is open":
+        host.begin_step()
+    else:
+        (param,) = host.param_groups[0]["params"]
+        state = {key: [torch.zeros_like(param)] for key in ("exp_avg", "exp_avg_sq")}
+        host.rebind([param], state=state)
+    before = {name: (param, param.detach().clone()) for name, param in training.params.items()}
+    with pytest.raises(RuntimeError, match=r"refinement needs steps|must be edited by its owner"):
+        training.refine(3, torch.arange(N), torch.ones(2, N, 2), "")
+    for name, (param, values) in before.items():
+        assert training.params[name] is param
+        assert torch.equal(param, values)
+
+
 def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(TypeError, match=r"strategy must be a gsplat strategy .*, got int"):
         follow(3)
     training = Training(follow(STRATEGIES["MCMCStrategy"]()), "cpu", HOSTS["shN"], "deferred")
     training.params["shN"] = torch.nn.Parameter(torch.zeros(N, 3, 3))
     with pytest.raises(ValueError, match=r"optimizers\['shN'\] must have tensors of params"):
-        training.refine(3, torch.arange(2), torch.ones(2, N, 2), False)
+        training.refine(3, torch.arange(2), torch.ones(2, N, 2), "")

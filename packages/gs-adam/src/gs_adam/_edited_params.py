@@ -78,8 +78,8 @@ class EditedParams(MutableMapping[str, torch.Tensor]):
 
     def __iter__(self) -> Iterator[str]:
         hidden = self._host_of.keys() - set(_READ)
+        yield _NUMBERS  # the first to be edited, so that hosts which cannot be are found first
         yield from (name for name in self._params if name not in hidden)
-        yield _NUMBERS
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -88,7 +88,9 @@ class EditedParams(MutableMapping[str, torch.Tensor]):
         if name in self._shown:
             return self._shown[name]
         if name == _NUMBERS:
-            n_rows = next(iter(self._hosts)).n_rows
+            for host in self._hosts:
+                host._need_editable("refinement")
+                n_rows = host.n_rows
             numbers = torch.arange(n_rows, device=self._device)
             shown = torch.nn.Parameter(numbers, requires_grad=False)
         elif name in self._host_of:

@@ -95,6 +95,16 @@ class RowEdits(Steps):
                 for key in MOMENTS:
                     self.state[param][key].index_fill_(0, ids, 0.0)
 
+    def _need_editable(self, what: str) -> None:
+        """Raise where a row operation would.
+
+        Raises:
+            RuntimeError: a step is open, a worker has tasks left, or the storage is adopted.
+        """
+        with self._lock:
+            self._need_rest(what)
+            self._storage.check_own()
+
     def rebind(
         self, params: Sequence[torch.Tensor], *, state: dict[str, Any] | None = None
     ) -> None:

@@ -312,11 +312,7 @@ class Storage:
 
     def edit_rows(self, edit: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Replace every tensor of state by what ``edit`` makes of it."""
-        if self.is_adopted:
-            raise RuntimeError(
-                "state must be edited by its owner, got a row operation on adopted storage; "
-                "edit it and call rebind"
-            )
+        self.check_own()
         self._held = []  # nobody has tasks now, and rows come and go in the memory that there is
         params, _ = self._params()
         state = self._state()
@@ -331,6 +327,14 @@ class Storage:
         targets = [*(state[param] for param in known), vars(self)]
         # All in one call of C, in whose middle no Ctrl-C is raised.
         deque(map(dict.update, targets, edits), maxlen=0)
+
+    def check_own(self) -> None:
+        """Raise where the state is somebody else's."""
+        if self.is_adopted:
+            raise RuntimeError(
+                "state must be edited by its owner, got a row operation on adopted storage; "
+                "edit it and call rebind"
+            )
 
     def n_state_rows(self) -> int:
         """Rows of the state, which may differ from the parameters' between two edits."""
