@@ -127,6 +127,26 @@ def test_a_step_that_was_begun_can_be_ended(semantics):
     assert at > 100
 
 
+@pytest.mark.parametrize("call", ["update", "flush", "lookahead", "end_step"])
+def test_a_call_that_ctrl_c_has_ended_keeps_no_other_call_waiting(call):
+    for at in itertools.count(1):
+        host = HostAdam(values(), lr=0.1, semantics="dense" if call == "end_step" else "deferred")
+        step = host.begin_step()
+        calls = {
+            "update": lambda host=host, step=step: host.update(ROWS, gradients(ROWS), step=step),
+            "flush": lambda host=host: host.flush(ROWS),
+            "lookahead": lambda host=host: host.lookahead(ROWS),
+            "end_step": lambda host=host, step=step: host.end_step(step),
+        }
+        is_stopped = interrupted(calls[call], at)
+        for left in host.open_steps:
+            host.end_step(left)
+        host.keep_rows(ROWS)
+        if not is_stopped:
+            break
+    assert at > 20
+
+
 @pytest.mark.parametrize("rows", [None, ROWS], ids=["all", "some"])
 def test_so_does_the_step_of_a_devices_optimizer(rows):
     def step(adam):

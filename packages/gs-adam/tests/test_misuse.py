@@ -397,7 +397,7 @@ def test_a_child_forked_in_the_middle_of_a_step_takes_its_own():
         opt.step(None, [torch.ones(40, 3)])
         held, end = threading.Event(), threading.Event()
         def hold():
-            with opt._lock:
+            with opt._lock, opt._calls.call(None):
                 held.set()
                 end.wait()
         thread = threading.Thread(target=hold)

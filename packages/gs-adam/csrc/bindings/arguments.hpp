@@ -61,6 +61,7 @@ std::vector<Columns> written_by(const std::vector<Tensor>& tensors, std::int64_t
 /// Throws where two share an element.
 void check_apart(const std::vector<Columns>& written);
 
+void register_calls(py::module_& module);
 void register_schedule(py::module_& module);
 void register_rows(py::module_& module);
 void register_worker(py::module_& module);

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gs_adam.device import DeviceAdam
     from gs_adam.device_rows import DeviceRows
     from gs_adam.host import HostAdam
+    from gs_adam.strategy import follow
     from gs_adam.worker import Worker
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "__version__",
     "build_info",
     "flush_rows",
+    "follow",
     "update_rows",
 ]
 
@@ -30,6 +32,7 @@ _NEED_TORCH = {
     "DeviceAdam": "gs_adam.device",
     "DeviceRows": "gs_adam.device_rows",
     "HostAdam": "gs_adam.host",
+    "follow": "gs_adam.strategy",
     "Worker": "gs_adam.worker",
 }
 

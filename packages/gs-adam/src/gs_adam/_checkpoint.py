@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gs_adam import _core
+from gs_adam._arguments import keyed, listed, number, series
 from gs_adam._storage import check_steps
 from gs_adam._tensors import MOMENTS, check_apart, check_param
 
@@ -30,10 +31,28 @@ def pack_schedule(schedule: _core.Schedule, n_groups: int) -> list[dict[str, Any
 
 def unpack_schedule(packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What `_core.Schedule.restore` takes."""
-    return [
+    groups = [
         {k: v.cpu().numpy() if isinstance(v, torch.Tensor) else v for k, v in group.items()}
         for group in packed
     ]
+    return series(groups, "state_dict's schedule")
+
+
+def check_kinds(state_dict: Any) -> dict[str, Any]:
+    """The state dict of an optimizer.
+
+    Raises:
+        TypeError, ValueError: it is not put together as torch's are.
+    """
+    keyed(state_dict, "state_dict", "state", "param_groups")
+    for i, state in keyed(state_dict["state"], "state_dict's state").items():
+        keyed(state, f"state_dict's state of parameter {i}")
+    for k, group in enumerate(listed(state_dict["param_groups"], "state_dict's param_groups")):
+        keyed(group, f"state_dict's param_groups[{k}]", "params")
+        for i in listed(group["params"], f"params of state_dict's param_groups[{k}]"):
+            if not isinstance(i, int):
+                raise TypeError(f"state_dict must number its parameters, got {i!r}")
+    return state_dict
 
 
 def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]], *, is_copied: bool) -> int:
@@ -45,7 +64,7 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]], *, is_c
     Raises:
         ValueError: other groups or shapes, moments missing, or steps that differ by parameter.
     """
-    saved = state_dict["param_groups"]
+    saved = check_kinds(state_dict)["param_groups"]
     counts = [len(group["params"]) for group in groups]
     if [len(group["params"]) for group in saved] != counts:
         raise ValueError(
@@ -89,7 +108,7 @@ def check_fits(state_dict: dict[str, Any], groups: list[dict[str, Any]], *, is_c
 def _step_of(state: dict[str, Any], k: int) -> int:
     if "step" not in state:
         raise ValueError(f"state_dict must hold step of params[{k}], got {list(state)}")
-    step = float(state["step"])
+    step = number(state["step"], f"state_dict's step of params[{k}]")
     if not step.is_integer():
         raise ValueError(f"state_dict must hold a whole step of params[{k}], got {step}")
     return int(step)
@@ -99,6 +118,11 @@ def check_own(
     own: dict[str, Any], *, step: int, n_rows: int, n_groups: int, deferred: bool
 ) -> None:
     """Raise unless a deferred optimizer's own part of a state dict fits."""
+    for k, group in enumerate(listed(keyed(own, KEY).get("schedule", []), "state_dict's schedule")):
+        keyed(group, f"state_dict's schedule[{k}]", "missed")
+        number(group.get("known_since", 0), "state_dict's known_since")
+        if getattr(group["missed"], "ndim", 0) != 2:
+            raise TypeError(f"state_dict's schedule[{k}] must hold tables, got other kinds")
     for key in ("last_step", "schedule"):
         if key not in own:
             raise ValueError(f"state_dict must hold {key} under {KEY}, got {sorted(own)}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import weakref
@@ -11,8 +12,10 @@ from typing import Any
 import torch
 
 from gs_adam import _core
-from gs_adam._options import options_of, whole
+from gs_adam._arguments import flag, keyed, shown, whole
+from gs_adam._options import check_torchs, options_of
 from gs_adam._storage import Storage, check_params
+from gs_adam._tensors import groups_of
 
 _MOST_PARAMS = 32
 """One pass over a row updates all its tensors."""
@@ -24,9 +27,10 @@ made: weakref.WeakSet[HostBase] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    # The thread that held a lock does not exist in the child.
+    # The threads that held a lock, or were inside a call, do not exist in the child.
     for optimizer in made:
         optimizer._lock = threading.RLock()
+        optimizer._calls, optimizer._endings = _core.Calls(), _core.Calls()
 
 
 if hasattr(os, "register_at_fork"):
@@ -49,7 +53,13 @@ class HostBase(torch.optim.Optimizer):
         threads: int | None = None,
         state: dict[str, Any] | None = None,
         skip_nonfinite: bool = False,
+        **torch_options: Any,
     ) -> None:
+        check_torchs(torch_options, type(self).__name__)
+        skip_nonfinite = flag(skip_nonfinite, "skip_nonfinite")
+        for name, value in (("semantics", semantics), ("bias_correction", bias_correction)):
+            if not isinstance(value, str):
+                raise TypeError(f"{name} must be a string, got {shown(value)}")
         if semantics not in SEMANTICS:
             raise ValueError(f"semantics must be one of {', '.join(SEMANTICS)}, got {semantics!r}")
         if bias_correction not in ("global", "off"):
@@ -59,7 +69,11 @@ class HostBase(torch.optim.Optimizer):
         if threads is not None:
             threads = whole(threads, "threads", least=1)
         self._semantics = semantics
+        # Held to look at or change anything but rows; by a call that needs all rows, to its end.
         self._lock = threading.RLock()
+        self._calls = _core.Calls()  # on some rows; each begins under the lock and goes on without
+        self._endings = _core.Calls()  # of `end_step`, whose step this is
+        self._ending = 0
         # Of steps that are open, and of the next one before the schedule counts it.
         self._plans: dict[int, _core.StepPlan] = {}
         self._all_awake = True  # deferred: no row sleeps
@@ -73,7 +87,7 @@ class HostBase(torch.optim.Optimizer):
             # Read by torch.optim.Adam when it loads a state dict of this optimizer.
             "decoupled_weight_decay": True,
         }
-        super().__init__(params, defaults)
+        super().__init__(groups_of(params), defaults)
         self._is_made = True
         if not self._params():
             raise ValueError("params must hold at least one tensor, got none")
@@ -135,6 +149,7 @@ class HostBase(torch.optim.Optimizer):
         """
         if self._is_made:
             raise RuntimeError("groups must be given at construction, got another one afterwards")
+        keyed(param_group, "param_group", "params")
         super().add_param_group(param_group)
         options_of(self.param_groups[-1])
         params = self._params()
@@ -160,34 +175,55 @@ class HostBase(torch.optim.Optimizer):
             if worker in self._workers:
                 self._workers.remove(worker)
 
-    def _work(self, step: int | None) -> tuple[_core.StepPlan, _core.Rows, int]:
-        """What a task needs: a step's plan (the last one for None), the rows, and `_done`."""
+    def _work(self, step: int | None) -> _core.Call[tuple[_core.StepPlan, _core.Rows, int]]:
+        """A call on some rows, to be entered: calls that need all rows wait for it.
+
+        Returns:
+            What it needs: a step's plan (the last one for None), the rows, and `_done`.
+        """
         with self._lock:
             if not self._open:
                 self._follow()
             plan = self._schedule.now() if step is None else self._opened(step)
             marks = step is not None or self._semantics == "deferred"
             native = self._storage.marked() if marks else self._storage.plain
-            return plan, native, self._done
+            return self._calls.call((plan, native, self._done))
 
-    def _work_in(self, step: int) -> tuple[_core.StepPlan, _core.Rows, int]:
+    def _work_in(self, step: int) -> _core.Call[tuple[_core.StepPlan, _core.Rows, int]]:
         """The same for a step that must be open."""
         with self._lock:
             self._opened(step)
             return self._work(step)
 
     def _follow(self) -> None:
-        self._storage.follow(lambda: not all(worker.is_idle for worker in self._workers))
+        self._storage.follow(self._is_busy)
+
+    def _is_busy(self) -> bool:
+        """Whether workers' tasks are left, once no call on rows is."""
+        self._wait_for_calls("rebinding of params")
+        return not all(worker.is_idle for worker in self._workers)
+
+    def _wait_for_calls(self, what: str) -> None:
+        """Return when no thread is inside a call on rows; the lock keeps others from beginning."""
+        if not self._calls.wait():
+            raise RuntimeError(f"{what} needs the call to end that this thread is inside of")
 
     def _opened(self, step: int) -> _core.StepPlan:
-        if step not in self._open:
-            raise ValueError(f"step must be an open step (open: {list(self._open)}), got {step}")
-        return self._open[step]
+        plans = self._open
+        if self._endings.count:
+            plans.pop(self._ending, None)
+        try:
+            return plans[operator.index(step)]
+        except (KeyError, TypeError):
+            text = f"step must be an open step (open: {list(plans)}), got {shown(step)}"
+            raise ValueError(text) from None
 
     def _need_rest(self, what: str) -> None:
+        """Return when nobody else is at work on rows, nor will be while the lock is held."""
         if self._open:
             raise RuntimeError(f"{what} needs steps {list(self._open)} to end first")
         self._plans.clear()
+        self._wait_for_calls(what)
         if not all(worker.is_idle for worker in self._workers):
             raise RuntimeError(f"{what} needs the worker to be idle; call its wait() first")
         self._raise_failures()

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
+
+from gs_adam._arguments import flag, number, shown
 
 GroupOptions = tuple[float, float, float, float, float]
 """lr, beta1, beta2, eps, weight_decay."""
+
+_IGNORED = ("foreach", "fused")
+"""Keywords of torch.optim.Adam that choose how it computes, and nothing here."""
+
+_REFUSED = ("amsgrad", "maximize", "capturable", "differentiable")
+"""Keywords of torch.optim.Adam that ask for something else than what this package computes."""
 
 
 def options_of(group: dict[str, Any]) -> GroupOptions:
@@ -25,8 +32,8 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
     try:
         beta1, beta2 = (float(beta) for beta in group["betas"])
     except (TypeError, ValueError):
-        raise ValueError(f"betas must be two numbers, got {group['betas']!r}") from None
-    lr, eps, decay = (float(group[key]) for key in ("lr", "eps", "weight_decay"))
+        raise ValueError(f"betas must be two numbers, got {shown(group['betas'])}") from None
+    lr, eps, decay = (number(group[key], key) for key in ("lr", "eps", "weight_decay"))
     if decay and not group.get("decoupled_weight_decay", True):
         raise ValueError(
             f"weight_decay must be decoupled (AdamW), got {decay} to be added to the gradient"
@@ -39,19 +46,15 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
     return lr, beta1, beta2, eps, decay
 
 
-def whole(value: Any, name: str, *, least: int = -(2**31), most: int = 2**31 - 1) -> int:
-    """A whole number in ``[least, most]``.
+def check_torchs(options: dict[str, Any], owner: str) -> None:
+    """Look at keywords that torch.optim.Adam takes beside an optimizer's own.
 
     Raises:
-        TypeError: it is none.
-        ValueError: it is out of range.
+        TypeError: it takes no such keyword.
+        ValueError: one asks for what this package does not do.
     """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, got {number}")
-    if number > most:
-        raise ValueError(f"{name} must be at most {most}, got {number}")
-    return number
+    for name, value in options.items():
+        if name not in (*_IGNORED, *_REFUSED):
+            raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
+        if name in _REFUSED and (value is not None and flag(value, name)):
+            raise ValueError(f"{name} must be False, got True")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gs_adam import _memory
-from gs_adam._options import whole
+from gs_adam._arguments import listed, whole
 from gs_adam._steps import Steps
 from gs_adam._storage import check_params, row_ids
 from gs_adam._tensors import MOMENTS, check_apart, first_unsorted
@@ -31,12 +31,11 @@ class RowEdits(Steps):
             ValueError: ``count`` is negative.
         """
         count = whole(count, "count", least=0)
-        now = self._schedule.step
 
         def edit(old: torch.Tensor) -> torch.Tensor:
             grown = _memory.empty((len(old) + count, *old.shape[1:]), old.dtype)
             grown[: len(old)] = old
-            grown[len(old) :] = now if old.dtype == torch.int32 else 0
+            grown[len(old) :] = self._schedule.step if old.dtype == torch.int32 else 0
             return grown
 
         self._edit_rows(edit)
@@ -51,10 +50,11 @@ class RowEdits(Steps):
             RuntimeError, TypeError, ValueError, IndexError: as `append_rows` and `update`; nothing
                 is changed.
         """
-        ids = row_ids(rows, self._storage.n_state_rows(), "rows")
-        if bool((ids[1:] <= ids[:-1]).any()):
-            raise ValueError(f"rows must be sorted and unique, got {first_unsorted(ids)}")
-        self._edit_rows(lambda old: _memory.select(old, ids))
+        with self._lock:
+            ids = row_ids(rows, self._storage.n_state_rows(), "rows")
+            if bool((ids[1:] <= ids[:-1]).any()):
+                raise ValueError(f"rows must be sorted and unique, got {first_unsorted(ids)}")
+            self._edit_rows(lambda old: _memory.select(old, ids))
 
     def permute_rows(self, order: Any) -> None:
         """Make the state of row ``order[i]`` that of row i. See `append_rows`.
@@ -63,14 +63,15 @@ class RowEdits(Steps):
             RuntimeError, TypeError, ValueError, IndexError: ``order`` is no permutation, else as
                 `append_rows`; nothing is changed.
         """
-        n_rows = self._storage.n_state_rows()
-        ids = row_ids(order, n_rows, "order")
-        if len(ids) != n_rows or not bool((torch.bincount(ids, minlength=n_rows) == 1).all()):
-            raise ValueError(
-                f"order must be a permutation of {n_rows} rows, got {len(ids)} ids, "
-                f"{len(ids.unique())} of them distinct"
-            )
-        self._edit_rows(lambda old: _memory.select(old, ids))
+        with self._lock:
+            n_rows = self._storage.n_state_rows()
+            ids = row_ids(order, n_rows, "order")
+            if len(ids) != n_rows or not bool((torch.bincount(ids, minlength=n_rows) == 1).all()):
+                raise ValueError(
+                    f"order must be a permutation of {n_rows} rows, got {len(ids)} ids, "
+                    f"{len(ids.unique())} of them distinct"
+                )
+            self._edit_rows(lambda old: _memory.select(old, ids))
 
     @torch.no_grad()
     def zero_rows(self, rows: Any = None) -> None:
@@ -85,14 +86,24 @@ class RowEdits(Steps):
         with self._lock:
             self._need_rest("zero_rows()")
             self._storage.follow()
-        if rows is None:
-            ids = torch.arange(self.n_rows, device="cpu")
-        else:
-            ids = row_ids(rows, self.n_rows, "rows")
-        self.flush(None if rows is None else ids.unique())
-        for param in self._params():
-            for key in MOMENTS:
-                self.state[param][key].index_fill_(0, ids, 0.0)
+            if rows is None:
+                ids = torch.arange(self.n_rows, device="cpu")
+            else:
+                ids = row_ids(rows, self.n_rows, "rows")
+            self.flush(None if rows is None else ids.unique())
+            for param in self._params():
+                for key in MOMENTS:
+                    self.state[param][key].index_fill_(0, ids, 0.0)
+
+    def _need_editable(self, what: str) -> None:
+        """Raise where a row operation would.
+
+        Raises:
+            RuntimeError: a step is open, a worker has tasks left, or the storage is adopted.
+        """
+        with self._lock:
+            self._need_rest(what)
+            self._storage.check_own()
 
     def rebind(
         self, params: Sequence[torch.Tensor], *, state: dict[str, Any] | None = None
@@ -111,6 +122,7 @@ class RowEdits(Steps):
         with self._lock:
             self._need_rest("rebind()")
             old = self._params()
+            params = listed(params, "params")
             if len(params) != len(old):
                 raise ValueError(f"params must be {len(old)} tensors, got {len(params)}")
             check_params(params, 0)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -29,27 +30,30 @@ class RowsOnCpu:
         self._rows: _core.Rows | None = None
         # (C,) int32: of the slots of a call, the step that each row was last updated in.
         self._marks = torch.zeros(0, dtype=torch.int32, device="cpu")
+        self._lock = threading.Lock()  # one call at a time has the marks
 
     def wake(self, plan: _core.StepPlan, visit: Visit) -> None:
         """Bring rows to the step before the plan's."""
-        rows = self._bound(visit)
         order = _sorting(visit.slots)
-        self._mark(visit)
-        try:
-            rows.wake(plan, visit.slots[order].numpy())
-        finally:
-            self._unmark(visit)
+        with self._lock:
+            rows = self._bound(visit)
+            self._mark(visit)
+            try:
+                rows.wake(plan, visit.slots[order].numpy())
+            finally:
+                self._unmark(visit)
 
     def update(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor) -> None:
         """Take the plan's step."""
-        rows = self._bound(visit)
         order = _sorting(visit.slots)
         gradients = self._columns(grads[order])
-        self._mark(visit)
-        try:
-            rows.update(plan, visit.slots[order].numpy(), gradients, 0)
-        finally:
-            self._unmark(visit)
+        with self._lock:
+            rows = self._bound(visit)
+            self._mark(visit)
+            try:
+                rows.update(plan, visit.slots[order].numpy(), gradients, 0)
+            finally:
+                self._unmark(visit)
 
     def _bound(self, visit: Visit) -> _core.Rows:
         places = [place(table) for table in visit[:3]]

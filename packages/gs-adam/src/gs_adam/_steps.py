@@ -11,7 +11,8 @@ import torch
 from gs_adam import _core
 from gs_adam._host_base import HostBase
 from gs_adam._options import options_of
-from gs_adam._tensors import all_native, as_ids, as_native, pending_parts
+from gs_adam._storage import Storage
+from gs_adam._tensors import Closure, all_native, as_ids, as_native, evaluated, pending_parts
 
 
 class Steps(HostBase):
@@ -74,10 +75,10 @@ class Steps(HostBase):
 
         Cost: thread-safe for disjoint rows; the GIL is released.
         """
-        plan, native, done = self._work_in(step)
-        self._storage.need_in_place()
-        ids = as_ids(rows, native.n_rows)
-        native.update(plan, ids, all_native(grads), done)
+        with self._work_in(step) as (plan, native, done):
+            self._storage.need_in_place()
+            ids = as_ids(rows, native.n_rows)
+            native.update(plan, ids, all_native(grads), done)
 
     def end_step(self, step: int) -> None:
         """End a step. Dense: rows that it was not given get the update of a zero gradient.
@@ -91,26 +92,32 @@ class Steps(HostBase):
                 none of what the step wrote. The step has ended.
             Exception: what a worker's task raised; the step has ended, without what it left out.
         """
+        with self._begin_end(step) as plan:
+            try:
+                if self._semantics == "dense":
+                    for worker in list(self._workers):
+                        worker.wait_step(step)
+                    self._storage.marked().update_rest(plan)
+            except BaseException:
+                if self._has_failed():  # else tasks go on, and the step can still be ended
+                    with self._lock:
+                        self._close_step(step)
+                raise
+            with self._lock:
+                self._close_step(step)
+                self._storage.need_in_place()
+                self._storage.note_written()
+            self._raise_failures()
+
+    def _begin_end(self, step: int) -> _core.Call[_core.StepPlan]:
+        """The end of a step, to be entered: calls on its rows are refused until it is left."""
         with self._lock:
             plan = self._opened(step)
             if step != min(self._open):
                 raise ValueError(f"step must end after step {min(self._open)}, got {step}")
-            workers = list(self._workers)
-        try:
-            if self._semantics == "dense":
-                for worker in workers:
-                    worker.wait_step(step)
-                self._storage.marked().update_rest(plan)
-        except BaseException:
-            if self._has_failed():  # else tasks go on, and the step can still be ended
-                with self._lock:
-                    self._close_step(step)
-            raise
-        with self._lock:
-            self._close_step(step)
-            self._storage.need_in_place()
-            self._storage.note_written()
-        self._raise_failures()
+            self._wait_for_calls("end_step()")
+            self._ending = step
+            return self._endings.call(plan)
 
     def _has_failed(self) -> bool:
         """Whether a task of a worker has raised something."""
@@ -125,48 +132,54 @@ class Steps(HostBase):
 
     @torch.no_grad()
     def step(  # type: ignore[override]
-        self, rows: Any = None, grads: Sequence[Any] | None = None
-    ) -> None:
+        self, rows: Any = None, grads: Sequence[Any] | None = None, *, closure: Closure = None
+    ) -> Any:
         """One whole step: `begin_step`, `update`, `end_step`.
 
         Args:
-            rows: as for `update`.
+            rows: as for `update`; or a closure as torch's optimizers take it.
             grads: as for `update`, but None means each parameter's ``.grad``. Where one is None it
                 counts as zero; where all are, nothing happens, as with torch's optimizers.
+            closure: makes the gradients; called first, once, with gradients enabled.
+
+        Returns:
+            What the closure returned, else None.
 
         Raises:
             RuntimeError: another step is open.
-            TypeError, ValueError, IndexError: as `update`, or a closure instead of rows; the step
+            TypeError, ValueError, IndexError: as `update`, or gradients beside a closure; the step
                 is then not counted.
         """
-        if callable(rows):
-            raise TypeError(
-                "rows must be ids or a mask, got a closure; make the gradients, then call step()"
-            )
+        rows, loss = evaluated(rows, grads, closure, "rows")
         if grads is None:
             grads = self._own_gradients()
             if grads is None:
-                return
+                return loss
         with self._lock:
             self._need_rest("step()")
             self._storage.follow()
-            native = self._storage.plain if rows is None else self._storage.marked()
-            ids = as_ids(rows, native.n_rows)
-            options = [options_of(group) for group in self.param_groups]
-            plan = self._schedule.propose(options, self._all_awake)
-            rest = ids is not None and self._semantics == "dense"
-            gradients = all_native(grads)
-            awake = self._all_awake
-            try:
-                self._all_awake = False
-                # Counts the step once the arguments are right, and before Ctrl-C can be raised.
-                native.step(self._schedule, plan, ids, gradients, rest=rest)
-            finally:
-                is_taken = self._schedule.step == plan.step
-                self._all_awake = ids is None if is_taken else awake
-                if is_taken:
-                    self._note_step(plan.step)
-                    self._storage.note_written()
+            with self._calls.call(self._storage) as storage:
+                self._step(storage, rows, grads)
+        return loss
+
+    def _step(self, storage: Storage, rows: Any, grads: Sequence[Any]) -> None:
+        native = storage.plain if rows is None else storage.marked()
+        ids = as_ids(rows, native.n_rows)
+        options = [options_of(group) for group in self.param_groups]
+        plan = self._schedule.propose(options, self._all_awake)
+        rest = ids is not None and self._semantics == "dense"
+        gradients = all_native(grads)
+        awake = self._all_awake
+        try:
+            self._all_awake = False
+            # Counts the step once the arguments are right, and before Ctrl-C can be raised.
+            native.step(self._schedule, plan, ids, gradients, rest=rest)
+        finally:
+            is_taken = self._schedule.step == plan.step
+            self._all_awake = ids is None if is_taken else awake
+            if is_taken:
+                self._note_step(plan.step)
+                storage.note_written()
 
     def _own_gradients(self) -> list[torch.Tensor] | None:
         params = self._params()
@@ -191,21 +204,19 @@ class Steps(HostBase):
         Cost: 24 bytes of memory traffic a value of a row that sleeps. Thread-safe for disjoint
             rows.
         """
-        if rows is None:
-            with self._lock:
-                self._need_rest("flush() of all rows")
-        plan, native, _ = self._work(None)
-        self._storage.need_in_place()
-        ids = as_ids(rows, native.n_rows)
-        native.flush(plan, ids)
-        if self._semantics != "deferred":
-            return
-        self._storage.note_written()
-        if rows is None:
-            with self._lock:
-                # Unless another thread has taken a step since.
-                if not self._open and plan.step == self._schedule.step:
-                    self._all_awake = True
+        if rows is not None:
+            return self._flush(rows)
+        with self._lock:
+            self._need_rest("flush() of all rows")
+            self._flush(None)
+            self._all_awake = self._semantics == "deferred" or self._all_awake
+
+    def _flush(self, rows: Any) -> None:
+        with self._work(None) as (plan, native, _):
+            self._storage.need_in_place()
+            native.flush(plan, as_ids(rows, native.n_rows))
+            if self._semantics == "deferred":
+                self._storage.note_written()
 
     def lookahead(
         self,
@@ -235,20 +246,20 @@ class Steps(HostBase):
         Cost: 16 bytes of memory traffic a value, 4 more with a gradient; thread-safe.
         """
         pending_ids, grads = pending_parts(pending, step)
-        plan, native, done = self._work(step)
-        self._storage.need_in_place()
-        ids = as_ids(rows, native.n_rows)
-        count = native.n_rows if ids is None else len(ids)
-        if out is None:
-            shapes = [(count, *param.shape[1:]) for param in self._params()]
-            out = [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes]
-        native.lookahead(
-            plan,
-            step is not None,
-            ids,
-            as_native(pending_ids),
-            all_native(grads),
-            all_native(out, "out"),
-            done,
-        )
+        with self._work(step) as (plan, native, done):
+            self._storage.need_in_place()
+            ids = as_ids(rows, native.n_rows)
+            if out is None:
+                count = native.n_rows if ids is None else len(ids)
+                shapes = [(count, *param.shape[1:]) for param in self._params()]
+                out = [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes]
+            native.lookahead(
+                plan,
+                step is not None,
+                ids,
+                as_native(pending_ids),
+                all_native(grads),
+                all_native(out, "out"),
+                done,
+            )
         return out

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gs_adam import _core, _memory
+from gs_adam._arguments import keyed, listed, shown
 from gs_adam._tensors import (
     MOMENTS,
     as_step,
@@ -269,10 +270,10 @@ class Storage:
         """
         params, _ = self._params()
         expected = {*MOMENTS, "last_step"} if self._sleeps else {*MOMENTS}
-        if set(tensors) != expected:
-            raise ValueError(f"state must hold {sorted(expected)}, got {sorted(tensors)}")
+        if set(keyed(tensors, "state")) != expected:
+            raise ValueError(f"state must hold {sorted(expected)}, got {sorted(map(str, tensors))}")
         for key in MOMENTS:
-            if len(tensors[key]) != len(params):
+            if len(listed(tensors[key], f"{key} of state")) != len(params):
                 raise ValueError(
                     f"state must hold {len(params)} tensors of {key}, got {len(tensors[key])}"
                 )
@@ -311,11 +312,7 @@ class Storage:
 
     def edit_rows(self, edit: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Replace every tensor of state by what ``edit`` makes of it."""
-        if self.is_adopted:
-            raise RuntimeError(
-                "state must be edited by its owner, got a row operation on adopted storage; "
-                "edit it and call rebind"
-            )
+        self.check_own()
         self._held = []  # nobody has tasks now, and rows come and go in the memory that there is
         params, _ = self._params()
         state = self._state()
@@ -330,6 +327,14 @@ class Storage:
         targets = [*(state[param] for param in known), vars(self)]
         # All in one call of C, in whose middle no Ctrl-C is raised.
         deque(map(dict.update, targets, edits), maxlen=0)
+
+    def check_own(self) -> None:
+        """Raise where the state is somebody else's."""
+        if self.is_adopted:
+            raise RuntimeError(
+                "state must be edited by its owner, got a row operation on adopted storage; "
+                "edit it and call rebind"
+            )
 
     def n_state_rows(self) -> int:
         """Rows of the state, which may differ from the parameters' between two edits."""
@@ -370,7 +375,10 @@ def row_ids(rows: Any, n_rows: int, name: str) -> torch.Tensor:
     Raises:
         TypeError, ValueError, IndexError: a mask of another length, ids out of range or not ids.
     """
-    ids = torch.as_tensor(rows, device="cpu")
+    try:
+        ids = torch.as_tensor(rows, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be ids or a mask, got {shown(rows)}") from None
     if ids.shape == (0,) and not isinstance(rows, torch.Tensor):
         ids = ids.long()  # an empty list has no type of its own
     if ids.dtype == torch.bool:

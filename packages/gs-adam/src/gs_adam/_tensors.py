@@ -4,22 +4,68 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from gs_adam import _core, _memory
+from gs_adam._arguments import array, shown
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+Closure = Callable[[], Any] | None
+"""What torch's optimizers call to make gradients."""
 
 _HANDS_OVER = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 """torch gives its tensors to native code without a call of Python."""
 
 
+def evaluated(ids: Any, grads: Any, closure: Closure, name: str) -> tuple[Any, Any]:
+    """Ids without the closure that may stand there, and what it returned.
+
+    Raises:
+        TypeError: gradients are given as well, or the closure cannot be called.
+    """
+    if closure is None:
+        if not callable(ids):
+            return ids, None
+        ids, closure = None, ids
+    if grads is not None:
+        raise TypeError(f"{name} must be ids or a mask beside grads, got a closure")
+    if not callable(closure):
+        raise TypeError(f"closure must be a callable, got {shown(closure)}")
+    with torch.enable_grad():
+        return ids, closure()
+
+
+def groups_of(params: Any) -> Any:
+    """An optimizer's parameters or groups, as torch.optim.Optimizer takes them.
+
+    Raises:
+        TypeError: they are neither.
+        ValueError: a group has no parameters.
+    """
+    if isinstance(params, torch.Tensor):
+        raise TypeError("params must be a list of tensors or groups, got a tensor")
+    try:
+        listed = list(params)
+    except TypeError:
+        text = f"params must be a list of tensors or groups, got {shown(params)}"
+        raise TypeError(text) from None
+    for k, group in enumerate(listed):
+        if isinstance(group, dict) and "params" not in group:
+            raise ValueError(f"params[{k}] must hold params as a group, got {sorted(group)}")
+        if not isinstance(group, dict | tuple | torch.Tensor):
+            raise TypeError(f"params[{k}] must be a tensor or a group, got {shown(group)}")
+    return listed
+
+
 def check_param(param: torch.Tensor, name: str) -> None:
     """Raise unless ``param`` is float32 on the CPU with contiguous rows."""
+    if not isinstance(param, torch.Tensor):
+        raise TypeError(f"{name} must be a torch tensor, got {shown(param)}")
     if param.dtype != torch.float32:
         raise TypeError(f"{name} must be float32, got {param.dtype}")
     if param.device.type != "cpu":
@@ -141,14 +187,18 @@ def as_ids(rows: Any, n_rows: int, name: str = "rows") -> Any:
         name: of the argument, for the message.
 
     Raises:
-        ValueError: a mask of another length.
+        TypeError: no array.
+        ValueError: a mask of another length, or not one dimension.
     """
     if rows is None:
         return None
-    if isinstance(rows, torch.Tensor):
+    if isinstance(array(rows, name), torch.Tensor):
         _check_dense(rows, name)
     is_mask = getattr(rows, "dtype", None) in (torch.bool, bool)
     if not is_mask:
+        if getattr(rows, "ndim", 1) != 1:
+            shape = ", ".join(map(str, rows.shape))
+            raise ValueError(f"{name} must have shape (any), got ({shape})")
         return as_native(rows)
     if tuple(rows.shape) != (n_rows,):
         raise ValueError(f"{name} must be a mask of ({n_rows},), got shape {tuple(rows.shape)}")

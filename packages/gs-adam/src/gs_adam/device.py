@@ -11,14 +11,19 @@ from typing import Any
 import torch
 
 from gs_adam import _core
-from gs_adam._options import options_of
+from gs_adam._arguments import listed, number, shown
+from gs_adam._checkpoint import check_kinds
+from gs_adam._options import check_torchs, options_of
 from gs_adam._tensors import (
     MOMENTS,
+    Closure,
     as_ids,
     as_step,
     check_keys,
     check_same_rows,
+    evaluated,
     first_unsorted,
+    groups_of,
     write_step,
 )
 
@@ -55,7 +60,9 @@ class DeviceAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-15,
         weight_decay: float = 0.0,
+        **torch_options: Any,
     ) -> None:
+        check_torchs(torch_options, type(self).__name__)
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -64,7 +71,7 @@ class DeviceAdam(torch.optim.Optimizer):
             # Read by torch.optim.Adam when it loads a state dict of this optimizer.
             "decoupled_weight_decay": True,
         }
-        super().__init__(params, defaults)
+        super().__init__(groups_of(params), defaults)
         for group in self.param_groups:
             options_of(group)
         self._start_counting()
@@ -90,6 +97,14 @@ class DeviceAdam(torch.optim.Optimizer):
         """torch.optim.Adam's."""
         self._note_step()
         return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from torch.optim.Adam's state dict, or this class's.
+
+        Raises:
+            TypeError, ValueError: it is none, or one of other groups.
+        """
+        super().load_state_dict(check_kinds(state_dict))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; only the constructor may.
@@ -130,7 +145,8 @@ class DeviceAdam(torch.optim.Optimizer):
         grads: Sequence[Any] | None = None,
         *,
         penalties: Sequence[Penalty | None] | None = None,
-    ) -> None:
+        closure: Closure = None,
+    ) -> Any:
         """One optimizer step on all rows.
 
         Args:
@@ -142,12 +158,18 @@ class DeviceAdam(torch.optim.Optimizer):
             penalties: losses on every value of every row, whether it has a gradient or not, in the
                 same pass: for each parameter None, or (``"exp"`` or ``"sigmoid"``, weight) for
                 weight times the sum of that function of its values.
+            closure: makes the gradients; called first, once, with gradients enabled. It may stand
+                in place of ``ids``.
+
+        Returns:
+            What the closure returned, else None.
 
         Raises:
             TypeError, ValueError, IndexError: arguments of another dtype, shape, device or order.
                 Nothing is changed.
             CudaError: the launch failed, or this build has no CUDA.
         """
+        ids, loss = evaluated(ids, grads, closure, "ids")
         self._note_step()
         params = self._params()
         self._check(params)
@@ -187,6 +209,7 @@ class DeviceAdam(torch.optim.Optimizer):
                 )  # fmt: skip
         finally:
             self._note_step()
+        return loss
 
     def _note_step(self) -> None:
         """Keep the state of the step that has been taken, also of one that Ctrl-C cut short."""
@@ -222,7 +245,7 @@ class DeviceAdam(torch.optim.Optimizer):
     @staticmethod
     def _gradients(params: list[torch.Tensor], ids: Any, grads: Sequence[Any] | None) -> list[Any]:
         if grads is not None:
-            return list(grads)
+            return listed(grads, "grads")
         if ids is not None:
             raise ValueError("grads must be given with ids, got None")
         for k, param in enumerate(params):
@@ -263,15 +286,25 @@ def _checked(
 ) -> list[Penalty]:
     if penalties is None:
         return [_NO_PENALTY] * len(params)
+    penalties = listed(penalties, "penalties")
     if len(penalties) != len(params):
         raise ValueError(f"penalties must be {len(params)}, one a parameter, got {len(penalties)}")
     for penalty in penalties:
-        if penalty is not None and (penalty[0] not in _DERIVATIVES or not isfinite(penalty[1])):
+        if penalty is not None and not _is_penalty(penalty):
             raise ValueError(
                 f"penalties must be (one of {', '.join(_DERIVATIVES)}; a finite weight), "
-                f"got {penalty}"
+                f"got {shown(penalty)}"
             )
-    return [_NO_PENALTY if penalty is None else penalty for penalty in penalties]
+    return [_NO_PENALTY if p is None else (p[0], float(p[1])) for p in penalties]
+
+
+def _is_penalty(penalty: Any) -> bool:
+    if not isinstance(penalty, list | tuple) or len(penalty) != 2:
+        return False
+    name, weight = penalty
+    if not isinstance(name, str) or name not in _DERIVATIVES:
+        return False
+    return isfinite(number(weight, "weight of penalties"))
 
 
 _NO_PENALTY: Penalty = ("exp", 0.0)

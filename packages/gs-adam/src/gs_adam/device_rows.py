@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gs_adam import _core
+from gs_adam._arguments import of_kind, shown
 from gs_adam._rows_on_cpu import RowsOnCpu
 from gs_adam._rows_on_cuda import RowsOnCuda
 from gs_adam._visit import Visit
@@ -43,6 +44,7 @@ class DeviceRows:
     """
 
     def __init__(self, adam: HostAdam, device: Any) -> None:
+        of_kind(adam, "adam", HostAdam)
         if adam.semantics == "dense":
             raise ValueError(
                 "adam must have deferred or sparse semantics, got dense, which updates rows that "
@@ -52,7 +54,7 @@ class DeviceRows:
             raise ValueError("adam must have skip_nonfinite=False, got True")
         self._adam = adam
         self._sleeps = adam.semantics == "deferred"
-        self._device = _indexed(torch.device(device))
+        self._device = _indexed(device)
         params, groups = adam._params_and_groups()
         self._widths = [param.shape[1:].numel() for param in params]
         self._rows: RowsOnCpu | RowsOnCuda
@@ -160,8 +162,13 @@ class DeviceRows:
         return visit
 
 
-def _indexed(device: torch.device) -> torch.device:
+def _indexed(device: Any) -> torch.device:
     """The device as tensors name it."""
+    try:
+        device = torch.device(device)
+    except (TypeError, ValueError, RuntimeError):
+        text = f"device must be the CPU or a CUDA device, got {shown(device)}"
+        raise ValueError(text) from None
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be the CPU or a CUDA device, got {device}")
     if device.type == "cpu":

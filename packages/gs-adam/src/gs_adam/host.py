@@ -51,9 +51,14 @@ class HostAdam(RowEdits):
         TypeError, ValueError: options out of range, or tensors of another dtype, device, stride or
             number of rows, or more than 32.
 
+    Threads: `update`, `lookahead`, ``flush(rows)`` and a `Worker`'s submissions run beside each
+        other, on disjoint rows. Every call that needs all rows (`step`, ``flush()``, `state_dict`,
+        `load_state_dict`, row operations, `rebind`) waits for those of other threads that are under
+        way, and later ones wait for it; it raises RuntimeError where a step is open, a worker has
+        tasks left, or its own thread is inside a call. `end_step` waits for calls of other threads
+        as well, and from its beginning on the step takes no further rows.
     Cost: a row costs 28 bytes of memory traffic a value; nothing grows with N except dense
-        semantics, bool masks and ``flush()`` of all rows. The GIL is released. `update`,
-        `lookahead` and `flush` may run on several threads for disjoint rows; one SIMD level gives
+        semantics, bool masks and ``flush()`` of all rows. The GIL is released; one SIMD level gives
         the same bits however rows are divided.
     """
 
@@ -69,13 +74,13 @@ class HostAdam(RowEdits):
             self._need_rest("state_dict()")
             self._storage.settle()
             self._storage.count(self._schedule.step)  # Ctrl-C may have come before
-        state_dict = super().state_dict()
-        if self._semantics == "deferred":
-            state_dict[_checkpoint.KEY] = {
-                "last_step": self._storage.last_step,
-                "schedule": _checkpoint.pack_schedule(self._schedule, len(self.param_groups)),
-            }
-        return state_dict
+            state_dict = super().state_dict()
+            if self._semantics == "deferred":
+                state_dict[_checkpoint.KEY] = {
+                    "last_step": self._storage.last_step,
+                    "schedule": _checkpoint.pack_schedule(self._schedule, len(self.param_groups)),
+                }
+            return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from this optimizer's or torch.optim.Adam's state dict.
@@ -90,6 +95,9 @@ class HostAdam(RowEdits):
         with self._lock:
             self._need_rest("load_state_dict()")
             self._storage.settle()
+            self._load(state_dict)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         self._check_rows()
         step = _checkpoint.check_fits(
             state_dict, self.param_groups, is_copied=self._storage.is_adopted

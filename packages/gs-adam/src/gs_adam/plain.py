@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gs_adam import _core
-from gs_adam._options import options_of, whole
+from gs_adam._arguments import flag, keyed, listed, of_kind, series, whole
+from gs_adam._options import options_of
 
 
 class Schedule:
@@ -82,18 +83,19 @@ class Schedule:
             The step's number, from 1 on.
 
         Raises:
-            ValueError: an option is out of range, or betas change while rows sleep. Nothing is
-                changed.
+            TypeError, ValueError: an option is no number or out of range, or betas change while
+                rows sleep. Nothing is changed.
         """
+        are_many = _is_list(betas) and len(betas) > 0 and _is_list(betas[0])
         columns = {
             "lr": self._each("lr", lr),
-            "betas": self._each("betas", betas if _is_list(betas[0]) else [betas]),
+            "betas": self._each("betas", betas if are_many else [betas]),
             "eps": self._each("eps", eps),
             "weight_decay": self._each("weight_decay", weight_decay),
         }
         groups = (dict(zip(columns, each)) for each in zip(*columns.values(), strict=True))
         options = [options_of(group) for group in groups]
-        plan = self._native.propose(options, all_awake)
+        plan = self._native.propose(options, flag(all_awake, "all_awake"))
         self._native.accept(plan)
         return plan.step
 
@@ -116,15 +118,17 @@ class Schedule:
         """Continue from a `state_dict`.
 
         Raises:
-            ValueError: a step below 0, another number of groups, arrays of another shape. Nothing
-                is changed.
+            TypeError, ValueError: not what `state_dict` returns, a step below 0, another number of
+                groups, arrays of another shape. Nothing is changed.
         """
-        if state_dict["step"] < 0:
-            raise ValueError(f"state_dict must hold a step of at least 0, got {state_dict['step']}")
-        if state_dict["groups"]:
-            self._native.restore(state_dict["step"], state_dict["groups"])
+        keyed(state_dict, "state_dict", "step", "groups")
+        step = whole(state_dict["step"], "state_dict's step")
+        if step < 0:
+            raise ValueError(f"state_dict must hold a step of at least 0, got {step}")
+        if groups := listed(state_dict["groups"], "state_dict's groups"):
+            self._native.restore(step, series(groups, "state_dict's groups"))
         else:
-            self._native.restart(state_dict["step"])
+            self._native.restart(step)
 
 
 def update_rows(
@@ -206,6 +210,7 @@ def _bind(
     threads: int | None,
     skip: bool,
 ) -> _core.Rows:
+    of_kind(schedule, "schedule", Schedule)
     tensors = _listed(params)
     if schedule.n_groups not in (1, len(tensors)):
         raise ValueError(
@@ -220,6 +225,6 @@ def _bind(
         groups,
         last_step,
         schedule._native,
-        skip,
+        flag(skip, "skip_nonfinite"),
         0 if threads is None else whole(threads, "threads", least=1),
     )

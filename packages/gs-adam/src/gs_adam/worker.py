@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from gs_adam import _core
+from gs_adam._arguments import flag, of_kind, whole
 from gs_adam._host_base import made
-from gs_adam._options import whole
 from gs_adam._tensors import all_native, as_ids, as_native, pending_parts
 from gs_adam.host import HostAdam
 
@@ -56,9 +56,7 @@ class Worker:
     """
 
     def __init__(self, optimizer: HostAdam) -> None:
-        if not isinstance(optimizer, HostAdam):
-            raise TypeError(f"optimizer must be a HostAdam, got {type(optimizer).__name__}")
-        self._optimizer = optimizer
+        self._optimizer = of_kind(optimizer, "optimizer", HostAdam)
         self._native = _core.Worker()
         optimizer._attach(self._native)
 
@@ -128,19 +126,18 @@ class Worker:
 
         Asynchrony: returns before the task has run; arrays are kept alive until then.
         """
-        plan, native, done = self._optimizer._work_in(step)
-        ids = as_ids(rows, native.n_rows)
-        return self._native.submit_update(
-            native,
-            plan,
-            ids,
-            all_native(grads),
-            done,
-            ready,
-            whole(priority, "priority"),
-            checked,
-            self._optimizer._storage.held,
-        )
+        with self._optimizer._work_in(step) as (plan, native, done):
+            return self._native.submit_update(
+                native,
+                plan,
+                as_ids(rows, native.n_rows),
+                all_native(grads),
+                done,
+                ready,
+                whole(priority, "priority"),
+                flag(checked, "checked"),
+                self._optimizer._storage.held,
+            )
 
     def flush(self, rows: Any, *, ready: Ready = None, priority: int = 0) -> int:
         """Queue `HostAdam.flush` of some rows to the last step begun.
@@ -155,12 +152,12 @@ class Worker:
         Raises:
             RuntimeError, TypeError, ValueError, IndexError: as `submit`.
         """
-        plan, native, _ = self._optimizer._work(None)
-        ids = as_ids(rows, native.n_rows)
-        held = self._optimizer._storage.held
-        return self._native.submit_flush(
-            native, plan, ids, ready, whole(priority, "priority"), held
-        )
+        with self._optimizer._work(None) as (plan, native, _):
+            ids = as_ids(rows, native.n_rows)
+            held = self._optimizer._storage.held
+            return self._native.submit_flush(
+                native, plan, ids, ready, whole(priority, "priority"), held
+            )
 
     def lookahead(
         self,
@@ -195,24 +192,22 @@ class Worker:
         pending_ids, grads = pending_parts(pending, step)
         if step is not None and as_of is not None:
             raise ValueError(f"step must be None where as_of is given, got {step}")
-        plan, native, done = self._optimizer._work(step)
-        plan = as_of or plan
-        ids = as_ids(rows, native.n_rows)
-        return self._native.submit_lookahead(
-            native,
-            plan,
-            step is not None,
-            ids,
-            as_native(pending_ids),
-            all_native(grads),
-            all_native(out, "out"),
-            done,
-            ready,
-            whole(priority, "priority"),
-            checked,
-            apart,
-            self._optimizer._storage.held,
-        )
+        with self._optimizer._work(step) as (plan, native, done):
+            return self._native.submit_lookahead(
+                native,
+                plan if as_of is None else of_kind(as_of, "as_of", _core.StepPlan),
+                step is not None,
+                as_ids(rows, native.n_rows),
+                as_native(pending_ids),
+                all_native(grads),
+                all_native(out, "out"),
+                done,
+                ready,
+                whole(priority, "priority"),
+                flag(checked, "checked"),
+                flag(apart, "apart"),
+                self._optimizer._storage.held,
+            )
 
     def wait(self, ticket: int | None = None, *, rows: Any = None) -> None:
         """Return when a task is done, or all tasks that touch some rows, or all tasks.
@@ -240,7 +235,7 @@ class Worker:
 
     def record(self, enabled: bool) -> None:
         """Note when tasks run, from now on or no longer."""
-        self._native.record(enabled)
+        self._native.record(flag(enabled, "enabled"))
 
     def take_spans(self) -> list[Span]:
         """The tasks that have run since this was last asked, while `record` was on."""
@@ -256,7 +251,7 @@ class Worker:
             RuntimeError: another thread's ``close(drain=False)`` has dropped what was to be run.
             Exception: what a task raised, unless a call has raised it before and ``drain`` is off.
         """
-        self._native.close(drain)
+        self._native.close(flag(drain, "drain"))
         self._optimizer._detach(self._native)
         if drain:
             self._native.check()
