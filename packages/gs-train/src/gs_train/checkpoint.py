@@ -235,22 +235,31 @@ def open_latest(folder: str | Path) -> SavedCheckpoint | None:
     Raises:
         InputError: as :func:`open_checkpoint`.
     """
-    tried: Path | None = None
-    while (newest := latest_checkpoint(folder)) is not None:
-        try:
-            checkpoint = open_checkpoint(newest)
-        except InputError:
-            if newest.exists() or (tried is not None and not is_newer(newest, tried)):
-                raise
-            tried = newest
-            continue
-        for path in incomplete_checkpoints(folder):
+    seen: Path | None = None
+    while named := _named(Path(folder)):
+        newest = next((path for path in reversed(named) if _is_complete(path)), None)
+        if newest is not None:
+            try:
+                checkpoint = open_checkpoint(newest)
+            except InputError:
+                if newest.exists():
+                    raise
+            else:
+                _say_incomplete(named[named.index(newest) + 1 :], newest)
+                return checkpoint
+        if seen is not None and not is_newer(named[-1], seen):
+            return None
+        seen = named[-1]
+    return None
+
+
+def _say_incomplete(paths: list[Path], newest: Path) -> None:
+    for path in paths:
+        if path.exists():
             print(
                 f"{path} has no {MANIFEST} that can be read: {newest.name} is taken instead",
                 file=sys.stderr,
             )
-        return checkpoint
-    return None
 
 
 def is_newer(path: Path, other: Path) -> bool:
@@ -346,7 +355,11 @@ def _order(path: Path) -> tuple[int, int]:
 
 def _complete(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    return [path for path in _named(folder) if os.access(path / MANIFEST, os.R_OK)]
+    return [path for path in _named(folder) if _is_complete(path)]
+
+
+def _is_complete(path: Path) -> bool:
+    return os.access(path / MANIFEST, os.R_OK)
 
 
 def _free_name(folder: Path, step: int) -> Path:

@@ -75,7 +75,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if manifest.pop("crc32", None) != _crc(manifest):
             raise damaged
         _require_sound(manifest)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         raise damaged from None
     return manifest
 

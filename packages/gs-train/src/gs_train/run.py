@@ -110,7 +110,7 @@ class Run:
             placing = _placing(state["placing"])
             dict.keys(state.get("recipe", {}))
             str.encode(state["capture"])
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError):
             raise checkpoint.damaged() from None
         id = state.get("run_id")
         if record is not None and record.id != id:
@@ -242,7 +242,7 @@ class Run:
         """What tensors that are missing, or of other shapes, raise where they are used."""
         try:
             yield
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise InputError(
                 f"{self.checkpoint.path} does not hold what its run needs: "
                 f"{' '.join(str(error).split())}; remove it and resume from an earlier one"

@@ -47,9 +47,9 @@ class RunLock:
             InputError: another process has taken it since, or the folder cannot be made.
         """
         if not is_file_at(self._descriptor, self._path):
+            taken = self._take()
             os.close(self._descriptor)
-            self._descriptor = -1
-            self._descriptor = self._take()
+            self._descriptor = taken
 
     def release(self) -> None:
         """Let others write; folders that were made for the lock and hold nothing are removed."""
