@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import secrets
@@ -89,9 +90,9 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file, readable and writable, that becomes ``path`` when the block ends well.
 
     Until then ``path`` is as it was; when the block raises it stays so and nothing is left behind.
-    Parent folders are made. A crash leaves at most one temporary file in the folder, for
-    :func:`remove_stale`. Its name is random, so that two writers of one path do not meet and nobody
-    can lay a link in its way.
+    Parent folders are made. A crash leaves at most one temporary file, which goes when the next
+    process writes into the folder. Its name is random, so that two writers of one path do not meet
+    and nobody can lay a link in its way.
 
     Raises:
         InputError: the disk became full.
@@ -100,6 +101,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(path.parent.absolute())
     with disk_full_is_input_error(path):
         descriptor, temporary = _new_temporary(path.parent)
         try:
@@ -114,18 +116,19 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def remove_stale(folder: Path) -> None:
+@functools.cache  # once in a process
+def _remove_stale(folder: Path) -> None:
     """Remove what crashed writers left in a folder, and nothing that is being written."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if not _TEMPORARY.fullmatch(path.name):
-            continue
-        with contextlib.suppress(OSError):  # somebody writes it
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                if take_lock(descriptor, path):
-                    path.unlink()
-            finally:
-                os.close(descriptor)
+    with contextlib.suppress(OSError):  # of what is there, or of a folder that cannot be listed
+        for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
+            path = folder / name
+            with contextlib.suppress(OSError):  # somebody writes it, or it is no file
+                descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    if take_lock(descriptor, path):
+                        path.unlink()
+                finally:
+                    os.close(descriptor)
 
 
 def _new_temporary(folder: Path) -> tuple[int, Path]:

@@ -13,7 +13,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from gs_train.atomic import remove_stale, replacing, require_writable
+from gs_train.atomic import replacing, require_writable
 from gs_train.engine.backend import Model
 from gs_train.frame import Frame
 from gs_train.interrupt import StopRequest
@@ -54,7 +54,6 @@ def export(config: ExportConfig) -> None:
     run = Run.open(config.dir)
     to = config.to or run.folder.export / config.layout
     require_writable(_ply(to, run, config.layout), option="--to")
-    remove_stale(to)
     with StopRequest() as stop:
         record = run.cameras(stop, data=config.data) if config.layout == "inria" else None
     run, model = run.read(torch.device("cpu"))

@@ -35,7 +35,7 @@ from gs_train.manifest import whole
 from gs_train.placing import Placing
 from gs_train.progress import task_progress
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
-from gs_train.rows import NAMES
+from gs_train.rows import NAMES, check_rows
 from gs_train.run_folder import RunFolder
 from gs_train.run_record import RunRecord
 from gs_train.scene import capture_digest
@@ -112,6 +112,8 @@ class Run:
             str.encode(state["capture"])
         except (LookupError, TypeError, ValueError, AttributeError):
             raise checkpoint.damaged() from None
+        with _damage(checkpoint):
+            _check_rows(checkpoint)
         id = state.get("run_id")
         if record is not None and record.id != id:
             raise InputError(
@@ -174,7 +176,7 @@ class Run:
             InputError: the checkpoint is damaged.
         """
         names = ("means", "scales", "quats", "opacities")
-        with self._damage():
+        with _damage(self.checkpoint):
             read = self.checkpoint.read([f"model/{name}" for name in names])
         return {name: read[f"model/{name}"] for name in names}
 
@@ -208,7 +210,7 @@ class Run:
             InputError: the checkpoint is damaged.
         """
         source = Part(self.checkpoint, "model/")
-        with self._damage():
+        with _damage(self.checkpoint):
             n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
             if has_sleeping_rows(source):
                 return restored_offloaded(
@@ -226,7 +228,7 @@ class Run:
         Raises:
             InputError: the checkpoint is damaged.
         """
-        with self._damage():
+        with _damage(self.checkpoint):
             return Trainer.restore(
                 config,
                 self.checkpoint,
@@ -236,17 +238,6 @@ class Run:
                 preset=placing.preset,
                 limits=placing.limits,
             )
-
-    @contextlib.contextmanager
-    def _damage(self) -> Iterator[None]:
-        """What tensors that are missing, or of other shapes, raise where they are used."""
-        try:
-            yield
-        except (LookupError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{self.checkpoint.path} does not hold what its run needs: "
-                f"{' '.join(str(error).split())}; remove it and resume from an earlier one"
-            ) from error
 
 
 def checkpoint_state(
@@ -315,6 +306,29 @@ def renderer_for(config: FitConfig, name: str | None = None) -> Renderer:
     options = RenderOptions(antialiased=config.antialiased)
     absgrad = config.strategy == "adc" and config.adc.absgrad
     return make_renderer(name or config.renderer, options, absgrad=absgrad)
+
+
+@contextlib.contextmanager
+def _damage(checkpoint: SavedCheckpoint) -> Iterator[None]:
+    """What tensors that are missing, or of other shapes, raise where they are used."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{checkpoint.path} does not hold what its run needs: "
+            f"{' '.join(str(error).split())}; remove it and resume from an earlier one"
+        ) from error
+
+
+def _check_rows(checkpoint: SavedCheckpoint) -> None:
+    """Check names, types and shapes of the model without reading it."""
+    source = Part(checkpoint, "model/")
+    check_rows(
+        {
+            name: torch.empty(source.shapes[name], dtype=source.dtypes[name], device="meta")
+            for name in NAMES
+        }
+    )
 
 
 def _named(id: str | None) -> str:

@@ -8,9 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gs_train.atomic import remove_stale, require_writable
-from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint
-from gs_train.checkpoint import remove_stale as remove_stale_checkpoints
+from gs_train.atomic import require_writable
+from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint, remove_stale
 from gs_train.config import FitConfig, for_the_record, load_config, save_config
 from gs_train.errors import InputError
 from gs_train.run_lock import RunLock
@@ -127,7 +126,7 @@ class RunFolder:
     def prepare(self, config: FitConfig, record: RunRecord) -> None:
         """Make the folder, without the old run when overwriting, and save what the run is.
 
-        What killed writers left half written is removed.
+        A checkpoint that a killed run left half written, or half removed, goes.
 
         Raises:
             InputError: the folder cannot be made or written to.
@@ -137,9 +136,7 @@ class RunFolder:
                 self.discard()
             self.root.mkdir(parents=True, exist_ok=True)
             self._save(config, record)
-            remove_stale_checkpoints(self.checkpoints)
-            for folder in (self.root, self.image_cache, *self.root.glob("point_cloud/*/")):
-                remove_stale(folder)
+            remove_stale(self.checkpoints)
         except OSError as error:
             raise InputError(f"--out {self.root} cannot be written: {error.strerror}") from None
 
