@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,10 @@ def test_a_configuration_survives_the_file(tmp_path: Path) -> None:
         ),
         ("data: a\nout: b\nadc: {absgrad: 1}\n", "must hold true or false for adc.absgrad, got 1"),
         ("data: a\nout: b\nadc: {3: 1, a: 2}\n", "holds the unknown option 'adc.3'"),
+        ("[" * 5000, "is not valid YAML: brackets lie too deep in each other"),
+        ('data: "a\\0b"\nout: b\n', r"must hold a path for data, got 'a\\x00b'"),
+        (f"data: {{{'x' * 500}: 1}}\nout: b\n", r"for data, got \{'x{70,80}$"),
+        ("#" * 2_000_000, "cannot be read: it has 2,000,000 bytes, at most 1,048,576"),
     ],
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:
@@ -64,6 +69,12 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str, message: s
 def test_a_file_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "config.yml").mkdir()
     with pytest.raises(InputError, match=r"config\.yml cannot be read: Is a directory"):
+        load_config(tmp_path / "config.yml")
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.yml")
+    with pytest.raises(InputError, match=r"config\.yml cannot be read: Not a regular file"):
         load_config(tmp_path / "config.yml")
 
 

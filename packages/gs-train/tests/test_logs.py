@@ -2,6 +2,7 @@
 import contextlib
 import csv
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,17 @@ def test_a_line_that_a_killed_run_left_unfinished_is_dropped(tmp_path):
     assert rows(tmp_path) == [{"step": "1", "loss": "0.5"}]
 
 
-@pytest.mark.parametrize("content", ["", "garbage\n1\n", "step,loss\nx,1\n1,2,3\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "garbage\n1\n",
+        "step,loss\nx,1\n1,2,3\n",
+        f"step,loss\n1,{'9' * 200_000}\n",
+        f"step,{'l' * 200_000}\n1,2\n",
+        f"step,loss\n{'9' * 5000},1\n",
+    ],
+)
 def test_a_log_that_cannot_be_read_is_begun_anew(tmp_path, content):
     (tmp_path / "log.csv").write_text(content)
     with RunLog(tmp_path, resume_step=10, tensorboard=False) as log:
@@ -127,3 +138,29 @@ def test_tensorboard_is_imported_only_for_a_log_and_without_warnings(tmp_path):
         [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, env=os.environ
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", ["log.csv", "tensorboard"])
+def test_a_log_that_is_removed_ends_alone_with_one_line(tmp_path, capsys, name):
+    with RunLog(tmp_path) as log:
+        log.scalars(1, {"loss": 2})
+        path = tmp_path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for step in (2, 3):
+            log.scalars(step, {"loss": step})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"{path} ends, it cannot be written: it was removed"
+    if name == "log.csv":
+        assert [e.step for e in events(tmp_path).Scalars("loss")] == [1, 2, 3]
+    else:
+        assert [row["step"] for row in rows(tmp_path)] == ["1", "2", "3"]
+
+
+def test_a_log_that_is_no_file_ends_alone(tmp_path, capsys):
+    (tmp_path / "log.csv").mkdir()
+    with RunLog(tmp_path, resume_step=3) as log:
+        log.scalars(4, {"loss": 2})
+    assert [e.step for e in events(tmp_path).Scalars("loss")] == [4]
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/log.csv begins anew, it cannot be read: Is a directory" in said
+    assert f"{tmp_path}/log.csv ends, it cannot be written: Is a directory" in said

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
+import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,9 +16,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gs_train.errors import InputError
+from gs_train.file_lock import take_lock
 
 SUFFIX = ".tmp"
 """Ends every temporary name; what carries it after a crash may be deleted."""
+
+_TEMPORARY = re.compile(r"\.gs-train-[0-9a-f]{16}" + re.escape(SUFFIX))
 
 
 def require_free(folder: Path, n_bytes: int, what: str) -> None:
@@ -50,17 +56,17 @@ def require_writable(path: Path, *, option: str) -> None:
     """
     problem = None
     place = path.absolute().parent
-    while not place.exists():
-        place = place.parent
-    if path.exists() and not path.is_file():
-        problem = "it is no file"
-    elif not place.is_dir():
-        problem = f"{place} is no folder"
-    else:
-        try:  # os.access would let root write to /proc
+    try:
+        while not place.exists():
+            place = place.parent
+        if path.exists() and not path.is_file():
+            problem = "it is no file"
+        elif not place.is_dir():
+            problem = f"{place} is no folder"
+        else:  # os.access would let root write to /proc
             tempfile.TemporaryFile(dir=place).close()
-        except OSError as error:
-            problem = f"{place} takes no file ({error.strerror})"
+    except OSError as error:
+        problem = f"{place} takes no file ({error.strerror})"
     if problem is not None:
         raise InputError(f"{option} {path} cannot be written: {problem}")
 
@@ -84,8 +90,9 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """A binary file, readable and writable, that becomes ``path`` when the block ends well.
 
     Until then ``path`` is as it was; when the block raises it stays so and nothing is left behind.
-    Parent folders are made. A crash leaves at most ``.NAME.tmp``, which the next write of the same
-    path overwrites.
+    Parent folders are made. A crash leaves at most one temporary file, which goes when the next
+    process writes into the folder. Its name is random, so that two writers of one path do not meet
+    and nobody can lay a link in its way.
 
     Raises:
         InputError: the disk became full.
@@ -93,18 +100,51 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     Cost: one sync of the file and of its folder, so that a power cut cannot undo the rename.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}{SUFFIX}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with disk_full_is_input_error(path), open(temporary, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    _remove_stale(path.parent.absolute())
+    with disk_full_is_input_error(path):
+        descriptor, temporary = _new_temporary(path.parent)
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                yield file
+                file.flush()
+                os.fsync(descriptor)
+                os.replace(temporary, path)  # before it is closed, and may be taken for a leftover
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     sync_folder(path.parent)
+
+
+@functools.cache  # once in a process
+def _remove_stale(folder: Path) -> None:
+    """Remove what crashed writers left in a folder, and nothing that is being written."""
+    with contextlib.suppress(OSError):  # of what is there, or of a folder that cannot be listed
+        for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
+            path = folder / name
+            with contextlib.suppress(OSError):  # somebody writes it, or it is no file
+                descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    if take_lock(descriptor, path):
+                        path.unlink()
+                finally:
+                    os.close(descriptor)
+
+
+def _new_temporary(folder: Path) -> tuple[int, Path]:
+    """A new file, open for reading and writing, and locked: it is being written."""
+    while True:
+        path = folder / f".gs-train-{secrets.token_hex(8)}{SUFFIX}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            if take_lock(descriptor, path):
+                return descriptor, path
+        except BlockingIOError:
+            pass
+        except OSError:  # no locks here, so that nobody takes it for a leftover
+            return descriptor, path
+        os.close(descriptor)  # taken for a leftover between the two calls
 
 
 def sync_folder(folder: Path) -> None:

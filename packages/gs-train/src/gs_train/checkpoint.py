@@ -8,11 +8,13 @@ the shards with sizes and checksums, which rows of which tensor each holds, and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
-import zlib
+import stat
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +25,18 @@ from torch import Tensor
 
 from gs_train.atomic import SUFFIX, disk_full_is_input_error, require_free, sync_folder
 from gs_train.errors import InputError
+from gs_train.manifest import (
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    damaged_checkpoint,
+    read_manifest,
+    shard_name,
+    write_manifest,
+)
 from gs_train.shards import DTYPES, dtype_name, read_shard, write_shard
 
-FORMAT = "gs-train checkpoint"
-VERSION = 1
-MANIFEST = "manifest.json"
-
-_NAME = re.compile(r"step_(\d+)(?:\.(\d+))?")
+_NAME = re.compile(r"step_(\d{1,18})(?:\.(\d{1,18}))?", re.ASCII)
 _STALE = re.compile(r"step_\d+(?:\.\d+)?" + re.escape(SUFFIX))
 
 
@@ -108,6 +115,10 @@ class SavedCheckpoint:
             if parts:
                 read_shard(self.path / shard["file"], parts, crc=shard["crc32"])
 
+    def damaged(self) -> InputError:
+        """The error for a state or tensors that are not what the trainer saves."""
+        return damaged_checkpoint(self.path / MANIFEST)
+
 
 @dataclass(frozen=True)
 class _Piece:
@@ -166,7 +177,7 @@ def save_checkpoint(
         },
         "shards": [],
     }
-    _remove_stale(folder)
+    remove_stale(folder)
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     require_free(folder, n_bytes + (1 << 20), f"the checkpoint of step {step}")
 
@@ -176,18 +187,14 @@ def save_checkpoint(
         with disk_full_is_input_error(path):
             temporary.mkdir(parents=True)
             for index, pieces in enumerate(_plan(tensors, max_shard_bytes)):
-                file = f"{index:05d}.safetensors"
+                file = shard_name(index)
                 size, crc = write_shard(
                     temporary / file, {p.name: _rows(tensors[p.name], p) for p in pieces}
                 )
                 manifest["shards"].append({"file": file, "bytes": size, "crc32": crc})
                 for p in pieces:
                     manifest["tensors"][p.name]["pieces"].append([index, p.start, p.stop])
-            manifest["crc32"] = _crc(manifest)
-            with open(temporary / MANIFEST, "w", encoding="utf-8") as out:
-                json.dump(manifest, out, indent=1)
-                out.flush()
-                os.fsync(out.fileno())
+            write_manifest(temporary, manifest)
         sync_folder(temporary)
         os.rename(temporary, path)
     except BaseException:
@@ -200,9 +207,64 @@ def save_checkpoint(
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest complete checkpoint in a folder of checkpoints; None when there is none."""
+    """The newest complete checkpoint in a folder of checkpoints; None when there is none.
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
     found = _complete(Path(folder))
     return found[-1] if found else None
+
+
+def incomplete_checkpoints(folder: str | Path) -> list[Path]:
+    """Checkpoints newer than all complete ones whose manifest is gone or may not be read."""
+    found = _named(Path(folder))
+    complete = _complete(Path(folder))
+    return found[found.index(complete[-1]) + 1 :] if complete else found
+
+
+def open_latest(folder: str | Path) -> SavedCheckpoint | None:
+    """Look at the newest complete checkpoint, and say which newer ones are not complete.
+
+    A running ``fit`` removes old checkpoints: where the newest is gone before it has been looked
+    at, a newer one is there.
+
+    Returns:
+        None where there is no complete checkpoint.
+
+    Raises:
+        InputError: as :func:`open_checkpoint`.
+    """
+    seen: Path | None = None
+    while named := _named(Path(folder)):
+        newest = next((path for path in reversed(named) if _is_complete(path)), None)
+        if newest is not None:
+            try:
+                checkpoint = open_checkpoint(newest)
+            except InputError:
+                if newest.exists():
+                    raise
+            else:
+                _say_incomplete(named[named.index(newest) + 1 :], newest)
+                return checkpoint
+        if seen is not None and not is_newer(named[-1], seen):
+            return None
+        seen = named[-1]
+    return None
+
+
+def _say_incomplete(paths: list[Path], newest: Path) -> None:
+    for path in paths:
+        if path.exists():
+            print(
+                f"{path} has no {MANIFEST} that can be read: {newest.name} is taken instead",
+                file=sys.stderr,
+            )
+
+
+def is_newer(path: Path, other: Path) -> bool:
+    """Whether one checkpoint was saved after another one of the same folder."""
+    return _order(path) > _order(other)
 
 
 def open_checkpoint(path: str | Path) -> SavedCheckpoint:
@@ -215,10 +277,13 @@ def open_checkpoint(path: str | Path) -> SavedCheckpoint:
         InputError: it is no checkpoint, another format version, or incomplete; the file is named.
     """
     path = Path(path)
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     for shard in manifest["shards"]:
         file = path / shard["file"]
-        size = file.stat().st_size if file.is_file() else None
+        size = None
+        with contextlib.suppress(OSError):
+            found = os.lstat(file)  # a link would lead out of the checkpoint
+            size = found.st_size if stat.S_ISREG(found.st_mode) else None
         if size != shard["bytes"]:
             raise InputError(
                 f"{file} must have {shard['bytes']:,} bytes, got "
@@ -248,32 +313,6 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
     return Checkpoint(saved.step, saved.read(device=device), saved.state)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    damaged = InputError(f"{file} is damaged; remove its folder and resume from an earlier one")
-    try:
-        manifest = json.loads(file.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} must be a checkpoint folder: {file}: {error.strerror}") from error
-    except ValueError:
-        raise damaged from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{file} must have the format {FORMAT!r}, it has another")
-    if manifest.get("version") != VERSION:
-        raise InputError(
-            f"{path} must have checkpoint format version {VERSION}, got version "
-            f"{manifest.get('version')}; use the gs-train that wrote it, or start a new run"
-        )
-    # Checked after the version: another one may count its checksum differently.
-    if manifest.pop("crc32", None) != _crc(manifest):
-        raise damaged
-    return manifest
-
-
-def _crc(manifest: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
-
-
 def _plan(tensors: Mapping[str, Tensor], max_shard_bytes: int) -> list[list[_Piece]]:
     """Which rows go to which shard: in order, each shard filled up, one piece of a tensor each."""
     shards: list[list[_Piece]] = []
@@ -298,22 +337,35 @@ def _rows(tensor: Tensor, piece: _Piece) -> Tensor:
     return tensor if tensor.ndim == 0 else tensor[piece.start : piece.stop]
 
 
+def _named(folder: Path) -> list[Path]:
+    """What carries the name of a checkpoint, oldest first."""
+    try:
+        found = list(folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}") from None
+    return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_order)
+
+
+def _order(path: Path) -> tuple[int, int]:
+    """Step and revision."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1]), int(match[2] or 0)
+
+
 def _complete(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    found = []
-    if folder.is_dir():
-        for path in folder.iterdir():
-            match = _NAME.fullmatch(path.name)
-            if match and (path / MANIFEST).is_file():
-                found.append((int(match[1]), int(match[2] or 0), path))
-    return [path for _, _, path in sorted(found)]
+    return [path for path in _named(folder) if _is_complete(path)]
+
+
+def _is_complete(path: Path) -> bool:
+    return os.access(path / MANIFEST, os.R_OK)
 
 
 def _free_name(folder: Path, step: int) -> Path:
     """``step_000300``, or its next revision: a saved one is never replaced in place."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    found = [match for match in map(_NAME.fullmatch, names) if match and int(match[1]) == step]
-    revision = max((int(match[2] or 0) + 1 for match in found), default=0)
+    found = [_order(path)[1] for path in _named(folder) if _order(path)[0] == step]
+    revision = max(found, default=-1) + 1
     return folder / (f"step_{step:06d}" + (f".{revision}" if revision else ""))
 
 
@@ -324,8 +376,11 @@ def _remove(path: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _remove_stale(folder: Path) -> None:
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if _STALE.fullmatch(path.name):
+def remove_stale(folder: Path) -> None:
+    """Remove what a crash left of a checkpoint that was written or removed; for its only writer."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if _STALE.fullmatch(path.name):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink()
+            else:
                 shutil.rmtree(path, ignore_errors=True)

@@ -14,10 +14,11 @@ import tyro
 
 from gs_train.config import FitConfig, load_config
 from gs_train.demo import DemoConfig, demo
-from gs_train.errors import InputError
+from gs_train.errors import InputError, one_line
 from gs_train.evaluate import EvalConfig, evaluate
 from gs_train.export import ExportConfig, export
 from gs_train.fit import fit
+from gs_train.guard import file_trouble, unforeseen
 from gs_train.interrupt import Interrupted
 from gs_train.out_of_memory import in_short, memory_that_ran_out
 from gs_train.plan import PlanConfig, plan
@@ -41,30 +42,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; ``sys.argv`` when None.
 
     Returns:
-        0; 2 after input that the user can correct, or where memory ran out, with one line on
-        stderr; 128 + the signal when stopped.
+        0; 2 after input that the user can correct, trouble with a file, or where memory ran out; 1
+        after an error that was not foreseen; each with one line on stderr. 128 + the signal when
+        stopped.
     """
     # Tensors of many sizes come and go on several streams: in segments of fixed size that leaves
     # gaps of gigabytes. Read when the device's memory is first used.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    folder: RunFolder | None = None
     try:
         config = _parse(argv)
+        folder = _folder_of(config)
         _COMMANDS[_name_of(config)][1](config)
     except InputError as error:
-        print(f"gs-train: error: {error}", file=sys.stderr)
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        what = memory_that_ran_out(error)
-        if what is None:
-            raise
-        message = f"{what} memory ran out{in_short(error)}; what has been saved stays"
-        print(f"gs-train: error: {message}", file=sys.stderr)
-        return 2
+        return _failed(str(error), 2)
     except Interrupted as stopped:
         print(f"gs-train: {stopped}", file=sys.stderr)
         return stopped.exit_status
+    except Exception as error:
+        what = memory_that_ran_out(error)
+        if what is not None:
+            return _failed(f"{what} memory ran out{in_short(error)}; what has been saved stays", 2)
+        line = file_trouble(error, folder) if isinstance(error, OSError) else None
+        if line is not None:
+            return _failed(line, 2)
+        return _failed(unforeseen(error, folder), 1)
     return 0
+
+
+def _failed(message: str, exit_status: int) -> int:
+    print(f"gs-train: error: {one_line(message)}", file=sys.stderr)
+    return exit_status
+
+
+def _folder_of(config: Any) -> RunFolder | None:
+    """Of the run that a command writes or reads."""
+    for name in ("run", "out", "dir"):
+        if hasattr(config, name):
+            return RunFolder(getattr(config, name))
+    return None
 
 
 def _parse(argv: list[str]) -> Any:

@@ -19,6 +19,10 @@ from gs_train.errors import InputError
 from gs_train.plain import from_plain, one_of, to_plain
 from gs_train.schedule import LearningRates
 from gs_train.sizes import parse_bytes
+from gs_train.small_files import read_small
+
+_MOST_BYTES = 1 << 20
+"""Of the YAML file, which has some hundred lines: reading a large one takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -245,13 +249,15 @@ def load_config(path: Path) -> FitConfig:
             not exist or a value that does not fit its option.
     """
     try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+        plain = yaml.safe_load(read_small(path, most_bytes=_MOST_BYTES).decode())
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: {path.parent} holds no run of gs-train") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:  # no UTF-8, a date that there is not
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InputError(f"{path} is not valid YAML: brackets lie too deep in each other") from None
     if not isinstance(plain, dict):
         raise InputError(f"{path} must hold a mapping of options, got {type(plain).__name__}")
     config = from_plain(FitConfig, plain, path)

@@ -12,11 +12,11 @@ from gs_train.config import FitConfig
 from gs_train.data import write_demo_capture
 from gs_train.densify import AdcConfig
 from gs_train.errors import InputError
-from gs_train.fit import fit
+from gs_train.fit import fit_locked
 from gs_train.run_folder import RunFolder
+from gs_train.run_lock import locked
 
 _CAPTURE = "capture"
-_RUN = "run"
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class DemoConfig:
     seed: int = 0
     overwrite: bool = False
 
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.out / "run"
+
 
 def demo(config: DemoConfig) -> None:
     """Write the capture below ``out`` and fit it.
@@ -45,7 +50,7 @@ def demo(config: DemoConfig) -> None:
     Raises:
         InputError: ``out`` holds an earlier demo, or see :func:`gs_train.fit.fit`.
     """
-    capture, run = config.out / _CAPTURE, config.out / _RUN
+    capture, run = config.out / _CAPTURE, config.run
     if not config.overwrite and (capture.exists() or run.exists()):
         raise InputError(
             f"--out {config.out} holds an earlier demo: add --overwrite to make it again, "
@@ -62,8 +67,10 @@ def demo(config: DemoConfig) -> None:
         # A short run: densify early, and leave the end to settle.
         adc=AdcConfig(refine_start=100, refine_stop=config.steps // 2 + 1),
     )
-    RunFolder(run).check(options)
-    print(f"writing a capture of a made-up scene to {capture}", file=sys.stderr)
-    write_demo_capture(capture, seed=config.seed)
-    fit(options)
+    RunFolder(run).check_place()
+    with locked(run) as lock:  # before the capture changes under a run that trains on it
+        RunFolder(run).check(options)
+        print(f"writing a capture of a made-up scene to {capture}", file=sys.stderr)
+        write_demo_capture(capture, seed=config.seed)
+        fit_locked(options, lock)
     print(f"look at {run / 'comparison.png'}: truth, render, error", file=sys.stderr)

@@ -16,7 +16,7 @@ from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips, load_lpips
 from gs_train.metrics import write_metrics
 from gs_train.renderers import Renderer
-from gs_train.run import Run, Spent, open_capture, renderer_for
+from gs_train.run import Run, Spent, renderer_for
 from gs_train.run_folder import RunFolder
 from gs_train.scene import Scene
 from gs_train.scores import score_views
@@ -51,16 +51,17 @@ def evaluate(config: EvalConfig) -> None:
     backbone = config.lpips_backbone or run.config.lpips_backbone
     lpips = load_lpips(backbone=backbone, device=renderer.device)
     with StopRequest() as stop:
-        capture = open_capture(run.config, run.folder, stop, data=config.data)
-        run.require_capture(capture)
+        capture = run.capture(stop, data=config.data)
+        run, model = run.read(renderer.device)
         report(
-            run.model(renderer.device),
+            model,
             Scene.load(capture, renderer.device, run.frame),
             run.folder,
             run.spent,
             config=run.config,
             step=run.checkpoint.step,
             preset=run.placing["preset"],
+            run_id=run.id,
             renderer=renderer,
             lpips=lpips,
             stop=stop,
@@ -76,6 +77,7 @@ def report(
     config: FitConfig,
     step: int,
     preset: str,
+    run_id: str | None,
     renderer: Renderer,
     lpips: Lpips | None,
     stop: StopRequest,
@@ -107,6 +109,7 @@ def report(
         preset=preset,
         renderer=renderer.name,
         seed=config.seed,
+        run_id=run_id,
         lpips_net=lpips.net if lpips else None,
         figures=spent.figures,
     )

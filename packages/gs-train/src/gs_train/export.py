@@ -14,12 +14,12 @@ import tyro
 from torch import Tensor
 
 from gs_train.atomic import replacing, require_writable
-from gs_train.data import Capture
 from gs_train.engine.backend import Model
 from gs_train.frame import Frame
 from gs_train.interrupt import StopRequest
 from gs_train.ply import Layout, write_ply
-from gs_train.run import Run, open_capture
+from gs_train.run import Run
+from gs_train.run_record import RunRecord
 from gs_train.visible import caught_up_chunks
 
 
@@ -32,7 +32,8 @@ class ExportConfig:
         layout: inria: what SIBR and most viewers open (point_cloud/, cameras.json, cfg_args);
             gsplat: what gsplat's viewer and trainer load (ply/, ckpts/).
         to: folder to write to; DIR/export/LAYOUT when not given.
-        data: where the capture is now, if it was moved; inria lists its cameras.
+        data: where the capture is now, if it was moved; inria names it, and lists the cameras of
+            runs of older versions from there.
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
@@ -52,33 +53,34 @@ def export(config: ExportConfig) -> None:
     """
     run = Run.open(config.dir)
     to = config.to or run.folder.export / config.layout
-    step = run.checkpoint.step
-    if config.layout == "inria":
-        ply = to / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
+    require_writable(_ply(to, run, config.layout), option="--to")
+    with StopRequest() as stop:
+        record = run.cameras(stop, data=config.data) if config.layout == "inria" else None
+    run, model = run.read(torch.device("cpu"))
+    step, ply = run.checkpoint.step, _ply(to, run, config.layout)
+    dropped = write_ply(
+        ply,
+        caught_up_chunks(model),
+        layout=config.layout,
+        n_rows=model.n_rows,
+        transform=run.frame.rows_out,
+    )
+    if record is not None:
+        _write_text(to / "cameras.json", json.dumps(_cameras(record)))
+        _write_text(to / "cfg_args", _cfg_args(run, record, config.data or run.config.data))
     else:
-        ply = to / "ply" / f"point_cloud_{step}.ply"
-    require_writable(ply, option="--to")
-    model = run.model(torch.device("cpu"))
-
-    def write(layout: Layout) -> int:
-        chunks = caught_up_chunks(model)
-        return write_ply(
-            ply, chunks, layout=layout, n_rows=model.n_rows, transform=run.frame.rows_out
-        )
-
-    if config.layout == "inria":
-        with StopRequest() as stop:
-            capture = open_capture(run.config, run.folder, stop, data=config.data)
-        dropped = write("inria")
-        _write_text(to / "cameras.json", json.dumps(_cameras(capture)))
-        _write_text(to / "cfg_args", _cfg_args(run, capture))
-    else:
-        dropped = write("gsplat")
         # gsplat numbers steps from 0 and keeps the parameters alone.
         with replacing(to / "ckpts" / f"ckpt_{step - 1}_rank0.pt") as file:
             torch.save({"step": step - 1, "splats": _gathered(model, run.frame)}, file)
     lost = f", without {dropped:,} rows that are not finite" if dropped else ""
     print(f"wrote {model.n_rows - dropped:,} Gaussians to {to}{lost}", file=sys.stderr)
+
+
+def _ply(to: Path, run: Run, layout: Layout) -> Path:
+    step = run.checkpoint.step
+    if layout == "inria":
+        return to / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
+    return to / "ply" / f"point_cloud_{step}.ply"
 
 
 def _gathered(model: Model, frame: Frame) -> dict[str, Tensor]:
@@ -94,11 +96,11 @@ def _gathered(model: Model, frame: Frame) -> dict[str, Tensor]:
     return rows
 
 
-def _cameras(capture: Capture) -> list[dict[str, object]]:
+def _cameras(record: RunRecord) -> list[dict[str, object]]:
     """The cameras as the Inria code lists them: camera to world, x right, y down, z forward."""
     cameras: list[dict[str, object]] = []
-    for index in (*capture.test, *capture.train):
-        view = capture.views[index]
+    for index in (*record.test, *record.train):
+        view = record.views[index]
         rotation = view.world_to_camera[:3, :3].T
         cameras.append(
             {
@@ -115,13 +117,13 @@ def _cameras(capture: Capture) -> list[dict[str, object]]:
     return cameras
 
 
-def _cfg_args(run: Run, capture: Capture) -> str:
+def _cfg_args(run: Run, record: RunRecord, data: Path) -> str:
     """The arguments that SIBR's viewer looks for, in the form in which it parses them."""
     config = run.config
     return (
-        f"Namespace(sh_degree={config.sh_degree}, source_path={str(capture.folder.absolute())!r}, "
+        f"Namespace(sh_degree={config.sh_degree}, source_path={str(data.absolute())!r}, "
         f"model_path={str(run.folder.root.absolute())!r}, images='images', resolution=-1, "
-        f"white_background=False, data_device='cuda', eval={bool(capture.test)})"
+        f"white_background=False, data_device='cuda', eval={bool(record.test)})"
     )
 
 

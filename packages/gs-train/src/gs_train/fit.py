@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from typing import Any
@@ -18,7 +19,9 @@ from gs_train.placing import Placing, cap_device_memory, place
 from gs_train.ply import write_ply
 from gs_train.renderers import Renderer
 from gs_train.run import Run, Spent, open_capture, renderer_for
-from gs_train.run_folder import RunFolder
+from gs_train.run_folder import RunFolder, require_same_option
+from gs_train.run_lock import RunLock, locked
+from gs_train.run_record import RunRecord, new_run_id
 from gs_train.scene import Scene, capture_digest
 from gs_train.trainer import Trainer
 from gs_train.visible import caught_up_chunks
@@ -28,12 +31,20 @@ def fit(config: FitConfig) -> dict[str, Any]:
     """Train, checkpoint, evaluate and write the model; what metrics.json holds is returned.
 
     Raises:
-        InputError: something that the user can correct. Found before anything of a run is written,
-            except where only use can show it (a photograph that breaks off in the middle, a disk
-            that fills up): then what was trained is saved.
+        InputError: something that the user can correct, or another process writes to the folder.
+            Found before anything of a run is written, except where only use can show it (a
+            photograph that breaks off in the middle, a disk that fills up): then what was trained
+            is saved.
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint was written if there was a step.
     """
-    folder = RunFolder(config.out)
+    RunFolder(config.out).check_place()
+    with locked(config.out) as lock:
+        return fit_locked(config, lock)
+
+
+def fit_locked(config: FitConfig, lock: RunLock) -> dict[str, Any]:
+    """:func:`fit` for who has the lock of ``config.out`` already."""
+    folder = RunFolder(config.out, lock)
     folder.check(config)
     if config.trace is not None:
         require_writable(config.trace, option="--trace")
@@ -47,6 +58,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
         if run is None:
             trainer, placing, spent = *_started(config, scene, renderer, stop), Spent()
             preset = placing.preset.name
+            record = RunRecord.of(capture, new_run_id())
         else:
             _check_resumed(run, config, capture_digest(capture))
             before = run.placing
@@ -54,9 +66,10 @@ def fit(config: FitConfig) -> dict[str, Any]:
             trainer, spent = run.trainer(renderer, config, placing), run.spent
             is_done = trainer.step >= config.steps
             preset = before["preset"] if is_done else placing.preset.name
+            record = run.record or RunRecord.of(capture, run.id)
         stop.check("the start")
         _check_disk(trainer, folder)
-        folder.prepare(config)
+        folder.prepare(config, record)
         _say(
             f"{len(capture.train)} training and {len(capture.test)} test images, "
             f"{trainer.model.n_rows:,} Gaussians after {trainer.step:,} steps; "
@@ -68,7 +81,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --steps")
         try:
-            spent = train(trainer, scene, folder, spent, stop, placing)
+            spent = train(trainer, scene, folder, spent, stop, placing, record)
             write_ply(
                 folder.point_cloud(trainer.step),
                 caught_up_chunks(trainer.model),
@@ -84,6 +97,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
                 config=config,
                 step=trainer.step,
                 preset=preset,
+                run_id=record.id,
                 renderer=renderer,
                 lpips=lpips,
                 stop=stop,
@@ -116,6 +130,9 @@ def _started(
 
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
+    now = json.loads(json.dumps(config.recipe))
+    for name, saved in run.checkpoint.state.get("recipe", {}).items():
+        require_same_option(name, saved, now.get(name, saved))
     if run.checkpoint.state["capture"] != digest:
         raise InputError(
             f"--resume needs the views and the split that the run was started with, {config.data} "

@@ -28,6 +28,7 @@ from gs_train.placing import Placing
 from gs_train.progress import Progress
 from gs_train.run import Spent, checkpoint_state
 from gs_train.run_folder import RunFolder
+from gs_train.run_record import RunRecord
 from gs_train.scene import Scene, capture_digest
 from gs_train.sizes import parse_bytes
 from gs_train.trainer import Trainer
@@ -45,6 +46,7 @@ def train(
     before: Spent,
     stop: StopRequest,
     placing: Placing,
+    record: RunRecord,
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
 
@@ -55,6 +57,8 @@ def train(
         InputError: a photograph cannot be read, or the disk is full. Steps done are saved; when
             there are none, nothing of the run is left. Or memory runs out: the step that failed
             may be half done, so that only what had been saved is left.
+        OSError: something cannot be read or written between two steps (a terminal is gone). Steps
+            done are saved.
         Interrupted: after a checkpoint was written.
     """
     config, device = trainer.config, trainer.renderer.device
@@ -67,8 +71,9 @@ def train(
     fed, known = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
-    saver = _Saver(trainer, scene, folder, before, placing)
+    saver = _Saver(trainer, scene, folder, before, placing, record)
     n_rows = trainer.model.n_rows
+    is_whole = True  # no step has begun that has not ended
     try:
         with (
             RunLog(folder.root, resume_step=first_step if first_step else None) as log,
@@ -83,10 +88,12 @@ def train(
                 n_rows = trainer.model.n_rows
                 with trace.host(BATCH):
                     batch = [feed.next() for _ in range(config.batch_size)]
+                is_whole = False
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
                     [[scene.views[i] for i in following] for following in upcoming],
                 )
+                is_whole = True
                 batch.clear()  # before the next photographs come
                 if upcoming:
                     upcoming.popleft()
@@ -117,6 +124,8 @@ def train(
     except Interrupted:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and is_whole and trainer.step > saver.saved_step:
+            saver.save()
         what = memory_that_ran_out(error)
         if what is None:
             error.add_note(_how_to_go_on(trainer, saver.saved_step))
@@ -140,7 +149,7 @@ def _how_to_go_on(trainer: Trainer, saved_step: int) -> str:
     remedy = "there is no checkpoint yet (--checkpoint-every)"
     if saved_step:
         remedy = f"go on from the checkpoint of step {saved_step} with --resume"
-    return f"gs-train: training ended after step {trainer.step}; {remedy}"
+    return f"training ended after step {trainer.step}; {remedy}"
 
 
 def _out_of_memory(
@@ -171,7 +180,13 @@ class _Saver:
     """
 
     def __init__(
-        self, trainer: Trainer, scene: Scene, folder: RunFolder, before: Spent, placing: Placing
+        self,
+        trainer: Trainer,
+        scene: Scene,
+        folder: RunFolder,
+        before: Spent,
+        placing: Placing,
+        record: RunRecord,
     ) -> None:
         self._trainer = trainer
         self._scene = scene
@@ -179,6 +194,7 @@ class _Saver:
         self._folder = folder
         self._before = before
         self._placing = placing
+        self._record = record
         self._first_step = self.saved_step = trainer.step
         self._started = time.perf_counter()
         self.spent = before
@@ -215,11 +231,19 @@ class _Saver:
                 )
                 self.spent = dataclasses.replace(self.spent, figures=of)
         finally:  # whatever comes between, Ctrl-C included: the training is done
+            self._folder.keep(trainer.config, self._record)
             save_checkpoint(
                 self._folder.checkpoints,
                 step=trainer.step,
                 tensors=trainer.tensors(),
-                state=checkpoint_state(self._scene.frame, self.spent, self._digest, self._placing),
+                state=checkpoint_state(
+                    self._scene.frame,
+                    self.spent,
+                    self._digest,
+                    self._placing,
+                    run_id=self._record.id,
+                    recipe=trainer.config.recipe,
+                ),
                 keep=trainer.config.keep_checkpoints,
             )
             self.saved_step = trainer.step

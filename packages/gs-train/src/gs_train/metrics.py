@@ -152,6 +152,7 @@ def write_metrics(
     preset: str,
     renderer: str,
     seed: int,
+    run_id: str | None = None,
     lpips_net: str | None = None,
     figures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -169,12 +170,14 @@ def write_metrics(
             caps; 0 on the CPU.
         peak_host_bytes: the most memory that training had resident.
         preset, renderer, seed: what was run.
+        run_id: which run it was, where it has an id.
         lpips_net: the network behind lpips.
         figures: more sections, of training: :func:`gs_train.figures.figures`.
 
     Returns:
         What was written: psnr, ssim, lpips, lpips_net, steps, seconds, images_per_second,
-        n_gaussians, the three peaks, preset, renderer, seed, versions, images, and ``figures``.
+        n_gaussians, the three peaks, preset, renderer, seed, run_id, versions, images, and
+        ``figures``.
         A score that does not exist (no test image, no weights) is "n/a"; infinity is "inf", because
         JSON has no word for it.
     """
@@ -193,6 +196,7 @@ def write_metrics(
         "preset": preset,
         "renderer": renderer,
         "seed": seed,
+        "run_id": run_id,
         "versions": package_versions(),
         "images": [
             {

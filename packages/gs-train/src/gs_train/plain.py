@@ -48,7 +48,7 @@ def from_plain(kind: type, plain: Mapping[Any, Any], path: Path, *, within: str 
     hints = typing.get_type_hints(kind)
     unknown = [name for name in plain if name not in hints]
     if unknown:
-        raise InputError(f"{path} holds the unknown option {f'{within}{unknown[0]}'!r}")
+        raise InputError(f"{path} holds the unknown option {f'{within}{unknown[0]}'!r:.80}")
     values = {
         name: _value(hints[name], value, path, f"{within}{name}") for name, value in plain.items()
     }
@@ -64,14 +64,14 @@ def _value(hint: Any, value: Any, path: Path, name: str) -> Any:
         if dataclasses.is_dataclass(choice) and isinstance(value, dict):
             assert isinstance(choice, type)
             return from_plain(choice, value, path, within=f"{name}.")
-        if choice is Path and isinstance(value, str):
+        if choice is Path and isinstance(value, str) and "\0" not in value:
             return Path(value)
         if choice is str and type(value) is int:
             return str(value)  # a size in bytes, which needs no quotes on the command line either
         if _fits(choice, value):
             return value
     expected = " or ".join(_words(choice) for choice in choices)
-    raise InputError(f"{path} must hold {expected} for {name}, got {value!r}")
+    raise InputError(f"{path} must hold {expected} for {name}, got {value!r:.80}")
 
 
 def _fits(choice: Any, value: Any) -> bool:

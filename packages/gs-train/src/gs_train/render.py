@@ -17,7 +17,7 @@ from gs_train.camera_paths import ellipse_path, interpolated_path, view_path
 from gs_train.errors import InputError
 from gs_train.interrupt import StopRequest
 from gs_train.progress import task_progress
-from gs_train.run import Run, open_capture, renderer_for
+from gs_train.run import Run, renderer_for
 from gs_train.scene import view_in_frame
 from gs_train.video import require_video_writer, write_frames
 from gs_train.visible import render_view
@@ -35,7 +35,8 @@ class RenderConfig:
         frames: of the interp and ellipse paths.
         fps: of a video.
         renderer: auto takes gsplat where it can run.
-        data: where the capture is now, if it was moved.
+        data: take the cameras from this capture; only runs of older versions need it, where theirs
+            was moved.
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
@@ -67,18 +68,17 @@ def render(config: RenderConfig) -> None:
     require_writable(to if is_video else to / "frame_00000.png", option="--to")
     renderer = renderer_for(run.config, config.renderer)
     with StopRequest() as stop:
-        capture = open_capture(run.config, run.folder, stop, data=config.data)
-        train = [capture.views[i] for i in capture.train]
+        record = run.cameras(stop, data=config.data)
+        train = [record.views[i] for i in record.train]
         if config.path == "test":
-            if not capture.test:
+            if not record.test:
                 raise InputError("--path test needs held-out views, and this run held out none")
-            run.require_capture(capture)
-            cameras = view_path([capture.views[i] for i in capture.test])
+            cameras = view_path([record.views[i] for i in record.test])
         elif config.path == "interp":
             cameras = interpolated_path(train, config.frames)
         else:
-            cameras = ellipse_path(train, config.frames, points=capture.points)
-        model = run.model(renderer.device)
+            cameras = ellipse_path(train, config.frames, points=record.points)
+        run, model = run.read(renderer.device)
 
         def frames() -> Iterator[Tensor]:
             with task_progress("rendering frame", len(cameras)) as progress:

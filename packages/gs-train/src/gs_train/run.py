@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gs_train.checkpoint import SavedCheckpoint, latest_checkpoint, open_checkpoint
+from gs_train.checkpoint import SavedCheckpoint, is_newer, open_latest
 from gs_train.config import FitConfig, load_config
 from gs_train.data import Capture, load_capture
 from gs_train.engine.caps import caps_of
+from gs_train.engine.limits import Limits
 from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.presets import PRESETS
 from gs_train.engine.restore import (
     Part,
     has_sleeping_rows,
@@ -28,11 +31,13 @@ from gs_train.errors import InputError
 from gs_train.frame import Frame
 from gs_train.gaussians import Gaussians
 from gs_train.interrupt import StopRequest
+from gs_train.manifest import whole
 from gs_train.placing import Placing
 from gs_train.progress import task_progress
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
-from gs_train.rows import NAMES
+from gs_train.rows import NAMES, check_rows
 from gs_train.run_folder import RunFolder
+from gs_train.run_record import RunRecord
 from gs_train.scene import capture_digest
 from gs_train.ssim import WINDOW
 from gs_train.trainer import Trainer
@@ -69,6 +74,9 @@ class Run:
         checkpoint: on disk.
         frame: that it was trained in.
         spent: until this checkpoint.
+        placing: what :meth:`gs_train.placing.Placing.to_plain` said then.
+        id: of the run; None where an older version started it.
+        record: of its cameras; None there.
     """
 
     folder: RunFolder
@@ -76,37 +84,43 @@ class Run:
     checkpoint: SavedCheckpoint
     frame: Frame
     spent: Spent
+    placing: dict[str, Any]
+    id: str | None
+    record: RunRecord | None
 
     @classmethod
     def open(cls, root: Path) -> Run:
         """Read the configuration and the newest checkpoint.
 
         Raises:
-            InputError: the folder is missing, holds no run or no checkpoint, or a checkpoint of
-                another format version or an incomplete one.
+            InputError: the folder is missing, holds no run or no checkpoint, a checkpoint of
+                another format version or run, or an incomplete or damaged one.
         """
         folder = RunFolder(root)
         if not root.is_dir():
             raise InputError(f"{root} must be the output folder of a run, and does not exist")
         config = load_config(folder.config)
-        newest = latest_checkpoint(folder.checkpoints)
-        if newest is None:
-            raise InputError(f"{folder.checkpoints} holds no checkpoint")
-        checkpoint = open_checkpoint(newest)
-        frame = checkpoint.state["frame"]
-        return cls(
-            folder,
-            config,
-            checkpoint,
-            Frame(tuple(frame["shift"]), frame["scale"], frame["extent"]),
-            Spent(**checkpoint.state["spent"]),
-        )
-
-    @property
-    def placing(self) -> dict[str, Any]:
-        """What :meth:`gs_train.placing.Placing.to_plain` said when the checkpoint was written."""
-        placing: dict[str, Any] = self.checkpoint.state["placing"]
-        return placing
+        record = RunRecord.load(folder.record)
+        checkpoint = open_latest(folder.checkpoints)
+        if checkpoint is None:
+            raise InputError(f"{root} must have a checkpoint, {folder.no_checkpoint()}")
+        state = checkpoint.state
+        try:
+            frame, spent = _frame(state["frame"]), _spent(state["spent"])
+            placing = _placing(state["placing"])
+            dict.keys(state.get("recipe", {}))
+            str.encode(state["capture"])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise checkpoint.damaged() from None
+        with _damage(checkpoint):
+            _check_rows(checkpoint)
+        id = state.get("run_id")
+        if record is not None and record.id != id:
+            raise InputError(
+                f"{checkpoint.path} is a checkpoint of {_named(id)}, {root} holds "
+                f"{_named(record.id)}: remove the checkpoint, or use it in its own run"
+            )
+        return cls(folder, config, checkpoint, frame, spent, placing, id, record)
 
     def require_capture(self, capture: Capture) -> None:
         """Check that ``capture`` is what was trained on, split as it was then.
@@ -121,6 +135,40 @@ class Run:
                 "poses or held-out images differ): name the folder where that capture is now"
             )
 
+    def cameras(self, stop: StopRequest, *, data: Path | None = None) -> RunRecord:
+        """The cameras and the split: from the run's folder, or from the capture where the folder of
+        an older run has none.
+
+        Args:
+            data: where the capture is; the run's own cameras are not used then.
+
+        Raises:
+            InputError: the capture cannot be used, or is not what was trained on.
+            Interrupted: a stop was asked for while images were prepared.
+        """
+        if data is None and self.record is not None:
+            return self.record
+        return RunRecord.of(self.capture(stop, data=data), self.id)
+
+    def capture(self, stop: StopRequest, *, data: Path | None = None) -> Capture:
+        """The photographs that the run was trained on.
+
+        Args:
+            data: where they are now, when not where they were.
+
+        Raises:
+            InputError: they are gone or others.
+            Interrupted: a stop was asked for while images were prepared.
+        """
+        try:
+            capture = open_capture(self.config, self.folder, stop, data=data)
+        except InputError as error:
+            if data is not None:
+                raise
+            raise InputError(f"{error}; where the capture was moved, name it with --data") from None
+        self.require_capture(capture)
+        return capture
+
     def geometry(self) -> dict[str, Tensor]:
         """Means, scales, quats and opacities on the CPU.
 
@@ -128,8 +176,29 @@ class Run:
             InputError: the checkpoint is damaged.
         """
         names = ("means", "scales", "quats", "opacities")
-        read = self.checkpoint.read([f"model/{name}" for name in names])
+        with _damage(self.checkpoint):
+            read = self.checkpoint.read([f"model/{name}" for name in names])
         return {name: read[f"model/{name}"] for name in names}
+
+    def read(self, device: torch.device) -> tuple[Run, Gaussians | OffloadedGaussians]:
+        """The model for looking at, and the run as of the checkpoint that it is from.
+
+        That is a newer one where a running ``fit`` has removed this one meanwhile.
+
+        Raises:
+            InputError: the checkpoint is damaged, or gone without a newer one.
+        """
+        run = self
+        while True:
+            try:
+                return run, run.model(device)
+            except InputError:
+                old = run.checkpoint.path
+                if old.exists():
+                    raise
+                run = Run.open(run.folder.root)
+                if not is_newer(run.checkpoint.path, old):
+                    raise
 
     def model(self, device: torch.device) -> Gaussians | OffloadedGaussians:
         """The model for looking at, without state that only training needs.
@@ -141,14 +210,17 @@ class Run:
             InputError: the checkpoint is damaged.
         """
         source = Part(self.checkpoint, "model/")
-        n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
-        if has_sleeping_rows(source):
-            return restored_offloaded(source, device=device, semantics="deferred", to_look_at=True)
-        if n_bytes > caps_of(self.config, device).device // 2:
-            return restored_offloaded(source, device=device, semantics="dense", to_look_at=True)
-        return restored_gaussians(
-            source, device=device, make_optimizer=torch.optim.SGD, to_look_at=True
-        )
+        with _damage(self.checkpoint):
+            n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
+            if has_sleeping_rows(source):
+                return restored_offloaded(
+                    source, device=device, semantics="deferred", to_look_at=True
+                )
+            if n_bytes > caps_of(self.config, device).device // 2:
+                return restored_offloaded(source, device=device, semantics="dense", to_look_at=True)
+            return restored_gaussians(
+                source, device=device, make_optimizer=torch.optim.SGD, to_look_at=True
+            )
 
     def trainer(self, renderer: Renderer, config: FitConfig, placing: Placing) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
@@ -156,24 +228,36 @@ class Run:
         Raises:
             InputError: the checkpoint is damaged.
         """
-        return Trainer.restore(
-            config,
-            self.checkpoint,
-            step=self.checkpoint.step,
-            renderer=renderer,
-            extent=self.frame.extent,
-            preset=placing.preset,
-            limits=placing.limits,
-        )
+        with _damage(self.checkpoint):
+            return Trainer.restore(
+                config,
+                self.checkpoint,
+                step=self.checkpoint.step,
+                renderer=renderer,
+                extent=self.frame.extent,
+                preset=placing.preset,
+                limits=placing.limits,
+            )
 
 
-def checkpoint_state(frame: Frame, spent: Spent, capture: str, placing: Placing) -> dict[str, Any]:
+def checkpoint_state(
+    frame: Frame,
+    spent: Spent,
+    capture: str,
+    placing: Placing,
+    *,
+    run_id: str | None,
+    recipe: Mapping[str, Any],
+) -> dict[str, Any]:
     """What a checkpoint keeps beside the tensors; read by :meth:`Run.open`.
 
     Args:
         capture: digest of the capture that it was trained on.
+        run_id, recipe: of the run: a checkpoint goes on with no other.
     """
     return {
+        "run_id": run_id,
+        "recipe": dict(recipe),
         "frame": dataclasses.asdict(frame),
         "spent": dataclasses.asdict(spent),
         "capture": capture,
@@ -222,3 +306,61 @@ def renderer_for(config: FitConfig, name: str | None = None) -> Renderer:
     options = RenderOptions(antialiased=config.antialiased)
     absgrad = config.strategy == "adc" and config.adc.absgrad
     return make_renderer(name or config.renderer, options, absgrad=absgrad)
+
+
+@contextlib.contextmanager
+def _damage(checkpoint: SavedCheckpoint) -> Iterator[None]:
+    """What tensors that are missing, or of other shapes, raise where they are used."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{checkpoint.path} does not hold what its run needs: "
+            f"{' '.join(str(error).split())}; remove it and resume from an earlier one"
+        ) from error
+
+
+def _check_rows(checkpoint: SavedCheckpoint) -> None:
+    """Check names, types and shapes of the model without reading it."""
+    source = Part(checkpoint, "model/")
+    check_rows(
+        {
+            name: torch.empty(source.shapes[name], dtype=source.dtypes[name], device="meta")
+            for name in NAMES
+        }
+    )
+
+
+def _named(id: str | None) -> str:
+    return "a run without an id" if id is None else f"the run {id!r:.40}"
+
+
+def _frame(plain: Mapping[str, Any]) -> Frame:
+    x, y, z = (_number(value) for value in plain["shift"])
+    frame = Frame((x, y, z), _number(plain["scale"]), _number(plain["extent"]))
+    if not (frame.scale > 0 and frame.extent > 0):
+        raise ValueError("a frame must have a size")
+    return frame
+
+
+def _spent(plain: Mapping[str, Any]) -> Spent:
+    spent = Spent(**plain)
+    _number(spent.seconds)
+    dict.keys(spent.figures)  # type: ignore[arg-type]
+    for name in ("images", "peak_device_bytes", "peak_device_reserved_bytes", "peak_host_bytes"):
+        whole(getattr(spent, name))
+    return spent
+
+
+def _placing(plain: Mapping[str, Any]) -> dict[str, Any]:
+    PRESETS[plain["preset"]]
+    for limit in dataclasses.asdict(Limits(**plain["limits"])).values():
+        if limit is not None:
+            whole(limit)
+    return dict(plain)
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not -1e300 < value < 1e300:
+        raise ValueError("a number must be finite")
+    return float(value)

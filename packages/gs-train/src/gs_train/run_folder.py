@@ -3,26 +3,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from gs_train.atomic import require_writable
-from gs_train.checkpoint import latest_checkpoint
+from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint, remove_stale
 from gs_train.config import FitConfig, for_the_record, load_config, save_config
 from gs_train.errors import InputError
+from gs_train.run_lock import RunLock
+from gs_train.run_record import RunRecord
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths below the output folder of ``gs-train fit``."""
+    """Paths below the output folder of ``gs-train fit``.
+
+    Attributes:
+        root: the folder.
+        lock: of a run that writes there; None for all that only look.
+    """
 
     root: Path
+    lock: RunLock | None = None
 
     @property
     def config(self) -> Path:
         return self.root / "config.yml"
+
+    @property
+    def record(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def traceback(self) -> Path:
+        return self.root / "traceback.txt"
 
     @property
     def metrics(self) -> Path:
@@ -56,26 +72,38 @@ class RunFolder:
         """Everything that a run may leave; --overwrite removes these and nothing else.
 
         The image cache is not among them: its files are named after what they were made from.
+        The configuration comes last: it says that the others are a run's.
         """
-        files = ("config.yml", "metrics.json", "log.csv", "comparison.png")
+        files = ("run.json", "metrics.json", "log.csv", "comparison.png", "traceback.txt")
         folders = ("checkpoints", "point_cloud", "tensorboard", "renders", "export")
-        return tuple(self.root / name for name in files + folders)
+        return tuple(self.root / name for name in (*files, *folders, "config.yml"))
+
+    def check_place(self) -> None:
+        """Check that files may be written here, without writing any.
+
+        Raises:
+            InputError: the path is a file, cannot be a folder's, or may not be written to.
+        """
+        try:
+            if self.root.exists() and not self.root.is_dir():
+                raise InputError(f"--out must be a folder, {self.root} is a file")
+        except OSError as error:
+            raise InputError(f"--out {self.root} cannot be used: {error.strerror}") from None
+        require_writable(self.config, option="--out")
 
     def check(self, config: FitConfig) -> None:
         """Check that ``config`` may write here, without writing anything.
 
         Raises:
             InputError: the folder holds another run and neither --resume nor --overwrite is given;
-                --resume without a checkpoint, or with options that would change the result; the
-                path is a file or may not be written to.
+                --resume without a checkpoint, or with options that would change the result.
         """
-        if self.root.exists() and not self.root.is_dir():
-            raise InputError(f"--out must be a folder, {self.root} is a file")
-        require_writable(self.config, option="--out")
         if config.resume:
             if latest_checkpoint(self.checkpoints) is None:
-                raise InputError(f"--resume needs a checkpoint, {self.checkpoints} holds none")
-            self._check_recipe(config)
+                raise InputError(f"--resume needs a checkpoint, {self.no_checkpoint()}")
+            saved = load_config(self.config).recipe
+            for name, value in config.recipe.items():
+                require_same_option(name, saved[name], value)
             return
         found = [path for path in self._owned if path.exists()]
         if found and not self.config.exists():
@@ -89,8 +117,16 @@ class RunFolder:
                 "--overwrite to remove it, or choose another folder"
             )
 
-    def prepare(self, config: FitConfig) -> None:
-        """Make the folder, without the old run when overwriting, and save the configuration.
+    def no_checkpoint(self) -> str:
+        """That there is none, for a message, and what is in its place."""
+        broken = incomplete_checkpoints(self.checkpoints)
+        why = f" ({broken[-1].name} has no manifest.json that can be read)" if broken else ""
+        return f"{self.checkpoints} holds none{why}"
+
+    def prepare(self, config: FitConfig, record: RunRecord) -> None:
+        """Make the folder, without the old run when overwriting, and save what the run is.
+
+        A checkpoint that a killed run left half written, or half removed, goes.
 
         Raises:
             InputError: the folder cannot be made or written to.
@@ -99,24 +135,43 @@ class RunFolder:
             if config.overwrite:
                 self.discard()
             self.root.mkdir(parents=True, exist_ok=True)
-            save_config(self.config, for_the_record(config))
+            self._save(config, record)
+            remove_stale(self.checkpoints)
         except OSError as error:
             raise InputError(f"--out {self.root} cannot be written: {error.strerror}") from None
 
+    def keep(self, config: FitConfig, record: RunRecord) -> None:
+        """Before something is written: see that the folder still is this run's.
+
+        Raises:
+            InputError: somebody removed it, and another run writes there now.
+        """
+        if self.lock is not None:
+            self.lock.renew()
+        if not self.config.exists():
+            print(f"{self.root} was removed or emptied: its run goes on there", file=sys.stderr)
+            self._save(config, record)
+
     def discard(self) -> None:
         """Remove the run; of the image cache and of others' files, nothing."""
+        if self.lock is not None:
+            self.lock.renew()
         for path in self._owned:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty
-            self.root.rmdir()
 
-    def _check_recipe(self, config: FitConfig) -> None:
-        saved = load_config(self.config).recipe
-        for name, value in config.recipe.items():
-            if value != saved[name]:
-                raise InputError(
-                    f"--resume must keep the run's options: {name} was {saved[name]}, got {value}"
-                )
+    def _save(self, config: FitConfig, record: RunRecord) -> None:
+        save_config(self.config, for_the_record(config))
+        record.save(self.record)
+
+
+def require_same_option(name: str, saved: object, value: object) -> None:
+    """Check an option of a resumed run.
+
+    Raises:
+        InputError: it would change the result.
+    """
+    if value != saved:
+        raise InputError(f"--resume must keep the run's options: {name} was {saved}, got {value}")

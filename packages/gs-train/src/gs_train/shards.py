@@ -10,17 +10,19 @@ device, so that saving needs no second copy of what is saved.
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from gs_train.errors import InputError
+from gs_train.small_files import open_regular
 
 DTYPES = {
     "F64": torch.float64,
@@ -34,8 +36,10 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+MOST_DIMENSIONS = 8
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _BLOCK_BYTES = 16 << 20
+_MOST_HEADER_BYTES = 16 << 20
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -69,8 +73,10 @@ def write_shard(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
         offset = end
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
+    if len(header) > _MOST_HEADER_BYTES:
+        raise ValueError(f"tensors must need less of a header, got {len(header):,} bytes of it")
     crc = 0
-    with open(path, "wb", buffering=0) as file:
+    with open(path, "xb", buffering=0) as file:
         for block in (struct.pack("<Q", len(header)), header):
             crc = zlib.crc32(block, crc)
             file.write(block)
@@ -95,36 +101,69 @@ def read_shard(path: Path, targets: Mapping[str, Tensor], *, crc: int) -> None:
         crc: the CRC-32 that the file must have.
 
     Raises:
-        InputError: the file is damaged; targets may be partly filled.
+        InputError: the file is damaged or cannot be read; targets may be partly filled.
 
     Cost: one pass; memory for one block where a target is not contiguous on the CPU.
     """
     damaged = InputError(f"{path} is damaged; remove its folder and resume from an earlier one")
-    with open(path, "rb", buffering=0) as file:
-        try:
-            prefix = file.read(8)
-            (length,) = struct.unpack("<Q", prefix)
-            if length > os.fstat(file.fileno()).st_size:
-                raise damaged
-            header = file.read(length)
-            entries = json.loads(header)
-            for name, target in targets.items():
-                entry = entries[name]
-                if entry["shape"] != list(target.shape) or DTYPES[entry["dtype"]] != target.dtype:
-                    raise damaged
-            spans = sorted((*entry["data_offsets"], name) for name, entry in entries.items())
-        except (struct.error, ValueError, KeyError, TypeError, IndexError):
-            raise damaged from None
-        actual = zlib.crc32(header, zlib.crc32(prefix))
-        for start, end, name in spans:
-            if name in targets:
-                parts = _blocks(targets[name])
-            else:
-                parts = _scratch(end - start)
-            for part in parts:
-                actual = _read_into(file, part, actual, damaged)
+    try:
+        with open_regular(path, follow=False) as file:
+            actual = _read(file, targets, damaged)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
     if actual != crc:
         raise damaged
+
+
+def _read(file: BinaryIO, targets: Mapping[str, Tensor], damaged: InputError) -> int:
+    """Fill the targets; the CRC-32 of the whole file is returned."""
+    n_bytes = os.fstat(file.fileno()).st_size
+    try:
+        prefix = file.read(8)
+        (length,) = struct.unpack("<Q", prefix)
+        if length > min(n_bytes, _MOST_HEADER_BYTES):
+            raise damaged
+        header = file.read(length)
+        entries = json.loads(header)
+        for name, target in targets.items():
+            entry = entries[name]
+            if entry["shape"] != list(target.shape) or DTYPES[entry["dtype"]] != target.dtype:
+                raise damaged
+        spans = _spans(entries, n_bytes - 8 - length)
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise damaged from None
+    actual = zlib.crc32(header, zlib.crc32(prefix))
+    for size, name in spans:
+        for part in _blocks(targets[name]) if name in targets else _scratch(size):
+            actual = _read_into(file, part, actual, damaged)
+    return actual
+
+
+def _spans(entries: Mapping[str, Any], n_bytes: int) -> list[tuple[int, str]]:
+    """Size and name of each tensor, as they follow each other in the file.
+
+    Nothing may be believed before the checksum is known: this raises what a wrong kind of value
+    raises, or ValueError where the tensors are not one after the other ``n_bytes`` long.
+    """
+    found = []
+    for name, entry in entries.items():
+        start, end = entry["data_offsets"]
+        shape = entry["shape"]
+        if any(type(n) is not int or n < 0 for n in (start, end, *shape)):
+            raise ValueError("sizes must be whole numbers")
+        if len(shape) > MOST_DIMENSIONS:
+            raise ValueError("a tensor must have fewer dimensions")
+        if end - start != math.prod(shape) * DTYPES[entry["dtype"]].itemsize:
+            raise ValueError("a tensor must have the size of its shape")
+        found.append((start, end, name))
+    at = 0
+    for start, end, _ in sorted(found):
+        if start != at:
+            raise ValueError("tensors must follow each other")
+        at = end
+    if at != n_bytes:
+        raise ValueError("tensors must fill the file")
+    return [(end - start, name) for start, end, name in sorted(found)]
 
 
 def _blocks(tensor: Tensor) -> list[Tensor]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gs_train.atomic import SUFFIX, disk_full_is_input_error, replacing, sync_folder
+from gs_train.atomic import replacing
 from gs_train.errors import InputError
 from gs_train.pictures import to_uint8
 
@@ -80,35 +79,24 @@ def _png(folder: Path, frames: Iterable[Any]) -> int:
 def _write_mp4(path: Path, frames: Iterable[Any], fps: int) -> int:
     av = _import_av()
     codec, options = _codec(av)
-    temporary = path.with_name(f".{path.name}{SUFFIX}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    n = 0
     stream: Any = None
-    try:
-        with disk_full_is_input_error(path):
-            with av.open(str(temporary), "w", format="mp4") as container:
-                for frame in frames:
-                    pixels = to_uint8(frame)
-                    if stream is None:
-                        height, width = pixels.shape[:2]
-                        stream = container.add_stream(codec, rate=fps, options=options)
-                        stream.width, stream.height = width + width % 2, height + height % 2
-                        stream.pix_fmt = "yuv420p"
-                    pixels = _fitted(pixels, width, height)
-                    pixels = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-                    picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), "rgb24")
-                    container.mux(stream.encode(picture))
-                    n += 1
-                if stream is None:
-                    raise ValueError("frames must hold at least one frame, got none")
-                container.mux(stream.encode())
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    n = 0
+    with replacing(path) as file, av.open(file, "w", format="mp4") as container:
+        for frame in frames:
+            pixels = to_uint8(frame)
+            if stream is None:
+                height, width = pixels.shape[:2]
+                stream = container.add_stream(codec, rate=fps, options=options)
+                stream.width, stream.height = width + width % 2, height + height % 2
+                stream.pix_fmt = "yuv420p"
+            pixels = _fitted(pixels, width, height)
+            pixels = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), "rgb24")
+            container.mux(stream.encode(picture))
+            n += 1
+        if stream is None:
+            raise ValueError("frames must hold at least one frame, got none")
+        container.mux(stream.encode())
     return n
 
 
