@@ -16,6 +16,7 @@ from gs_train.atomic import replacing
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.presets import PRESETS
 from gs_train.errors import InputError
+from gs_train.frame import FrameChoice
 from gs_train.plain import from_plain, one_of, to_plain
 from gs_train.schedule import LearningRates
 from gs_train.sizes import parse_bytes
@@ -42,6 +43,8 @@ class FitConfig:
         checkpoint_every: steps between checkpoints; one is always written at the end. 0: only
             there.
         keep_checkpoints: older ones are removed.
+        frame: of the PLY file: the capture's, or a local one with transform.json beside it; auto
+            takes the local one where float32 is too coarse for the capture's coordinates.
         resume: go on from the newest checkpoint in out.
         overwrite: remove the run that out holds, then start.
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
@@ -86,6 +89,7 @@ class FitConfig:
     seed: int = 0
     checkpoint_every: int = 5000
     keep_checkpoints: int = 2
+    frame: FrameChoice = "auto"
     resume: bool = False
     overwrite: bool = False
     test_every: int = 8
@@ -154,6 +158,7 @@ class FitConfig:
         presets = ("auto", *PRESETS)
         _require(self.offload in presets, "offload", one_of(presets), self.offload)
         for name, choices in (
+            ("frame", ("auto", "capture", "local")),
             ("semantics", ("dense", "sparse")),
             ("regularise", ("all", "visible")),
         ):
@@ -198,7 +203,7 @@ class FitConfig:
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
     "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
-    "init", "offload",
+    "init", "offload", "frame",
 )  # fmt: skip
 
 _BY_STRATEGY = {
