@@ -62,23 +62,27 @@ class ExportFrame:
         """
         shift = _rounded(trained)
         step, local_step, spacing = _measure(trained, shift, model.params["means"])
-        because = (
-            f"float32's step is {step:.2g} in the capture's frame and {local_step:.2g} in a local "
-            f"one, the median spacing of Gaussians {spacing:.2g}"
-        )
-        if choice == "auto":
-            is_fine = step < _FINE * spacing or step < _GAIN * local_step
-            name: Literal["capture", "local"] = "capture" if is_fine else "local"
-            because += "; --frame overrides"
+        name: Literal["capture", "local"]
+        limit = f"{_FINE:g} of their spacing, {spacing:.2g}"
+        if choice != "auto":
+            there = step if choice == "capture" else local_step
+            name, because = choice, f"--frame asks for it (float32's step there is {there:.2g})"
+        elif step < _FINE * spacing:
+            name, because = "capture", f"float32's step there, {step:.2g}, is below {limit}"
+        elif step < _GAIN * local_step:
+            name = "capture"
+            because = f"float32's step there, {step:.2g}, is hardly finer in a local one"
         else:
-            name, because = choice, f"--frame asks for it ({because})"
+            name = "local"
+            because = f"float32's step in the capture's, {step:.2g}, is above {limit}"
         return cls(name, trained, shift if name == "local" else (0.0, 0.0, 0.0), because)
 
     @property
     def line(self) -> str:
         """Which frame, and why."""
-        where = f"a local frame, {TRANSFORM} beside them leads back"
-        where = where if self.name == "local" else "the capture's frame"
+        where = "the capture's frame"
+        if self.name == "local":
+            where = f"a local frame, from which {TRANSFORM} beside them leads back"
         return f"Gaussians are written in {where}: {self.because}"
 
     def rows_out(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -166,11 +170,10 @@ def _measure(
 ) -> tuple[float, float, float]:
     """Float32's step in the capture's frame and in the local one, and the rows' spacing, all in
     the capture's units."""
-    runs = [run[np.isfinite(run).all(axis=1)] for run in _sample(means)]
+    # Copies that densification has just made lie in one place and count once.
+    runs = [np.unique(run[np.isfinite(run).all(axis=1)], axis=0) for run in _sample(means)]
     nearest = [cKDTree(run).query(run, k=2)[0][:, 1] for run in runs if len(run) > 1]
-    apart = np.concatenate([*nearest, np.zeros(0)])
-    apart = apart[apart > 0]  # copies that densification has just made do not count
-    spacing = float(np.median(apart)) if len(apart) else 1.0
+    spacing = float(np.median(np.concatenate(nearest))) if nearest else 1.0
     places = np.concatenate(runs) / trained.scale - trained.shift
     if not len(places):
         places = -np.array([trained.shift])

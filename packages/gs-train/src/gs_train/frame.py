@@ -57,12 +57,12 @@ class Frame:
         nearest = offsets - (offsets * forward).sum(1, keepdims=True) * forward
         focus = np.median(nearest, axis=0)
         distance = float(np.median(np.linalg.norm(offsets - focus, axis=1)))
-        if distance <= _ROUNDING * float(np.abs(translation).max()):  # all in one place
-            distance = 1.0
-        trained = (offsets - focus) / distance
-        extent = float(np.linalg.norm(trained - trained.mean(0), axis=1).max()) * 1.1
+        radius = float(np.linalg.norm(offsets - offsets.mean(0), axis=1).max())
+        one_place = _ROUNDING * float(np.abs(translation).max())
+        distance = distance if distance > one_place else 1.0
+        radius = radius if radius > one_place else distance
         x, y, z = (float(v) for v in -(middle + focus))
-        return cls((x, y, z), 1.0 / distance, extent if extent > 0 else 1.1)
+        return cls((x, y, z), 1.0 / distance, 1.1 * radius / distance)
 
     def points_in(self, points: np.ndarray) -> np.ndarray:
         """(P, 3) points of the capture in the training frame, float64."""
