@@ -36,7 +36,8 @@ class FitConfig:
         strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
-            the reconstruction's; thinned evenly where there are more than the cap.
+            the reconstruction's; thinned evenly where there are more than the cap. An exported
+            file in a local frame will do, with its transform.json.
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         sh_every: one more degree every so many images.
         seed: of everything random.

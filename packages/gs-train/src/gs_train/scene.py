@@ -18,7 +18,7 @@ from gs_train.config import FitConfig
 from gs_train.counter_random import Purpose
 from gs_train.data import Capture
 from gs_train.errors import InputError
-from gs_train.export_frame import read_transform
+from gs_train.export_frame import TRANSFORM, read_transform
 from gs_train.frame import Frame
 from gs_train.initialize import rows_from_cloud, rows_from_points
 from gs_train.interrupt import StopRequest
@@ -91,6 +91,8 @@ class Scene:
             return report
 
         transform = read_transform(path)
+        if transform is not None:
+            print(f"{path}: points are moved as {TRANSFORM} beside it says", file=sys.stderr)
 
         def moved(points: np.ndarray) -> np.ndarray:
             if transform is not None:
