@@ -86,6 +86,8 @@ def test_copies_and_rows_that_are_not_finite_are_no_neighbours() -> None:
     with torch.no_grad():
         model.params["means"][5] = torch.nan
     assert "of their spacing, 0.04" in ExportFrame.of("auto", AWAY, model).line
+    model.params["means"].data.fill_(3e38)
+    assert ExportFrame.of("auto", AWAY, model).name == "capture"
     model.params["means"].data.fill_(torch.nan)
     assert ExportFrame.of("auto", AWAY, model).name == "local"
 
@@ -131,6 +133,7 @@ def test_no_rows_ever_lie_beside_a_transform_of_others(tmp_path: Path) -> None:
         '{"shift": [1, 2, "x"], "scale": 1.0}',
         '{"shift": [1, 2, 3], "scale": 0}',
         '{"shift": [1, 2, 3], "scale": null}',
+        '{"shift": [1, 2, 3], "scale": 1' + "0" * 400 + "}",
         '{"shift": [1, 2, 3], "scale": Infinity}',
     ],
 )

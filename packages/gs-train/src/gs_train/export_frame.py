@@ -148,7 +148,7 @@ def read_transform(path: Path) -> tuple[np.ndarray, float] | None:
         told = json.loads(beside.read_bytes())
         shift, scale = np.array(told["shift"], dtype=np.float64), float(told["scale"])
         is_valid = shift.shape == (3,) and np.isfinite(shift).all() and 0 < scale < math.inf
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError):
         is_valid = False
     if not is_valid:
         raise InputError(
@@ -195,4 +195,5 @@ def _sample(means: Tensor) -> list[np.ndarray]:
 
 def _step(points: np.ndarray) -> float:
     """Of float32 at the largest coordinate of the median point."""
-    return float(np.spacing(np.float32(np.median(np.abs(points).max(axis=1)))))
+    _, exponent = math.frexp(float(np.median(np.abs(points).max(axis=1))))
+    return math.ldexp(1.0, exponent - 24)  # 24 binary digits; beyond float32's range too
