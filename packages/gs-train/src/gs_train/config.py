@@ -16,6 +16,7 @@ from gs_train.atomic import replacing
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.presets import PRESETS
 from gs_train.errors import InputError
+from gs_train.frame import FrameChoice
 from gs_train.plain import from_plain, one_of, to_plain
 from gs_train.schedule import LearningRates
 from gs_train.sizes import parse_bytes
@@ -39,13 +40,16 @@ class FitConfig:
         strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
-            the reconstruction's; thinned evenly where there are more than the cap.
+            the reconstruction's; thinned evenly where there are more than the cap. An exported
+            file in a local frame will do, with its transform.json.
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         sh_every: one more degree every so many images.
         seed: of everything random.
         checkpoint_every: steps between checkpoints; one is always written at the end. 0: only
             there.
         keep_checkpoints: older ones are removed.
+        frame: of the PLY file: the capture's, or a local one with transform.json beside it; auto
+            takes the local one where float32 is too coarse for the capture's coordinates.
         resume: go on from the newest checkpoint in out.
         overwrite: remove the run that out holds, then start.
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
@@ -90,6 +94,7 @@ class FitConfig:
     seed: int = 0
     checkpoint_every: int = 5000
     keep_checkpoints: int = 2
+    frame: FrameChoice = "auto"
     resume: bool = False
     overwrite: bool = False
     test_every: int = 8
@@ -158,6 +163,7 @@ class FitConfig:
         presets = ("auto", *PRESETS)
         _require(self.offload in presets, "offload", one_of(presets), self.offload)
         for name, choices in (
+            ("frame", ("auto", "capture", "local")),
             ("semantics", ("dense", "sparse")),
             ("regularise", ("all", "visible")),
         ):
@@ -202,7 +208,7 @@ class FitConfig:
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
     "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
-    "init", "offload",
+    "init", "offload", "frame",
 )  # fmt: skip
 
 _BY_STRATEGY = {

@@ -12,6 +12,7 @@ import tyro
 
 from gs_train.config import FitConfig
 from gs_train.engine.backend import Model
+from gs_train.export_frame import ExportFrame
 from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips, load_lpips
 from gs_train.metrics import write_metrics
@@ -111,7 +112,7 @@ def report(
         seed=config.seed,
         run_id=run_id,
         lpips_net=lpips.net if lpips else None,
-        figures=spent.figures,
+        figures={**spent.figures, "frame": ExportFrame.of(config.frame, scene.frame, model).name},
     )
     print(_summary(metrics, folder), file=sys.stderr)
     return metrics

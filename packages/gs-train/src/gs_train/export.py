@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 import tyro
 from torch import Tensor
 
 from gs_train.atomic import replacing, require_writable
 from gs_train.engine.backend import Model
-from gs_train.frame import Frame
+from gs_train.export_frame import ExportFrame
+from gs_train.frame import FrameChoice, camera_centres
 from gs_train.interrupt import StopRequest
 from gs_train.ply import Layout, write_ply
 from gs_train.run import Run
@@ -32,6 +34,8 @@ class ExportConfig:
         layout: inria: what SIBR and most viewers open (point_cloud/, cameras.json, cfg_args);
             gsplat: what gsplat's viewer and trainer load (ply/, ckpts/).
         to: folder to write to; DIR/export/LAYOUT when not given.
+        frame: the capture's, or a local one with transform.json beside each file; auto takes the
+            local one where float32 is too coarse for the capture's coordinates.
         data: where the capture is now, if it was moved; inria names it, and lists the cameras of
             runs of older versions from there.
     """
@@ -39,17 +43,19 @@ class ExportConfig:
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     layout: Literal["inria", "gsplat"] = "inria"
     to: Path | None = None
+    frame: FrameChoice = "auto"
     data: Path | None = None
 
 
 def export(config: ExportConfig) -> None:
-    """Write the newest checkpoint's model in the capture's own frame.
+    """Write the newest checkpoint's model in the capture's own frame, or in a local one.
 
     No device is used, and PLY files are written a chunk of rows at a time. ``ckpts`` of the gsplat
     layout, which is one file of torch, needs all rows in host memory.
 
     Raises:
-        InputError: no run there, a place that cannot be written, or a disk without enough space.
+        InputError: no run there, a place that cannot be written or holds rows in another frame, or
+            a disk without enough space.
     """
     run = Run.open(config.dir)
     to = config.to or run.folder.export / config.layout
@@ -58,20 +64,30 @@ def export(config: ExportConfig) -> None:
         record = run.cameras(stop, data=config.data) if config.layout == "inria" else None
     run, model = run.read(torch.device("cpu"))
     step, ply = run.checkpoint.step, _ply(to, run, config.layout)
+    frame = ExportFrame.of(config.frame, run.frame, model)
+    ckpt = to / "ckpts" / f"ckpt_{step - 1}_rank0.pt"  # gsplat numbers steps from 0
+    for path in (ply,) if config.layout == "inria" else (ply, ckpt):
+        frame.check(path)
+    frame.tell(ply)
+    print(frame.line, file=sys.stderr)
     dropped = write_ply(
         ply,
         caught_up_chunks(model),
         layout=config.layout,
         n_rows=model.n_rows,
-        transform=run.frame.rows_out,
+        transform=frame.rows_out,
     )
     if record is not None:
-        _write_text(to / "cameras.json", json.dumps(_cameras(record)))
-        _write_text(to / "cfg_args", _cfg_args(run, record, config.data or run.config.data))
+        _write_text(to / "cameras.json", json.dumps(_cameras(record, frame)))
+        # Where the capture's poses are in another frame, SIBR reads those of cameras.json.
+        source = config.data or run.config.data
+        _write_text(
+            to / "cfg_args", _cfg_args(run, record, source if frame.name == "capture" else to)
+        )
     else:
-        # gsplat numbers steps from 0 and keeps the parameters alone.
-        with replacing(to / "ckpts" / f"ckpt_{step - 1}_rank0.pt") as file:
-            torch.save({"step": step - 1, "splats": _gathered(model, run.frame)}, file)
+        frame.tell(ckpt)
+        with replacing(ckpt) as file:  # gsplat keeps the parameters alone
+            torch.save({"step": step - 1, "splats": _gathered(model, frame)}, file)
     lost = f", without {dropped:,} rows that are not finite" if dropped else ""
     print(f"wrote {model.n_rows - dropped:,} Gaussians to {to}{lost}", file=sys.stderr)
 
@@ -83,8 +99,8 @@ def _ply(to: Path, run: Run, layout: Layout) -> Path:
     return to / "ply" / f"point_cloud_{step}.ply"
 
 
-def _gathered(model: Model, frame: Frame) -> dict[str, Tensor]:
-    """All rows in the capture's frame, on the CPU."""
+def _gathered(model: Model, frame: ExportFrame) -> dict[str, Tensor]:
+    """All rows in the frame of the export, on the CPU."""
     rows: dict[str, Tensor] = {}
     start = 0
     for chunk in caught_up_chunks(model):
@@ -96,9 +112,10 @@ def _gathered(model: Model, frame: Frame) -> dict[str, Tensor]:
     return rows
 
 
-def _cameras(record: RunRecord) -> list[dict[str, object]]:
+def _cameras(record: RunRecord, frame: ExportFrame) -> list[dict[str, object]]:
     """The cameras as the Inria code lists them: camera to world, x right, y down, z forward."""
     cameras: list[dict[str, object]] = []
+    centres = camera_centres(np.stack([view.world_to_camera for view in record.views]))
     for index in (*record.test, *record.train):
         view = record.views[index]
         rotation = view.world_to_camera[:3, :3].T
@@ -108,7 +125,7 @@ def _cameras(record: RunRecord) -> list[dict[str, object]]:
                 "img_name": str(Path(view.name).with_suffix("")),
                 "width": view.width,
                 "height": view.height,
-                "position": (-rotation @ view.world_to_camera[:3, 3]).tolist(),
+                "position": (centres[index] + frame.shift).tolist(),
                 "rotation": rotation.tolist(),
                 "fx": float(view.K[0, 0]),
                 "fy": float(view.K[1, 1]),
@@ -117,11 +134,11 @@ def _cameras(record: RunRecord) -> list[dict[str, object]]:
     return cameras
 
 
-def _cfg_args(run: Run, record: RunRecord, data: Path) -> str:
+def _cfg_args(run: Run, record: RunRecord, source: Path) -> str:
     """The arguments that SIBR's viewer looks for, in the form in which it parses them."""
     config = run.config
     return (
-        f"Namespace(sh_degree={config.sh_degree}, source_path={str(data.absolute())!r}, "
+        f"Namespace(sh_degree={config.sh_degree}, source_path={str(source.absolute())!r}, "
         f"model_path={str(run.folder.root.absolute())!r}, images='images', resolution=-1, "
         f"white_background=False, data_device='cuda', eval={bool(record.test)})"
     )

@@ -12,6 +12,7 @@ from gs_train.atomic import require_free, require_writable
 from gs_train.config import FitConfig
 from gs_train.errors import InputError
 from gs_train.evaluate import report
+from gs_train.export_frame import ExportFrame
 from gs_train.interrupt import Interrupted, StopRequest
 from gs_train.loop import train
 from gs_train.lpips import load_lpips
@@ -82,11 +83,15 @@ def fit_locked(config: FitConfig, lock: RunLock) -> dict[str, Any]:
             _say(f"no steps are left to train{untraced}; more come with --steps")
         try:
             spent = train(trainer, scene, folder, spent, stop, placing, record)
+            frame = ExportFrame.of(config.frame, scene.frame, trainer.model)
+            ply = folder.point_cloud(trainer.step)
+            frame.tell(ply)
+            _say(frame.line)
             write_ply(
-                folder.point_cloud(trainer.step),
+                ply,
                 caught_up_chunks(trainer.model),
                 n_rows=trainer.model.n_rows,
-                transform=scene.frame.rows_out,
+                transform=frame.rows_out,
             )
             stop.check("the writing of results")
             return report(

@@ -3,18 +3,25 @@
 
 Learning rates, the near plane and MCMC's noise assume a scene of about unit size around the
 origin. A capture's frame is arbitrary (COLMAP) or huge (geodetic), so training happens in a
-shifted and scaled copy. There is
-no rotation: spherical harmonics would have to be rotated along.
+shifted and scaled copy. There is no rotation: spherical harmonics would have to be rotated along.
+All of this module computes in float64: coordinates of a capture may be a million times its size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+
+FrameChoice = Literal["auto", "capture", "local"]
+"""Of exported rows; see :class:`gs_train.export_frame.ExportFrame`."""
+
+_ROUNDING = 64 * np.finfo(np.float64).eps
+"""Camera centres that are no further apart than this share of their coordinates are one place."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +44,25 @@ class Frame:
         """The frame in which the cameras' median distance from their common focus is 1.
 
         The focus is the median, over the cameras, of the point of the viewing ray that is nearest
-        to the capture's origin, as gsplat's trainer has it.
+        to the median camera centre. A capture whose origin or unit is another therefore gives the
+        same scene, up to the rounding of its coordinates.
 
         Args:
             world_to_camera: (V, 4, 4) float64.
         """
         rotation, translation = world_to_camera[:, :3, :3], world_to_camera[:, :3, 3]
-        centres = -np.einsum("vji,vj->vi", rotation, translation)
-        forward = rotation[:, 2]
-        nearest = centres - (centres * forward).sum(1, keepdims=True) * forward
-        shift = -np.median(nearest, axis=0)
-        distance = float(np.median(np.linalg.norm(centres + shift, axis=1)))
-        if distance <= 1e-9 * float(np.abs(centres).max() + 1.0):  # all in one place
-            distance = 1.0
-        trained = (centres + shift) / distance
-        extent = float(np.linalg.norm(trained - trained.mean(0), axis=1).max()) * 1.1
-        x, y, z = (float(v) for v in shift)
-        return cls((x, y, z), 1.0 / distance, extent if extent > 0 else 1.1)
+        centres = camera_centres(world_to_camera)
+        middle = np.median(centres, axis=0)
+        offsets, forward = centres - middle, rotation[:, 2]
+        nearest = offsets - (offsets * forward).sum(1, keepdims=True) * forward
+        focus = np.median(nearest, axis=0)
+        distance = float(np.median(np.linalg.norm(offsets - focus, axis=1)))
+        radius = float(np.linalg.norm(offsets - offsets.mean(0), axis=1).max())
+        one_place = _ROUNDING * float(np.abs(translation).max())
+        distance = distance if distance > one_place else 1.0
+        radius = radius if radius > one_place else distance
+        x, y, z = (float(v) for v in -(middle + focus))
+        return cls((x, y, z), 1.0 / distance, 1.1 * radius / distance)
 
     def points_in(self, points: np.ndarray) -> np.ndarray:
         """(P, 3) points of the capture in the training frame, float64."""
@@ -66,10 +75,27 @@ class Frame:
         pose[:3, 3] = (world_to_camera[:3, 3] - rotation @ np.asarray(self.shift)) * self.scale
         return pose
 
-    def rows_out(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows of the training frame in the capture's frame; other attributes are passed on."""
+    def rows_out(
+        self, rows: Mapping[str, Tensor], origin: Sequence[float] = (0.0, 0.0, 0.0)
+    ) -> dict[str, Tensor]:
+        """Rows of the training frame in the capture's units; other attributes are passed on.
+
+        Args:
+            origin: (3,) point of the capture that the result's coordinates are relative to.
+        """
         out = dict(rows)
-        shift = torch.tensor(self.shift, dtype=torch.float64, device=rows["means"].device)
-        out["means"] = (rows["means"].double() / self.scale - shift).float()
+        back = torch.tensor(np.add(self.shift, origin), dtype=torch.float64)
+        means = rows["means"]
+        out["means"] = (means.double() / self.scale - back.to(means.device)).float()
         out["scales"] = rows["scales"] - float(np.log(self.scale))
         return out
+
+
+def camera_centres(world_to_camera: np.ndarray) -> np.ndarray:
+    """(V, 3) float64 centres of cameras, from (V, 4, 4).
+
+    The inverse is used, not the transpose: far from the origin a rotation that is off by 1e-7, as
+    rotations kept in float32 are, would move the centre.
+    """
+    rotation, translation = world_to_camera[:, :3, :3], world_to_camera[:, :3, 3]
+    return -np.linalg.solve(rotation, translation[:, :, None])[:, :, 0]

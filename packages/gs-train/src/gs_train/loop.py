@@ -30,6 +30,7 @@ from gs_train.run import Spent, checkpoint_state
 from gs_train.run_folder import RunFolder
 from gs_train.run_record import RunRecord
 from gs_train.scene import Scene, capture_digest
+from gs_train.sight import BlindEpochError, Sight
 from gs_train.sizes import parse_bytes
 from gs_train.trainer import Trainer
 
@@ -56,7 +57,8 @@ def train(
     Raises:
         InputError: a photograph cannot be read, or the disk is full. Steps done are saved; when
             there are none, nothing of the run is left. Or memory runs out: the step that failed
-            may be half done, so that only what had been saved is left.
+            may be half done, so that only what had been saved is left. Or no Gaussian is left, or
+            a whole epoch saw none: again only what had been saved is left.
         OSError: something cannot be read or written between two steps (a terminal is gone). Steps
             done are saved.
         Interrupted: after a checkpoint was written.
@@ -72,6 +74,7 @@ def train(
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
     saver = _Saver(trainer, scene, folder, before, placing, record)
+    sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.model.n_rows
     is_whole = True  # no step has begun that has not ended
     try:
@@ -101,6 +104,7 @@ def train(
                 n_rows = trainer.model.n_rows
                 if not n_rows:
                     raise InputError(_nothing_left(trainer))
+                sight.check(trainer.images_seen, trainer.backend.stats.visible)
                 saver.pace.step(n_rows)
                 is_last = trainer.step == config.steps
                 with trace.host("log"):
@@ -114,8 +118,9 @@ def train(
                     saver.save(is_last=is_last)
                 if is_stopping and not is_last:
                     stop.check("training")
-    except InputError:
-        has_rows = trainer.model.n_rows > 0  # nothing can go on from none
+    except InputError as error:
+        # Nothing can go on from no rows, or from rows that no view sees.
+        has_rows = trainer.model.n_rows > 0 and not isinstance(error, BlindEpochError)
         if trainer.step == 0 or not (has_rows or saver.saved_step):
             folder.discard()
         elif has_rows and trainer.step > saver.saved_step:

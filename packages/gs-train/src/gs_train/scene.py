@@ -18,6 +18,7 @@ from gs_train.config import FitConfig
 from gs_train.counter_random import Purpose
 from gs_train.data import Capture
 from gs_train.errors import InputError
+from gs_train.export_frame import TRANSFORM, read_transform
 from gs_train.frame import Frame
 from gs_train.initialize import rows_from_cloud, rows_from_points
 from gs_train.interrupt import StopRequest
@@ -89,8 +90,18 @@ class Scene:
 
             return report
 
+        transform = read_transform(path)
+        if transform is not None:
+            print(f"{path}: points are moved as {TRANSFORM} beside it says", file=sys.stderr)
+
+        def moved(points: np.ndarray) -> np.ndarray:
+            if transform is not None:
+                shift, scale = transform
+                points = points / scale - shift
+            return self.frame.points_in(points)
+
         with task_progress("reading points") as progress:
-            cloud = read_point_ply(path, transform=self.frame.points_in, report=told(progress))
+            cloud = read_point_ply(path, transform=moved, report=told(progress))
         if cloud.n_dropped:
             print(f"{path}: {cloud.n_dropped:,} points are not finite, left out", file=sys.stderr)
         if len(cloud.points) < 4:
