@@ -53,6 +53,7 @@ def evaluate(config: EvalConfig) -> None:
     with StopRequest() as stop:
         capture = open_capture(run.config, run.folder, stop, data=config.data)
         run.require_capture(capture)
+        run.require_data(capture)
         report(
             run.model(renderer.device),
             Scene.load(capture, renderer.device, run.frame),
@@ -93,6 +94,7 @@ def report(
         lpips=lpips,
         stop=stop,
         comparison=folder.comparison,
+        skip_broken=config.skip_broken,
     )
     metrics = write_metrics(
         folder.metrics,

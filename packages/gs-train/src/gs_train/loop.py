@@ -9,13 +9,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 
 from gs_order import ViewSampler
 from gs_train.checkpoint import save_checkpoint
 from gs_train.config import FitConfig
-from gs_train.data import read_image
+from gs_train.data import PhotoReader
 from gs_train.engine.trace import BATCH
 from gs_train.errors import InputError
 from gs_train.feed import ImageFeed
@@ -45,6 +44,7 @@ def train(
     before: Spent,
     stop: StopRequest,
     placing: Placing,
+    photographs: PhotoReader,
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
 
@@ -67,12 +67,12 @@ def train(
     fed, known = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
-    saver = _Saver(trainer, scene, folder, before, placing)
+    saver = _Saver(trainer, scene, folder, before, placing, photographs)
     n_rows = trainer.model.n_rows
     try:
         with (
             RunLog(folder.root, resume_step=first_step if first_step else None) as log,
-            _feed(config, scene, fed, device) as feed,
+            _feed(config, scene, fed, device, photographs) as feed,
             Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
         ):
             trace = trainer.backend.trace
@@ -85,7 +85,7 @@ def train(
                     batch = [feed.next() for _ in range(config.batch_size)]
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
-                    [[scene.views[i] for i in following] for following in upcoming],
+                    [[scene.views[photographs.shown(i)] for i in batch] for batch in upcoming],
                 )
                 batch.clear()  # before the next photographs come
                 if upcoming:
@@ -101,6 +101,8 @@ def train(
                     if trainer.step % _LOG_EVERY == 0 or is_last:
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                     trace.settle()
+                for line in photographs.news():
+                    bar.message(line)
                 every = config.checkpoint_every
                 is_stopping = stop.signal_number is not None  # asked once: it may come at any time
                 if is_last or is_stopping or (every and trainer.step % every == 0):
@@ -171,7 +173,13 @@ class _Saver:
     """
 
     def __init__(
-        self, trainer: Trainer, scene: Scene, folder: RunFolder, before: Spent, placing: Placing
+        self,
+        trainer: Trainer,
+        scene: Scene,
+        folder: RunFolder,
+        before: Spent,
+        placing: Placing,
+        photographs: PhotoReader,
     ) -> None:
         self._trainer = trainer
         self._scene = scene
@@ -179,6 +187,7 @@ class _Saver:
         self._folder = folder
         self._before = before
         self._placing = placing
+        self._photographs = photographs
         self._first_step = self.saved_step = trainer.step
         self._started = time.perf_counter()
         self.spent = before
@@ -219,7 +228,13 @@ class _Saver:
                 self._folder.checkpoints,
                 step=trainer.step,
                 tensors=trainer.tensors(),
-                state=checkpoint_state(self._scene.frame, self.spent, self._digest, self._placing),
+                state=checkpoint_state(
+                    self._scene.frame,
+                    self.spent,
+                    self._digest,
+                    self._placing,
+                    self._photographs.fingerprint(),
+                ),
                 keep=trainer.config.keep_checkpoints,
             )
             self.saved_step = trainer.step
@@ -241,16 +256,17 @@ class _Saver:
 
 
 def _feed(
-    config: FitConfig, scene: Scene, batches: Iterator[tuple[int, ...]], device: torch.device
+    config: FitConfig,
+    scene: Scene,
+    batches: Iterator[tuple[int, ...]],
+    device: torch.device,
+    photographs: PhotoReader,
 ) -> ImageFeed:
     views = scene.capture.views
-
-    def load(index: int) -> np.ndarray:
-        return read_image(views[index])
-
     return ImageFeed(
         itertools.chain.from_iterable(batches),
-        load,
+        photographs.load,
+        shown=photographs.shown,
         device=device,
         cache_bytes=parse_bytes(config.image_cache, option="--image-cache"),
         largest_bytes=max(view.width * view.height * 3 for view in views),
