@@ -263,7 +263,7 @@ def test_a_run_starts_from_the_points_of_a_file(
     options = ["--renderer", "cpu", "--steps", "1", "--offload", preset, "--cap", "500"]
     options += ["--lr.means", "0", "--test-every", "0", "--init", str(ply)]
     assert main(["fit", str(tiny_capture), "--out", str(out), *options]) == 0
-    assert "1 points are not finite, left out" in capsys.readouterr().err
+    assert "1 points left out: not finite" in capsys.readouterr().err
     rows = load_ply(out / "point_cloud" / "iteration_1" / "point_cloud.ply")
     assert len(rows["means"]) == 500
     distance = cKDTree(np.delete(points, 7, axis=0)).query(rows["means"].numpy())[0]

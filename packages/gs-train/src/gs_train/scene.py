@@ -93,9 +93,8 @@ class Scene:
         with task_progress("reading points") as progress:
             cloud = read_point_ply(path, transform=self.frame.points_in, report=told(progress))
         if cloud.n_dropped:
-            what = (
-                f"{cloud.n_dropped:,} points are not finite, or too far away for float32, left out"
-            )
+            why = "not finite, or too far away for float32"
+            what = f"{cloud.n_dropped:,} points left out: {why}"
             print(printable(f"{path}: {what}"), file=sys.stderr)
         if len(cloud.points) < 4:
             raise InputError(f"--init {path} must hold at least 4 points, got {len(cloud.points)}")

@@ -128,9 +128,7 @@ def load_capture(
             f"training must be left at least one image, got {len(names)} in all and "
             f"{len(test)} of them for testing; test fewer images"
         )
-    poses = np.stack([image.world_to_camera for image in model.images])
-    frame = require_cameras(str(model.folder), names, poses)
-    points, colors, notes = _points(model, frame)
+    _, points, colors, notes = frame_and_points(model)
     pinholes = _pinholes(model, max_side)
     checked = check_photographs(
         folder / "images", model, max_pixels=max_pixels, skip_broken=skip_broken
@@ -181,8 +179,21 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
     return decode_rgb(view.path, size=(view.width, view.height))
 
 
-def _points(model: Model, frame: Frame) -> tuple[FloatArray, NDArray[np.uint8], list[str]]:
-    """Positions and colours of a model's points that are in reach, and a line about the others."""
+def frame_and_points(
+    model: Model,
+) -> tuple[Frame, FloatArray, NDArray[np.uint8], list[str]]:
+    """The frame that a model's cameras suggest, and the points that are in reach there.
+
+    Returns:
+        The frame, (P, 3) float64 positions with P > 0, (P, 3) uint8 colours, and a line about
+        points that were left out, if any.
+
+    Raises:
+        InputError: the points cannot be read, none is in reach, or a camera is not.
+    """
+    names = [image.name for image in model.images]
+    poses = np.stack([image.world_to_camera for image in model.images])
+    frame = require_cameras(str(model.folder), names, poses)
     points, colors = read_points(model.folder)
     with np.errstate(over="ignore"):  # which leaves the point out
         near = in_reach(frame.points_in(points))
@@ -194,12 +205,12 @@ def _points(model: Model, frame: Frame) -> tuple[FloatArray, NDArray[np.uint8], 
             "model"
         )
     if near.all():
-        return points, colors, []
+        return frame, points, colors, []
     note = (
         f"{int((~near).sum()):,} of {len(points):,} points are left out: further away than "
         f"{FARTHEST_POINT:g} times the cameras, they are no places in float32"
     )
-    return points[near], colors[near], [note]
+    return frame, points[near], colors[near], [note]
 
 
 def _view(image: Image, path: Path, pinhole: Pinhole) -> CaptureView:

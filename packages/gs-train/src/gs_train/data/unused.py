@@ -46,9 +46,10 @@ def _of_model(folder: Path, model: Model) -> list[str]:
     lines = []
     others = [path for path in find_models(folder) if path != model.folder]
     if others:
-        shown = ", ".join(f"{_inside(folder, p)} ({count_images(p)} images)" for p in others[:3])
+        shown = [f"{_inside(folder, p)} ({count_images(p)} images)" for p in others[:3]]
+        more = [f"{len(others) - 3} more"] if len(others) > 3 else []
         taken = f"{_inside(folder, model.folder)} is taken ({len(model.images)} images)"
-        lines += _found([shown + (", ..." if len(others) > 3 else "")], taken)
+        lines += _found(shown + more, taken)
     where = _inside(folder, model.folder)
     both = [f"{where}/{part}.txt" for part in _PARTS if _is_both(model.folder / part)]
     lines += _found(both, "the .bin files are")
