@@ -133,7 +133,9 @@ def checked_camera(
         raise InputError(f"{where}: parameters of camera {id} must be finite, got {values}")
     camera = Camera(id, model, width, height, values)
     if model in _SHARED_FOCAL | _TWO_FOCALS:
-        ranges.require_intrinsics(f"{where}: camera {id}", camera.K, max(width, height))
+        ranges.require_intrinsics(
+            f"{where}: camera {id}", camera.K, camera.distortion, max(width, height)
+        )
     return camera
 
 

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from gs_train.data.capture import Capture
+from gs_train.data.capture import Capture, CaptureView, read_image
 from gs_train.data.files import open_file, readable
+from gs_train.data.pixels import BrokenPhotographError
 
 _CHUNK_BYTES = 1 << 20
 _N_THREADS = 8
@@ -78,22 +79,25 @@ def changes(saved: Mapping[str, Any], capture: Capture) -> Changes:
     Args:
         saved: what :meth:`gs_train.data.PhotoReader.fingerprint` gave, of the same views.
 
-    Cost: reads the photographs whose times of change differ and whose CRC is known.
+    Cost: reads the photographs whose times of change differ and whose CRC is known. The changed
+        ones are decoded: one that is broken has not changed, and is left to who reads it.
     """
     changed, in_doubt = [], []
     for index, (before, now) in enumerate(zip(saved["photographs"], stamps(capture))):
-        if before is None or now is None or index in saved["skipped"]:
+        is_skipped = index in capture.broken or index in saved["skipped"]
+        if before is None or now is None or is_skipped:
             continue
         n_bytes, time_ns, crc = before
         if now[0] != n_bytes:
             changed.append(index)
-        elif now[1] != time_ns and crc is not None and index not in capture.broken:
+        elif now[1] != time_ns and crc is not None:
             in_doubt.append((index, crc))
     with ThreadPoolExecutor(_N_THREADS) as pool:
         crcs = pool.map(lambda item: file_crc(capture.views[item[0]].path), in_doubt)
         others = [index for (index, before), now in zip(in_doubt, crcs) if before != now]
-    remade = [i for i in others if capture.views[i].path != _photograph(capture, i)]
-    changed = sorted({*changed, *others}.difference(remade))
+    whole = [i for i in sorted({*changed, *others}) if _is_whole(capture.views[i])]
+    remade = [i for i in whole if i in others and capture.views[i].path != _photograph(capture, i)]
+    changed = [i for i in whole if i not in remade]
     return Changes(
         tuple(capture.views[i].name for i in changed),
         tuple(capture.views[i].name for i in remade),
@@ -104,6 +108,14 @@ def changes(saved: Mapping[str, Any], capture: Capture) -> Changes:
 def first_of(names: tuple[str, ...]) -> str:
     """How many, and the first of them."""
     return f"{len(names)} (first {', '.join(names[:_SHOWN])})"
+
+
+def _is_whole(view: CaptureView) -> bool:
+    try:
+        read_image(view)
+    except BrokenPhotographError:
+        return False
+    return True
 
 
 def _photograph(capture: Capture, index: int) -> Path:

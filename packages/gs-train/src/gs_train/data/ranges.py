@@ -25,6 +25,9 @@ degrees. Beyond, one step of float32 at the cameras' distance is wider than a pi
 MOST_OFF_CENTRE = 1e4
 """The principal point is no further from the first pixel, in multiples of the longest side."""
 
+MOST_DISTORTION = 1e6
+"""Of a distortion parameter, either sign; lenses have hundreds at most."""
+
 FARTHEST_COORDINATE = 1e18
 """Of a camera, in the capture's own units: viewers square it in float32."""
 
@@ -39,11 +42,15 @@ reconstructions have strays a million times as far away as the scene is wide; th
 _QUATERNION_LENGTHS = 1e-12, 1e12
 
 
-def require_intrinsics(what: str, K: NDArray[np.float64], longest_side: int) -> None:
-    """Check the focal lengths and the principal point of a pinhole matrix.
+def require_intrinsics(
+    what: str, K: NDArray[np.float64], distortion: Sequence[float], longest_side: int
+) -> None:
+    """Check the focal lengths, the principal point and the distortion of a camera.
 
     Args:
         what: the camera, for messages.
+        K: (3, 3), pixels.
+        distortion: parameters of its model.
 
     Raises:
         InputError: one is out of range.
@@ -59,6 +66,12 @@ def require_intrinsics(what: str, K: NDArray[np.float64], longest_side: int) -> 
         if not abs(centre) <= reach:
             raise InputError(
                 f"{what} must have its principal point within {reach:g} pixels, got {centre:g}"
+            )
+    for parameter in distortion:
+        if not abs(parameter) <= MOST_DISTORTION:
+            raise InputError(
+                f"{what} must have distortion parameters within {MOST_DISTORTION:g}, "
+                f"got {parameter:g}"
             )
 
 
