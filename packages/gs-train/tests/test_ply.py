@@ -154,7 +154,7 @@ def test_chunks_numpy_arrays_and_one_mapping_give_the_same_file(tmp_path):
     assert (tmp_path / "chunks.ply").read_bytes() == whole
 
 
-@pytest.mark.parametrize("n", [3, 10, 11, 100])
+@pytest.mark.parametrize("n", [4, 10, 11, 100])
 def test_rows_that_are_not_finite_are_left_out_and_counted(tmp_path, n):
     rows = random_rows(n, 3)
     bad = {"means": (0, 1), "shN": (1, 2, 0), "opacities": (1,), "quats": (2, 3)}
@@ -166,6 +166,14 @@ def test_rows_that_are_not_finite_are_left_out_and_counted(tmp_path, n):
     assert_same_bits(load_ply(tmp_path / "a.ply"), good)
     write_ply(tmp_path / "good.ply", good)
     assert (tmp_path / "a.ply").read_bytes() == (tmp_path / "good.ply").read_bytes()
+
+
+def test_a_file_without_any_finite_row_is_refused_and_not_written(tmp_path):
+    rows = random_rows(3, 3)
+    rows["scales"][:, 1] = np.inf
+    with pytest.raises(InputError, match=r"a.ply must hold a finite Gaussian, got NaN .* all 3: "):
+        write_ply(tmp_path / "a.ply", rows)
+    assert not list(tmp_path.iterdir())
 
 
 def test_moving_the_data_up_works_across_blocks(tmp_path, monkeypatch):

@@ -14,12 +14,13 @@ import tyro
 
 from gs_train.config import FitConfig, load_config
 from gs_train.demo import DemoConfig, demo
-from gs_train.errors import InputError, one_line
+from gs_train.errors import InputError
 from gs_train.evaluate import EvalConfig, evaluate
 from gs_train.export import ExportConfig, export
 from gs_train.fit import fit
 from gs_train.guard import file_trouble, unforeseen
 from gs_train.interrupt import Interrupted
+from gs_train.names import printable
 from gs_train.out_of_memory import in_short, memory_that_ran_out
 from gs_train.plan import PlanConfig, plan
 from gs_train.render import RenderConfig, render
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str, exit_status: int) -> int:
-    print(f"gs-train: error: {one_line(message)}", file=sys.stderr)
+    print(f"gs-train: error: {printable(message)}", file=sys.stderr)
     return exit_status
 
 

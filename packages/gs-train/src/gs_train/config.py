@@ -13,6 +13,7 @@ import tyro
 import yaml
 
 from gs_train.atomic import replacing
+from gs_train.data.photographs import MOST_PIXELS
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.presets import PRESETS
 from gs_train.errors import InputError
@@ -37,6 +38,10 @@ class FitConfig:
         batch_size: images a step.
         renderer: gsplat needs a CUDA device; cpu runs anywhere; auto takes gsplat where it can.
         max_side: images are made smaller until their longer side has at most so many pixels.
+        max_pixels: photographs of more are refused before they are decoded, which takes about eight
+            bytes of memory a pixel.
+        skip_broken: go on without photographs that are missing or cannot be decoded: another view
+            takes their place in training, and they are not scored.
         strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
@@ -86,6 +91,8 @@ class FitConfig:
     batch_size: int = 1
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
     max_side: int | None = None
+    max_pixels: int = MOST_PIXELS
+    skip_broken: bool = False
     strategy: Literal["adc", "mcmc"] = "adc"
     cap: int | None = None
     init: Path | None = None
@@ -131,7 +138,7 @@ class FitConfig:
         _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
         for name, least in (
             ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("keep_checkpoints", 1),
-            ("test_every", 0), ("sh_every", 0), ("resort_every", 0), ("seed", 0),
+            ("max_pixels", 1), ("test_every", 0), ("sh_every", 0), ("resort_every", 0), ("seed", 0),
         ):  # fmt: skip
             _require(getattr(self, name) >= least, name, f"at least {least}", getattr(self, name))
         _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
@@ -208,7 +215,7 @@ class FitConfig:
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
     "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
-    "init", "offload", "frame",
+    "init", "offload", "frame", "max_pixels", "skip_broken",
 )  # fmt: skip
 
 _BY_STRATEGY = {

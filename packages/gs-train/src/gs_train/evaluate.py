@@ -53,6 +53,7 @@ def evaluate(config: EvalConfig) -> None:
     lpips = load_lpips(backbone=backbone, device=renderer.device)
     with StopRequest() as stop:
         capture = run.capture(stop, data=config.data)
+        run.require_data(capture)
         run, model = run.read(renderer.device)
         report(
             model,
@@ -96,6 +97,7 @@ def report(
         lpips=lpips,
         stop=stop,
         comparison=folder.comparison,
+        skip_broken=config.skip_broken,
     )
     metrics = write_metrics(
         folder.metrics,

@@ -45,6 +45,7 @@ class ImageFeed:
         device: where images are wanted.
         cache_bytes: bound on decoded images held.
         largest_bytes: of one image.
+        shown: the view that ``load`` gave for an index, where another stands in for it.
 
     Threads: use from one thread; :meth:`close` (or leaving the context) ends the background work.
     """
@@ -57,8 +58,10 @@ class ImageFeed:
         device: torch.device,
         cache_bytes: int,
         largest_bytes: int,
+        shown: Callable[[int], int] = lambda index: index,
     ) -> None:
         self._device = device
+        self._shown = shown
         self._cache = ImageCache(load, capacity_bytes=cache_bytes)
         self._order = _announced(iter(sequence), self._cache)
         self._closing = threading.Event()
@@ -88,7 +91,8 @@ class ImageFeed:
         """
         if self._thread is None:
             index = next(self._order)
-            return index, torch.from_numpy(self._cache.get(index))
+            image = torch.from_numpy(self._cache.get(index))
+            return self._shown(index), image
         arrived = self._ended or self._ready.get()
         if isinstance(arrived, BaseException):
             self._ended = arrived
@@ -114,8 +118,9 @@ class ImageFeed:
                 slots = itertools.cycle([_Slot(row) for row in staging.torch()])
                 for index in self._order:
                     image = torch.from_numpy(self._cache.get(index))
+                    view = self._shown(index)
                     arrived, copied = next(slots).send(image, self._device)
-                    if not self._put(_Arrived(index, arrived, copied)):
+                    if not self._put(_Arrived(view, arrived, copied)):
                         break
                 stream.synchronize()  # the staging memory goes with this block
             self._put(StopIteration("the sequence of views is over"))

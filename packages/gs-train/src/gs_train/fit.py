@@ -10,6 +10,7 @@ from typing import Any
 
 from gs_train.atomic import require_free, require_writable
 from gs_train.config import FitConfig
+from gs_train.data import PhotoReader
 from gs_train.errors import InputError
 from gs_train.evaluate import report
 from gs_train.export_frame import ExportFrame
@@ -55,13 +56,19 @@ def fit_locked(config: FitConfig, lock: RunLock) -> dict[str, Any]:
     with StopRequest() as stop:
         run = Run.open(config.out) if config.resume else None
         capture = open_capture(config, folder, stop)
+        for line in capture.notes:
+            _say(line)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
             trainer, placing, spent = *_started(config, scene, renderer, stop), Spent()
             preset = placing.preset.name
             record = RunRecord.of(capture, new_run_id())
+            photographs = PhotoReader(capture, skip_broken=config.skip_broken)
         else:
             _check_resumed(run, config, capture_digest(capture))
+            run.require_data(capture)
+            saved = run.checkpoint.state.get("data")
+            photographs = PhotoReader(capture, skip_broken=config.skip_broken, saved=saved)
             before = run.placing
             placing = place(config, scene, run.geometry(), renderer, before=before)
             trainer, spent = run.trainer(renderer, config, placing), run.spent
@@ -82,17 +89,19 @@ def fit_locked(config: FitConfig, lock: RunLock) -> dict[str, Any]:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --steps")
         try:
-            spent = train(trainer, scene, folder, spent, stop, placing, record)
+            spent = train(trainer, scene, folder, spent, stop, placing, record, photographs)
             frame = ExportFrame.of(config.frame, scene.frame, trainer.model)
             ply = folder.point_cloud(trainer.step)
             frame.tell(ply)
             _say(frame.line)
-            write_ply(
+            n_lost = write_ply(
                 ply,
                 caught_up_chunks(trainer.model),
                 n_rows=trainer.model.n_rows,
                 transform=frame.rows_out,
             )
+            if n_lost:
+                _say(f"{n_lost:,} Gaussians are not finite and left out of point_cloud.ply")
             stop.check("the writing of results")
             return report(
                 trainer.model,

@@ -9,13 +9,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 
 from gs_order import ViewSampler
 from gs_train.checkpoint import save_checkpoint
 from gs_train.config import FitConfig
-from gs_train.data import read_image
+from gs_train.data import PhotoReader
 from gs_train.engine.trace import BATCH
 from gs_train.errors import InputError
 from gs_train.feed import ImageFeed
@@ -48,6 +47,7 @@ def train(
     stop: StopRequest,
     placing: Placing,
     record: RunRecord,
+    photographs: PhotoReader,
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
 
@@ -73,14 +73,14 @@ def train(
     fed, known = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
-    saver = _Saver(trainer, scene, folder, before, placing, record)
+    saver = _Saver(trainer, scene, folder, before, placing, record, photographs)
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.model.n_rows
     is_whole = True  # no step has begun that has not ended
     try:
         with (
             RunLog(folder.root, resume_step=first_step if first_step else None) as log,
-            _feed(config, scene, fed, device) as feed,
+            _feed(config, scene, fed, device, photographs) as feed,
             Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
         ):
             trace = trainer.backend.trace
@@ -94,7 +94,7 @@ def train(
                 is_whole = False
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
-                    [[scene.views[i] for i in following] for following in upcoming],
+                    [[scene.views[photographs.shown(i)] for i in batch] for batch in upcoming],
                 )
                 is_whole = True
                 batch.clear()  # before the next photographs come
@@ -112,6 +112,8 @@ def train(
                     if trainer.step % _LOG_EVERY == 0 or is_last:
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                     trace.settle()
+                for line in photographs.news():
+                    bar.message(line)
                 every = config.checkpoint_every
                 is_stopping = stop.signal_number is not None  # asked once: it may come at any time
                 if is_last or is_stopping or (every and trainer.step % every == 0):
@@ -192,6 +194,7 @@ class _Saver:
         before: Spent,
         placing: Placing,
         record: RunRecord,
+        photographs: PhotoReader,
     ) -> None:
         self._trainer = trainer
         self._scene = scene
@@ -200,6 +203,7 @@ class _Saver:
         self._before = before
         self._placing = placing
         self._record = record
+        self._photographs = photographs
         self._first_step = self.saved_step = trainer.step
         self._started = time.perf_counter()
         self.spent = before
@@ -246,6 +250,7 @@ class _Saver:
                     self.spent,
                     self._digest,
                     self._placing,
+                    data=self._photographs.fingerprint(),
                     run_id=self._record.id,
                     recipe=trainer.config.recipe,
                 ),
@@ -270,16 +275,17 @@ class _Saver:
 
 
 def _feed(
-    config: FitConfig, scene: Scene, batches: Iterator[tuple[int, ...]], device: torch.device
+    config: FitConfig,
+    scene: Scene,
+    batches: Iterator[tuple[int, ...]],
+    device: torch.device,
+    photographs: PhotoReader,
 ) -> ImageFeed:
     views = scene.capture.views
-
-    def load(index: int) -> np.ndarray:
-        return read_image(views[index])
-
     return ImageFeed(
         itertools.chain.from_iterable(batches),
-        load,
+        photographs.load,
+        shown=photographs.shown,
         device=device,
         cache_bytes=parse_bytes(config.image_cache, option="--image-cache"),
         largest_bytes=max(view.width * view.height * 3 for view in views),

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from gs_train.config import FitConfig
-from gs_train.data.capture import CaptureView
-from gs_train.data.colmap import find_model, read_model, read_points
+from gs_train.data.capture import CaptureView, frame_and_points
+from gs_train.data.colmap import find_model, read_model
+from gs_train.data.colmap_records import Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
+from gs_train.data.unused import unused_lines
 from gs_train.engine.choose import statistics_bytes
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.errors import InputError
-from gs_train.frame import Frame
 from gs_train.initialize import rows_from_points
 from gs_train.renderers import Renderer, View
 from gs_train.scene import view_in_frame
@@ -35,12 +37,14 @@ class Sample:
 
     @classmethod
     def of(cls, run: FitConfig, renderer: Renderer) -> Sample:
-        cameras = _cameras(run)
-        points, colors = read_points(find_model(run.data))
+        model = read_model(find_model(run.data))
+        cameras = _cameras(run, model)
+        frame, points, colors, notes = frame_and_points(model)
+        for line in (*notes, *unused_lines(run.data, model)):
+            print(line, file=sys.stderr)
         if len(points) < 4:
             raise InputError(f"{run.data} must hold at least 4 points, got {len(points)}")
         chosen = np.linspace(0, len(points) - 1, min(len(points), _MOST_POINTS)).astype(np.int64)
-        frame = Frame.from_cameras(np.stack([camera.world_to_camera for camera in cameras]))
         rows = rows_from_points(
             frame.points_in(points[chosen]),
             colors[chosen],
@@ -73,8 +77,7 @@ class Sample:
         )
 
 
-def _cameras(run: FitConfig) -> list[CaptureView]:
-    model = read_model(find_model(run.data))
+def _cameras(run: FitConfig, model: Model) -> list[CaptureView]:
     pinholes = {
         id: undistorted_pinhole(camera, run.max_side)
         if is_distorted(camera)

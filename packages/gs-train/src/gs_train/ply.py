@@ -58,7 +58,7 @@ def write_ply(
         How many rows were left out because a value of theirs was NaN or infinite.
 
     Raises:
-        InputError: the disk has not enough space.
+        InputError: the disk has not enough space, or every row would be left out.
         ValueError: an attribute is missing or has another shape, K differs between chunks, or the
             chunks do not add up to ``n_rows``.
 
@@ -98,6 +98,11 @@ def write_ply(
                 file.write(table.data if table.size else b"")
         if seen != n_rows:
             raise ValueError(f"rows must add up to n_rows {n_rows}, got {seen}")
+        if n_rows and not kept:
+            raise InputError(
+                f"{path} must hold a finite Gaussian, got NaN or infinity in all {n_rows:,}: "
+                "the training diverged, or the capture's frame is too large for float32"
+            )
         if kept != n_rows:
             _replace_header(file, _header(names, n_rows), _header(names, kept))
     return n_rows - kept

@@ -14,6 +14,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from gs_train.data.files import open_file, readable
+from gs_train.data.ranges import in_reach
 from gs_train.errors import InputError
 from gs_train.ply_header import PlyHeader, read_header
 
@@ -33,7 +35,8 @@ class PointCloud:
     Attributes:
         points: (P, 3) float32.
         colors: (P, 3) uint8 RGB; a medium grey where the file has none.
-        n_dropped: points of the file that are not finite and left out.
+        n_dropped: points of the file that are not finite, or out of reach of float32 once they are
+            transformed (:func:`gs_train.data.ranges.in_reach`), and left out.
     """
 
     points: NDArray[np.float32]
@@ -65,11 +68,7 @@ def read_point_ply(
     Cost: 15 bytes a point, and one chunk of a million.
     """
     path = Path(path)
-    try:
-        file = open(path, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"{path} must be a readable PLY file: {error.strerror}") from error
-    with file:
+    with readable(path), open_file(path) as file:
         header = read_header(file, path, takes_text=True)
         fields = header.dtype.names or ()
         missing = [name for name in "xyz" if name not in fields]
@@ -91,12 +90,13 @@ def read_point_ply(
                 )
             seen += len(records)
             where = np.stack([records[name].astype(np.float64) for name in "xyz"], axis=1)
-            moved = (where if transform is None else transform(where)).astype(np.float32)
-            finite = np.isfinite(moved).all(axis=1)
-            stop = kept + int(finite.sum())
-            points[kept:stop] = moved[finite]
+            with np.errstate(over="ignore", invalid="ignore"):  # which leaves the point out
+                moved = where if transform is None else transform(where)
+            near = in_reach(moved)
+            stop = kept + int(near.sum())
+            points[kept:stop] = moved[near]
             for column, name in enumerate(names or ()):
-                colors[kept:stop, column] = _as_bytes(records[name][finite])
+                colors[kept:stop, column] = _as_bytes(records[name][near])
             kept = stop
             if report is not None:
                 report(seen, header.n_rows)
@@ -109,6 +109,7 @@ def _check_size(file: BinaryIO, header: PlyHeader, path: Path) -> None:
     wanted = header.data_offset + header.n_rows * header.dtype.itemsize
     if header.lines_before is not None:  # a digit and a space each, but for the last
         wanted = header.data_offset + header.n_rows * 2 * len(header.dtype.names or ()) - 1
+        wanted += header.lines_before  # which are a line break at least
     if size < wanted:
         raise InputError(
             f"{path} is truncated: its header announces {header.n_rows:,} vertices "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from gs_train.checkpoint import SavedCheckpoint, is_newer, open_latest
 from gs_train.config import FitConfig, load_config
 from gs_train.data import Capture, load_capture
+from gs_train.data.fingerprint import changes, first_of
 from gs_train.engine.caps import caps_of
 from gs_train.engine.limits import Limits
 from gs_train.engine.model import OffloadedGaussians
@@ -32,6 +34,7 @@ from gs_train.frame import Frame
 from gs_train.gaussians import Gaussians
 from gs_train.interrupt import StopRequest
 from gs_train.manifest import whole
+from gs_train.names import printable
 from gs_train.placing import Placing
 from gs_train.progress import task_progress
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
@@ -121,6 +124,32 @@ class Run:
                 f"{_named(record.id)}: remove the checkpoint, or use it in its own run"
             )
         return cls(folder, config, checkpoint, frame, spent, placing, id, record)
+
+    def require_data(self, capture: Capture) -> None:
+        """Check that the photographs are the bytes that were trained on; print what else differs.
+
+        Checkpoints of earlier versions do not say.
+
+        Raises:
+            InputError: some are others.
+        """
+        saved = self.checkpoint.state.get("data")
+        if saved is None:
+            return
+        found = changes(saved, capture)
+        if found.photographs:
+            raise InputError(
+                f"{capture.folder} must hold the photographs that {self.folder.root} was trained "
+                f"on, got changed ones: {first_of(found.photographs)}; put them back, or start "
+                "again with --overwrite"
+            )
+        if found.has_other_points:
+            line = "other points than the run started from; it goes on from its own Gaussians"
+            print(f"{printable(str(capture.folder))}: {line}", file=sys.stderr)
+        if found.remade:
+            what = "undistorted or reduced images differ from those trained on"
+            why = "photographs that changed, or another version of Pillow"
+            print(printable(f"{what}: {first_of(found.remade)}: {why}"), file=sys.stderr)
 
     def require_capture(self, capture: Capture) -> None:
         """Check that ``capture`` is what was trained on, split as it was then.
@@ -246,6 +275,7 @@ def checkpoint_state(
     capture: str,
     placing: Placing,
     *,
+    data: Mapping[str, Any],
     run_id: str | None,
     recipe: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -253,6 +283,7 @@ def checkpoint_state(
 
     Args:
         capture: digest of the capture that it was trained on.
+        data: what :meth:`gs_train.data.PhotoReader.fingerprint` gave.
         run_id, recipe: of the run: a checkpoint goes on with no other.
     """
     return {
@@ -262,6 +293,7 @@ def checkpoint_state(
         "spent": dataclasses.asdict(spent),
         "capture": capture,
         "placing": placing.to_plain(),
+        "data": data,
     }
 
 
@@ -290,6 +322,8 @@ def open_capture(
             max_side=config.max_side,
             test_every=config.test_every,
             test_list=config.test_list,
+            max_pixels=config.max_pixels,
+            skip_broken=config.skip_broken,
             progress=report,
         )
     for view in capture.views:

@@ -23,6 +23,7 @@ from gs_train.frame import Frame
 from gs_train.initialize import rows_from_cloud, rows_from_points
 from gs_train.interrupt import StopRequest
 from gs_train.morton import morton_order
+from gs_train.names import encoded, printable
 from gs_train.point_ply import read_point_ply
 from gs_train.progress import TaskProgress, task_progress
 from gs_train.renderers import Rows, View
@@ -103,7 +104,9 @@ class Scene:
         with task_progress("reading points") as progress:
             cloud = read_point_ply(path, transform=moved, report=told(progress))
         if cloud.n_dropped:
-            print(f"{path}: {cloud.n_dropped:,} points are not finite, left out", file=sys.stderr)
+            why = "not finite, or too far away for float32"
+            what = f"{cloud.n_dropped:,} points left out: {why}"
+            print(printable(f"{path}: {what}"), file=sys.stderr)
         if len(cloud.points) < 4:
             raise InputError(f"--init {path} must hold at least 4 points, got {len(cloud.points)}")
         order = torch.from_numpy(thinned_order(cloud.points, _most_rows(config)))
@@ -130,7 +133,7 @@ def capture_digest(capture: Capture) -> str:
     """Hex digest of what a run was trained on: names, sizes, cameras, poses and the split."""
     digest = hashlib.sha256()
     for view in capture.views:
-        digest.update(f"{view.name}\0{view.width}\0{view.height}\0".encode())
+        digest.update(encoded(view.name) + f"\0{view.width}\0{view.height}\0".encode())
         digest.update(view.K.tobytes() + view.world_to_camera.tobytes())
     digest.update(repr((capture.train, capture.test)).encode())
     return digest.hexdigest()

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from gs_train.data import read_image
+from gs_train.data import BrokenPhotographError, read_image
 from gs_train.engine.backend import Model
 from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips
 from gs_train.metrics import ImageScore, psnr, ssim
+from gs_train.names import printable
 from gs_train.pictures import to_uint8, write_comparison
 from gs_train.progress import task_progress
 from gs_train.renderers import Renderer
@@ -31,6 +33,7 @@ def score_views(
     lpips: Lpips | None,
     stop: StopRequest,
     comparison: Path,
+    skip_broken: bool = False,
 ) -> list[ImageScore]:
     """Score renders of some views against their photographs.
 
@@ -39,9 +42,11 @@ def score_views(
         lpips: None leaves that score out.
         stop: looked at between views.
         comparison: PNG of truth, render and error of a few of the views; not written without any.
+        skip_broken: leave out views whose photograph cannot be read, with a line for each.
 
     Returns:
-        One score a view, in order. Renders are clamped to [0, 1] and not rounded to 8 bits.
+        One score a view, in order, under its printable name. Renders are clamped to [0, 1] and not
+        rounded to 8 bits.
     """
     scores, pictures = [], []
     shown = set(indices[:: max(1, -(-len(indices) // _PICTURES))])
@@ -49,19 +54,26 @@ def score_views(
         for index in indices:
             stop.check("evaluation")
             view = scene.views[index]
+            name = printable(view.name)
+            try:
+                photograph = torch.from_numpy(read_image(scene.capture.views[index]))
+            except BrokenPhotographError as error:
+                if not skip_broken:
+                    raise
+                print(f"--skip-broken: not scored: {error}", file=sys.stderr)
+                continue
             image = render_view(model, view, renderer)
-            photograph = torch.from_numpy(read_image(scene.capture.views[index]))
             truth = photograph.to(image.device).float() / 255.0
             scores.append(
                 ImageScore(
-                    name=view.name,
+                    name=name,
                     psnr=psnr(image, truth),
                     ssim=ssim(image, truth),
                     lpips=None if lpips is None else lpips(image, truth),
                 )
             )
             if index in shown:
-                pictures.append((view.name, photograph.numpy(), to_uint8(image)))
+                pictures.append((name, photograph.numpy(), to_uint8(image)))
             progress.advance()
     if pictures:
         write_comparison(comparison, pictures)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_train.data.colmap import find_model, read_model, read_points
-from gs_train.data.colmap_records import Camera, FloatArray, Image, Model
+from gs_train.data.colmap_records import FloatArray, Image, Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
-from gs_train.data.pixels import decode_rgb, image_size
+from gs_train.data.files import open_file, readable
+from gs_train.data.photographs import MOST_PIXELS, check_photographs
+from gs_train.data.pixels import decode_rgb
 from gs_train.data.prepare import Job, Progress, cached_path, prepare_images
+from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
+from gs_train.data.unused import unused_lines
 from gs_train.errors import InputError
+from gs_train.frame import Frame
+from gs_train.names import printable
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,13 @@ class Capture:
     Attributes:
         folder: the capture's folder.
         views: sorted by name.
-        points: (P, 3) float64, the model's frame; P > 0, all finite.
+        points: (P, 3) float64, the model's frame; P > 0, all finite and in reach of float32 in
+            the frame that is trained in (:mod:`gs_train.data.ranges`).
         colors: (P, 3) uint8 RGB.
         train: ascending indices into ``views``; not empty.
         test: ascending indices into ``views``; disjoint from ``train``, together all.
+        broken: indices of views whose photograph cannot be read; some of ``train`` are whole.
+        notes: printable lines about what the capture holds and is not used, or was left out.
     """
 
     folder: Path
@@ -57,6 +67,8 @@ class Capture:
     colors: NDArray[np.uint8]
     train: tuple[int, ...]
     test: tuple[int, ...]
+    broken: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 def load_capture(
@@ -66,6 +78,8 @@ def load_capture(
     max_side: int | None = None,
     test_every: int = 8,
     test_list: str | Path | None = None,
+    max_pixels: int = MOST_PIXELS,
+    skip_broken: bool = False,
     progress: Progress | None = None,
 ) -> Capture:
     """Read a COLMAP capture: ``images/`` and a model in ``sparse/0`` or ``sparse``.
@@ -84,16 +98,19 @@ def load_capture(
             for none.
         test_list: a text file with the test images instead, one name a line; blank lines and lines
             that start with ``#`` are skipped.
+        max_pixels: of one photograph; larger ones are refused before memory is taken for them.
+        skip_broken: photographs that are missing, no image or break off are listed in the result's
+            ``broken``; their views stay, so that the split is that of the whole capture.
         progress: called with (images made, images to make) while images are made.
 
     Returns:
         The capture.
 
     Raises:
-        InputError: anything about the data that the user can correct. All but undecodable pixels
-            is found before ``cache_dir`` is touched.
+        InputError: anything about the data that the user can correct. All but pixels that are
+            damaged within a file is found before ``cache_dir`` is touched.
 
-    Cost: one header read per image; about 0.2 s for 75 images and 44 thousand points. Making
+    Cost: a few reads of each image file; about 0.2 s for 75 images and 44 thousand points. Making
         images costs what `prepare_images` says.
     """
     folder, cache_dir = Path(folder), Path(cache_dir)
@@ -111,25 +128,43 @@ def load_capture(
             f"training must be left at least one image, got {len(names)} in all and "
             f"{len(test)} of them for testing; test fewer images"
         )
-    points, colors = read_points(model.folder)
-    if not len(points):
-        raise InputError(
-            f"{model.folder} must hold 3D points to start from, got 0; triangulate some "
-            "(`colmap point_triangulator`) or import a point cloud into the model"
-        )
+    _, points, colors, notes = frame_and_points(model)
     pinholes = _pinholes(model, max_side)
-    _check_images(folder / "images", model)
+    checked = check_photographs(
+        folder / "images", model, max_pixels=max_pixels, skip_broken=skip_broken
+    )
+    broken = set(checked.broken)
 
-    views, jobs = [], []
-    for image in model.images:
+    paths, jobs = [], {}
+    for index, image in enumerate(model.images):
         camera, pinhole = model.cameras[image.camera_id], pinholes[image.camera_id]
         path = folder / "images" / image.name
-        if is_distorted(camera) or (pinhole.width, pinhole.height) != (camera.width, camera.height):
+        is_other = (pinhole.width, pinhole.height) != (camera.width, camera.height)
+        if index not in broken and (is_distorted(camera) or is_other):
             source, path = path, cached_path(cache_dir, image.name, path, camera, pinhole)
-            jobs.append(Job(source, path, camera, pinhole))
-        views.append(_view(image, path, pinhole))
-    prepare_images(jobs, cache_dir, progress=progress)
-    return Capture(folder, tuple(views), points, colors, train, test)
+            jobs[index] = Job(source, path, camera, pinhole)
+        paths.append(path)
+    undecodable = prepare_images(
+        list(jobs.values()), cache_dir, skip_broken=skip_broken, progress=progress
+    )
+    broken |= {index for index, job in jobs.items() if job.target in undecodable}
+    if broken.issuperset(train):
+        raise InputError(
+            f"training must be left one photograph that can be read, got {len(broken)} "
+            f"broken of {len(names)}"
+        )
+    notes += unused_lines(folder, model)
+    if checked.with_alpha:
+        notes.append(
+            f"alpha channels found in {checked.with_alpha} photographs, not used: what is "
+            "transparent is trained on as black"
+        )
+    notes += [checked.note] if checked.note else []
+    notes += [f"--skip-broken: {printable(str(error))}" for error in undecodable.values()]
+    views = tuple(
+        _view(image, path, pinholes[image.camera_id]) for image, path in zip(model.images, paths)
+    )
+    return Capture(folder, views, points, colors, train, test, frozenset(broken), tuple(notes))
 
 
 def read_image(view: CaptureView) -> NDArray[np.uint8]:
@@ -139,15 +174,43 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
         (view.height, view.width, 3) uint8 RGB.
 
     Raises:
-        InputError: the file is gone, truncated or corrupt, or has changed its size.
+        BrokenPhotographError: the file is gone, truncated or corrupt, or has changed its size.
     """
-    pixels = decode_rgb(view.path)
-    if pixels.shape != (view.height, view.width, 3):
+    return decode_rgb(view.path, size=(view.width, view.height))
+
+
+def frame_and_points(
+    model: Model,
+) -> tuple[Frame, FloatArray, NDArray[np.uint8], list[str]]:
+    """The frame that a model's cameras suggest, and the points that are in reach there.
+
+    Returns:
+        The frame, (P, 3) float64 positions with P > 0, (P, 3) uint8 colours, and a line about
+        points that were left out, if any.
+
+    Raises:
+        InputError: the points cannot be read, none is in reach, or a camera is not.
+    """
+    names = [image.name for image in model.images]
+    poses = np.stack([image.world_to_camera for image in model.images])
+    frame = require_cameras(str(model.folder), names, poses)
+    points, colors = read_points(model.folder)
+    with np.errstate(over="ignore"):  # which leaves the point out
+        near = in_reach(frame.points_in(points))
+    if not near.any():
         raise InputError(
-            f"{view.path} must be {view.width}x{view.height} as when the capture was loaded, got "
-            f"{pixels.shape[1]}x{pixels.shape[0]}"
+            f"{model.folder} must hold 3D points to start from, got {len(points)}"
+            + (f", all further than {FARTHEST_POINT:g} times the cameras" if len(points) else "")
+            + "; triangulate some (`colmap point_triangulator`) or import a point cloud into the "
+            "model"
         )
-    return pixels
+    if near.all():
+        return frame, points, colors, []
+    note = (
+        f"{int((~near).sum()):,} of {len(points):,} points are left out: further away than "
+        f"{FARTHEST_POINT:g} times the cameras, they are no places in float32"
+    )
+    return frame, points[near], colors[near], [note]
 
 
 def _view(image: Image, path: Path, pinhole: Pinhole) -> CaptureView:
@@ -168,56 +231,15 @@ def _pinholes(model: Model, max_side: int | None) -> dict[int, Pinhole]:
     }
 
 
-def _check_images(folder: Path, model: Model) -> None:
-    """One error for all images that are missing, unreadable or of another size than the camera."""
-    if not folder.is_dir():
-        raise InputError(f"data must hold its photographs in {folder}, got no such folder")
-    missing, unreadable, resized = [], [], []
-    for image in model.images:
-        camera = model.cameras[image.camera_id]
-        try:
-            size = image_size(folder / image.name)
-        except FileNotFoundError:
-            missing.append(image.name)
-        except InputError:
-            unreadable.append(image.name)
-        else:
-            if size != (camera.width, camera.height):
-                resized.append(f"{image.name}: {_sizes(size, camera)}")
-    problems = [
-        f"{len(found)} {kind} (first {found[0]})"
-        for kind, found in (
-            ("missing", missing),
-            ("unreadable", unreadable),
-            ("of another size than the camera", resized),
-        )
-        if found
-    ]
-    if problems:
-        raise InputError(
-            f"{folder} must hold the {len(model.images)} images of the model, got "
-            + ", ".join(problems)
-        )
-
-
-def _sizes(size: tuple[int, int], camera: Camera) -> str:
-    """Both sizes, with the remedy when the image is a reduced copy of the photograph."""
-    width, height = size
-    text = f"{width}x{height}, camera {camera.id} has {camera.width}x{camera.height}"
-    is_copy = width < camera.width and abs(height - camera.height * width / camera.width) < 1
-    if not is_copy:
-        return text
-    return f"{text}; use the photographs and --max-side {max(size)}"
-
-
 def _test_indices(names: Sequence[str], every: int, path: Path | None) -> tuple[int, ...]:
     if path is None:
         return tuple(range(0, len(names), every)) if every else ()
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise InputError(f"test_list must be a readable text file, got {path}: {reason}") from error
+    with readable(path), open_file(path) as file:
+        data = file.read()
+    if b"\0" in data:
+        raise InputError(f"test_list must be a text file in UTF-8, got {path}")
+    text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")  # as names are
+    lines = [line.strip() for line in text.splitlines()]
     wanted = {line for line in lines if line and not line.startswith("#")}
     unknown = sorted(wanted - set(names))
     if unknown:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gs_train.data import colmap_binary, colmap_text
 from gs_train.data.colmap_records import Camera, FloatArray, Model
+from gs_train.data.files import readable
 from gs_train.errors import InputError
 
 
@@ -32,24 +33,46 @@ def find_model(folder: Path) -> Path:
         A folder that holds ``cameras`` and ``images`` and ``points3D``, ``.bin`` or ``.txt``.
 
     Raises:
-        InputError: there is no such folder, or no model in it.
+        InputError: there is no such folder, no model in it, or it may not be read.
     """
-    if not folder.is_dir():
-        raise InputError(f"data must be a folder with a COLMAP model, got no folder at {folder}")
-    sparse = folder / "sparse"
-    inner = sorted(
-        (p for p in sparse.iterdir() if p.is_dir()) if sparse.is_dir() else (),
-        key=lambda p: (not p.name.isdigit(), int(p.name) if p.name.isdigit() else 0, p.name),
-    )
-    candidates = [p for p in (*inner, sparse) if _is_model(p)]
-    if not candidates:
+    candidates = find_models(folder)
+    return candidates[0] if len(candidates) == 1 else max(candidates, key=count_images)
+
+
+def find_models(folder: Path) -> list[Path]:
+    """All models of a capture, in the order of :func:`find_model`; at least one.
+
+    Raises:
+        InputError: as :func:`find_model`.
+    """
+    with readable(folder):
+        if not folder.is_dir():
+            raise InputError(
+                f"data must be a folder with a COLMAP model, got no folder at {folder}"
+            )
+        sparse = folder / "sparse"
+        inner = sorted(
+            (p for p in sparse.iterdir() if p.is_dir()) if sparse.is_dir() else (),
+            key=lambda p: (*_number(p.name), p.name),
+        )
+        models = [p for p in (*inner, sparse) if _is_model(p)]
+    if not models:
         raise InputError(
             f"data must hold a COLMAP model (cameras, images and points3D, .bin or .txt) in "
             f"sparse/0 or sparse, got none in {folder}"
         )
-    if len(candidates) == 1:
-        return candidates[0]
-    return max(candidates, key=_count_images)
+    return models
+
+
+def count_images(folder: Path) -> int:
+    """The number of images that a model declares.
+
+    Raises:
+        InputError: the file is too short for so many, or may not be read.
+    """
+    path, reader = _part(folder, "images")
+    with readable(path):
+        return int(reader.count_images(path))
 
 
 def read_model(folder: Path) -> Model:
@@ -62,20 +85,23 @@ def read_model(folder: Path) -> Model:
         The model. Quaternions are normalised, as COLMAP does when it reads.
 
     Raises:
-        InputError: a file is truncated or corrupt, there are no images, an image names a camera
-            that is missing, two images share a name, or a name leaves the image folder.
+        InputError: a file is truncated or corrupt or may not be read, there are no images, an image
+            names a camera that is missing, two images share a name, or a name leaves the image
+            folder.
 
     Cost: one seek and one small read per image, whatever the number of 2D points.
     """
     path, reader = _part(folder, "cameras")
     cameras: dict[int, Camera] = {}
-    for camera in reader.read_cameras(path):
-        if camera.id in cameras:
-            raise InputError(f"{path} must not repeat a camera id, got {camera.id} twice")
-        cameras[camera.id] = camera
+    with readable(path):
+        for camera in reader.read_cameras(path):
+            if camera.id in cameras:
+                raise InputError(f"{path} must not repeat a camera id, got {camera.id} twice")
+            cameras[camera.id] = camera
 
     path, reader = _part(folder, "images")
-    images = sorted(reader.read_images(path), key=lambda image: image.name)
+    with readable(path):
+        images = sorted(reader.read_images(path), key=lambda image: image.name)
     if not images:
         raise InputError(f"{path} must hold at least one registered image, got 0")
     for image in images:
@@ -100,12 +126,14 @@ def read_points(folder: Path) -> tuple[FloatArray, NDArray[np.uint8]]:
         (P, 3) float64 positions in the model's frame and (P, 3) uint8 RGB.
 
     Raises:
-        InputError: the file is truncated or corrupt, or a position is not finite.
+        InputError: the file is truncated or corrupt or may not be read, or a position is not
+            finite.
 
     Cost: 1 to 2 microseconds per point. Memory is the result plus about 30 MiB (binary).
     """
     path, reader = _part(folder, "points3D")
-    points, colors = reader.read_points(path)
+    with readable(path):
+        points, colors = reader.read_points(path)
     bad = int((~np.isfinite(points).all(axis=1)).sum())
     if bad:
         raise InputError(f"{path}: points must be finite, got NaN or Inf in {bad} of {len(points)}")
@@ -124,6 +152,7 @@ def _part(folder: Path, part: str) -> tuple[Path, ModuleType]:
     return (path, colmap_binary) if path.is_file() else (path.with_suffix(".txt"), colmap_text)
 
 
-def _count_images(folder: Path) -> int:
-    path, reader = _part(folder, "images")
-    return int(reader.count_images(path))
+def _number(name: str) -> tuple[bool, int]:
+    """Sorts folders that are numbers before the rest, and among themselves."""
+    is_number = name.isdecimal()  # isdigit is true of superscripts, which int refuses
+    return not is_number, int(name) if is_number else 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gs_train.data import ranges
 from gs_train.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -38,7 +39,7 @@ CAMERA_MODELS: tuple[tuple[str, int], ...] = (
 
 _PARAMETER_COUNTS = dict(CAMERA_MODELS)
 _SHARED_FOCAL = frozenset({"SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL"})
-_LARGEST_SIDE = 1 << 20  # pixels; anything above is a corrupt file, not a photo
+_TWO_FOCALS = frozenset({"PINHOLE", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV"})
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def checked_camera(
         where: file (and line) for the message.
 
     Raises:
-        InputError: unknown model, number of parameters, size, focal length, or not finite.
+        InputError: unknown model, number of parameters, size, not finite, or out of the ranges of
+            `gs_train.data.ranges.require_intrinsics`.
     """
     values = tuple(params)
     if model not in _PARAMETER_COUNTS:
@@ -122,21 +124,19 @@ def checked_camera(
             f"{where}: camera {id} ({model}) must have {_PARAMETER_COUNTS[model]} parameters, "
             f"got {len(values)}"
         )
-    if not (0 < width <= _LARGEST_SIDE and 0 < height <= _LARGEST_SIDE):
+    if not (0 < width <= ranges.LARGEST_SIDE and 0 < height <= ranges.LARGEST_SIDE):
         raise InputError(
-            f"{where}: camera {id} must have sides of 1 to {_LARGEST_SIDE} pixels, "
+            f"{where}: camera {id} must have sides of 1 to {ranges.LARGEST_SIDE} pixels, "
             f"got {width}x{height}"
         )
     if not np.isfinite(values).all():
         raise InputError(f"{where}: parameters of camera {id} must be finite, got {values}")
-    n_focal = 1 if model in _SHARED_FOCAL else 2
-    if model in ("PINHOLE", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", *_SHARED_FOCAL) and (
-        min(values[:n_focal]) <= 0
-    ):
-        raise InputError(
-            f"{where}: focal length of camera {id} must be positive, got {min(values[:n_focal])}"
+    camera = Camera(id, model, width, height, values)
+    if model in _SHARED_FOCAL | _TWO_FOCALS:
+        ranges.require_intrinsics(
+            f"{where}: camera {id}", camera.K, camera.distortion, max(width, height)
         )
-    return Camera(id, model, width, height, values)
+    return camera
 
 
 def checked_image(where: str, id: int, pose: Iterable[float], camera_id: int, name: str) -> Image:
@@ -144,18 +144,19 @@ def checked_image(where: str, id: int, pose: Iterable[float], camera_id: int, na
 
     Args:
         where: file (and line) for the message.
-        pose: quaternion w, x, y, z of any non-zero length, then translation x, y, z.
+        pose: quaternion w, x, y, z of any length that is no rounding error, then translation
+            x, y, z.
 
     Raises:
-        InputError: the pose is not finite, the quaternion is zero, or the name is empty, absolute
-            or climbs out of the image folder.
+        InputError: the pose is not finite, the quaternion is as good as zero or infinite, the
+            translation is beyond `gs_train.data.ranges.FARTHEST_COORDINATE`, or the name is empty,
+            absolute or climbs out of the image folder.
     """
     values = np.array(tuple(pose), dtype=np.float64)
     if not np.isfinite(values).all():
         raise InputError(f"{where}: pose of image {name!r} must be finite, got {values.tolist()}")
+    ranges.require_pose(f"{where}: image {name!r}", values)
     length = float(np.linalg.norm(values[:4]))
-    if length < 1e-12:
-        raise InputError(f"{where}: quaternion of image {name!r} must not be zero")
     if not name or name.startswith("/") or ".." in name.split("/"):
         raise InputError(
             f"{where}: image name must be a path inside the image folder, got {name!r}"

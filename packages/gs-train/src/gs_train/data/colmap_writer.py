@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_train.data.colmap_records import CAMERA_MODELS, Camera, FloatArray
+from gs_train.names import encoded
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def write_model(
             mine = slice(bounds[index], bounds[index + 1])
             file.write(struct.pack("<I4d", index + 1, *_quaternion(pose.world_to_camera[:3, :3])))
             file.write(struct.pack("<3dI", *pose.world_to_camera[:3, 3], pose.camera_id))
-            file.write(pose.name.encode() + b"\0" + struct.pack("<Q", len(image[mine])))
+            file.write(encoded(pose.name) + b"\0" + struct.pack("<Q", len(image[mine])))
             seen = np.empty(len(image[mine]), dtype=[("pixel", "<f8", 2), ("point", "<i8")])
             seen["pixel"], seen["point"] = pixel[mine], point[mine] + 1
             file.write(seen.tobytes())

@@ -110,7 +110,8 @@ def undistorted_pinhole(camera: Camera, max_side: int | None = None) -> Pinhole:
 
     Cost: 50 ms, once per camera.
     """
-    x0, y0, x1, y1 = _inner_rectangle(camera)
+    with np.errstate(all="ignore"):  # a lens that sees nothing gives NaN, which is refused
+        x0, y0, x1, y1 = _inner_rectangle(camera)
     fx, fy = camera.K[0, 0], camera.K[1, 1]
     longest = max(camera.width, camera.height)
     bound = longest if max_side is None else min(longest, max_side)

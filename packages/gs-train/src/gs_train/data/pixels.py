@@ -3,60 +3,132 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
+from gs_train.data.file_ends import has_its_end
+from gs_train.data.files import NotAFileError, open_file
 from gs_train.errors import InputError
 
-# Pillow refuses images above 179 megapixels as possible attacks. Aerial cameras exceed that, the
-# files are the user's own, and their size is compared with the camera's before they are decoded.
+FORMATS = ("JPEG", "PNG", "TIFF", "WEBP", "BMP", "PPM", "JPEG2000")
+"""What a photograph may be, whatever its name. Pillow goes by content, and some of what else it
+knows is a language: an EPS file would start Ghostscript."""
+
+# Pillow refuses images above 179 megapixels as possible attacks. Aerial cameras exceed that;
+# `load_capture` has a limit of its own, an option, and the size is compared with the camera's
+# before anything is decoded.
 Image.MAX_IMAGE_PIXELS = None
 
+# Of what Pillow warns of, the harmless is noise here and the rest ends in an error.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
-def image_size(path: Path) -> tuple[int, int]:
-    """Width and height from the file's header; nothing is decoded.
 
-    Any EXIF orientation is ignored, as COLMAP does: width and height are those of the stored rows.
+class BrokenPhotographError(InputError):
+    """A photograph that is missing, is no image or breaks off: a run can go on without it.
+
+    Attributes:
+        reason: what is wrong, without the path.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} must be a readable image, got: {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an image file says about itself.
+
+    Attributes:
+        size: width and height of the stored rows; any EXIF orientation is ignored, as COLMAP does.
+        has_alpha: whether pixels may be transparent.
+    """
+
+    size: tuple[int, int]
+    has_alpha: bool
+
+
+def read_header(path: Path) -> Header:
+    """The header of an image file that seems whole; as a rule nothing is decoded.
+
+    A file is whole when it ends as its format says (`has_its_end`). Where that is in doubt, such
+    as in a JPEG with a film behind it, the image is decoded once to know.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InputError: it is not an image.
+        BrokenPhotographError: it is no image of `FORMATS`, or it breaks off.
     """
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as (image, file):
+        header = Header(image.size, _has_alpha(image))
+        is_whole = has_its_end(file, image)
+    if not is_whole:
+        decode_rgb(path)
+    return header
 
 
-def decode_rgb(path: Path) -> NDArray[np.uint8]:
+def decode_rgb(path: Path, *, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """Decode an image file.
 
     Greyscale becomes three equal channels, 16 bits are rounded to 8, palettes are looked up, and
     transparent pixels are blended with black, as renderers do with what nothing covers. EXIF
     orientation is ignored.
 
+    Args:
+        size: width and height that the header must have, checked before memory is taken for it.
+
     Returns:
         (H, W, 3) uint8 RGB, contiguous and writable.
 
     Raises:
-        InputError: the file is missing, truncated, corrupt or of a kind that has no RGB meaning.
+        BrokenPhotographError: the file is missing, truncated, corrupt, of another size or of a kind
+            that has no RGB meaning.
 
     Cost: one thread, GIL mostly released.
     """
     try:
-        with Image.open(path) as image:
+        with _opened(path) as (image, _):
+            if size is not None and image.size != size:
+                raise ValueError(f"{_by(image.size)}, not {_by(size)} as when it was loaded")
             image.load()
             return _to_rgb(image)
-    except MemoryError:
+    except FileNotFoundError as error:
+        raise BrokenPhotographError(path, _reason(error)) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[Image.Image, BinaryIO]]:
+    try:
+        with open_file(path) as file, Image.open(file, formats=FORMATS) as image:
+            yield image, file
+    except (MemoryError, FileNotFoundError, BrokenPhotographError):
         raise
     except Exception as error:  # Pillow's decoders raise many types on corrupt data
-        raise _unreadable(path, error) from error
+        raise BrokenPhotographError(path, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, NotAFileError):
+        return error.kind
+    if isinstance(error, UnidentifiedImageError):
+        return f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image"
+    text = (isinstance(error, OSError) and error.strerror) or str(error)
+    return text.replace("\n", " ") or type(error).__name__
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
 
 
 def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
@@ -67,13 +139,8 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         return np.repeat(((grey * 255 + 32767) // 65535).astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode == "F":
         raise ValueError("pixels must be integers, got floating point")
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+    if _has_alpha(image):
         opaque = image.convert("RGBA")
         image = Image.new("RGB", opaque.size)
         image.paste(opaque, mask=opaque.getchannel("A"))
     return np.array(image.convert("RGB"))
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    reason = str(error).replace("\n", " ") or type(error).__name__
-    return InputError(f"{path} must be a readable image, got: {reason}")

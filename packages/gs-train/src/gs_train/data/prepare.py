@@ -24,8 +24,9 @@ from PIL import Image
 from gs_train.atomic import replacing, require_free
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistort
-from gs_train.data.pixels import decode_rgb, image_size
+from gs_train.data.pixels import BrokenPhotographError, decode_rgb, read_header
 from gs_train.errors import InputError
+from gs_train.names import encoded
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all, from the calling thread."""
@@ -36,6 +37,7 @@ _BYTES_PER_PIXEL = 1.0  # measured 0.3 to 0.7; noise and foliage are worse
 _RULES_VERSION = 1  # to be raised when the same inputs should give other pixels
 _WORKING_BYTES = 1 << 30
 _MOST_THREADS = 8
+_LONGEST_NAME = 240  # bytes; file systems take 255, and a temporary name is five longer
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,22 @@ def cached_path(cache_dir: Path, name: str, source: Path, camera: Camera, pinhol
         ]
     )
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return cache_dir / f"{name}.{digest}.jpg"
+    made = cache_dir / f"{name}.{digest}.jpg"
+    longest = _LONGEST_NAME - len(made.name) + len(source.name)  # bytes left for the source's name
+    if len(encoded(source.name)) > longest:
+        made = made.with_name(
+            encoded(source.name)[:longest].decode("utf-8", "ignore") + f".{digest}.jpg"
+        )
+    return made
 
 
 def prepare_images(
-    jobs: Sequence[Job], cache_dir: Path, *, progress: Progress | None = None
-) -> None:
+    jobs: Sequence[Job],
+    cache_dir: Path,
+    *,
+    skip_broken: bool = False,
+    progress: Progress | None = None,
+) -> dict[Path, BrokenPhotographError]:
     """Make the images that are not there yet, in threads.
 
     Each is written under a temporary name and renamed, so what is there is whole. After an error
@@ -86,17 +98,23 @@ def prepare_images(
     Args:
         jobs: targets must be distinct and inside ``cache_dir``.
         cache_dir: made when missing.
+        skip_broken: go on without sources that cannot be decoded.
         progress: called before the first image and after each one; not when all are there.
 
+    Returns:
+        Targets whose sources cannot be decoded, and why; none unless ``skip_broken``.
+
     Raises:
-        InputError: a source cannot be decoded, or the disk has not enough space.
+        InputError: a source cannot be decoded, the disk has not enough space, or a file cannot be
+            written.
 
     Cost: about 0.1 s per 12 megapixels and thread besides decoding the source; at most about
         1 GiB of decoded pixels at a time.
     """
+    broken: dict[Path, BrokenPhotographError] = {}
     missing = [job for job in jobs if not _is_made(job)]
     if not missing:
-        return
+        return broken
     n_pixels = sum(job.pinhole.width * job.pinhole.height for job in missing)
     require_free(
         cache_dir,
@@ -110,29 +128,40 @@ def prepare_images(
         progress(0, len(missing))
     with ThreadPoolExecutor(n_threads, thread_name_prefix="gs-prepare") as pool:
         try:
-            made = [pool.submit(_make, job) for job in missing]
+            made = {pool.submit(_make, job): job for job in missing}
             for done, future in enumerate(as_completed(made), start=1):
-                future.result()
+                try:
+                    future.result()
+                except BrokenPhotographError as error:
+                    if not skip_broken:
+                        raise
+                    broken[made[future].target] = error
                 if progress is not None:
                     progress(done, len(missing))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    return broken
 
 
 def _is_made(job: Job) -> bool:
     try:
-        return image_size(job.target) == (job.pinhole.width, job.pinhole.height)
-    except (FileNotFoundError, InputError):
+        return read_header(job.target).size == (job.pinhole.width, job.pinhole.height)
+    except (FileNotFoundError, BrokenPhotographError):
         return False
 
 
 def _make(job: Job) -> None:
-    pixels = decode_rgb(job.source)
+    pixels = decode_rgb(job.source, size=(job.camera.width, job.camera.height))
     size = (job.pinhole.width, job.pinhole.height)
     if is_distorted(job.camera):
         result = Image.fromarray(undistort(pixels, job.camera, job.pinhole))
     else:
         result = Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING)
-    with replacing(job.target) as file:
-        result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
+    try:
+        with replacing(job.target) as file:
+            result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
+    except OSError as error:
+        raise InputError(
+            f"{job.target} must be a file that can be written, got: {error.strerror or error}"
+        ) from error

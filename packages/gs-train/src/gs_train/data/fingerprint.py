@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run was trained on, in a few bytes a photograph, and what of it has changed since.
+
+A photograph's size and time of change are taken at once, the CRC of its bytes when it is decoded
+anyway. Another time alone is no change: a copied folder has other times. Another size is one, and
+where times differ the CRC decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gs_train.data.capture import Capture, CaptureView, read_image
+from gs_train.data.files import open_file, readable
+from gs_train.data.pixels import BrokenPhotographError
+
+_CHUNK_BYTES = 1 << 20
+_N_THREADS = 8
+_SHOWN = 3
+
+Stamp = tuple[int, int]
+"""Bytes of a file, and its time of change in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a capture differs from what a run was trained on.
+
+    Attributes:
+        photographs: names of changed ones: going on with them would mix two captures.
+        remade: names of photographs whose undistorted or reduced image has become another file:
+            changed, or only made by another version of Pillow.
+        has_other_points: only the start of a run uses points.
+    """
+
+    photographs: tuple[str, ...] = ()
+    remade: tuple[str, ...] = ()
+    has_other_points: bool = False
+
+
+def points_digest(capture: Capture) -> str:
+    """Hex digest of positions and colours of all points."""
+    digest = hashlib.sha256()
+    for values in (capture.points, capture.colors):
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
+
+
+def stamps(capture: Capture) -> list[Stamp | None]:
+    """Of the photograph of each view; None where it cannot be read."""
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        return list(pool.map(_stamp, (_photograph(capture, i) for i in range(len(capture.views)))))
+
+
+def file_crc(path: Path) -> int:
+    """CRC-32 of a file.
+
+    Raises:
+        InputError: it is no file, or cannot be read.
+    """
+    crc = 0
+    with readable(path), open_file(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+def changes(saved: Mapping[str, Any], capture: Capture) -> Changes:
+    """What differs between a run's fingerprint and the capture as it is now.
+
+    Args:
+        saved: what :meth:`gs_train.data.PhotoReader.fingerprint` gave, of the same views.
+
+    Cost: reads the photographs whose times of change differ and whose CRC is known. The changed
+        ones are decoded: one that is broken has not changed, and is left to who reads it.
+    """
+    changed, in_doubt = [], []
+    for index, (before, now) in enumerate(zip(saved["photographs"], stamps(capture))):
+        is_skipped = index in capture.broken or index in saved["skipped"]
+        if before is None or now is None or is_skipped:
+            continue
+        n_bytes, time_ns, crc = before
+        if now[0] != n_bytes:
+            changed.append(index)
+        elif now[1] != time_ns and crc is not None:
+            in_doubt.append((index, crc))
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        crcs = pool.map(lambda item: file_crc(capture.views[item[0]].path), in_doubt)
+        others = [index for (index, before), now in zip(in_doubt, crcs) if before != now]
+    whole = [i for i in sorted({*changed, *others}) if _is_whole(capture.views[i])]
+    remade = [i for i in whole if i in others and capture.views[i].path != _photograph(capture, i)]
+    changed = [i for i in whole if i not in remade]
+    return Changes(
+        tuple(capture.views[i].name for i in changed),
+        tuple(capture.views[i].name for i in remade),
+        saved["points"] != points_digest(capture),
+    )
+
+
+def first_of(names: tuple[str, ...]) -> str:
+    """How many, and the first of them."""
+    return f"{len(names)} (first {', '.join(names[:_SHOWN])})"
+
+
+def _is_whole(view: CaptureView) -> bool:
+    try:
+        read_image(view)
+    except BrokenPhotographError:
+        return False
+    return True
+
+
+def _photograph(capture: Capture, index: int) -> Path:
+    return capture.folder / "images" / capture.views[index].name
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # a name with a NUL
+        return None
+    return status.st_size, status.st_mtime_ns

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The photographs of a model, undecoded: which are there, whole and of their camera's size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from gs_train.data.colmap_records import Camera, Model
+from gs_train.data.pixels import BrokenPhotographError, Header, read_header
+from gs_train.errors import InputError
+from gs_train.names import printable
+
+MOST_PIXELS = 500_000_000
+"""Of one photograph; decoding takes some eight bytes of memory a pixel."""
+
+_DECODING_BYTES = 8  # a pixel: Pillow's four, our three, and a part of the file
+_N_THREADS = 8  # waiting for a disk or a network, mostly
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `check_photographs` found.
+
+    Attributes:
+        broken: indices into the model's images: missing, no image, or breaking off.
+        with_alpha: how many of the rest may have transparent pixels.
+        note: one line about the broken ones; None without any.
+    """
+
+    broken: frozenset[int]
+    with_alpha: int
+    note: str | None
+
+
+def check_photographs(folder: Path, model: Model, *, max_pixels: int, skip_broken: bool) -> Checked:
+    """Look at the header and the end of every photograph of a model.
+
+    Args:
+        folder: of the photographs.
+        max_pixels: of one photograph.
+        skip_broken: report the broken ones instead of refusing them.
+
+    Raises:
+        InputError: one for all photographs that are missing, unreadable (unless ``skip_broken``)
+            or of another size than their camera, or for cameras of too many pixels.
+
+    Cost: a few reads of each file, several files at a time.
+    """
+    _check_sizes(model, max_pixels)
+    if not folder.is_dir():
+        raise InputError(f"data must hold its photographs in {folder}, got no such folder")
+    with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
+        found = list(pool.map(lambda image: _look(folder / image.name), model.images))
+    missing, unreadable, resized = [], [], []
+    broken = set()
+    for index, (image, header) in enumerate(zip(model.images, found)):
+        camera = model.cameras[image.camera_id]
+        if isinstance(header, Header):
+            if header.size != (camera.width, camera.height):
+                resized.append(f"{image.name}: {_sizes(header.size, camera)}")
+            continue
+        broken.add(index)
+        if isinstance(header, FileNotFoundError):
+            missing.append(image.name)
+        else:
+            unreadable.append(f"{image.name}: {header.reason}")
+    absent = _listed((("missing", missing), ("broken", unreadable)))
+    problems = _listed((("of another size than the camera", resized),))
+    if problems or (absent and not skip_broken):
+        remedy = "; --skip-broken goes on without the missing and broken" if absent else ""
+        raise InputError(
+            f"{folder} must hold the {len(model.images)} images of the model, got "
+            + ", ".join(filter(None, (absent, problems)))
+            + remedy
+        )
+    return Checked(
+        frozenset(broken),
+        sum(isinstance(header, Header) and header.has_alpha for header in found),
+        f"--skip-broken: of {len(model.images)} photographs {printable(absent)} are left out"
+        if absent
+        else None,
+    )
+
+
+def _look(path: Path) -> Header | FileNotFoundError | BrokenPhotographError:
+    try:
+        return read_header(path)
+    except (FileNotFoundError, BrokenPhotographError) as error:
+        return error
+
+
+def _check_sizes(model: Model, max_pixels: int) -> None:
+    used = {image.camera_id: image for image in reversed(model.images)}
+    for camera in (model.cameras[id] for id in used):
+        n_pixels = camera.width * camera.height
+        if n_pixels > max_pixels:
+            gib = n_pixels * _DECODING_BYTES / 2**30
+            raise InputError(
+                f"photographs must have at most {max_pixels:,} pixels, got "
+                f"{camera.width}x{camera.height} of camera {camera.id} (first "
+                f"{used[camera.id].name}); decoding one takes about {gib:.1f} GiB of memory, with "
+                f"--max-side too: allow it with --max-pixels {n_pixels}, or reduce the photographs "
+                "and reconstruct again"
+            )
+
+
+def _listed(kinds: Sequence[tuple[str, list[str]]]) -> str:
+    return ", ".join(
+        f"{len(found)} {kind} (first {'; '.join(found[:_SHOWN])})" for kind, found in kinds if found
+    )
+
+
+def _sizes(size: tuple[int, int], camera: Camera) -> str:
+    """Both sizes, with the remedy when the image is a reduced copy of the photograph."""
+    width, height = size
+    text = f"{width}x{height}, camera {camera.id} has {camera.width}x{camera.height}"
+    is_copy = width < camera.width and abs(height - camera.height * width / camera.width) < 1
+    if not is_copy:
+        return text
+    return f"{text}; use the photographs and --max-side {max(size)}"

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a capture's folder holds and training does not use, one line each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gs_train.data.colmap import count_images, find_models
+from gs_train.data.colmap_records import Model
+from gs_train.names import printable
+
+_PARTS = ("cameras", "images", "points3D")
+
+_FOLDERS = (
+    (("masks", "mask"), "every pixel is trained on"),
+    (("depths", "depth", "normals"), "training sees colours alone"),
+    (("images_2", "images_4", "images_8"), "--max-side reduces the photographs in images/"),
+)
+_FILES = ((("transforms.json", "transforms_train.json"), "cameras are those of the COLMAP model"),)
+
+
+def unused_lines(folder: Path, model: Model) -> list[str]:
+    """One line for each kind of thing that a capture holds and training passes over.
+
+    Args:
+        folder: the capture.
+        model: its model that is used.
+
+    Returns:
+        Printable lines; none for a capture of photographs and one model.
+
+    Cost: a walk over the names in ``images/``.
+    """
+    lines = []
+    for names, why in _FOLDERS:
+        lines += _found([f"{name}/" for name in names if (folder / name).is_dir()], why)
+    for names, why in _FILES:
+        lines += _found([name for name in names if (folder / name).is_file()], why)
+    lines += _of_model(folder, model)
+    lines += _of_images(folder / "images", {image.name for image in model.images})
+    return [printable(line) for line in lines]
+
+
+def _of_model(folder: Path, model: Model) -> list[str]:
+    lines = []
+    others = [path for path in find_models(folder) if path != model.folder]
+    if others:
+        shown = [f"{_inside(folder, p)} ({count_images(p)} images)" for p in others[:3]]
+        more = [f"{len(others) - 3} more"] if len(others) > 3 else []
+        taken = f"{_inside(folder, model.folder)} is taken ({len(model.images)} images)"
+        lines += _found(shown + more, taken)
+    where = _inside(folder, model.folder)
+    both = [f"{where}/{part}.txt" for part in _PARTS if _is_both(model.folder / part)]
+    lines += _found(both, "the .bin files are")
+    rigs = [f"{where}/{name}" for name in ("rigs.bin", "frames.bin", "rigs.txt", "frames.txt")]
+    composed = "every image has its whole pose in the images file"
+    lines += _found([name for name in rigs if (folder / name).is_file()], composed)
+    clouds = [f"{where}/points3D.ply"] if (model.folder / "points3D.ply").is_file() else []
+    return lines + _found(clouds, "points are those of the model; --init FILE takes others")
+
+
+def _of_images(images: Path, used: set[str]) -> list[str]:
+    more, first = 0, ""
+    for root, folders, files in os.walk(images):
+        folders.sort()
+        inside = os.path.relpath(root, images)
+        for name in sorted(files):
+            path = name if inside == "." else f"{inside}/{name}"
+            if path not in used:
+                more, first = more + 1, first or path
+    return _found([f"images/{first}"], f"{more} files there are not in the model") if more else []
+
+
+def _is_both(part: Path) -> bool:
+    return part.with_suffix(".bin").is_file() and part.with_suffix(".txt").is_file()
+
+
+def _inside(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _found(names: list[str], why: str) -> list[str]:
+    return [f"{', '.join(names)} found, not used: {why}"] if names else []
