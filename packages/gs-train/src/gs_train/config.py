@@ -18,7 +18,7 @@ from gs_train.engine.presets import PRESETS
 from gs_train.errors import InputError
 from gs_train.plain import from_plain, one_of, to_plain
 from gs_train.schedule import LearningRates
-from gs_train.sizes import parse_bytes
+from gs_train.sizes import Count, parse_bytes
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ class FitConfig:
 
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     out: Path
-    steps: int = 30_000
+    steps: Count = 30_000
     batch_size: int = 1
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
     max_side: int | None = None
     strategy: Literal["adc", "mcmc"] = "adc"
-    cap: int | None = None
+    cap: Count | None = None
     init: Path | None = None
     sh_degree: int = 3
-    sh_every: int = 1000
+    sh_every: Count = 1000
     seed: int = 0
-    checkpoint_every: int = 5000
+    checkpoint_every: Count = 5000
     keep_checkpoints: int = 2
     resume: bool = False
     overwrite: bool = False
@@ -105,7 +105,7 @@ class FitConfig:
     init_scale: float | None = None
     opacity_reg: float | None = None
     scale_reg: float | None = None
-    resort_every: int = 1000
+    resort_every: Count = 1000
     lpips_backbone: Path | None = None
     lr: LearningRates = field(default_factory=LearningRates)
     adc: AdcConfig = field(default_factory=AdcConfig)

@@ -153,6 +153,7 @@ def write_metrics(
     renderer: str,
     seed: int,
     lpips_net: str | None = None,
+    lpips_missing: str | None = None,
     figures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write what a run reached as JSON.
@@ -170,10 +171,11 @@ def write_metrics(
         peak_host_bytes: the most memory that training had resident.
         preset, renderer, seed: what was run.
         lpips_net: the network behind lpips.
+        lpips_missing: why there is no lpips, and the remedy; written where given.
         figures: more sections, of training: :func:`gs_train.figures.figures`.
 
     Returns:
-        What was written: psnr, ssim, lpips, lpips_net, steps, seconds, images_per_second,
+        What was written: psnr, ssim, lpips, lpips_net, perhaps lpips_missing, steps, seconds, images_per_second,
         n_gaussians, the three peaks, preset, renderer, seed, versions, images, and ``figures``.
         A score that does not exist (no test image, no weights) is "n/a"; infinity is "inf", because
         JSON has no word for it.
@@ -183,6 +185,7 @@ def write_metrics(
         "ssim": _mean([image.ssim for image in images]),
         "lpips": _mean([image.lpips for image in images]),
         "lpips_net": lpips_net or NOT_AVAILABLE,
+        **({"lpips_missing": lpips_missing} if lpips_missing else {}),
         "steps": steps,
         "seconds": seconds,
         "images_per_second": images_per_second,
