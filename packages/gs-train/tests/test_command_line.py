@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line says of itself: its version, its counts, and where something is misspelt."""
+"""What the command line says of itself, and where something is misspelt."""
 
 import importlib.metadata
 from pathlib import Path

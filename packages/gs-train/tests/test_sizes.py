@@ -45,5 +45,5 @@ def test_counts_are_read_as_people_write_them(text: str, n: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "k", "many", "1.5", "0.1234k", "1e6", "30 GiB"])
 def test_a_count_is_a_whole_number(text: str) -> None:
-    with pytest.raises(ValueError, match="it must be a whole number such as 30000, 30k or 1.5M"):
+    with pytest.raises(ValueError, match="it must be a whole number such as 30000, 30k or"):
         parse_count(text)

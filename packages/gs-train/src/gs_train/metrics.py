@@ -175,8 +175,9 @@ def write_metrics(
         figures: more sections, of training: :func:`gs_train.figures.figures`.
 
     Returns:
-        What was written: psnr, ssim, lpips, lpips_net, perhaps lpips_missing, steps, seconds, images_per_second,
-        n_gaussians, the three peaks, preset, renderer, seed, versions, images, and ``figures``.
+        What was written: psnr, ssim, lpips, lpips_net, perhaps lpips_missing, steps, seconds,
+        images_per_second, n_gaussians, the three peaks, preset, renderer, seed, versions, images,
+        and ``figures``.
         A score that does not exist (no test image, no weights) is "n/a"; infinity is "inf", because
         JSON has no word for it.
     """
