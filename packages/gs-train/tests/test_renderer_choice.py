@@ -35,7 +35,7 @@ def test_it_names_what_gsplat_lacks_and_the_remedy_in_one_line(
     assert said.startswith("rendering on the CPU, because gsplat needs ")
     assert reason in said
     assert said.count("\n") == 1
-    with pytest.raises(InputError, match=r"--renderer gsplat needs .*; --renderer cpu runs without"):
+    with pytest.raises(InputError, match=r"--renderer gsplat needs .*; --renderer cpu runs"):
         make_renderer("gsplat", RenderOptions())
 
 
