@@ -83,7 +83,7 @@ def _parse(argv: list[str]) -> Any:
             args=argv,
         )
     # Parsed alone, so that hints are about this command's options.
-    default = {}
+    default: dict[str, Any] = {}
     if name == "fit" and "--resume" in argv:
         # A resumed run keeps its saved options unless others are given.
         saved = _saved_config(argv)

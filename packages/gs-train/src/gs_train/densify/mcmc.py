@@ -19,7 +19,8 @@ from gs_train.rotation import rotation_matrices
 from gs_train.rows import NAMES
 from gs_train.sizes import Count
 
-_GROWTH = 1.05
+GROWTH = 1.05
+"""Of the number of Gaussians in a refinement, up to the cap."""
 # Rows that noise is made for at a time: about 200 bytes of workspace each.
 _NOISE_ROWS = 1 << 20
 
@@ -133,7 +134,7 @@ class Mcmc:
 
     def _add(self, rows: RowOperations, step: int) -> int:
         n = rows.n_rows
-        n_new = max(0, min(self._config.cap_max, int(_GROWTH * n)) - n)
+        n_new = max(0, min(self._config.cap_max, int(GROWTH * n)) - n)
         if n_new == 0:
             return 0
         opacities = torch.sigmoid(rows.read("opacities"))
