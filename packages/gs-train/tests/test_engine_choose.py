@@ -15,7 +15,7 @@ from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import rates as rates_module
 from gs_train.engine.budget import need
-from gs_train.engine.caps import Caps, caps_of
+from gs_train.engine.caps import PROCESS_BYTES, Caps, caps_of
 from gs_train.engine.choose import GROWTH, choose, expected_rows, smallest_caps
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.rates import Rates
@@ -83,9 +83,10 @@ def test_the_smallest_caps_that_an_error_names_are_enough_and_no_less(caps: Caps
     )
     assert named is not None
     sizes = [parse_bytes(text, option="") for text in named.groups()]
-    assert choose(config, WORK, Caps(*sizes, shared=caps.shared)).preset.name == "best"
+    given = Caps(*sizes, shared=caps.shared, process=PROCESS_BYTES)
+    assert choose(config, WORK, given).preset.name == "best"
     for less in ((2**20, 0), (0, 2**20)):
-        smaller = Caps(sizes[0] - less[0], sizes[1] - less[1], shared=caps.shared)
+        smaller = replace(given, device=sizes[0] - less[0], host=sizes[1] - less[1])
         with pytest.raises(InputError, match="do not fit"):
             choose(config, WORK, smaller)
 
@@ -134,8 +135,9 @@ def test_an_error_names_every_preset_whose_caps_are_not_more_than_anothers() -> 
     assert {name for *_, name in named} == {"clm", "best", "none"}
     for *sizes, name in named:
         device, host = (parse_bytes(text, option="") for text in sizes)
-        assert choose(replace(config, cap=1000, offload=name), few, Caps(device, host))
-        assert choose(replace(config, cap=1000), few, Caps(device, host))
+        caps = Caps(device, host, process=PROCESS_BYTES)
+        assert choose(replace(config, cap=1000, offload=name), few, caps)
+        assert choose(replace(config, cap=1000), few, caps)
 
 
 # ---------------------------------------------------------------------- what is fastest
@@ -201,7 +203,15 @@ def test_rates_are_of_the_rows_to_come_and_a_sample_covers_what_all_rows_do(
     n, later = 3000, WORK.with_rows(60_000)
     seen: list[tuple[dict[str, torch.Tensor], int]] = []
 
-    def noted(renderer: object, rows: dict[str, torch.Tensor], view: View, n_visible: int) -> Rates:
+    def noted(
+        renderer: object,
+        rows: dict[str, torch.Tensor],
+        view: View,
+        n_visible: int,
+        n_first: int,
+        begin: object,
+    ) -> Rates:
+        assert n_first == round(n_visible * n / later.n_rows)
         seen.append((rows, n_visible))
         return RATES
 
@@ -216,9 +226,9 @@ def test_rates_are_of_the_rows_to_come_and_a_sample_covers_what_all_rows_do(
         "shN": torch.zeros(n, 15, 3),
     }
     view = View("a", torch.eye(4), torch.tensor([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]]), 64, 48)
-    assert placing._rates(later, rows, [view], CpuRenderer()) is RATES
+    assert placing.rates_for(later, rows, [view], CpuRenderer()) is RATES
     monkeypatch.setattr(placing, "_SAMPLED_ROWS", 300)
-    assert placing._rates(later, rows, [view], CpuRenderer()) is RATES
+    assert placing.rates_for(later, rows, [view], CpuRenderer()) is RATES
     (every, n_all), (some, n_some) = seen
     assert n_all == n_some == round(later.mean.visible / 4)
     assert len(every["means"]) == 10 * len(some["means"])
@@ -237,10 +247,11 @@ def test_caps_follow_the_options_else_what_is_free(monkeypatch: pytest.MonkeyPat
     assert caps_of(_config(), cpu) == Caps(9000, 9000, shared=True)
     given = Caps(2 * 10**9, 9000, shared=True, is_given=True)
     assert caps_of(_config(device_memory="2GB"), cpu) == given
-    of_host = Caps(5000, 5000, shared=True, host_limit=5000)
+    # What is free is so beside the process, whose own memory counts where a cap is given.
+    of_host = Caps(5000, 5000, shared=True, host_limit=5000, process=PROCESS_BYTES)
     assert caps_of(_config(host_memory="5000"), cpu) == of_host
     # A run on this machine cannot take what is not there; one on another machine may.
-    more = _config(host_memory="64KiB")
-    of_host = replace(of_host, host_limit=65536)
-    assert caps_of(more, cpu) == replace(of_host, device=10_000, host=10_000)
-    assert caps_of(more, cpu, is_here=False) == replace(of_host, device=65536, host=65536)
+    more, most = _config(host_memory="4GiB"), PROCESS_BYTES + 10_000
+    of_host = replace(of_host, host_limit=4 * GIB)
+    assert caps_of(more, cpu) == replace(of_host, device=most, host=most)
+    assert caps_of(more, cpu, is_here=False) == replace(of_host, device=4 * GIB, host=4 * GIB)

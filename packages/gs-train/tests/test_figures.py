@@ -233,7 +233,7 @@ def test_memory_that_runs_out_while_predicting_ends_no_run(
     def full(*_: object, **__: object) -> Rates:
         raise torch.cuda.OutOfMemoryError("nothing is left")
 
-    monkeypatch.setattr(gs_train.figures, "measure_workload", full)
+    monkeypatch.setattr(gs_train.figures, "workload_of", full)
     metrics = fit(_config(capture, tmp_path / "run", "best"))
     assert set(metrics["predicted"].values()) == {"n/a"}
     assert metrics["real"]["host_bytes"] > 0

@@ -86,11 +86,16 @@ def test_weights_in_the_hub_folder_are_found(backbone, monkeypatch):
     net, _, path = backbone
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(path.parent.parent))
     assert load_lpips(net).net == net
+    assert lpips.missing_for_lpips(net) is None
 
 
 def test_without_weights_there_is_no_lpips(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     assert load_lpips() is None
+    said = lpips.missing_for_lpips()
+    assert "alexnet-owt-7be5be79.pth (from https://download.pytorch.org/models/alexnet" in said
+    assert f"to {tmp_path / 'checkpoints'} or anywhere that --lpips-backbone names" in said
+    assert "torchmetrics" not in said
 
 
 def test_without_torchmetrics_there_is_none_unless_it_was_asked_for(backbone, monkeypatch):
@@ -98,7 +103,9 @@ def test_without_torchmetrics_there_is_none_unless_it_was_asked_for(backbone, mo
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(path.parent.parent))
     monkeypatch.setattr(lpips, "_linear_file", lambda net: None)
     assert load_lpips(net) is None
-    with pytest.raises(InputError, match=r'pip install "gs-train\[eval\]"'):
+    said = lpips.missing_for_lpips(net)
+    assert said == "LPIPS needs torchmetrics (pip install 'gs-train[eval]')"
+    with pytest.raises(InputError, match=r"pip install 'gs-train\[eval\]'"):
         load_lpips(net, backbone=path)
 
 

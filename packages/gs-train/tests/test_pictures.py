@@ -70,3 +70,12 @@ def test_what_cannot_be_compared_is_refused_and_leaves_no_file(tmp_path):
     with pytest.raises(ValueError, match=r"truth and render of x must have the same shape, got"):
         write_comparison(tmp_path / "c.png", [("x", image, image[:3])])
     assert not (tmp_path / "c.png").exists()
+
+
+def test_names_that_the_font_cannot_write_are_told_apart_by_their_escapes(tmp_path):
+    image = np.zeros((4, 300, 3))
+    drawn = set()
+    for name in ("\u4e2d\u6587", "\u65e5\u672c", "\xe9\xe8", "\xe0\xe1"):
+        write_comparison(tmp_path / "c.png", [(name, image, image)])
+        drawn.add((tmp_path / "c.png").read_bytes())
+    assert len(drawn) == 4

@@ -2,7 +2,7 @@
 import pytest
 
 from gs_train.errors import InputError
-from gs_train.sizes import format_bytes, parse_bytes
+from gs_train.sizes import format_bytes, parse_bytes, parse_count
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,17 @@ def test_sizes_are_written_with_the_largest_fitting_unit() -> None:
         "1.5 GiB",
         "5.0 TiB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [("30k", 30_000), ("1.5M", 1_500_000), ("7", 7), ("2b", 2 * 10**9), ("30_000", 30_000)],
+)
+def test_counts_are_read_as_people_write_them(text: str, n: int) -> None:
+    assert parse_count(text) == n
+
+
+@pytest.mark.parametrize("text", ["", "k", "many", "1.5", "0.1234k", "1e6", "30 GiB"])
+def test_a_count_is_a_whole_number(text: str) -> None:
+    with pytest.raises(ValueError, match="it must be a whole number such as 30000, 30k or"):
+        parse_count(text)

@@ -104,7 +104,7 @@ def test_a_video_appears_only_when_it_is_complete(tmp_path):
 
 def test_without_pyav_the_remedy_is_told_before_anything_is_rendered(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(InputError, match=r'pip install "gs-train\[video\]"'):
+    with pytest.raises(InputError, match=r"install 'gs-train\[video\]'; --to .* writes PNG"):
         require_video_writer(tmp_path / "a.mp4")
 
     def never():

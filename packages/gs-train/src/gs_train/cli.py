@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import tyro
 
+from gs_train.command_line import command_of
 from gs_train.config import FitConfig, load_config
 from gs_train.demo import DemoConfig, demo
 from gs_train.errors import InputError
@@ -52,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     argv = list(sys.argv[1:] if arguments is None else arguments)
     folder: RunFolder | None = None
+    if argv[:1] == ["--version"]:
+        print(f"gs-train {importlib.metadata.version('gs-train')}")
+        return 0
     try:
         config = _parse(argv)
         folder = _folder_of(config)
@@ -86,17 +91,22 @@ def _folder_of(config: Any) -> RunFolder | None:
 
 
 def _parse(argv: list[str]) -> Any:
-    if argv[:1] == ["fit"] and "--resume" in argv:
+    name = command_of(argv, tuple(_COMMANDS))
+    if name is None:
+        return tyro.extras.subcommand_cli_from_dict(
+            {name: kind for name, (kind, _) in _COMMANDS.items()},
+            prog="gs-train",
+            description="Train 3D Gaussian Splatting scenes from photographs with known poses. "
+            "gs-train --version says which version this is.",
+            args=argv,
+        )
+    # Parsed alone, so that hints are about this command's options.
+    default: dict[str, Any] = {}
+    if name == "fit" and "--resume" in argv:
         # A resumed run keeps its saved options unless others are given.
         saved = _saved_config(argv)
-        if saved is not None:
-            return tyro.cli(FitConfig, prog="gs-train fit", default=saved, args=argv[1:])
-    return tyro.extras.subcommand_cli_from_dict(
-        {name: kind for name, (kind, _) in _COMMANDS.items()},
-        prog="gs-train",
-        description="Train 3D Gaussian Splatting scenes from photographs with known poses.",
-        args=argv,
-    )
+        default = {} if saved is None else {"default": saved}
+    return tyro.cli(_COMMANDS[name][0], prog=f"gs-train {name}", args=argv[1:], **default)
 
 
 def _saved_config(argv: list[str]) -> FitConfig | None:

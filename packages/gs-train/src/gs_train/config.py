@@ -20,7 +20,7 @@ from gs_train.errors import InputError
 from gs_train.frame import FrameChoice
 from gs_train.plain import from_plain, one_of, to_plain
 from gs_train.schedule import LearningRates
-from gs_train.sizes import parse_bytes
+from gs_train.sizes import Count, parse_bytes
 from gs_train.small_files import read_small
 
 _MOST_BYTES = 1 << 20
@@ -87,19 +87,19 @@ class FitConfig:
 
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     out: Path
-    steps: int = 30_000
+    steps: Count = 30_000
     batch_size: int = 1
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
     max_side: int | None = None
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
     strategy: Literal["adc", "mcmc"] = "adc"
-    cap: int | None = None
+    cap: Count | None = None
     init: Path | None = None
     sh_degree: int = 3
-    sh_every: int = 1000
+    sh_every: Count = 1000
     seed: int = 0
-    checkpoint_every: int = 5000
+    checkpoint_every: Count = 5000
     keep_checkpoints: int = 2
     frame: FrameChoice = "auto"
     resume: bool = False
@@ -121,7 +121,7 @@ class FitConfig:
     init_scale: float | None = None
     opacity_reg: float | None = None
     scale_reg: float | None = None
-    resort_every: int = 1000
+    resort_every: Count = 1000
     lpips_backbone: Path | None = None
     lr: LearningRates = field(default_factory=LearningRates)
     adc: AdcConfig = field(default_factory=AdcConfig)

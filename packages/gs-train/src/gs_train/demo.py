@@ -15,6 +15,7 @@ from gs_train.errors import InputError
 from gs_train.fit import fit_locked
 from gs_train.run_folder import RunFolder
 from gs_train.run_lock import locked
+from gs_train.sizes import Count
 
 _CAPTURE = "capture"
 
@@ -33,7 +34,7 @@ class DemoConfig:
     """
 
     out: Path = Path("gs-demo")
-    steps: int = 400
+    steps: Count = 400
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
     seed: int = 0
     overwrite: bool = False

@@ -14,7 +14,7 @@ from gs_train.config import FitConfig
 from gs_train.engine.backend import Model
 from gs_train.export_frame import ExportFrame
 from gs_train.interrupt import StopRequest
-from gs_train.lpips import Lpips, load_lpips
+from gs_train.lpips import Lpips, load_lpips, missing_for_lpips
 from gs_train.metrics import write_metrics
 from gs_train.renderers import Renderer
 from gs_train.run import Run, Spent, renderer_for
@@ -114,9 +114,12 @@ def report(
         seed=config.seed,
         run_id=run_id,
         lpips_net=lpips.net if lpips else None,
+        lpips_missing=None if lpips else missing_for_lpips(),
         figures={**spent.figures, "frame": ExportFrame.of(config.frame, scene.frame, model).name},
     )
     print(_summary(metrics, folder), file=sys.stderr)
+    if "lpips_missing" in metrics:
+        print(f"LPIPS n/a: {metrics['lpips_missing']}", file=sys.stderr)
     return metrics
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,16 +13,15 @@ from torch import Tensor
 
 import gs_pinned
 from gs_train.engine.budget import Need, need
-from gs_train.engine.choose import statistics_bytes
 from gs_train.engine.occupancy import device_idle_share, optimizer_tail_s
 from gs_train.engine.rates import Rates, measure_rates_for
 from gs_train.engine.room import room_under
 from gs_train.engine.speed import predict
 from gs_train.engine.trace import BATCH
-from gs_train.engine.workload import Workload, measure_workload
+from gs_train.engine.workload import Workload
 from gs_train.metrics import NOT_AVAILABLE, peak_host_bytes
 from gs_train.out_of_memory import memory_that_ran_out
-from gs_train.placing import Placing
+from gs_train.placing import Placing, training_views, workload_of
 from gs_train.renderers import Rows, View
 from gs_train.scene import Scene
 from gs_train.trainer import Trainer
@@ -135,8 +135,7 @@ def _predicted(
     trainer: Trainer, scene: Scene, placing: Placing, n_steps: int, seconds: float
 ) -> dict[str, Any]:
     config, device = trainer.config, trainer.renderer.device
-    views = [scene.views[i] for i in scene.capture.train]
-    work = _workload(trainer, views, n_images=n_steps * config.batch_size)
+    work = _workload(trainer, scene, n_images=n_steps * config.batch_size)
     room = room_under(placing.preset, work, placing.limits)
     of = need(placing.preset, work, room)
     if not _is_resorted(trainer, n_steps):
@@ -144,7 +143,7 @@ def _predicted(
     bytes_of = _bytes_of(of, is_gpu=device.type == "cuda")
     rates = None
     if device.type == "cuda" and seconds >= _WORTH_S:
-        rates = _rates(trainer, views, work)
+        rates = _rates(trainer, training_views(scene), work)
     speed = None if rates is None else predict(placing.preset, work, rates, room)
     return {
         **bytes_of,
@@ -152,22 +151,10 @@ def _predicted(
     }
 
 
-def _workload(trainer: Trainer, views: list[View], *, n_images: int) -> Workload:
-    config, model = trainer.config, trainer.model
-    cache = config.bytes_of("image_cache")
-    assert cache is not None
-    decoded = sorted((3 * view.width * view.height for view in views), reverse=True)
-    return measure_workload(
-        model.params,
-        views,
-        trainer.renderer,
-        n_rows=model.n_rows,
-        sh_degree=model.sh_degree,
-        batch_size=config.batch_size,
-        image_cache=min(cache, sum(decoded[:n_images])),
-        statistics_bytes=statistics_bytes(config),
-        seed=config.seed,
-    )
+def _workload(trainer: Trainer, scene: Scene, *, n_images: int) -> Workload:
+    work = workload_of(trainer.config, scene, trainer.model.params, trainer.renderer)
+    decoded = sorted((3 * view.width * view.height for view in training_views(scene)), reverse=True)
+    return replace(work, image_cache=min(work.image_cache, sum(decoded[:n_images])))
 
 
 def _bytes_of(of: Need, *, is_gpu: bool) -> dict[str, int | str]:

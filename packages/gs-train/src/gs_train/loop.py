@@ -17,6 +17,7 @@ from gs_train.config import FitConfig
 from gs_train.data import PhotoReader
 from gs_train.engine.trace import BATCH
 from gs_train.errors import InputError
+from gs_train.expectation import Expectation
 from gs_train.feed import ImageFeed
 from gs_train.figures import Pace, figures
 from gs_train.interrupt import Interrupted, StopRequest
@@ -87,6 +88,7 @@ def train(
             if config.trace is not None:
                 trace.start(config.trace)
             saver.start_clock()
+            expectation = Expectation(trainer, scene)
             while trainer.step < config.steps:
                 n_rows = trainer.model.n_rows
                 with trace.host(BATCH):
@@ -106,6 +108,8 @@ def train(
                     raise InputError(_nothing_left(trainer))
                 sight.check(trainer.images_seen, trainer.backend.stats.visible)
                 saver.pace.step(n_rows)
+                for line in expectation.after_step():
+                    bar.message(line)
                 is_last = trainer.step == config.steps
                 with trace.host("log"):
                     bar.update(trainer.step, result.loss.item, n_rows, n_images=config.batch_size)

@@ -102,12 +102,12 @@ def load_lpips(
     Raises:
         InputError: a backbone was named but it, or torchmetrics, cannot be used.
     """
-    path = Path(backbone) if backbone else Path(torch.hub.get_dir(), "checkpoints", _FILES[net])
+    path = Path(backbone) if backbone else _hub_file(net)
     linear = _linear_file(net)
     if backbone is None and (linear is None or not path.is_file()):
         return None
     if linear is None:
-        raise InputError('LPIPS must have torchmetrics: pip install "gs-train[eval]"')
+        raise InputError("LPIPS must have torchmetrics: pip install 'gs-train[eval]'")
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
         return Lpips(
@@ -118,6 +118,25 @@ def load_lpips(
         raise InputError(
             f"{path} must be torchvision's {_FILES[net]} weights file: {reason}"
         ) from error
+
+
+def missing_for_lpips(net: Net = "alex") -> str | None:
+    """What :func:`load_lpips` without a backbone lacks here and where to get it, in one line; None
+    where nothing is missing."""
+    missing = []
+    if _linear_file(net) is None:
+        missing.append("torchmetrics (pip install 'gs-train[eval]')")
+    path = _hub_file(net)
+    if not path.is_file():
+        missing.append(
+            f"the weights {path.name} (from https://download.pytorch.org/models/{path.name}, to "
+            f"{path.parent} or anywhere that --lpips-backbone names)"
+        )
+    return f"LPIPS needs {' and '.join(missing)}" if missing else None
+
+
+def _hub_file(net: Net) -> Path:
+    return Path(torch.hub.get_dir(), "checkpoints", _FILES[net])
 
 
 def _linear_file(net: Net) -> Path | None:

@@ -154,6 +154,7 @@ def write_metrics(
     seed: int,
     run_id: str | None = None,
     lpips_net: str | None = None,
+    lpips_missing: str | None = None,
     figures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write what a run reached as JSON.
@@ -172,12 +173,13 @@ def write_metrics(
         preset, renderer, seed: what was run.
         run_id: which run it was, where it has an id.
         lpips_net: the network behind lpips.
+        lpips_missing: why there is no lpips, and the remedy; written where given.
         figures: more sections, of training: :func:`gs_train.figures.figures`.
 
     Returns:
-        What was written: psnr, ssim, lpips, lpips_net, steps, seconds, images_per_second,
-        n_gaussians, the three peaks, preset, renderer, seed, run_id, versions, images, and
-        ``figures``.
+        What was written: psnr, ssim, lpips, lpips_net, perhaps lpips_missing, steps, seconds,
+        images_per_second, n_gaussians, the three peaks, preset, renderer, seed, run_id, versions,
+        images, and ``figures``.
         A score that does not exist (no test image, no weights) is "n/a"; infinity is "inf", because
         JSON has no word for it.
     """
@@ -186,6 +188,7 @@ def write_metrics(
         "ssim": _mean([image.ssim for image in images]),
         "lpips": _mean([image.lpips for image in images]),
         "lpips_net": lpips_net or NOT_AVAILABLE,
+        **({"lpips_missing": lpips_missing} if lpips_missing else {}),
         "steps": steps,
         "seconds": seconds,
         "images_per_second": images_per_second,

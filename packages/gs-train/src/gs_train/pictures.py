@@ -87,7 +87,8 @@ def write_comparison(
     y = _GAP
     for name, panels in rows:
         x = _GAP
-        titles = (name, "render", f"|error| (pale = {FULL_ERROR:g} or more)")
+        # Pillow's own font has glyphs for ASCII alone.
+        titles = (ascii(name)[1:-1], "render", f"|error| (pale = {FULL_ERROR:g} or more)")
         for title, panel in zip(titles, panels):
             draw.text((x, y), _fitted(title, panel.width, font), _INK, font)
             sheet.paste(panel, (x, y + _LABEL))

@@ -21,6 +21,7 @@ from gs_train.engine.limits import Limits
 from gs_train.engine.presets import Preset, preset_named
 from gs_train.engine.rates import Rates, measure_rates_for
 from gs_train.engine.room import room_under
+from gs_train.engine.view_rates import Begin
 from gs_train.engine.workload import Workload, measure_workload
 from gs_train.errors import InputError
 from gs_train.metrics import resident_bytes
@@ -83,24 +84,10 @@ def place(
             config = dataclasses.replace(config, offload=before["preset"])
             reason = "as before"
         check_layouts(before["preset"], config.offload, config.semantics)
-    n_rows = len(rows["means"])
-    views = [scene.views[i] for i in scene.capture.train]
-    cache = config.bytes_of("image_cache")
-    assert cache is not None
-    image_bytes = sum(3 * view.width * view.height for view in scene.views)
-    work = measure_workload(
-        rows,
-        views,
-        renderer,
-        n_rows=n_rows,
-        sh_degree=config.sh_degree,
-        batch_size=config.batch_size,
-        image_cache=min(cache, image_bytes),
-        statistics_bytes=statistics_bytes(config),
-        seed=config.seed,
-    )
+    work = workload_of(config, scene, rows, renderer)
+    views = training_views(scene)
     choice, limits = place_within(
-        config, work, renderer.device, lambda later: _rates(later, rows, views, renderer)
+        config, work, renderer.device, lambda later: rates_for(later, rows, views, renderer)
     )
     if before is not None and before["preset"] == choice.preset.name:
         saved = Limits(**before["limits"])
@@ -110,6 +97,33 @@ def place(
         else:
             reason = f"{reason or choice.reason}, with fewer rows on the device than before"
     return Placing(choice.preset, limits, reason or choice.reason, _resident_without(rows))
+
+
+def training_views(scene: Scene) -> list[View]:
+    """Those that batches are drawn from."""
+    return [scene.views[i] for i in scene.capture.train]
+
+
+def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer) -> Workload:
+    """What the training views of a run see of its Gaussians.
+
+    Args:
+        rows: as :func:`place`'s.
+    """
+    cache = config.bytes_of("image_cache")
+    assert cache is not None
+    image_bytes = sum(3 * view.width * view.height for view in scene.views)
+    return measure_workload(
+        rows,
+        training_views(scene),
+        renderer,
+        n_rows=len(rows["means"]),
+        sh_degree=config.sh_degree,
+        batch_size=config.batch_size,
+        image_cache=min(cache, image_bytes),
+        statistics_bytes=statistics_bytes(config),
+        seed=config.seed,
+    )
 
 
 def place_within(
@@ -137,8 +151,22 @@ def place_within(
     )
 
 
-def _rates(work: Workload, rows: Rows, views: list[View], renderer: Renderer) -> Rates | None:
-    """The machine's, in some seconds; None where that takes more memory than there is."""
+def rates_for(
+    work: Workload,
+    rows: Rows,
+    views: list[View],
+    renderer: Renderer,
+    *,
+    begin: Begin = lambda _: None,
+) -> Rates | None:
+    """The machine's, in some seconds; None where that takes more memory than there is, or where no
+    view sees any row.
+
+    Args:
+        work: of the scene as it will be.
+        rows: as it is now, on any device.
+        begin: see :func:`gs_train.engine.rates.measure_rates`.
+    """
     every = -(-len(rows["means"]) // _SAMPLED_ROWS)
 
     def sampled(ids: Tensor) -> dict[str, Tensor]:
@@ -152,7 +180,8 @@ def _rates(work: Workload, rows: Rows, views: list[View], renderer: Renderer) ->
             name: values.detach()[::every].to(renderer.device).contiguous()
             for name, values in rows.items()
         }
-        return measure_rates_for(work, some, views, renderer, sampled)
+        n_first = len(rows["means"])
+        return measure_rates_for(work, some, views, renderer, sampled, n_first=n_first, begin=begin)
     except (MemoryError, RuntimeError) as error:
         if memory_that_ran_out(error) is None:
             raise

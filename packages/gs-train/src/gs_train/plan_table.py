@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import IO, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from gs_train.duration import as_hours
+from gs_train.engine.caps import PROCESS_BYTES
 from gs_train.sizes import format_bytes
 
 _TIERS = {"device": "device", "pinned": "page-locked", "pageable": "other host"}
@@ -20,7 +23,7 @@ def print_plan(result: dict[str, Any], *, verbose: bool, file: IO[str]) -> None:
         verbose: also bytes by part, and the measured rates.
     """
     # Wide enough for all columns where the output is a file.
-    console = Console(file=file, width=None if file.isatty() else 120, highlight=False)
+    console = Console(file=file, width=None if file.isatty() else 140, highlight=False)
     console.print(_heading(result))
     console.print(_summary(result))
     if verbose:
@@ -29,17 +32,31 @@ def print_plan(result: dict[str, Any], *, verbose: bool, file: IO[str]) -> None:
     auto = result["auto"]
     name = auto["preset"] or "nothing"
     console.print(f"--offload auto takes {name}: {auto['reason']}")
+    if auto["preset"]:
+        hours = as_hours(result["presets"][auto["preset"]]["seconds_of_run"])
+        console.print(
+            f"{result['steps']:,} steps will take about {hours} (hours:minutes){_growth(result)}"
+        )
+    if result["within_an_hour"]:
+        console.print(f"within an hour: {result['within_an_hour']}", soft_wrap=True)
+
+
+def _growth(result: dict[str, Any]) -> str:
+    first, last = result["n_rows_first"], result["n_rows_last"]
+    return f", with {first:,} Gaussians that become up to {last:,}" if last > first else ""
 
 
 def _heading(result: dict[str, Any]) -> str:
     work, caps = result["workload"], result["caps"]
     mean, n = work["mean"], result["n_rows"]
+    own = "of which" if caps["process"] else "beside which"
     per_view = 100 * mean["visible"] / work["batch_size"] / n
     return (
         f"{n:,} Gaussians, {work['batch_size']} images a step of up to "
         f"{work['width']}x{work['height']}; a view sees {per_view:.3g} %, a step "
         f"{100 * mean['union'] / n:.3g} %. Caps: device {format_bytes(caps['device'])}, host "
-        f"{format_bytes(caps['host'])}{' together' if caps['shared'] else ''}."
+        f"{format_bytes(caps['host'])}{' together' if caps['shared'] else ''}, "
+        f"{own} the process takes about {format_bytes(PROCESS_BYTES)}."
     )
 
 
@@ -49,7 +66,7 @@ def _summary(result: dict[str, Any]) -> Table:
     for name in ("device", "page-locked", "other host"):
         table.add_column(name, justify="right")
     table.add_column("fits")
-    for name in ("residents", "images/s", "bound by", "largest N"):
+    for name in ("residents", "images/s", "bound by", "largest N", "h:mm"):
         table.add_column(name, justify="right")
     for name, of in result["presets"].items():
         fits = "no" if not of["fits"] else "yes" if of["views_whole"] else "views cut"
@@ -62,11 +79,18 @@ def _summary(result: dict[str, Any]) -> Table:
             format_bytes(of["host_bytes"] - of["pinned_bytes"]),
             fits,
             _million(of["residents"]) if of["residents"] else "",
-            f"{of['images_per_second']:.3g}",
+            _speeds(of),
             of["bound"],
             _million(of["largest_n"]),
+            as_hours(of["seconds_of_run"]),
         )
     return table
+
+
+def _speeds(of: dict[str, Any]) -> str:
+    """Images a second with the first Gaussians and with all that are planned for."""
+    ends = (f"{of[key]:.3g}" for key in ("images_per_second_first", "images_per_second"))
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _parts(result: dict[str, Any]) -> Table:
@@ -105,4 +129,5 @@ def _rates(rates: dict[str, Any]) -> Table:
 
 
 def _million(n: int) -> str:
-    return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n:,}"
+    """Rounded down, so that what fits still does."""
+    return f"{math.floor(n / 1e4) / 100:g}M" if n >= 1e6 else f"{n:,}"

@@ -172,6 +172,39 @@ class TaskProgress:
         self._next_show = now + self._display.interval_s
 
 
+class Stages:
+    """Says what is being done, of several things that follow one another; a context manager.
+
+    Args:
+        description: of them all.
+        total: how many there are.
+        stream: where to; a terminal gets a bar, anything else a line for each.
+    """
+
+    def __init__(self, description: str, total: int, *, stream: IO[str] | None = None) -> None:
+        self._description = description
+        self._total = total
+        self._begun = 0
+        self._display = _Display(stream or sys.stderr, 0.0)
+
+    def __enter__(self) -> Stages:
+        self._display.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._display.close()
+
+    def begin(self, what: str) -> None:
+        """The next one begins."""
+        self._begun += 1
+        text = f"{self._description} {self._begun}/{self._total}: {what}"
+        self._display.show(self._begun - 1, self._total, text)
+
+    def message(self, text: str) -> None:
+        """Print a line of its own; above the bar on a terminal."""
+        self._display.message(text)
+
+
 def task_progress(description: str, total: int | None = None, **options: Any) -> TaskProgress:
     """``TaskProgress`` under the name that reads well in a with statement."""
     return TaskProgress(description, total, **options)

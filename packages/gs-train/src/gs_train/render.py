@@ -19,6 +19,7 @@ from gs_train.interrupt import StopRequest
 from gs_train.progress import task_progress
 from gs_train.run import Run, renderer_for
 from gs_train.scene import view_in_frame
+from gs_train.sizes import Count
 from gs_train.video import require_video_writer, write_frames
 from gs_train.visible import render_view
 
@@ -42,7 +43,7 @@ class RenderConfig:
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     path: Literal["interp", "ellipse", "test"] = "interp"
     to: Path | None = None
-    frames: int = 240
+    frames: Count = 240
     fps: int = 30
     renderer: Literal["auto", "gsplat", "cpu"] = "auto"
     data: Path | None = None

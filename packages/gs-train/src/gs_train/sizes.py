@@ -1,14 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte sizes as people write them."""
+"""Byte sizes and counts as people write them."""
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from typing import Annotated
+
+import tyro
 
 from gs_train.errors import InputError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+
+
+def parse_count(text: str) -> int:
+    """``30000``, ``30k``, ``1.5M`` or ``2b`` as a whole number.
+
+    Raises:
+        ValueError: ``text`` is none of these.
+    """
+    match = re.fullmatch(r"\s*(-?\d[\d_]*(?:\.\d+)?)\s*([kmb]?)\s*", text.lower())
+    number = Decimal(match[1]) * _COUNTS[match[2]] if match else Decimal("nan")
+    if number.is_nan() or number != int(number):
+        raise ValueError(f"it must be a whole number such as 30000, 30k or 1.5M, got {text!r}")
+    return int(number)
+
+
+Count = Annotated[
+    int,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="N[k|M]",
+        instance_from_str=lambda texts: parse_count(texts[0]),
+        is_instance=lambda value: type(value) is int,
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""An option that counts steps, images or Gaussians: a plain int that may be written as ``30k``."""
 
 
 def parse_bytes(text: str, *, option: str) -> int:

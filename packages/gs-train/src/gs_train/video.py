@@ -119,8 +119,8 @@ def _import_av() -> ModuleType:
         import av
     except ImportError as error:
         raise InputError(
-            'an mp4 video must have PyAV, which is not installed: pip install "gs-train[video]", '
-            "or name a folder to get PNG files"
+            "an mp4 video must have PyAV, which is not installed: pip install 'gs-train[video]'; "
+            "--to with a folder's name writes PNG files without it"
         ) from error
     return av
 

@@ -121,15 +121,9 @@ def load_capture(
 
     model = read_model(find_model(folder))
     names = [image.name for image in model.images]
-    test = _test_indices(names, test_every, None if test_list is None else Path(test_list))
-    train = tuple(sorted(set(range(len(names))) - set(test)))
-    if not train:
-        raise InputError(
-            f"training must be left at least one image, got {len(names)} in all and "
-            f"{len(test)} of them for testing; test fewer images"
-        )
+    train, test = split_of(names, test_every, None if test_list is None else Path(test_list))
     _, points, colors, notes = frame_and_points(model)
-    pinholes = _pinholes(model, max_side)
+    pinholes = pinholes_of(model, max_side)
     checked = check_photographs(
         folder / "images", model, max_pixels=max_pixels, skip_broken=skip_broken
     )
@@ -219,7 +213,7 @@ def _view(image: Image, path: Path, pinhole: Pinhole) -> CaptureView:
     )
 
 
-def _pinholes(model: Model, max_side: int | None) -> dict[int, Pinhole]:
+def pinholes_of(model: Model, max_side: int | None) -> dict[int, Pinhole]:
     """What each camera that took an image becomes, by camera id."""
     used = sorted({image.camera_id for image in model.images})
     cameras = [model.cameras[id] for id in used]
@@ -229,6 +223,25 @@ def _pinholes(model: Model, max_side: int | None) -> dict[int, Pinhole]:
         else Pinhole.of(camera, max_side)
         for camera in cameras
     }
+
+
+def split_of(
+    names: Sequence[str], every: int, path: Path | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Indices of the training and of the held-out ones of these names; see :func:`load_capture`.
+
+    Raises:
+        InputError: the list of held-out ones cannot be read or names others, or none is left to
+            train on.
+    """
+    test = _test_indices(names, every, path)
+    train = tuple(sorted(set(range(len(names))) - set(test)))
+    if not train:
+        raise InputError(
+            f"training must be left at least one image, got {len(names)} in all and "
+            f"{len(test)} of them for testing; test fewer images"
+        )
+    return train, test
 
 
 def _test_indices(names: Sequence[str], every: int, path: Path | None) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
 from gs_train.rotation import rotation_matrices
 from gs_train.rows import NAMES
+from gs_train.sizes import Count
 
 _SHRINK = 1.6
 """Split Gaussians are this factor smaller, as in the original paper's code."""
@@ -57,15 +58,15 @@ class AdcConfig:
     grow_scale2d: float = 0.05
     prune_scale3d: float = 0.1
     prune_scale2d: float = 0.15
-    refine_scale2d_stop: int = 0
-    refine_start: int = 500
-    refine_stop: int = 15_000
-    reset_every: int = 3000
-    refine_every: int = 100
-    pause_refine_after_reset: int = 0
+    refine_scale2d_stop: Count = 0
+    refine_start: Count = 500
+    refine_stop: Count = 15_000
+    reset_every: Count = 3000
+    refine_every: Count = 100
+    pause_refine_after_reset: Count = 0
     absgrad: bool = False
     revised_opacity: bool = False
-    cap: int | None = None
+    cap: Count | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.prune_opa < 0.5:

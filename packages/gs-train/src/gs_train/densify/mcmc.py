@@ -17,8 +17,10 @@ from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
 from gs_train.rotation import rotation_matrices
 from gs_train.rows import NAMES
+from gs_train.sizes import Count
 
-_GROWTH = 1.05
+GROWTH = 1.05
+"""Of the number of Gaussians in a refinement, up to the cap."""
 # Rows that noise is made for at a time: about 200 bytes of workspace each.
 _NOISE_ROWS = 1 << 20
 
@@ -36,11 +38,11 @@ class McmcConfig:
         min_opacity: Gaussians of no higher opacity are relocated, and none is made fainter.
     """
 
-    cap_max: int = 1_000_000
+    cap_max: Count = 1_000_000
     noise_lr: float = 5e5
-    refine_start: int = 500
-    refine_stop: int = 25_000
-    refine_every: int = 100
+    refine_start: Count = 500
+    refine_stop: Count = 25_000
+    refine_every: Count = 100
     min_opacity: float = 0.005
 
     def __post_init__(self) -> None:
@@ -132,7 +134,7 @@ class Mcmc:
 
     def _add(self, rows: RowOperations, step: int) -> int:
         n = rows.n_rows
-        n_new = max(0, min(self._config.cap_max, int(_GROWTH * n)) - n)
+        n_new = max(0, min(self._config.cap_max, int(GROWTH * n)) - n)
         if n_new == 0:
             return 0
         opacities = torch.sigmoid(rows.read("opacities"))

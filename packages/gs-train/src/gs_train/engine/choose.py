@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gs_train.config import FitConfig
 from gs_train.engine.budget import Need, need
-from gs_train.engine.caps import Caps
+from gs_train.engine.caps import PROCESS_BYTES, Caps
 from gs_train.engine.fitting import fit_into
 from gs_train.engine.presets import PRESETS, Preset, preset_named
 from gs_train.engine.rates import Rates
@@ -23,9 +23,10 @@ GROWTH = 30
 
 _CANDIDATES = ("none", "best")
 
-_SMALLER = ("clm", "naive")
+_SMALLER = ("clm", "naive", "gs-scale")
 """What is left where neither fits, the faster first: a scene of few rows may have no room for the
-two rings through which ``best`` moves rows where the host updates them. ``gs-scale`` has two too.
+two rings through which ``best`` moves rows where the host updates them. ``gs-scale`` has two too,
+and needs least of the device.
 """
 
 _WORTH_COMPARING = 5_000_000
@@ -119,13 +120,18 @@ def choose(
     return none if known is None else _faster(none, best, later, known)
 
 
-def smallest_caps(preset: Preset, work: Workload) -> list[Need]:
-    """What a preset needs at least, in the ways that it has: views in parts, nothing kept longer
-    than it must be. With residents that is less on the host, and more on the device."""
+def smallest_rooms(preset: Preset, work: Workload) -> list[Room]:
+    """What a preset gets along with, in the ways that it has: views in parts, nothing kept longer
+    than it must be. With residents that needs less on the host, and more on the device."""
     rooms = [room_least(preset, work)]
     if preset.residents:
         rooms.append(residents_least(preset, work))
-    return [need(preset, work, room) for room in rooms]
+    return rooms
+
+
+def smallest_caps(preset: Preset, work: Workload) -> list[Need]:
+    """What a preset needs in each of `smallest_rooms`."""
+    return [need(preset, work, room) for room in smallest_rooms(preset, work)]
 
 
 def _is_able(preset: Preset, config: FitConfig) -> bool:
@@ -182,9 +188,10 @@ def _memory_reason(preset: Preset, work: Workload, caps: Caps) -> str:
 def _too_small(presets: tuple[Preset, ...], work: Workload, caps: Caps) -> InputError:
     least = [(preset, each) for preset in presets for each in smallest_caps(preset, work)]
     least = [(p, n) for p, n in least if not any(_is_less(other, n) for _, other in least)]
+    given = replace(caps, process=PROCESS_BYTES)  # as where the options give it
     remedies = [
         f"--device-memory {_mib(caps.taken(n.device_bytes))} --host-memory "
-        f"{_mib(n.host_bytes + (n.device_bytes if caps.shared else 0))} with --offload {p.name}"
+        f"{_mib(given.taken_of_host(n))} with --offload {p.name}"
         for p, n in sorted(least, key=lambda pair: pair[1].device_bytes)
     ]
     return InputError(

@@ -21,7 +21,7 @@ import gs_pinned
 from gs_train.atomic import replacing
 from gs_train.engine.budget import GEOMETRY
 from gs_train.engine.timed import seconds_of, table_rows
-from gs_train.engine.view_rates import measure_views
+from gs_train.engine.view_rates import Begin, measure_views
 from gs_train.engine.workload import Workload, middle_view
 from gs_train.errors import InputError
 from gs_train.renderers import Renderer, Rows, View
@@ -76,6 +76,11 @@ class Rates:
     streamed_view_s: float
     streamed_row_s: float
 
+    @property
+    def is_of_gpu(self) -> bool:
+        """Whether what renders is no CPU."""
+        return self.device != "CPU"
+
     def save(self, path: Path) -> None:
         """Write as JSON, to be read by :meth:`load`."""
         with replacing(path) as file:
@@ -109,7 +114,19 @@ class Rates:
         return cls(**values)
 
 
-def measure_rates(renderer: Renderer, rows: Rows, view: View, *, n_visible: int) -> Rates:
+STAGES = 5
+"""Things that `measure_rates` measures one after another."""
+
+
+def measure_rates(
+    renderer: Renderer,
+    rows: Rows,
+    view: View,
+    *,
+    n_visible: int,
+    n_first: int | None = None,
+    begin: Begin = lambda _: None,
+) -> Rates:
     """Measure, in a few seconds (ten more where the CPU renderer compiles).
 
     On a machine where others work at the same time, the rates are those that they leave.
@@ -119,16 +136,21 @@ def measure_rates(renderer: Renderer, rows: Rows, view: View, *, n_visible: int)
         rows: the six attributes of some rows that ``view`` sees, on the renderer's device.
         view: to render.
         n_visible: rows that a view of the scene to predict sees; ``rows`` are repeated, smaller,
-            to be as many, up to two million (20 thousand on the CPU) and what memory is free for.
+            to be as many, up to two million (400 thousand on the CPU) and what memory is free for.
+        n_first: rows that it sees when training begins, where that is known.
+        begin: called with the name of what is measured next, of `STAGES`.
 
     Cost: on a GPU about 1.5 GiB of device memory, or what rendering takes, and 2.3 GiB of host
         memory; less where less is free. All of it is given back.
     """
     device = renderer.device
+    begin("copies between host and device")
     to_device, to_host, both, gather = _link(device)
+    begin("Adam on the host")
     host_adam, host_rows = _host_adam(device)
+    begin("Adam on the device")
     device_adam, fused_adam = _device_adam(device), _fused_adam(device)
-    views = measure_views(renderer, rows, view, n_visible)
+    views = measure_views(renderer, rows, view, n_visible, n_first, begin=begin)
     gc.collect()  # optimizers and what they are made of refer to one another
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -152,6 +174,9 @@ def measure_rates_for(
     views: Sequence[View],
     renderer: Renderer,
     rows_of: Callable[[Tensor], Rows],
+    *,
+    n_first: int | None = None,
+    begin: Begin = lambda _: None,
 ) -> Rates | None:
     """:func:`measure_rates` with a view of a scene, one that sees neither most nor least.
 
@@ -160,6 +185,8 @@ def measure_rates_for(
         geometry: of some of its rows or all, on the renderer's device.
         views: of the scene.
         rows_of: gives the six attributes of (R,) int64 sorted rows of ``geometry``.
+        n_first: rows of the scene when training begins, where that is known.
+        begin: see :func:`measure_rates`.
 
     Returns:
         None where no view sees any of them.
@@ -169,7 +196,10 @@ def measure_rates_for(
         return None
     view, ids = middle
     n_visible = round(work.mean.visible / work.batch_size)
-    return measure_rates(renderer, rows_of(ids), view, n_visible=n_visible)
+    seen_first = None if n_first is None else round(n_visible * n_first / work.n_rows)
+    return measure_rates(
+        renderer, rows_of(ids), view, n_visible=n_visible, n_first=seen_first, begin=begin
+    )
 
 
 def _link(device: torch.device) -> tuple[float, float, float, float]:

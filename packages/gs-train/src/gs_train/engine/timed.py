@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -15,8 +15,7 @@ from gs_pinned import available_bytes
 _TABLE_BYTES = {"cuda": 768 << 20, "cpu": 96 << 20}
 _TABLE_SHARE = 1 / 8  # of the memory that is free, at most
 
-# Calls follow one another for so long that waiting for the last does not count; the shortest of
-# several such samples is the least disturbed one.
+# Calls follow one another for so long that waiting for the last does not count.
 _SAMPLE_S, _SAMPLES_S, _LEAST_SAMPLES = 5e-3, 0.1, 3
 
 
@@ -37,8 +36,18 @@ def free_bytes(device: torch.device) -> int:
     return max(0, min(free, left)) + reserved - torch.cuda.memory_allocated(device)
 
 
-def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of a call among many that follow one another, after some that warm up."""
+def seconds_of(
+    work: Callable[[], object],
+    device: torch.device,
+    *,
+    of_samples: Callable[[Sequence[float]], float] = min,
+) -> float:
+    """Seconds of a call among many that follow one another, after some that warm up.
+
+    Args:
+        of_samples: picks one of several samples: the shortest is the least disturbed one, and the
+            median has the disturbances that there are.
+    """
 
     def each_of(n_calls: int) -> float:
         _finish(device)
@@ -52,7 +61,9 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
     once = each_of(1)
     n_calls = math.ceil(_SAMPLE_S / once)
     n_samples = max(_LEAST_SAMPLES, int(_SAMPLES_S / (n_calls * once)))
-    return min(each_of(n_calls) for _ in range(n_samples))
+    samples = [once] if n_calls == 1 else []
+    samples += [each_of(n_calls) for _ in range(n_samples - len(samples))]
+    return of_samples(samples)
 
 
 def _finish(device: torch.device) -> None:

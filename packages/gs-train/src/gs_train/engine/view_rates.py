@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,9 +27,12 @@ from gs_train.rows import NAMES
 
 _AWAY_ROWS = 20  # times the rows that the view sees are culled
 _BATCH = 8
-_RENDERED_ROWS = {"cuda": 2_000_000, "cpu": 20_000}
+_RENDERED_ROWS = {"cuda": 2_000_000, "cpu": 400_000}
 _RENDERED_BYTES = 4096  # of memory, there and on the host, for each row rendered, generously
 _BY_HOST = Limits(residents=0)
+Begin = Callable[[str], None]
+"""Told what is measured next."""
+
 _LEAST_CULL_S = 1e-13  # for each row: what is less cannot be told from nothing
 
 
@@ -45,15 +50,29 @@ class ViewRates(NamedTuple):
     streamed_row_s: float
 
 
-def measure_views(renderer: Renderer, rows: Rows, view: View, n_visible: int) -> ViewRates:
+def measure_views(
+    renderer: Renderer,
+    rows: Rows,
+    view: View,
+    n_visible: int,
+    n_first: int | None = None,
+    *,
+    begin: Begin = lambda _: None,
+) -> ViewRates:
     """Cull, and run batches of one view through a backend that has all rows on the device and
     through the engine, whose rows stay there or come for the batch; see `measure_rates`."""
     device = renderer.device
     free = min(free_bytes(device), free_bytes(torch.device("cpu")))
     most = max(min(n_visible, _RENDERED_ROWS[device.type], free // _RENDERED_BYTES), 8)
+    begin("culling")
     cull_row_s, cull_more_row_s = _culling(renderer, rows, view)
 
     few = most // 4
+    # A line between two measured numbers of rows is exact at both. On a CPU a run begins in the
+    # middle of it, where on a GPU launching takes longest.
+    if device.type == "cpu" and n_first is not None:
+        few = max(1, min(few, n_first))
+    begin("training on a view, which compiles kernels the first time")
 
     def measured(at_once: int, limits: Limits | None) -> tuple[float, float]:
         return line(lambda n: seconds_a_view(renderer, rows, view, n, at_once, limits), few, most)
@@ -101,7 +120,9 @@ def seconds_a_view(
         backend.step(batch, settings, lambda ids, splats: None, upcoming=upcoming)
 
     try:
-        seconds = seconds_of(step, renderer.device)
+        # On a CPU others work too, and go on to.
+        usual = statistics.median if renderer.device.type == "cpu" else min
+        seconds = seconds_of(step, renderer.device, of_samples=usual)
         backend.finish()  # not after an error, whose place another one would take
         return seconds / at_once
     finally:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import torch
 
@@ -31,7 +32,8 @@ __all__ = [
 
 
 def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -> Renderer:
-    """The renderer called ``gsplat`` or ``cpu``; ``auto`` is gsplat where it can run.
+    """The renderer called ``gsplat`` or ``cpu``; ``auto`` is gsplat where it can run, else ``cpu``
+    with a line on stderr that says what gsplat lacks.
 
     Args:
         name: ``auto``, ``gsplat`` or ``cpu``.
@@ -50,21 +52,32 @@ def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -
         return GsplatRenderer(
             options, device=f"cuda:{torch.cuda.current_device()}", absgrad=absgrad
         )
+    if missing:
+        print(f"rendering on the CPU, because gsplat needs {missing}", file=sys.stderr)
     from gs_train.renderers.cpu import CpuRenderer
 
     return CpuRenderer(options, absgrad=absgrad)
 
 
 def _missing_for_gsplat() -> str | None:
+    """What gsplat lacks here, with the remedy."""
+    if torch.version.cuda is None:
+        return (
+            f"a CUDA device and a torch built for CUDA, got {torch.__version__} "
+            "(pytorch.org/get-started has one)"
+        )
     if not torch.cuda.is_available():
-        return "a CUDA device that torch can use (torch.cuda.is_available() is false)"
+        return (
+            "a CUDA device that torch can use (torch.cuda.is_available() is false; "
+            "nvidia-smi says whether there is one, and whether its driver works)"
+        )
     if importlib.util.find_spec("gsplat") is None:
-        return 'the package gsplat (pip install "gs-train[gpu]")'
+        return "the package gsplat (pip install 'gs-train[gpu]')"
+    remedy = "install nvcc to build them, or a gsplat wheel built for this torch"
     try:
         # Builds the kernels when the package came without them.
         from gsplat.cuda._backend import _C
     except Exception as error:
-        return f"gsplat's CUDA kernels, which do not load here: {' '.join(str(error).split())}"
-    if _C is None:
-        return "gsplat's CUDA kernels: nvcc to build them, or a gsplat wheel built for this torch"
-    return None
+        reason = " ".join(str(error).split())
+        return f"its CUDA kernels, which do not load here: {reason} ({remedy})"
+    return f"its CUDA kernels ({remedy})" if _C is None else None
