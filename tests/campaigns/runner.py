@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases in a process of their own, which they may crash or hang."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from campaigns.case import Outcome, attempt, load, prepare, remove
+
+_SECONDS_TO_START = 300.0
+_LINES = 40
+"""Of what a process wrote last, kept of a case that ended it."""
+
+
+def run_apart(module: str, seeds: Sequence[int], work: Path) -> Iterator[Outcome]:
+    """Run cases one after the other in a worker process, started anew after one that ended it.
+
+    Args:
+        module: of the campaign.
+        seeds: of its cases.
+        work: a folder that does not exist; removed afterwards.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the workers, which may fork
+    worker = None
+    try:
+        shared = prepare(module, work)
+        for seed in seeds:
+            worker = worker or _Worker(module, shared)
+            outcome = worker.run(seed)
+            if not worker.alive:
+                worker.end()
+                worker = None
+            yield outcome
+    finally:
+        if worker is not None:
+            worker.end()
+        remove(work)
+
+
+class _Worker:
+    """A process that runs cases of one campaign when told."""
+
+    def __init__(self, module: str, shared: Path) -> None:
+        self.alive = True
+        self._seconds = load(module).SECONDS
+        self._log = shared.parent / "worker.log"
+        self._log.touch()
+        self._pipe, theirs = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=(module, shared, self._log, theirs)
+        )
+        self._process.start()
+        theirs.close()
+        if not self._pipe.poll(_SECONDS_TO_START):
+            raise TimeoutError(f"no worker began within {_SECONDS_TO_START:g} s")
+        self._pipe.recv()  # EOFError where the campaign cannot be loaded
+
+    def run(self, seed: int) -> Outcome:
+        os.truncate(self._log, 0)
+        said: list[str] = []
+        self._pipe.send(seed)
+        try:
+            while self._pipe.poll(self._seconds):
+                told = self._pipe.recv()
+                if isinstance(told, Outcome):
+                    return told
+                said.append(told)
+            bad = f"hung for more than {self._seconds:g} s"
+        except (EOFError, ConnectionResetError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            bad = f"ended the process with {signal.Signals(-code).name if code < 0 else code}"
+        self.alive = False
+        lines = self._log.read_text(errors="replace").splitlines()
+        return Outcome(seed, bad, tuple(said), "\n".join(lines[-_LINES:]))
+
+    def end(self) -> None:
+        """End the process, and all that it started."""
+        self._pipe.close()
+        try:
+            os.killpg(self._process.pid or 0, signal.SIGKILL)
+        except ProcessLookupError:
+            self._process.kill()
+        self._process.join()
+
+
+def _serve(module: str, shared: Path, log: Path, pipe: Connection) -> None:
+    os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    seconds: float = load(module).SECONDS
+    faulthandler.enable()
+    pipe.send("ready")
+    while True:
+        try:
+            seed: Any = pipe.recv()
+        except EOFError:
+            return
+        # What hangs is written down just before the process is ended for it.
+        faulthandler.dump_traceback_later(0.9 * seconds, file=sys.__stderr__)
+        outcome = attempt(module, seed, shared, pipe.send)
+        faulthandler.cancel_dump_traceback_later()
+        pipe.send(outcome)
