@@ -11,9 +11,9 @@ from campaigns.case import attempt, prepare
 from campaigns.runner import run_apart
 from scripted_campaign import CRASHES, GOOD, HANGS, RAISES
 
-HERE = {}
+HERE = {"corrupt": 60}
 """Campaigns that run in this process, and how many of their cases."""
-APART = {}
+APART = {"kills": 4}
 """Campaigns that end processes."""
 
 

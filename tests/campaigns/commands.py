@@ -132,12 +132,12 @@ def _bounded_memory() -> Iterator[None]:
     """Refuse what goes far beyond `MOST_BYTES`, and tell what goes beyond."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = _memory("VmHWM")
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + 2 * MOST_BYTES, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_memory("VmData") + 2 * MOST_BYTES, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
     taken = _memory("VmHWM") - before
     assert taken <= MOST_BYTES, f"memory must stay within {MOST_BYTES:,} bytes, got {taken:,}"
 

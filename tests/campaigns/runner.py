@@ -7,7 +7,6 @@ import faulthandler
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -16,7 +15,7 @@ from typing import Any
 
 from campaigns.case import SHARED, Outcome, attempt, load, prepare, remove
 
-_SECONDS_TO_START = 300.0
+_SECONDS_TO_START, _SECONDS_TO_ABORT = 300.0, 10.0
 _LINES = 40
 """Of what a process wrote last, kept of a case that ended it."""
 
@@ -79,6 +78,8 @@ class _Worker:
                     return told
                 said.append(told)
             bad = f"hung for more than {self._seconds:g} s"
+            os.kill(self._process.pid or 0, signal.SIGABRT)  # which writes down where
+            self._process.join(_SECONDS_TO_ABORT)
         except (EOFError, ConnectionResetError):
             self._process.join()
             code = self._process.exitcode or 0
@@ -102,7 +103,6 @@ def _serve(module: str, work: Path, log: Path, pipe: Connection) -> None:
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    seconds: float = load(module).SECONDS
     faulthandler.enable()
     shared = work / SHARED if (work / SHARED).exists() else prepare(module, work)
     pipe.send("ready")
@@ -111,8 +111,4 @@ def _serve(module: str, work: Path, log: Path, pipe: Connection) -> None:
             seed: Any = pipe.recv()
         except EOFError:
             return
-        # What hangs is written down just before the process is ended for it.
-        faulthandler.dump_traceback_later(0.9 * seconds, file=sys.__stderr__)
-        outcome = attempt(module, seed, shared, pipe.send)
-        faulthandler.cancel_dump_traceback_later()
-        pipe.send(outcome)
+        pipe.send(attempt(module, seed, shared, pipe.send))
