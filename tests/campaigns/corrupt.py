@@ -9,6 +9,7 @@ it is what comes of the good one to the last bit.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,8 +21,8 @@ import numpy as np
 
 from campaigns.case import Case
 from campaigns.commands import Ended, run_command
-from campaigns.good_files import MORE_STEPS, OPTIONS, write_captures, write_points, write_run
-from campaigns.mutations import NAMES, damage
+from campaigns.good_files import MORE_STEPS, OPTIONS, STEPS, write_captures, write_points, write_run
+from campaigns.mutations import NAMES, damage, damage_folder
 from gs_train.ply import load_ply
 
 SECONDS = 60.0
@@ -46,7 +47,8 @@ def prepare(shared: Path) -> None:
 
 
 def run(case: Case) -> None:
-    kinds = (*[_bad_capture] * 5, *[_bad_run] * 4, _bad_points, _bad_name, _bomb)
+    kinds = (*[_bad_capture] * 5, *[_bad_run] * 4, *[_bad_folder] * 2, _bad_points, _bad_name)
+    kinds = (*kinds, _bad_out, _bomb)
     kinds[case.rng.integers(len(kinds))](case)
 
 
@@ -56,15 +58,7 @@ def _bad_capture(case: Case) -> None:
     files = sorted(capture.rglob(str(case.rng.choice(kinds)))) or sorted(capture.rglob("*.*"))
     file = files[case.rng.integers(len(files))]
     said = damage(file, case.rng, others=_files(case.shared / name))
-    whole = case.rng.random()
-    if whole < 0.75:
-        _fit(case, capture, said)
-    elif whole < 0.77:
-        case.say(f"{said}; plan")
-        command = ["plan", str(capture), "--renderer", "cpu", "--gaussians", "200"]
-        run_command(command, case.folder)
-    else:
-        _go_on(case, name, case.folder / "run", capture, said, is_same=False)
+    _use(case, name, capture, said)
 
 
 def _bad_run(case: Case) -> None:
@@ -83,6 +77,44 @@ def _bad_run(case: Case) -> None:
         _make_right(file.parent)
         is_checkpoint = False
     _go_on(case, name, out, case.shared / name, said, is_same=is_checkpoint)
+
+
+def _bad_folder(case: Case) -> None:
+    """A folder of a capture or of a run: its permissions, its name, what it is, what it holds."""
+    if case.rng.random() < 0.5:
+        name, capture = _copied_capture(case)
+        _use(case, name, capture, damage_folder(capture, case.rng))
+        return
+    name = _CAPTURES[case.rng.integers(len(_CAPTURES))]
+    out = case.folder / "run"
+    shutil.copytree(case.shared / f"run-{name}", out)
+    said = damage_folder(out, case.rng)
+    if out.exists():
+        _go_on(case, name, out, case.shared / name, said, is_same=False)
+
+
+def _bad_out(case: Case) -> None:
+    """A place for results as it should not be."""
+    printable = [name for name in NAMES if not any(byte < 32 for byte in name)]
+    names = (*printable, b"7" * 300, b"a/" * 3000)
+    name = os.fsdecode(names[case.rng.integers(len(names))])
+    out = case.folder / "results" / name
+    kind = str(case.rng.choice(["fine", "fine", "file", "unwritable", "holds others"]))
+    with contextlib.suppress(OSError):
+        if kind == "file":
+            out.parent.mkdir(parents=True)
+            out.touch()
+        elif kind == "unwritable":
+            out.mkdir(parents=True)
+            out.chmod(0o500)
+        elif kind == "holds others":
+            out.mkdir(parents=True)
+            (out / "log.csv").write_text("others'")
+    case.say(f"--out {name!r:.60} {kind}; fit")
+    fit = ["fit", str(case.shared / "binary"), f"--out={out}", "--steps", "2", *OPTIONS]
+    ended = run_command(fit, case.folder)
+    if ended.status == 0:
+        _check_results(out)
 
 
 def _bad_points(case: Case) -> None:
@@ -136,6 +168,19 @@ def _copied_capture(case: Case) -> tuple[str, Path]:
     return name, case.folder / "capture"
 
 
+def _use(case: Case, name: str, capture: Path, said: str) -> None:
+    """Train on a capture, plan for it, or do something with a run that was trained on the good."""
+    share = case.rng.random()
+    if share < 0.75:
+        _fit(case, capture, said)
+    elif share < 0.77:  # which takes long
+        case.say(f"{said}; plan")
+        command = ["plan", str(capture), "--renderer", "cpu", "--gaussians", "200"]
+        run_command(command, case.folder)
+    else:
+        _go_on(case, name, case.folder / "run", capture, said, is_same=False)
+
+
 def _fit(case: Case, capture: Path, said: str, *more: str) -> None:
     case.say(f"{said}; fit")
     out = case.folder / "run"
@@ -163,8 +208,10 @@ def _go_on(case: Case, name: str, out: Path, capture: Path, said: str, *, is_sam
     ended = run_command(_after(what, out, capture), case.folder)
     if ended.status:
         return
-    if what in ("resume", "eval"):
+    if what == "resume":
         _check_results(out)
+    elif what == "eval":
+        _check_scores(out)
     if is_same and not _says_so(ended):
         good = case.shared / "results" / name / what
         for result in _results(what):
@@ -191,8 +238,8 @@ def _results(what: str) -> tuple[str, ...]:
 
 
 def _says_so(ended: Ended) -> bool:
-    """Whether it went on from an earlier checkpoint and said which one is damaged."""
-    return any("step_" in line and "damaged" in line for line in ended.lines)
+    """Whether it went on from an earlier checkpoint and named the newest."""
+    return any(f"step_{STEPS:06}" in line for line in ended.lines)
 
 
 def _content(file: Path) -> object:
@@ -202,15 +249,20 @@ def _content(file: Path) -> object:
     return {name: metrics[name] for name in ("psnr", "ssim", "images", "n_gaussians", "steps")}
 
 
-def _check_results(out: Path) -> None:
+def _check_scores(out: Path) -> int:
+    """The number of Gaussians that metrics.json tells."""
     metrics = json.loads((out / "metrics.json").read_text())
     for name in ("psnr", "ssim"):
         value = metrics[name]
         assert value == "n/a" or np.isfinite(value), f"{name} must be finite, got {value}"
+    return int(metrics["n_gaussians"])
+
+
+def _check_results(out: Path) -> None:
     clouds = sorted(out.glob("point_cloud/*/*.ply"), key=lambda path: path.stat().st_mtime_ns)
     rows = load_ply(clouds[-1])
     n = len(rows["means"])
-    assert n == metrics["n_gaussians"] > 0, f"{clouds[-1]} must hold all Gaussians, got {n}"
+    assert n == _check_scores(out) > 0, f"{clouds[-1]} must hold all Gaussians, got {n}"
     for attribute, values in rows.items():
         assert values.isfinite().all(), f"{attribute} must be finite"
 

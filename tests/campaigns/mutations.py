@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Callable
@@ -52,6 +53,43 @@ def damage(path: Path, rng: Generator, *, others: list[Path]) -> str:
         *[lambda: _replace(path, rng, others)] * 4,
     ]
     return f"{path.name}: {ways[rng.integers(len(ways))]()}"
+
+
+def damage_folder(root: Path, rng: Generator) -> str:
+    """Damage a folder or one of its subfolders; say what was done."""
+    folders = [path for path in sorted((root, *root.rglob("*"))) if path.is_dir()]
+    path = folders[rng.integers(len(folders))]
+    kinds = ["may not be read", "may not be written", "gone", "file", "fifo", "loop"]
+    kind = str(rng.choice([*kinds, "renamed", "beside", "leftover", "link"]))
+    if kind == "may not be read":
+        path.chmod(0)
+    elif kind == "may not be written":
+        path.chmod(0o500)
+    elif kind == "leftover":
+        name = str(rng.choice(["step_000001.tmp", "step_000009", "step_000003.1", "step_٣"]))
+        (path / name).mkdir()
+        kind = f"holds an empty {name}"
+    elif kind == "link":
+        name = str(rng.choice([".config.yml.tmp", ".metrics.json.tmp", ".log.csv.tmp"]))
+        (path / name).symlink_to(root.parent.parent / "victim")
+        kind = f"holds the link {name}"
+    elif kind in ("renamed", "beside"):
+        name = os.fsdecode((*NAMES, "²".encode(), b"7" * 200)[rng.integers(len(NAMES) + 2)])
+        new = path.with_name(name.replace("/", "-") if name != ".." else "...")
+        if kind == "renamed":
+            path.rename(new)
+        else:
+            new.mkdir()
+        kind = f"{kind} {new.name!r:.60}"
+    else:
+        shutil.rmtree(path)
+        if kind == "file":
+            path.write_text("file\n")
+        elif kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "loop":
+            path.symlink_to(path.name)
+    return f"folder {path.relative_to(root.parent)}: {kind}"
 
 
 def _change_bytes(path: Path, rng: Generator) -> str:
@@ -136,12 +174,10 @@ def _packed(code: str, value: float) -> bytes:
 
 def _replace(path: Path, rng: Generator, others: list[Path]) -> str:
     kinds = ["nothing", "empty", "folder", "fifo", "dangling", "loop", "device", "other", "format"]
-    if os.geteuid() != 0:
-        kinds.append("unreadable")
-    kind = str(rng.choice(kinds))
+    kind = str(rng.choice([*kinds, "unreadable"]))
     if kind == "unreadable":
         path.chmod(0)
-        return kind
+        return "may not be read"
     path.unlink()
     if kind == "empty":
         path.touch()
