@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import sys
+import tempfile
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
@@ -54,8 +55,14 @@ class Watch:
                 if event == "open":  # which follows a link, as nothing else does
                     place = os.path.realpath(place)
                 is_ours = f"{place}/".startswith((self.folder, "/dev/"))
-                if not is_ours and "__pycache__" not in place:
+                if not is_ours and not self._is_temporary(place) and "__pycache__" not in place:
                     self.outside.append(f"{event} {os.fsdecode(path)!r}")
+
+    def _is_temporary(self, place: str) -> bool:
+        """Whether it is beside all campaigns, as are the caches that torch makes for itself."""
+        temporary = os.path.realpath(tempfile.gettempdir())
+        work = os.path.dirname(self.folder.rstrip(os.sep))
+        return place.startswith(f"{temporary}/") and not place.startswith(f"{work}/")
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:

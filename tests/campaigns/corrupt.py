@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import struct
+import unicodedata
 import zlib
 from pathlib import Path
 
@@ -95,9 +96,10 @@ def _bad_folder(case: Case) -> None:
 
 def _bad_out(case: Case) -> None:
     """A place for results as it should not be."""
-    printable = [name for name in NAMES if not any(byte < 32 for byte in name)]
-    names = (*printable, b"7" * 300, b"a/" * 3000)
-    name = os.fsdecode(names[case.rng.integers(len(names))])
+    names = [*map(os.fsdecode, NAMES), "7" * 300, "a/" * 3000]
+    # A message may repeat what was typed.
+    names = [name for name in names if all(unicodedata.category(c) != "Cc" for c in name)]
+    name = names[case.rng.integers(len(names))]
     out = case.folder / "results" / name
     kind = str(case.rng.choice(["fine", "fine", "file", "unwritable", "holds others"]))
     with contextlib.suppress(OSError):
@@ -145,7 +147,7 @@ def _bomb(case: Case) -> None:
     """A photograph of some hundred kilobytes and a billion pixels that its camera announces."""
     if case.rng.random() < 0.9:  # they take long to make
         return _bad_name(case)
-    _, capture = "binary", case.folder / "capture"
+    capture = case.folder / "capture"
     shutil.copytree(case.shared / "binary", capture)
     side = 30_000
     cameras = capture / "sparse/0/cameras.bin"
@@ -159,7 +161,7 @@ def _bomb(case: Case) -> None:
         png += struct.pack(">I", len(content)) + kind + content + crc
     for file in _files(capture / "images"):
         file.write_bytes(png)
-    _fit(case, capture, "photographs of a billion pixels")
+    _fit(case, capture, "photographs of a billion pixels", "--max-side", "32")
 
 
 def _copied_capture(case: Case) -> tuple[str, Path]:

@@ -17,13 +17,17 @@ from typing import Any
 
 from gs_train.cli import main
 
+KINDS = ("disk", "file", "call")
+"""Of calls; see `Moment`."""
+
 _SECONDS = 60.0
-_FILE_CALLS = frozenset(
+_DISK_CALLS = frozenset(
     {
-        *("open", "write", "writelines", "flush", "fsync", "close", "truncate", "ftruncate"),
-        *("rename", "replace", "mkdir", "rmdir", "unlink", "remove", "link", "symlink", "flock"),
+        *("open", "close", "fsync", "ftruncate", "truncate", "rename", "replace", "link"),
+        *("mkdir", "rmdir", "unlink", "remove", "symlink", "scandir", "stat", "flock"),
     }
 )
+_FILE_CALLS = frozenset({"open", "write", "writelines", "flush", "close", "truncate"})
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,9 @@ class Moment:
     """A moment in the main thread of a command: just before the ``index``-th of some calls.
 
     Attributes:
-        kind: ``file``: calls that open, write, sync, close, make, rename or remove; ``call``: all
-            calls of functions of Python and C.
+        kind: ``disk``: calls of the operating system that open, sync, make, rename or remove;
+            ``file``: calls that open, write or close Python's files; ``call``: calls of any
+            function.
     """
 
     kind: str
@@ -97,8 +102,8 @@ class _Counter:
     """Counts calls, and kills the process before the chosen one."""
 
     def __init__(self, kill_at: Moment | None) -> None:
-        self.counts = {"file": 0, "call": 0}
-        self._left = {"file": -1, "call": -1}
+        self.counts = dict.fromkeys(KINDS, 0)
+        self._left = dict.fromkeys(KINDS, -1)
         if kill_at is not None:
             self._left[kill_at.kind] = kill_at.index
 
@@ -107,8 +112,11 @@ class _Counter:
             self._count("call")
         elif event == "c_call":
             self._count("call")
-            is_text = isinstance(getattr(called, "__self__", None), str | bytes)
-            if called.__name__ in _FILE_CALLS and not is_text:
+            name, owner = called.__name__, getattr(called, "__self__", None)
+            if called.__module__ in ("posix", "fcntl"):
+                if name in _DISK_CALLS:
+                    self._count("disk")
+            elif name in _FILE_CALLS and not isinstance(owner, str | bytes):
                 self._count("file")
 
     def _count(self, kind: str) -> None:

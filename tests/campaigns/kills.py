@@ -18,7 +18,7 @@ import shutil
 from pathlib import Path
 
 from campaigns.case import Case
-from campaigns.forks import Exit, Moment, run_forked
+from campaigns.forks import KINDS, Exit, Moment, run_forked
 from campaigns.good_files import write_captures
 from gs_train.cli import main
 
@@ -67,7 +67,7 @@ class _Attempts:
     def go(self) -> None:
         command = self._fit
         for k in range(int(self._case.rng.integers(1, 4))):
-            kind = ("file", "file", "call")[self._case.rng.integers(3)]
+            kind = str(self._case.rng.choice(KINDS))
             share = 1.0 if k == 0 else 0.6  # what goes on is shorter
             moment = Moment(kind, int(self._case.rng.random() * share * self._counts[kind]))
             command = self._next(command, self._run(command, moment))
