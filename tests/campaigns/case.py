@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import shutil
 import stat
-import tempfile
 import traceback
 import zlib
 from collections.abc import Callable
@@ -15,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+SHARED = "shared"
+"""The folder, within a run's own, of what all its cases read."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def load(module: str) -> Any:
 
 def prepare(module: str, work: Path) -> Path:
     """Make the folder that all cases of a run read, within a folder ``work`` of the run's own."""
-    shared = work / "shared"
+    shared = work / SHARED
     shared.mkdir(parents=True)
     getattr(load(module), "prepare", lambda _: None)(shared)
     return shared
@@ -75,7 +77,8 @@ def attempt(module: str, seed: int, shared: Path, say: Callable[[str], None]) ->
     """Run one case in this process, beside ``shared``."""
     campaign = load(module)
     rng = np.random.default_rng([zlib.crc32(campaign.__name__.encode()), seed])
-    folder = Path(tempfile.mkdtemp(prefix=f"case-{seed}-", dir=shared.parent))
+    folder = shared.with_name(f"case-{seed}")
+    folder.mkdir()
     said: list[str] = []
 
     def told(text: str) -> None:

@@ -8,12 +8,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from campaigns.case import Outcome, attempt, load, prepare, remove
+from campaigns.case import SHARED, Outcome, attempt, load, prepare, remove
 
 _SECONDS_TO_START = 300.0
 _LINES = 40
@@ -29,11 +30,11 @@ def run_apart(module: str, seeds: Sequence[int], work: Path) -> Iterator[Outcome
         work: a folder that does not exist; removed afterwards.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the workers, which may fork
+    work.mkdir()
     worker = None
     try:
-        shared = prepare(module, work)
         for seed in seeds:
-            worker = worker or _Worker(module, shared)
+            worker = worker or _Worker(module, work)
             outcome = worker.run(seed)
             if not worker.alive:
                 worker.end()
@@ -48,27 +49,31 @@ def run_apart(module: str, seeds: Sequence[int], work: Path) -> Iterator[Outcome
 class _Worker:
     """A process that runs cases of one campaign when told."""
 
-    def __init__(self, module: str, shared: Path) -> None:
+    def __init__(self, module: str, work: Path) -> None:
         self.alive = True
         self._seconds = load(module).SECONDS
-        self._log = shared.parent / "worker.log"
+        self._log = work / "worker.log"
         self._log.touch()
         self._pipe, theirs = multiprocessing.Pipe()
         self._process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(module, shared, self._log, theirs)
+            target=_serve, args=(module, work, self._log, theirs)
         )
         self._process.start()
         theirs.close()
         if not self._pipe.poll(_SECONDS_TO_START):
             raise TimeoutError(f"no worker began within {_SECONDS_TO_START:g} s")
-        self._pipe.recv()  # EOFError where the campaign cannot be loaded
+        try:
+            self._pipe.recv()
+        except EOFError:
+            raise RuntimeError(f"{module} cannot begin:\n{self._log.read_text()}") from None
 
     def run(self, seed: int) -> Outcome:
         os.truncate(self._log, 0)
         said: list[str] = []
         self._pipe.send(seed)
+        deadline = time.monotonic() + self._seconds
         try:
-            while self._pipe.poll(self._seconds):
+            while self._pipe.poll(max(0.0, deadline - time.monotonic())):
                 told = self._pipe.recv()
                 if isinstance(told, Outcome):
                     return told
@@ -92,13 +97,14 @@ class _Worker:
         self._process.join()
 
 
-def _serve(module: str, shared: Path, log: Path, pipe: Connection) -> None:
+def _serve(module: str, work: Path, log: Path, pipe: Connection) -> None:
     os.setsid()
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     seconds: float = load(module).SECONDS
     faulthandler.enable()
+    shared = work / SHARED if (work / SHARED).exists() else prepare(module, work)
     pipe.send("ready")
     while True:
         try:
