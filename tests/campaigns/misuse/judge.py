@@ -27,7 +27,8 @@ def fault_of(error: BaseException, extra: tuple[type[Exception], ...] = ()) -> s
         return f"raised {kind}: {_first_line(text)}"
     if not text:
         return "" if isinstance(error, MemoryError) else f"raised {kind} without a word"
-    if "\n" in text.strip():
+    # What was given may itself be of several lines.
+    if "\n" in text.split(", got ")[0].strip():
         return f"raised {kind} of several lines: {_first_line(text)}"
     if _UNCLEAR.search(text):
         return f"raised {kind} that does not say what is wrong: {text}"
@@ -67,6 +68,8 @@ def shown(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         value = value.view(np.int32) if value.dtype == np.uint32 else value
         return np.array(value)
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Mapping):
         return {str(key): shown(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

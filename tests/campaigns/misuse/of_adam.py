@@ -104,7 +104,6 @@ def _schedule_loaded(room: Room) -> Call:
 
     def load(state_dict: Any) -> Any:
         schedule.load_state_dict(state_dict)
-        schedule.begin(lr=0.1)
         return _state(schedule)
 
     return Call(load, {"state_dict": saved}, state=lambda: _state(schedule))
