@@ -27,7 +27,7 @@ from campaigns.case import Case
 from campaigns.disks import can_mount, mounted
 from campaigns.forked import Act, Ended, at_call, at_change, run_forked
 from campaigns.good_files import write_captures
-from campaigns.whole_runs import Command, Whole, digest, finish, follow_up, whole_run
+from campaigns.whole_runs import Command, digest, finish, follow_up, whole_run
 
 SECONDS = 300.0
 
@@ -79,7 +79,7 @@ def run(case: Case) -> None:
         _on_a_small_disk(case, arguments, out)
     else:
         for _ in range(int(rng.integers(1, 3))):
-            trouble = _trouble(rng, out, whole)
+            trouble = _trouble(rng, out, whole.n_calls[what], whole.n_changes[what])
             case.say(trouble.name)
             _check(trouble, _run(case, arguments, trouble.before))
             if what == "fit" and (out / "checkpoints").exists():
@@ -111,14 +111,15 @@ def _check(trouble: Trouble, ended: Ended) -> None:
 # ---------------------------------------------------------------------- what happens
 
 
-def _trouble(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
+def _trouble(rng: np.random.Generator, out: Path, n_calls: int, n_changes: int) -> Trouble:
     kinds: tuple[Callable[..., Trouble], ...]
     kinds = (_error, _error, _error, _stop, _stop, _stop_twice, _removal, _clock, _pipe)
-    return kinds[rng.integers(len(kinds))](rng, out, whole)
+    kind = kinds[rng.integers(len(kinds))]
+    return kind(rng, out, n_changes if kind is _error else n_calls)
 
 
-def _error(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
-    number, at = int(rng.choice(_ERRORS)), int(rng.integers(1, whole.n_changes + 1))
+def _error(rng: np.random.Generator, out: Path, n_changes: int) -> Trouble:
+    number, at = int(rng.choice(_ERRORS)), int(rng.integers(1, n_changes + 1))
     is_once = number == errno.EIO and rng.random() < 0.5
     left = [1] if is_once else [10**9]
 
@@ -128,18 +129,18 @@ def _error(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
             raise OSError(number, os.strerror(number))
 
     how = "once" if is_once else "from"
-    name = f"{errno.errorcode[number]} {how} change {at} of {whole.n_changes} on"
+    name = f"{errno.errorcode[number]} {how} change {at} of {n_changes} on"
     return Trouble(name, at_change(at, out, fail))
 
 
-def _stop(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
-    number, at = int(rng.choice(_SIGNALS)), int(rng.integers(1, whole.n_calls + 1))
-    name = f"{signal.Signals(number).name} at call {at} of {whole.n_calls}"
+def _stop(rng: np.random.Generator, out: Path, n_calls: int) -> Trouble:
+    number, at = int(rng.choice(_SIGNALS)), int(rng.integers(1, n_calls + 1))
+    name = f"{signal.Signals(number).name} at call {at} of {n_calls}"
     return Trouble(name, at_call(at, lambda: os.kill(os.getpid(), number)), (number,))
 
 
-def _stop_twice(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
-    first, then = int(rng.integers(1, whole.n_calls + 1)), int(rng.integers(1, 3000))
+def _stop_twice(rng: np.random.Generator, out: Path, n_calls: int) -> Trouble:
+    first, then = int(rng.integers(1, n_calls + 1)), int(rng.integers(1, 3000))
 
     def stop() -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -148,13 +149,13 @@ def _stop_twice(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
         stop()
         at_call(then, stop)()
 
-    name = f"SIGINT at call {first} of {whole.n_calls} and {then} calls later"
+    name = f"SIGINT at call {first} of {n_calls} and {then} calls later"
     return Trouble(name, at_call(first, stop_twice), (signal.SIGINT,))
 
 
-def _removal(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
+def _removal(rng: np.random.Generator, out: Path, n_calls: int) -> Trouble:
     place = str(rng.choice(["", "tensorboard", "checkpoints", "log.csv"]))
-    at = int(rng.integers(1, whole.n_calls + 1))
+    at = int(rng.integers(1, n_calls + 1))
 
     def remove() -> None:
         path = out / place
@@ -163,21 +164,21 @@ def _removal(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
         else:
             path.unlink(missing_ok=True)
 
-    return Trouble(f"RUN/{place} removed at call {at} of {whole.n_calls}", at_call(at, remove))
+    return Trouble(f"RUN/{place} removed at call {at} of {n_calls}", at_call(at, remove))
 
 
-def _clock(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
+def _clock(rng: np.random.Generator, out: Path, n_calls: int) -> Trouble:
     seconds = float(rng.choice([-1e9, -3600.0, 3600.0, 1e9]))
-    at, now = int(rng.integers(1, whole.n_calls + 1)), time.time
+    at, now = int(rng.integers(1, n_calls + 1)), time.time
 
     def turn() -> None:
         time.time = lambda: now() + seconds
 
-    return Trouble(f"the clock {seconds:+g} s at call {at} of {whole.n_calls}", at_call(at, turn))
+    return Trouble(f"the clock {seconds:+g} s at call {at} of {n_calls}", at_call(at, turn))
 
 
-def _pipe(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
-    at, is_closed = int(rng.integers(1, whole.n_calls + 1)), bool(rng.random() < 0.3)
+def _pipe(rng: np.random.Generator, out: Path, n_calls: int) -> Trouble:
+    at, is_closed = int(rng.integers(1, n_calls + 1)), bool(rng.random() < 0.3)
 
     def break_pipe() -> None:
         if is_closed:
@@ -190,7 +191,7 @@ def _pipe(rng: np.random.Generator, out: Path, whole: Whole) -> Trouble:
         os.dup2(writer, 2)
 
     how = "closed" if is_closed else "a broken pipe"
-    name = f"output is {how} from call {at} of {whole.n_calls} on"
+    name = f"output is {how} from call {at} of {n_calls} on"
     return Trouble(name, at_call(at, break_pipe), (signal.SIGPIPE,), is_silent=True)
 
 

@@ -241,7 +241,7 @@ def _tell_changes(folder: Path, changed: Act) -> None:
 
     def open_told(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
         writes = set(mode) & set("wax+")
-        if not writes or not is_below(file):
+        if not writes or "opener" in options or not is_below(file):
             return opened(file, mode, *arguments, **options)
         tell()
         raw = _ToldFile(file, mode.replace("b", "").replace("t", ""), tell)

@@ -9,6 +9,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from campaigns.forked import count_calls, count_changes, run_forked
 from campaigns.good_files import OPTIONS
@@ -53,13 +54,13 @@ class Whole:
 
     Attributes:
         folder: the run's.
-        n_calls, n_changes: events of its ``fit``, as `forked` counts them.
+        n_calls, n_changes: events of each command, as `forked` counts them.
         digests: of what each command made.
     """
 
     folder: Path
-    n_calls: int
-    n_changes: int
+    n_calls: dict[str, int]
+    n_changes: dict[str, int]
     digests: dict[str, str]
 
 
@@ -73,35 +74,35 @@ def whole_run(command: Command, shared: Path, *, seconds: float, warm: bool = Fa
     kept = folder.parent / f"{command.name}.json"
     if not kept.exists():
         work = folder.with_name(f"{folder.name}.{os.getpid()}")
-        counts = work / "calls", work / "changes"
         run = work / "run"
         work.mkdir(parents=True)
-        numbers, digests = [0, 0], {}
-        if warm:
-            assert main(command.fit(run)) == 0
-        else:
-
-            def count() -> None:
-                count_calls(counts[0])()
-                count_changes(run, counts[1])()
-
-            ended = run_forked(command.fit(run), work, seconds=seconds, before=count)
-            assert ended.status == 0, ended
-            numbers = [int(path.read_text()) for path in counts]
-            digests["fit"] = digest("fit", run)
-        for what in FOLLOW_UPS:
+        kinds: tuple[dict[str, Any], ...] = ({}, {}, {})
+        for what in ("fit", *FOLLOW_UPS):
+            arguments = command.fit(run) if what == "fit" else follow_up(what, run)
             if warm:
-                assert main(follow_up(what, run)) == 0
-            else:
-                ended = run_forked(follow_up(what, run), work, seconds=seconds)
-                assert ended.status == 0, ended
-                digests[what] = digest(what, run)
+                assert main(arguments) == 0
+                continue
+            for kind, number in zip(kinds, _counted(arguments, run, work, seconds)):
+                kind[what] = number
+            kinds[-1][what] = digest(what, run)
         run.rename(folder)
         shutil.rmtree(work)
-        kept.with_suffix(f".{os.getpid()}").write_text(json.dumps([numbers, digests]))
+        kept.with_suffix(f".{os.getpid()}").write_text(json.dumps(kinds))
         kept.with_suffix(f".{os.getpid()}").replace(kept)
-    (n_calls, n_changes), digests = json.loads(kept.read_text())
-    return Whole(folder, n_calls, n_changes, digests)
+    return Whole(folder, *json.loads(kept.read_text()))
+
+
+def _counted(arguments: list[str], run: Path, work: Path, seconds: float) -> list[int]:
+    """Calls and changes of a command, which ends with 0."""
+    counts = work / "calls", work / "changes"
+
+    def count() -> None:
+        count_calls(counts[0])()
+        count_changes(run, counts[1])()
+
+    ended = run_forked(arguments, work, seconds=seconds, before=count)
+    assert ended.status == 0, ended
+    return [int(path.read_text()) for path in counts]
 
 
 def digest(what: str, run: Path) -> str:

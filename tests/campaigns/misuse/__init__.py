@@ -27,6 +27,12 @@ ENTRIES = tuple(
     for table in (of_cull, of_order, of_pinned, of_adam, of_adam_objects, of_train)
     for entry in table.ENTRIES
 )
+MADE_BY_OTHERS = (
+    *of_cull.MADE_BY_OTHERS,
+    *of_order.MADE_BY_OTHERS,
+    *of_pinned.MADE_BY_OTHERS,
+)
+"""What callers get from functions and do not make, or what cannot be tried."""
 SHARED = of_cull.SHARED + of_order.SHARED + of_pinned.SHARED + of_adam_objects.SHARED
 
 
