@@ -24,6 +24,8 @@ from typing import Any, NoReturn
 from gs_train.cli import main
 
 Act = Callable[[], None]
+OnChange = Callable[[str], None]
+"""Called with the kind of a change: ``open``, ``write``, or the name of a function of ``os``."""
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CHANGES = ("rename", "replace", "mkdir", "remove", "unlink", "rmdir", "fsync", "truncate", "link")
@@ -162,22 +164,22 @@ def count_calls(path: Path) -> Act:
     return begin
 
 
-def at_change(number: int, folder: Path, act: Act) -> Act:
-    """What makes a child call ``act`` before its ``number``-th change of a file below ``folder``.
+def at_change(number: int, folder: Path, act: OnChange) -> Act:
+    """What makes a child call ``act`` from its ``number``-th change of a file below ``folder`` on.
 
     Changes are opening to write, writing, flushing, syncing, renaming, making and removing, in any
-    thread. Where ``act`` raises, the change fails with that, and so do all later ones for which
-    ``act`` raises again. `count_changes` tells how many there are.
+    thread. ``act`` is called before each; where it raises, the change fails with that.
+    `count_changes` tells how many there are.
     """
 
     def begin() -> None:
         left = number
 
-        def changed() -> None:
+        def changed(kind: str) -> None:
             nonlocal left
             left -= 1
             if left <= 0:
-                act()
+                act(kind)
 
         _tell_changes(folder, changed)
 
@@ -191,7 +193,7 @@ def count_changes(folder: Path, path: Path) -> Act:
         made = 0
         end = os._exit
 
-        def changed() -> None:
+        def changed(kind: str) -> None:
             nonlocal made
             made += 1
 
@@ -207,17 +209,17 @@ def count_changes(folder: Path, path: Path) -> Act:
     return begin
 
 
-def _tell_changes(folder: Path, changed: Act) -> None:
+def _tell_changes(folder: Path, changed: OnChange) -> None:
     """Call ``changed`` before every change below ``folder``, in this process, for good."""
     lock, busy = threading.RLock(), threading.local()
 
-    def tell() -> None:
+    def tell(kind: str) -> None:
         if getattr(busy, "is_busy", False):
             return  # what a change is made of
         busy.is_busy = True
         try:
             with lock:
-                changed()
+                changed(kind)
         finally:
             busy.is_busy = False
 
@@ -229,10 +231,10 @@ def _tell_changes(folder: Path, changed: Act) -> None:
                 return False
         return os.path.abspath(os.fsdecode(path)).startswith(str(folder))
 
-    def told(function: Callable[..., Any]) -> Callable[..., Any]:
+    def told(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *arguments: Any, **options: Any) -> Any:
             if options.get("dir_fd") is not None or is_below(path):
-                tell()
+                tell(kind)
             return function(path, *arguments, **options)
 
         return call
@@ -243,7 +245,7 @@ def _tell_changes(folder: Path, changed: Act) -> None:
         writes = set(mode) & set("wax+")
         if not writes or "opener" in options or not is_below(file):
             return opened(file, mode, *arguments, **options)
-        tell()
+        tell("open")
         raw = _ToldFile(file, mode.replace("b", "").replace("t", ""), tell)
         both: Any = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
         if "b" in mode:
@@ -252,11 +254,11 @@ def _tell_changes(folder: Path, changed: Act) -> None:
 
     def descriptor_told(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
         if flags & _WRITES and (options.get("dir_fd") is not None or is_below(path)):
-            tell()
+            tell("open")
         return descriptor(path, flags, *arguments, **options)
 
     for name in _CHANGES:
-        setattr(os, name, told(getattr(os, name)))
+        setattr(os, name, told(name, getattr(os, name)))
     os.open = descriptor_told
     builtins.open = io.open = open_told
 
@@ -264,10 +266,10 @@ def _tell_changes(folder: Path, changed: Act) -> None:
 class _ToldFile(io.FileIO):
     """A file that tells before it is written to."""
 
-    def __init__(self, file: Any, mode: str, tell: Act) -> None:
+    def __init__(self, file: Any, mode: str, tell: OnChange) -> None:
         super().__init__(file, mode)
         self._tell = tell
 
     def write(self, data: Any) -> int:
-        self._tell()
+        self._tell("write")
         return super().write(data)
