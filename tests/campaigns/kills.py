@@ -15,15 +15,26 @@ import io
 import json
 import os
 import shutil
+import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 from campaigns.case import Case
-from campaigns.forks import KINDS, Exit, Moment, run_forked
+from campaigns.forked import (
+    Act,
+    Ended,
+    at_call,
+    at_change,
+    count_calls,
+    count_changes,
+    run_forked,
+)
 from campaigns.good_files import write_captures
 from gs_train.cli import main
 
-SECONDS = 120.0
+SECONDS = 300.0
 
+_COMMAND_S = 100.0
 _OFFLOADS = ("none", "naive", "clm", "gs-scale", "best")
 _STRATEGIES = ("adc", "mcmc")
 _STEPS = "22"
@@ -37,6 +48,20 @@ _UNEQUAL = ("tensorboard", "cache")
 """Folders whose files differ between runs that are alike."""
 
 
+@dataclass(frozen=True)
+class _Undisturbed:
+    """A run that nobody kills.
+
+    Attributes:
+        contents: of its files, as far as they must be equal.
+        n_calls, n_changes: how many calls of functions it makes, and changes of files.
+    """
+
+    contents: dict[str, object]
+    n_calls: int
+    n_changes: int
+
+
 def prepare(shared: Path) -> None:
     write_captures(shared)
 
@@ -44,9 +69,9 @@ def prepare(shared: Path) -> None:
 def run(case: Case) -> None:
     offload = _OFFLOADS[case.rng.integers(len(_OFFLOADS))]
     strategy = _STRATEGIES[case.rng.integers(len(_STRATEGIES))]
-    expected, counts = _undisturbed(case.shared, offload, strategy)
-    _Attempts(case, offload, strategy, counts).go()
-    left = _contents(case.folder / "run")
+    undisturbed = _undisturbed(case.shared, offload, strategy)
+    _Attempts(case, offload, strategy, undisturbed).go()
+    left, expected = _contents(case.folder / "run"), undisturbed.contents
     assert left.keys() == expected.keys(), (
         f"files must be those of an undisturbed run, got {sorted(left.keys() ^ expected.keys())}"
     )
@@ -57,8 +82,8 @@ def run(case: Case) -> None:
 class _Attempts:
     """A run that is killed up to three times and ends at last."""
 
-    def __init__(self, case: Case, offload: str, strategy: str, counts: dict[str, int]) -> None:
-        self._case, self._counts = case, counts
+    def __init__(self, case: Case, offload: str, strategy: str, undisturbed: _Undisturbed) -> None:
+        self._case, self._undisturbed = case, undisturbed
         self._out = case.folder / "run"
         self._fit = _command(case.shared, self._out, offload, strategy)
         self._resume = [*self._fit[:4], "--resume"]
@@ -67,10 +92,8 @@ class _Attempts:
     def go(self) -> None:
         command = self._fit
         for k in range(int(self._case.rng.integers(1, 4))):
-            kind = str(self._case.rng.choice(KINDS))
             share = 1.0 if k == 0 else 0.6  # what goes on is shorter
-            moment = Moment(kind, int(self._case.rng.random() * share * self._counts[kind]))
-            command = self._next(command, self._run(command, moment))
+            command = self._next(command, self._run(command, share))
             if self._case.rng.random() < 0.2:
                 self._look()
             if command is not self._fit and self._case.rng.random() < 0.15:
@@ -78,7 +101,7 @@ class _Attempts:
         ended = self._run(command)
         assert ended.status == 0, f"{command} must end well, got {ended}"
 
-    def _next(self, command: list[str], ended: Exit) -> list[str]:
+    def _next(self, command: list[str], ended: Ended) -> list[str]:
         """What goes on after a command that was killed, or that ended before it was."""
         assert ended.status in (0, -9), f"{command} must not fail, got {ended}"
         if next(self._out.glob("checkpoints/step_*[0-9]/manifest.json"), None):
@@ -92,26 +115,51 @@ class _Attempts:
         ended = self._run(["eval", str(self._out), "--renderer", "cpu"])
         assert ended.status in (0, 2), f"eval must end in order, got {ended}"
 
-    def _run(self, command: list[str], moment: Moment | None = None) -> Exit:
+    def _run(self, command: list[str], share: float = 0.0) -> Ended:
+        """Run a command.
+
+        Args:
+            share: of an undisturbed run's calls or changes, before any of which it kills itself.
+        """
         said = command[-1] if command[-1] in ("--resume", "--overwrite") else command[0]
-        self._case.say(said if moment is None else f"{said} killed at {moment.kind} {moment.index}")
-        return run_forked(command, self._case.folder / "log", moment)
+        before = self._moment(said, share) if share else None
+        if before is None:
+            self._case.say(said)
+        return run_forked(command, self._case.folder, seconds=_COMMAND_S, before=before)
+
+    def _moment(self, said: str, share: float) -> Act:
+        rng, of = self._case.rng, self._undisturbed
+        if rng.random() < 0.5:
+            at = 1 + int(rng.random() * share * of.n_calls)
+            self._case.say(f"{said} killed at call {at}")
+            return at_call(at, _kill)
+        at = 1 + int(rng.random() * share * of.n_changes)
+        self._case.say(f"{said} killed at change {at}")
+        return at_change(at, self._out, lambda _: _kill())
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @functools.cache
-def _undisturbed(
-    shared: Path, offload: str, strategy: str
-) -> tuple[dict[str, object], dict[str, int]]:
-    """What a run leaves that nobody kills, and how many calls it makes."""
+def _undisturbed(shared: Path, offload: str, strategy: str) -> _Undisturbed:
     _warm_up(shared)
     folder = shared.with_name(f"undisturbed-{offload}-{strategy}")
     folder.mkdir()
     out = folder / "run"
-    ended = run_forked(_command(shared, out, offload, strategy), folder / "log")
+    calls, changes = folder / "calls", folder / "changes"
+
+    def count() -> None:
+        count_calls(calls)()
+        count_changes(out, changes)()
+
+    command = _command(shared, out, offload, strategy)
+    ended = run_forked(command, folder, seconds=_COMMAND_S, before=count)
     assert ended.status == 0, ended
-    contents = _contents(out)
+    of = _Undisturbed(_contents(out), int(calls.read_text()), int(changes.read_text()))
     shutil.rmtree(folder)
-    return contents, ended.counts
+    return of
 
 
 @functools.cache
