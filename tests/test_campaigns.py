@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from campaigns.case import attempt, prepare
+from campaigns.case import Outcome, attempt, prepare
 from campaigns.runner import run_apart
 from scripted_campaign import CRASHES, GOOD, HANGS, RAISES
 
@@ -47,11 +48,17 @@ def test_a_case_is_a_function_of_its_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", HERE)
 def test_a_share_of_a_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
     shared = prepare(f"campaigns.{name}", tmp_path / "work")
-    outcomes = [attempt(f"campaigns.{name}", k, shared, lambda _: None) for k in range(HERE[name])]
-    assert [outcome for outcome in outcomes if outcome.bad] == []
+    seeds = range(HERE[name])
+    _require_good(attempt(f"campaigns.{name}", seed, shared, lambda _: None) for seed in seeds)
 
 
 @pytest.mark.parametrize("name", APART)
 def test_a_share_of_a_campaign_of_processes_finds_nothing(name: str, tmp_path: Path) -> None:
-    outcomes = run_apart(f"campaigns.{name}", range(APART[name]), tmp_path / "work")
-    assert [outcome for outcome in outcomes if outcome.bad] == []
+    _require_good(run_apart(f"campaigns.{name}", range(APART[name]), tmp_path / "work"))
+
+
+def _require_good(outcomes: Iterable[Outcome]) -> None:
+    bad = [
+        f"seed {outcome.seed}: {outcome.bad} {outcome.said}" for outcome in outcomes if outcome.bad
+    ]
+    assert not bad, "\n".join(bad)
