@@ -242,16 +242,18 @@ def _tell_changes(folder: Path, changed: OnChange) -> None:
 
     opened, descriptor = io.open, os.open
 
-    def open_told(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+    def open_told(file: Any, mode: str = "r", buffering: int = -1, *texts: Any, **more: Any) -> Any:
         writes = set(mode) & set("wax+")
-        if not writes or "opener" in options or not is_below(file):
-            return opened(file, mode, *arguments, **options)
-        tell("open", os.fsdecode(file))
-        raw = _ToldFile(file, mode.replace("b", "").replace("t", ""), tell)
+        if not writes or "opener" in more or texts or not is_below(file):
+            return opened(file, mode, buffering, *texts, **more)
+        if not isinstance(file, int):
+            tell("open", os.fsdecode(file))
+        kind = mode.replace("b", "").replace("t", "")
+        raw = _ToldFile(file, kind, tell, more.pop("closefd", True))
+        if buffering == 0:
+            return raw
         both: Any = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
-        if "b" in mode:
-            return both
-        return io.TextIOWrapper(both, **{k: v for k, v in options.items() if k != "buffering"})
+        return both if "b" in mode else io.TextIOWrapper(both, **more)
 
     def descriptor_told(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
         if flags & _WRITES and (options.get("dir_fd") is not None or is_below(path)):
@@ -267,8 +269,8 @@ def _tell_changes(folder: Path, changed: OnChange) -> None:
 class _ToldFile(io.FileIO):
     """A file that tells before it is written to."""
 
-    def __init__(self, file: Any, mode: str, tell: OnChange) -> None:
-        super().__init__(file, mode)
+    def __init__(self, file: Any, mode: str, tell: OnChange, closefd: bool) -> None:
+        super().__init__(file, mode, closefd)
         self._tell = tell
 
     def write(self, data: Any) -> int:
