@@ -36,6 +36,7 @@ _PRESETS = ("none", "naive", "clm", "gs-scale", "best")
 _STRATEGIES = ("adc", "mcmc")
 _ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_CLOSED = (errno.EROFS, errno.EACCES)
 _NEEDS_NO_ROOM = ("rename", "replace", "remove", "unlink", "rmdir", "truncate")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -125,12 +126,14 @@ def _error(rng: np.random.Generator, out: Path, n_changes: int) -> Trouble:
     is_once = number == errno.EIO and rng.random() < 0.5
     left = [1] if is_once else [10**9]
 
-    def fail(kind: str) -> None:
+    def fail(kind: str, path: str | None) -> None:
         if number in _FULL and kind in _NEEDS_NO_ROOM:
             return
+        if number in _CLOSED and path is None:
+            return  # what is open stays so
         left[0] -= 1
         if left[0] >= 0:
-            raise OSError(number, os.strerror(number))
+            raise OSError(number, os.strerror(number), path)
 
     how = "once" if is_once else "from"
     name = f"{errno.errorcode[number]} {how} change {at} of {n_changes} on"

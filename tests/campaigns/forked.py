@@ -24,8 +24,9 @@ from typing import Any, NoReturn
 from gs_train.cli import main
 
 Act = Callable[[], None]
-OnChange = Callable[[str], None]
-"""Called with the kind of a change: ``open``, ``write``, or the name of a function of ``os``."""
+OnChange = Callable[[str, str | None], None]
+"""Called with the kind of a change (``open``, ``write``, or the name of a function of ``os``), and
+with its path where an error of the system would name it."""
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CHANGES = ("rename", "replace", "mkdir", "remove", "unlink", "rmdir", "fsync", "truncate", "link")
@@ -175,11 +176,11 @@ def at_change(number: int, folder: Path, act: OnChange) -> Act:
     def begin() -> None:
         left = number
 
-        def changed(kind: str) -> None:
+        def changed(kind: str, path: str | None) -> None:
             nonlocal left
             left -= 1
             if left <= 0:
-                act(kind)
+                act(kind, path)
 
         _tell_changes(folder, changed)
 
@@ -193,7 +194,7 @@ def count_changes(folder: Path, path: Path) -> Act:
         made = 0
         end = os._exit
 
-        def changed(kind: str) -> None:
+        def changed(kind: str, path: str | None) -> None:
             nonlocal made
             made += 1
 
@@ -213,13 +214,13 @@ def _tell_changes(folder: Path, changed: OnChange) -> None:
     """Call ``changed`` before every change below ``folder``, in this process, for good."""
     lock, busy = threading.RLock(), threading.local()
 
-    def tell(kind: str) -> None:
+    def tell(kind: str, path: str | None) -> None:
         if getattr(busy, "is_busy", False):
             return  # what a change is made of
         busy.is_busy = True
         try:
             with lock:
-                changed(kind)
+                changed(kind, path)
         finally:
             busy.is_busy = False
 
@@ -234,27 +235,29 @@ def _tell_changes(folder: Path, changed: OnChange) -> None:
     def told(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *arguments: Any, **options: Any) -> Any:
             if options.get("dir_fd") is not None or is_below(path):
-                tell(kind)
+                tell(kind, None if isinstance(path, int) else os.fsdecode(path))
             return function(path, *arguments, **options)
 
         return call
 
     opened, descriptor = io.open, os.open
 
-    def open_told(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+    def open_told(file: Any, mode: str = "r", buffering: int = -1, *texts: Any, **more: Any) -> Any:
         writes = set(mode) & set("wax+")
-        if not writes or "opener" in options or not is_below(file):
-            return opened(file, mode, *arguments, **options)
-        tell("open")
-        raw = _ToldFile(file, mode.replace("b", "").replace("t", ""), tell)
+        if not writes or "opener" in more or texts or not is_below(file):
+            return opened(file, mode, buffering, *texts, **more)
+        if not isinstance(file, int):
+            tell("open", os.fsdecode(file))
+        kind = mode.replace("b", "").replace("t", "")
+        raw = _ToldFile(file, kind, tell, more.pop("closefd", True))
+        if buffering == 0:
+            return raw
         both: Any = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
-        if "b" in mode:
-            return both
-        return io.TextIOWrapper(both, **{k: v for k, v in options.items() if k != "buffering"})
+        return both if "b" in mode else io.TextIOWrapper(both, **more)
 
     def descriptor_told(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
         if flags & _WRITES and (options.get("dir_fd") is not None or is_below(path)):
-            tell("open")
+            tell("open", os.fsdecode(path))
         return descriptor(path, flags, *arguments, **options)
 
     for name in _CHANGES:
@@ -266,10 +269,10 @@ def _tell_changes(folder: Path, changed: OnChange) -> None:
 class _ToldFile(io.FileIO):
     """A file that tells before it is written to."""
 
-    def __init__(self, file: Any, mode: str, tell: OnChange) -> None:
-        super().__init__(file, mode)
+    def __init__(self, file: Any, mode: str, tell: OnChange, closefd: bool) -> None:
+        super().__init__(file, mode, closefd)
         self._tell = tell
 
     def write(self, data: Any) -> int:
-        self._tell("write")
+        self._tell("write", None)
         return super().write(data)

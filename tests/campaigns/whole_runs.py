@@ -75,6 +75,7 @@ def whole_run(command: Command, shared: Path, *, seconds: float, warm: bool = Fa
     if not kept.exists():
         work = folder.with_name(f"{folder.name}.{os.getpid()}")
         run = work / "run"
+        shutil.rmtree(work, ignore_errors=True)  # of a case that failed here
         work.mkdir(parents=True)
         kinds: tuple[dict[str, Any], ...] = ({}, {}, {})
         for what in ("fit", *FOLLOW_UPS):
