@@ -29,7 +29,7 @@ from gs_train.ply import load_ply
 SECONDS = 60.0
 
 _CAPTURES = ("binary", "distorted", "text")
-_AFTER = ("resume", "eval", "export", "export-gsplat")
+_AFTER = ("resume", "eval", "export", "export-gsplat", "render")
 """What is done with a run."""
 
 
@@ -226,6 +226,9 @@ def _after(what: str, out: Path, capture: Path) -> list[str]:
         return ["fit", str(capture), "--out", str(out), "--resume", "--steps", str(MORE_STEPS)]
     if what == "eval":
         return ["eval", str(out), "--renderer", "cpu", "--data", str(capture)]
+    if what == "render":
+        of_test = ["--renderer", "cpu", "--path", "test"]
+        return ["render", str(out), *of_test, "--data", str(capture)]
     layout = "gsplat" if what == "export-gsplat" else "inria"
     return ["export", str(out), "--layout", layout, "--data", str(capture)]
 
@@ -236,6 +239,7 @@ def _results(what: str) -> tuple[str, ...]:
         "eval": ("metrics.json",),
         "export": ("export/inria/point_cloud/*/point_cloud.ply", "cameras.json"),
         "export-gsplat": ("export/gsplat/ply/*.ply",),
+        "render": ("renders/test/*.png",),
     }[what]
 
 
