@@ -77,6 +77,13 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session
+def campaign(session: nox.Session) -> None:
+    """Attempts to break everything: ``nox -s campaign -- corrupt --count 1000 --seed 0``."""
+    _install(session, *PACKAGES, extra="test")
+    session.run("python", "-m", "campaigns", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def sdist(session: nox.Session, package: str) -> None:
     """Build the sdist, install it away from the repository, and run its tests there."""

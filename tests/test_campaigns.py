@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small share of every campaign, and that campaigns find what is bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from campaigns.case import Outcome, attempt, prepare
+from campaigns.runner import run_apart
+from scripted_campaign import CRASHES, GOOD, HANGS, RAISES
+
+HERE = {"corrupt": 60}
+"""Campaigns that run in this process, and how many of their cases."""
+APART = {"kills": 4}
+"""Campaigns that end processes."""
+
+
+def test_every_bad_case_is_found_and_the_cases_after_it_run(tmp_path: Path) -> None:
+    seeds = [GOOD, RAISES, CRASHES, HANGS, GOOD]
+    outcomes = list(run_apart("scripted_campaign", seeds, tmp_path / "work"))
+    assert [outcome.seed for outcome in outcomes] == seeds
+    assert [outcome.bad for outcome in outcomes] == [
+        "",
+        "ValueError: first line",
+        "ended the process with SIGSEGV",
+        "hung for more than 1 s",
+        "",
+    ]
+    assert "in run" in outcomes[RAISES].details
+    assert "Segmentation fault" in outcomes[CRASHES].details
+    assert "scripted_campaign.py" in outcomes[HANGS].details
+    assert all(len(outcome.said) == 1 for outcome in outcomes)
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_case_is_a_function_of_its_seed(tmp_path: Path) -> None:
+    (apart,) = run_apart("scripted_campaign", [GOOD], tmp_path / "work")
+    shared = prepare("scripted_campaign", tmp_path / "here")
+    here = [attempt("scripted_campaign", seed, shared, lambda _: None) for seed in (RAISES, GOOD)]
+    assert here[1] == apart
+    assert here[0].said != apart.said
+    assert list(shared.parent.iterdir()) == [shared]
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_share_of_a_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
+    shared = prepare(f"campaigns.{name}", tmp_path / "work")
+    seeds = range(HERE[name])
+    _require_good(attempt(f"campaigns.{name}", seed, shared, lambda _: None) for seed in seeds)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_share_of_a_campaign_of_processes_finds_nothing(name: str, tmp_path: Path) -> None:
+    _require_good(run_apart(f"campaigns.{name}", range(APART[name]), tmp_path / "work"))
+
+
+def _require_good(outcomes: Iterable[Outcome]) -> None:
+    bad = [
+        f"seed {outcome.seed}: {outcome.bad} {outcome.said}" for outcome in outcomes if outcome.bad
+    ]
+    assert not bad, "\n".join(bad)
