@@ -101,6 +101,15 @@ def test_rects_of_floats_are_refused() -> None:
         cull(random_scene(1, 50, 2), rects=np.zeros((2, 4)))
 
 
+def test_unaligned_arrays_are_refused() -> None:
+    scene = random_scene(1, 50, 1)
+    means = np.frombuffer(b"\0" + scene.means.tobytes(), "f4", offset=1).reshape(50, 3)
+    message = r"means must be aligned to 4 bytes, got an address 1 beyond; pass a copy"
+    with pytest.raises(ValueError, match=message):
+        cull(dataclasses.replace(scene, means=means))
+    cull(dataclasses.replace(scene, means=means.copy()))
+
+
 def test_too_many_rows_are_refused() -> None:
     # 2^31 rows of one zero: no memory behind them. The count is checked before the strides.
     scene = random_scene(1, 50, 1)
