@@ -107,11 +107,28 @@ py::array_t<std::uint32_t> views_of_blocks_cpu(const py::tuple& bounds, py::hand
   return words;
 }
 
+/// Throws gs::RangeError where a block has no place in the bounds, or its rows none in the arrays.
+void check_fitted(const BlockingArguments& which, std::int64_t n_stored, std::int64_t n_blocks) {
+  const Blocking& all = which.view();
+  for (std::int64_t k = 0; k < which.size(); ++k) {
+    const std::int64_t block = which.blocks()[k], begin = block * all.size;
+    GS_CHECK_AS(RangeError, block >= 0 && block < n_blocks, "blocks must be from 0 to ",
+                n_blocks - 1, ", got ", block);
+    const std::int64_t count = std::min<std::int64_t>(all.size, all.n_rows - begin);
+    const std::int64_t start = std::int64_t{which.stored()[k]} * all.size;
+    const bool is_there =
+        all.order != nullptr ? all.n_rows <= n_stored : start >= 0 && start + count <= n_stored;
+    GS_CHECK_AS(RangeError, is_there, "means must hold the rows of block ", block, ", got ",
+                n_stored, " rows");
+  }
+}
+
 void fit_blocks_cpu(py::handle means, py::handle scales, py::handle quats,
                     const py::tuple& blocking, const Options& options, const py::tuple& bounds) {
   const GeometryArrays rows(means, scales, quats, py::none());
   const BlockingArguments which(blocking);
   const BoundsArguments arrays(bounds);
+  check_fitted(which, rows.n_rows(), arrays.size());
   const ReleaseGil unlocked;
   fit_blocks(pool(), rows.view(), which.view(), which.blocks(), which.stored(), which.size(),
              options, arrays.view());
