@@ -13,9 +13,10 @@ function(gs_set_hardening target)
     return()
   endif()
   if(GS_SANITIZE)
-    # What happens after undefined behaviour says nothing, so it ends the process too.
+    # What happens after undefined behaviour says nothing, so it ends the process too. At -O3 the checks of one file of
+    # bindings take minutes to compile.
     target_compile_options(${target} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${GS_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-g>")
+      "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${GS_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer;-O1;-g1>")
     target_link_options(${target} PRIVATE -fsanitize=${GS_SANITIZE})
     return()
   endif()
