@@ -114,6 +114,31 @@ def cpp(session: nox.Session) -> None:
 
 
 @nox.session
+def sanitize_cpu(session: nox.Session) -> None:
+    """CPU tests of native packages below gcc's address, undefined (or ``-- thread``) sanitizers."""
+    kind, *chosen = session.posargs or ["address,undefined"]
+    wheels = [_wheel(session, package, GS_CUDA="OFF", GS_SANITIZE=kind) for package in NATIVE]
+    session.install(*PIP, *(f"{wheel}[test]" for wheel in wheels))
+    # A sanitizer must be loaded first, and finds how C++ throws only where that library is there.
+    runtime = "libtsan.so" if kind == "thread" else "libasan.so"
+    libraries = [
+        str(session.run("gcc", f"-print-file-name={name}", external=True, silent=True)).strip()
+        for name in (runtime, "libstdc++.so.6")
+    ]
+    environment = {
+        "LD_PRELOAD": " ".join(libraries),
+        # The interpreter keeps memory to its end; tests ask for more than there is, and fork.
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TSAN_OPTIONS": "allocator_may_return_null=1:die_after_fork=0:halt_on_error=1",
+        "OMP_NUM_THREADS": "1",  # torch's own threads are not watched
+    }
+    marked = ["-m", "not gpu and not unsanitized"]
+    for tests_of in chosen or [f"packages/{package}/tests" for package in NATIVE]:
+        session.run("pytest", *marked, tests_of, env=environment)
+
+
+@nox.session
 def cuda_compile(session: nox.Session) -> None:
     """Build every native package with CUDA, warnings as errors; needs nvcc, no GPU."""
     # The wheels of the tests: GS_CUDA=AUTO builds CUDA where nvcc works, and what follows insists.
@@ -214,7 +239,7 @@ def _install(session: nox.Session, *packages: str, extra: str | None = None) -> 
     session.install(*PIP, *wheels)
 
 
-def _wheel(session: nox.Session, package: str) -> Path:
+def _wheel(session: nox.Session, package: str, **settings: str) -> Path:
     """The package's wheel, built once for each state of its sources, interpreter and options."""
     folder = ROOT / "packages" / package
     python = session.run_install(
@@ -222,7 +247,8 @@ def _wheel(session: nox.Session, package: str) -> Path:
     )
     if python is None:  # nox -R: nothing is installed
         return folder
-    options = {"GS_CUDA": "AUTO", "GS_WERROR": "ON"}
+    # With a sanitizer's checks gcc warns of what it no longer sees through.
+    options = {"GS_CUDA": "AUTO", "GS_WERROR": "OFF" if settings else "ON"} | settings
     key = hashlib.sha256(repr((python, options, os.environ.get("CUDAARCHS"))).encode())
     sources = [folder, ROOT / "cpp" / "include", ROOT / "cmake"]
     for path in sorted(f for source in sources for f in _sources(source)):
@@ -233,6 +259,7 @@ def _wheel(session: nox.Session, package: str) -> Path:
         session.run_install(
             *("python", "-m", "pip", "wheel", "--no-deps", "-w", f"{out}.tmp", str(folder)),
             *(defines if package in NATIVE else ()),
+            *(["-Cinstall.strip=false"] if settings else []),
         )
         Path(f"{out}.tmp").rename(out)
     (wheel,) = out.glob("*.whl")

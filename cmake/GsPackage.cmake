@@ -25,6 +25,7 @@ if(NOT TARGET gs::headers)
 endif()
 
 include("${CMAKE_CURRENT_LIST_DIR}/GsWarnings.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/GsHardening.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/GsSimd.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/GsCuda.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/GsModule.cmake")

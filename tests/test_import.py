@@ -44,15 +44,26 @@ def test_importing_brings_in_neither_torch_nor_a_driver_nor_threads(module: str)
     assert not found["libcuda"]
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
-@pytest.mark.parametrize("module", NATIVE)
-def test_native_modules_link_only_the_system(module: str) -> None:
+def _readelf(module: str, *options: str) -> str:
     spec = importlib.util.find_spec(f"{module}._core")
     assert spec is not None
     assert spec.origin is not None
-    dynamic = subprocess.run(
-        ["readelf", "-d", spec.origin], capture_output=True, text=True, check=True
-    ).stdout
+    command = ["readelf", *options, "-W", spec.origin]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+@pytest.mark.parametrize("module", NATIVE)
+def test_native_modules_are_hardened(module: str) -> None:
+    assert "BIND_NOW" in _readelf(module, "-d")
+    assert "GNU_RELRO" in _readelf(module, "-l")
+    assert "__stack_chk_fail" in _readelf(module, "--dyn-syms")
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+@pytest.mark.parametrize("module", NATIVE)
+def test_native_modules_link_only_the_system(module: str) -> None:
+    dynamic = _readelf(module, "-d")
     needed = {line.split("[")[1].split("]")[0] for line in dynamic.splitlines() if "NEEDED" in line}
     system = ("libstdc++", "libgcc_s", "libc.so", "libm.so", "libpthread", "libdl", "librt", "ld-")
     assert all(name.startswith(system) for name in needed), needed
@@ -61,12 +72,7 @@ def test_native_modules_link_only_the_system(module: str) -> None:
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
 @pytest.mark.parametrize("module", NATIVE)
 def test_native_modules_show_no_cuda_symbols(module: str) -> None:
-    spec = importlib.util.find_spec(f"{module}._core")
-    assert spec is not None
-    assert spec.origin is not None
-    symbols = subprocess.run(
-        ["readelf", "--dyn-syms", "-W", spec.origin], capture_output=True, text=True, check=True
-    ).stdout
+    symbols = _readelf(module, "--dyn-syms")
     rows = [line.split() for line in symbols.splitlines() if line.strip()[:1].isdigit()]
     defined = [row[7] for row in rows if len(row) > 7 and row[6] != "UND"]
     assert any(name.startswith("PyInit_") for name in defined)

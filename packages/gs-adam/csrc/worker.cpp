@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker.hpp"
 
-#include <cxxabi.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -191,10 +190,6 @@ struct Worker::State {
         if (task && is_cancelled()) task = nullptr;
         started = Clock::now();
         if (task) task->task.work();
-      } catch (const abi::__forced_unwind&) {
-        // Python ends threads that ask for its lock while it exits; who stops that is ended with
-        // it.
-        throw;
       } catch (...) {
         thrown = std::current_exception();
       }
@@ -377,7 +372,8 @@ void Worker::abandon(double seconds) {
     std::unique_lock<std::mutex> lock(s.mutex);
     if (!s.has_begun()) return;
     if (!s.is_this_thread())
-      s.done.wait_for(lock, std::chrono::duration<double>(seconds), [&s] { return s.has_ended; });
+      s.done.wait_for(lock, std::chrono::duration<double>(seconds),
+                      [&s] { return s.has_ended || s.is_left_behind; });
     ended = std::move(s.thread);
     if (!s.has_ended) {
       s.is_left_behind = true;

@@ -10,8 +10,8 @@ class ThreadPool;
 
 namespace gs::cull {
 
-/// together: (B, B), entry (i, j) the rows whose mask has bits i and j. mask: (n, ceil(B / 32)).
-/// On host threads.
+/// together: (B, B), entry (i, j) the rows whose mask has bits i and j. mask: (n, ceil(B / 32)),
+/// without a bit at or above B. On host threads.
 void pair_counts(ThreadPool& pool, const std::uint32_t* mask, std::int64_t n, int n_views,
                  std::int64_t* together);
 

@@ -36,6 +36,12 @@ def test_what_does_not_fit_is_named(tensor: Any, error: Any, message: str) -> No
         address("a", tensor, (-1, 3), torch.float32, CPU)
 
 
+def test_a_tensor_between_two_addresses_of_its_type_is_refused() -> None:
+    shifted = torch.frombuffer(bytearray(13), dtype=torch.float32, offset=1).view(1, 3)
+    with pytest.raises(ValueError, match=r"a must be aligned to 4 bytes, got .* 1 beyond; pass a"):
+        address("a", shifted, (-1, 3), torch.float32, CPU)
+
+
 def test_all_sizes_are_checked() -> None:
     with pytest.raises(ValueError, match=r"a must have shape \(6, 3\), got \(5, 3\)"):
         address("a", torch.zeros(5, 3), (6, 3), torch.float32, CPU)

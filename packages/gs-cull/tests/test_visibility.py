@@ -84,3 +84,22 @@ def test_plain_forms_of_one_view(as_torch: bool) -> None:
     assert isinstance(mask, torch.Tensor) == as_torch
     assert mask.tolist() == expected.tolist()
     assert ids.tolist() == np.flatnonzero(expected).tolist()
+
+
+@pytest.mark.parametrize(("n_views", "bit"), [(2, 2), (2, 31), (33, 33), (63, 63)])
+@pytest.mark.parametrize("as_torch", [True, False])
+def test_bits_of_views_that_are_not_there_are_refused(
+    n_views: int, bit: int, as_torch: bool
+) -> None:
+    ids, words = np.arange(5_000, dtype=np.int32), -(-n_views // 32)
+    mask = np.ones((5_000, words), np.uint32)
+    mask[4_999, -1] |= np.uint32(1 << bit % 32)
+    arrays = (ids, mask)
+    if as_torch:
+        arrays = (torch.from_numpy(ids), torch.from_numpy(mask.view(np.int32)))
+    message = f"mask must have no bits beyond its {n_views} views, got one for view {bit} in row 4"
+    with pytest.raises(ValueError, match=message):
+        gs_cull.Visibility.of_mask(*arrays, n_views, 0)
+    counts = gs_cull.Visibility.of_mask(*arrays, bit + 1, 0).counts.tolist()
+    assert counts[bit] == 1
+    assert counts[0] == 5_000

@@ -370,3 +370,16 @@ def test_autograd_is_told_what_was_written(place: str) -> None:
         loss.backward()
     with torch.inference_mode():
         gather(table, two, torch.zeros(2, 2, device=place))  # has no version
+
+
+def test_unaligned_ids_and_rows_are_refused() -> None:
+    table, out = np.eye(3, dtype="f4"), np.full((2, 3), 7, "f4")
+    ids = np.frombuffer(b"\0" + np.array([2, 0], "i4").tobytes(), "i4", offset=1)
+    with pytest.raises(ValueError, match=r"ids must be aligned to 4 bytes, got .* 1 beyond; pass"):
+        gather(table, ids, out)
+    rows = np.frombuffer(b"\0\0" + table.tobytes(), "f4", offset=2).reshape(3, 3)
+    with pytest.raises(ValueError, match=r"table must be aligned to 4 bytes, got .* 2 beyond"):
+        gather(rows, ids.copy(), out)
+    assert (out == 7).all()
+    gather(rows.copy(), ids.copy(), out)
+    assert out.tolist() == [[0, 0, 1], [1, 0, 0]]

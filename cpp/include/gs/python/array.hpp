@@ -5,6 +5,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -98,6 +99,11 @@ class Array {
                 name, " must be on the CPU or a CUDA device, got DLPack device type ", device);
     GS_CHECK_AS(KindError, tensor_->data != nullptr || is_empty(), name, " must have memory, got ",
                 type_name(object), " without any");
+    // DLPack counts strides in elements, so that where the first is aligned, all are.
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes());
+    GS_CHECK(is_empty() || address % alignment() == 0, name, " must be aligned to ", alignment(),
+             " bytes, got an address ", address % alignment(),
+             " beyond; pass a copy (copy() in numpy, clone() in torch)");
   }
 
   const std::string& name() const { return name_; }
@@ -209,6 +215,9 @@ class Array {
   }
 
  private:
+  /// What the processor asks of an element's address; wider elements are pairs of narrower ones.
+  std::uintptr_t alignment() const { return std::min(std::max(item_bytes(), 1), 8); }
+
   /// Then strides may be anything.
   bool is_empty() const {
     for (int i = 0; i < ndim(); ++i)

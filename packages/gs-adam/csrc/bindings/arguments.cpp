@@ -64,17 +64,18 @@ py::sequence sequence_from(py::handle object, const char* name) {
 
 std::shared_ptr<ThreadPool> shared_pool(int n_threads) {
   static std::mutex mutex;
-  static std::map<int, std::shared_ptr<ThreadPool>> pools;
+  // Never destroyed: a thread may still work while the process ends.
+  static auto* const pools = new std::map<int, std::shared_ptr<ThreadPool>>();
   const std::lock_guard<std::mutex> lock(mutex);
   const int size = n_threads > 0 ? n_threads : ThreadPool::usable_cpus();
-  std::shared_ptr<ThreadPool>& pool = pools[size];
+  std::shared_ptr<ThreadPool>& pool = (*pools)[size];
   if (!pool) pool = std::make_shared<ThreadPool>(size);
   return pool;
 }
 
 ThreadPool& callers_pool() {
-  static ThreadPool pool(std::min(8, ThreadPool::usable_cpus()));
-  return pool;
+  static auto* const pool = new ThreadPool(std::min(8, ThreadPool::usable_cpus()));
+  return *pool;
 }
 
 Ids ids_from(py::handle object, const char* name, std::int64_t n_rows) {

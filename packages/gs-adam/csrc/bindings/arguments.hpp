@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gs/python/array.hpp"
+#include "gs/python/gil.hpp"
 #include "gs/thread_pool.hpp"
 #include "rows.hpp"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bindings/arguments.hpp"
-#include "gs/python/release_gil.hpp"
+#include "gs/python/gil.hpp"
 
 namespace gs::adam {
 namespace {

@@ -94,7 +94,7 @@ void device_step(Schedule& schedule, const std::shared_ptr<StepPlan>& counted,
   }
   check_apart(written);
   {
-    const py::gil_scoped_release nogil;
+    const python::ReleaseGil nogil;
     for (std::size_t done = 0; done < tensors.size(); done += kMostDeviceTensors) {
       const std::size_t n = std::min<std::size_t>(kMostDeviceTensors, tensors.size() - done);
       std::copy_n(tensors.begin() + done, n, job.tensors);

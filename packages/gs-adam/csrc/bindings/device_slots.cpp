@@ -99,7 +99,7 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
     job.grad_stride = array.row_stride();
     job.has_quads = job.has_quads && is_aligned(job.grads) && job.grad_stride % 4 == 0;
   }
-  const py::gil_scoped_release nogil;
+  const python::ReleaseGil nogil;
   launch_device_slots(job, device, stream);
 }
 

@@ -38,7 +38,7 @@ std::shared_ptr<const Rows> make_rows(const py::list& params, const py::list& ex
 }
 
 void run(const Call& call) {
-  const py::gil_scoped_release nogil;
+  const python::ReleaseGil nogil;
   call.run();
 }
 
@@ -46,7 +46,7 @@ std::int64_t count_masked(const py::object& object) {
   const Array mask(object, "mask");
   const std::uint8_t* const bytes =
       mask.shape({python::kAny}).on(-1).contiguous().data<const std::uint8_t>();
-  const py::gil_scoped_release nogil;
+  const python::ReleaseGil nogil;
   return Mask(bytes, mask.size(0), callers_pool()).count();
 }
 
@@ -58,7 +58,7 @@ void write_masked(const py::object& object, const py::object& out) {
            mask.size(0));
   ids.shape({python::kAny}).on(-1).contiguous().writable();
   auto* const first = ids.data<std::int32_t>();
-  const py::gil_scoped_release nogil;
+  const python::ReleaseGil nogil;
   const Mask rows(bytes, mask.size(0), callers_pool());
   GS_CHECK(ids.size(0) == rows.count(), "out must have shape (", rows.count(), "), got ",
            ids.shape_text());
@@ -120,13 +120,13 @@ Call BoundRows::lookahead(const std::shared_ptr<StepPlan>& plan, bool steps, con
 }
 
 void Call::check() const {
-  const py::gil_scoped_release nogil;
+  const python::ReleaseGil nogil;
   check_ids(rows, n_rows, "rows", callers_pool());
   check_ids(pending, n_rows, "pending ids", callers_pool());
 }
 
 void BoundRows::update_rest(const StepPlan& plan) const {
-  const py::gil_scoped_release nogil;
+  const python::ReleaseGil nogil;
   rows_->update_rest(plan, *pool_);
 }
 

@@ -27,26 +27,12 @@ bool is_interpreter_ending() {
 #endif
 }
 
-/// The GIL on the worker's thread. An interpreter that ends stops threads that ask for it, some by
-/// unwinding their stack: then there is nothing here to give back.
-class Gil {
- public:
-  Gil() : state_(PyGILState_Ensure()) {}
-  ~Gil() {
-    if (!is_interpreter_ending()) PyGILState_Release(state_);
-  }
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
-
- private:
-  PyGILState_STATE state_;
-};
-
-std::shared_ptr<void> kept(py::object object) {
-  return std::shared_ptr<void>(new py::object(std::move(object)), [](void* pointer) {
+/// A reference to the object, given back on whatever thread.
+std::shared_ptr<PyObject> kept(py::object object) {
+  return std::shared_ptr<PyObject>(object.release().ptr(), [](PyObject* pointer) {
     if (is_interpreter_ending()) return;  // the process ends, and so does what it held
-    const py::gil_scoped_acquire gil;
-    delete static_cast<py::object*>(pointer);
+    const python::AcquireGil gil;
+    python::outlast([pointer] { Py_DECREF(pointer); });
   });
 }
 
@@ -55,11 +41,20 @@ std::shared_ptr<void> kept(py::object object) {
 struct RaisedInPython : std::exception {
   explicit RaisedInPython(const py::object& raised) : error(kept(raised)) {}
   const char* what() const noexcept override { return "raised in Python"; }
-  std::shared_ptr<void> error;
+  std::shared_ptr<PyObject> error;
 };
 
 /// What a uint32 holds after whoever should have set it has failed, as a poisoned gs_pinned.Signal.
 constexpr std::uint32_t kFailed = 0x7fffffffu;
+
+/// Whether callable() returns None or something true; -1 where it has raised.
+int is_ready(PyObject* callable) {
+  PyObject* const found = PyObject_CallNoArgs(callable);
+  if (found == nullptr) return -1;
+  const int ready = found == Py_None ? 1 : PyObject_IsTrue(found);
+  Py_DECREF(found);
+  return ready;
+}
 
 /// None: at once. (address, value): when the uint32 there is at least the value. A callable: when
 /// it returns None or something true.
@@ -68,15 +63,13 @@ std::function<bool()> readiness(const py::object& ready) {
   if (PyCallable_Check(ready.ptr()) != 0) {
     const py::handle callable = ready;  // kept alive with the task
     return [callable] {
-      const Gil gil;
-      try {
-        const py::object found = callable();
-        return found.is_none() || static_cast<bool>(py::bool_(found));
-      } catch (py::error_already_set& error) {
-        const py::object raised = error.value();
-        if (error.trace()) PyException_SetTraceback(raised.ptr(), error.trace().ptr());
-        throw RaisedInPython(raised);
-      }
+      const python::AcquireGil gil;
+      const int answer = python::outlast([&] { return is_ready(callable.ptr()); });
+      if (answer >= 0) return answer != 0;
+      const py::error_already_set error;
+      const py::object raised = error.value();
+      if (error.trace()) PyException_SetTraceback(raised.ptr(), error.trace().ptr());
+      throw RaisedInPython(raised);
     };
   }
   GS_CHECK_AS(KindError, py::isinstance<py::tuple>(ready) && py::len(ready) == 2,
@@ -110,8 +103,8 @@ auto guarded(Body&& body) {
   try {
     return body();
   } catch (const RaisedInPython& failure) {
-    const py::object& error = *static_cast<py::object*>(failure.error.get());
-    PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+    PyObject* const error = failure.error.get();
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
     throw py::error_already_set();
   } catch (const ClosedError& closed) {
     PyErr_SetString(PyExc_RuntimeError, closed.what());
@@ -121,7 +114,7 @@ auto guarded(Body&& body) {
 
 /// Lets Ctrl-C end a thread's waiting.
 void look_for_signals() {
-  const py::gil_scoped_acquire gil;
+  const python::AcquireGil gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
@@ -130,7 +123,7 @@ class BoundWorker {
   BoundWorker() : worker_(look_for_signals) {}
   // Collected at any moment, on any thread: it must neither throw nor wait for what may not come.
   ~BoundWorker() {
-    const py::gil_scoped_release nogil;
+    const python::ReleaseGil nogil;
     worker_.abandon(kLastSeconds);
   }
 
@@ -196,7 +189,7 @@ class BoundWorker {
   template <class Body>
   void waiting(Body&& body) {
     guarded([&] {
-      const py::gil_scoped_release nogil;
+      const python::ReleaseGil nogil;
       body();
     });
     worker_.take_finished();

@@ -10,8 +10,9 @@ using gs::python::Array;
 using gs::python::kAny;
 
 ThreadPool& pool() {
-  static ThreadPool threads;
-  return threads;
+  // Never destroyed: a thread may still cull while the process ends.
+  static auto* const threads = new ThreadPool();
+  return *threads;
 }
 
 GeometryArrays::GeometryArrays(py::handle means, py::handle scales, py::handle quats,

@@ -7,6 +7,7 @@
 #include "bindings/arguments.hpp"
 #include "bindings/registers.hpp"
 #include "cull_cpu.hpp"
+#include "gs/python/gil.hpp"
 #include "gs/thread_pool.hpp"
 #include "pair_counts.hpp"
 
@@ -15,6 +16,7 @@ namespace gs::cull {
 namespace py = pybind11;
 using gs::python::Array;
 using gs::python::kAny;
+using gs::python::ReleaseGil;
 
 namespace {
 
@@ -56,7 +58,7 @@ py::tuple cull_cpu(py::handle means, py::handle scales, py::handle quats, py::ha
   }
   std::vector<Piece> pieces;
   {
-    py::gil_scoped_release unlocked;
+    const ReleaseGil unlocked;
     pieces = cull_runs(pool(), rows.view(), runs, cameras, options);
   }
   const std::int64_t n = total_visible(pieces), words = (n_views + 31) / 32;
@@ -68,7 +70,7 @@ py::tuple cull_cpu(py::handle means, py::handle scales, py::handle quats, py::ha
   std::int32_t* const count = counts.mutable_data();
   std::int64_t n_not_finite = 0;
   {
-    py::gil_scoped_release unlocked;
+    const ReleaseGil unlocked;
     n_not_finite = join_pieces(pool(), pieces, sorted, n_rows, n_views, id, word, count);
   }
   return py::make_tuple(ids, mask, counts, n_not_finite);
@@ -86,7 +88,7 @@ py::array_t<float> boxes_cpu(py::handle means, py::handle scales, py::handle qua
   const std::int64_t n = wanted.size(0);
   py::array_t<float> boxes({n, std::int64_t{4}});
   float* const out = boxes.mutable_data();
-  py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
   box_rows(pool(), rows.view(), id, n, cameras[0], options, out);
   return boxes;
 }
@@ -100,9 +102,25 @@ py::array_t<std::uint32_t> views_of_blocks_cpu(const py::tuple& bounds, py::hand
   const auto n_words = static_cast<std::int64_t>((cameras.size() + 31) / 32);
   py::array_t<std::uint32_t> words({arrays.size(), n_words});
   std::uint32_t* const out = words.mutable_data();
-  py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
   views_of_blocks(pool(), arrays.view(), arrays.size(), cameras, options, out);
   return words;
+}
+
+/// Throws gs::RangeError where a block has no place in the bounds, or its rows none in the arrays.
+void check_fitted(const BlockingArguments& which, std::int64_t n_stored, std::int64_t n_blocks) {
+  const Blocking& all = which.view();
+  for (std::int64_t k = 0; k < which.size(); ++k) {
+    const std::int64_t block = which.blocks()[k], begin = block * all.size;
+    GS_CHECK_AS(RangeError, block >= 0 && block < n_blocks, "blocks must be from 0 to ",
+                n_blocks - 1, ", got ", block);
+    const std::int64_t count = std::min<std::int64_t>(all.size, all.n_rows - begin);
+    const std::int64_t start = std::int64_t{which.stored()[k]} * all.size;
+    const bool is_there =
+        all.order != nullptr ? all.n_rows <= n_stored : start >= 0 && start + count <= n_stored;
+    GS_CHECK_AS(RangeError, is_there, "means must hold the rows of block ", block, ", got ",
+                n_stored, " rows");
+  }
 }
 
 void fit_blocks_cpu(py::handle means, py::handle scales, py::handle quats,
@@ -110,7 +128,8 @@ void fit_blocks_cpu(py::handle means, py::handle scales, py::handle quats,
   const GeometryArrays rows(means, scales, quats, py::none());
   const BlockingArguments which(blocking);
   const BoundsArguments arrays(bounds);
-  py::gil_scoped_release unlocked;
+  check_fitted(which, rows.n_rows(), arrays.size());
+  const ReleaseGil unlocked;
   fit_blocks(pool(), rows.view(), which.view(), which.blocks(), which.stored(), which.size(),
              options, arrays.view());
 }
@@ -122,9 +141,21 @@ py::array_t<std::int32_t> morton_order_cpu(py::handle means, const std::array<do
   const std::int64_t n = points.size(0);
   py::array_t<std::int32_t> order(n);
   std::int32_t* const out = order.mutable_data();
-  py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
   morton_order(pool(), mean, n, {{cube[0], cube[1], cube[2]}, cube[3]}, out);
   return order;
+}
+
+/// Throws gs::Error where a row of (n, ceil(B / 32)) words has a bit that is no view's.
+void check_stray_bits(const std::uint32_t* words, std::int64_t n, int n_views) {
+  if (n_views % 32 == 0) return;
+  const std::int64_t n_words = (n_views + 31) / 32;
+  const std::uint32_t stray = ~std::uint32_t{0} << (n_views % 32);
+  for (std::int64_t row = 0; row < n; ++row) {
+    const std::uint32_t found = words[(row + 1) * n_words - 1] & stray;
+    GS_CHECK(found == 0, "mask must have no bits beyond its ", n_views, " views, got one for view ",
+             32 * (n_words - 1) + __builtin_ctz(found), " in row ", row);
+  }
 }
 
 /// Returns (B, B) rows that both views see.
@@ -135,7 +166,8 @@ py::array_t<std::int64_t> pair_counts_cpu(py::handle mask, int n_views) {
   const std::int64_t n = in.size(0);
   py::array_t<std::int64_t> together({n_views, n_views});
   std::int64_t* const out = together.mutable_data();
-  py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
+  check_stray_bits(words, n, n_views);
   pair_counts(pool(), words, n, n_views, out);
   return together;
 }

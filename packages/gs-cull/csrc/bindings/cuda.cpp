@@ -12,6 +12,7 @@
 #include "bindings/addresses.hpp"
 #include "bindings/cuda_cull.hpp"
 #include "gs/cuda/check.hpp"
+#include "gs/python/gil.hpp"
 #include "pair_counts_cuda.hpp"
 #endif
 
@@ -23,13 +24,14 @@ namespace py = pybind11;
 
 using gs::cuda::as_stream;
 using gs::cuda::DeviceGuard;
+using gs::python::ReleaseGil;
 
 namespace {
 
 void boxes_cuda(const RowsAt& rows, const ViewsAt& views, const Options& options, Address ids,
                 std::int64_t n, Address workspace, Address boxes, int device,
                 std::uintptr_t stream) {
-  py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   const ViewWorkspace work(workspace, views.n_views());
   work.prepare(views, options, 0, as_stream(stream));
@@ -43,7 +45,7 @@ void views_of_blocks_cuda(const BoundsAt& bounds, const ViewsAt& views, const Op
                           std::uintptr_t stream) {
   Totals totals;
   {
-    py::gil_scoped_release unlocked;
+    const ReleaseGil unlocked;
     const DeviceGuard guard(device);
     const ViewWorkspace work(workspace, views.n_views());
     work.prepare(views, options, 0, as_stream(stream));
@@ -59,7 +61,7 @@ void fit_blocks_cuda(const RowsAt& rows, std::int64_t n_rows, std::int32_t block
                      Address order, Address blocks, Address stored, std::int64_t n,
                      const Options& options, const BoundsAt& bounds, int device,
                      std::uintptr_t stream) {
-  py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   fit_blocks(rows.geometry(), {n_rows, block_size, at<const std::int32_t>(order)},
              at<const std::int32_t>(blocks), at<const std::int32_t>(stored), n, options,
@@ -74,7 +76,7 @@ std::int64_t sort_workspace_bytes_cuda(std::int64_t n, int device) {
 int morton_order_cuda(Address means, std::int64_t n, const std::array<double, 4>& cube,
                       Address codes, Address rows, Address workspace, std::int64_t n_bytes,
                       int device, std::uintptr_t stream) {
-  py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   auto* const code = at<std::uint64_t>(codes);
   auto* const row = at<std::int32_t>(rows);
@@ -86,7 +88,7 @@ int morton_order_cuda(Address means, std::int64_t n, const std::array<double, 4>
 
 void pair_counts_cuda(Address mask, std::int64_t n, int n_views, Address together, int device,
                       std::uintptr_t stream) {
-  py::gil_scoped_release unlocked;
+  const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   pair_counts(at<const std::uint32_t>(mask), n, n_views, at<unsigned long long>(together),
               as_stream(stream));

@@ -8,6 +8,7 @@
 #include "bindings/arguments.hpp"
 #include "blocks_cuda.hpp"
 #include "gs/cuda/check.hpp"
+#include "gs/python/gil.hpp"
 
 namespace gs::cull {
 
@@ -74,7 +75,7 @@ class CudaCull {
   /// throws for a faulty camera. Returns the union's size and the rows that are not finite.
   std::pair<std::int32_t, std::int32_t> mark(Address workspace, Address totals) {
     {
-      pybind11::gil_scoped_release unlocked;
+      const gs::python::ReleaseGil unlocked;
       const gs::cuda::DeviceGuard guard(device_);
       base_ = at<std::int32_t>(workspace);
       const ViewWorkspace head = this->head();
@@ -95,7 +96,7 @@ class CudaCull {
 
   /// ids: (U,), mask: (U, words), counts: (B,). The workspace must still be as mark() left it.
   void write(Address ids, Address mask, Address counts) const {
-    pybind11::gil_scoped_release unlocked;
+    const gs::python::ReleaseGil unlocked;
     const gs::cuda::DeviceGuard guard(device_);
     auto* const id = at<std::int32_t>(ids);
     auto* const word = at<std::uint32_t>(mask);

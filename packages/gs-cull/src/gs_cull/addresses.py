@@ -22,11 +22,18 @@ def address(
 
     Raises:
         TypeError: the dtype differs.
-        ValueError: the shape or the device differs, or the tensor has gaps.
+        ValueError: the shape or the device differs, or the tensor has gaps or is not aligned.
     """
     same = tensor.shape == shape or _fits(tensor.shape, shape)
     if same and tensor.dtype is dtype and tensor.device == device and tensor.is_contiguous():
-        return tensor.data_ptr()
+        start = tensor.data_ptr()
+        beyond = start % dtype.itemsize
+        if beyond:
+            raise ValueError(
+                f"{name} must be aligned to {dtype.itemsize} bytes, got an address {beyond} "
+                "beyond; pass a copy (clone() in torch)"
+            )
+        return start
     if not same:
         expected = ", ".join("any" if n < 0 else str(n) for n in shape)
         found = ", ".join(str(n) for n in tensor.shape)

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from gs_cull.checks import shown
+
 Array: TypeAlias = Any
 """A numpy array or a torch tensor."""
 
@@ -67,11 +69,18 @@ def native(array: Array) -> ModuleType:
     return host
 
 
-def on_host(array: Any) -> np.ndarray:
-    """A numpy array of anything like an array. Synchronises for CUDA tensors."""
+def on_host(array: Any, name: str = "array") -> np.ndarray:
+    """A numpy array of anything like an array. Synchronises for CUDA tensors.
+
+    Raises:
+        ValueError: lists of different lengths.
+    """
     if is_torch(array):
         array = array.detach().cpu().numpy()
-    return np.asarray(array)
+    try:
+        return np.asarray(array)
+    except ValueError:
+        raise ValueError(f"{name} must be an array of numbers, got {shown(array)}") from None
 
 
 def zeros(like: Array, shape: tuple[int, ...], dtype: Literal["float32", "int32", "bool"]) -> Array:

@@ -17,6 +17,7 @@ import numpy as np
 
 from gs_cull.arrays import Array, on_host
 from gs_cull.bounds import Bounds
+from gs_cull.checks import check_block_size
 
 _VERSION = 1
 _BOUNDS = Bounds._fields
@@ -72,10 +73,14 @@ def load_blocks(path: Path) -> dict[str, Any]:
     missing = {"n_rows", "block_size", "activated", "base_slack", *_BOUNDS} - parts.keys()
     if missing:
         raise ValueError(f"path must hold blocks, got {path} without {sorted(missing)}")
+    n_rows, block_size, order = int(parts["n_rows"]), int(parts["block_size"]), parts.get("order")
+    check_block_size(block_size)
+    if order is not None and not np.array_equal(np.sort(order), np.arange(n_rows)):
+        raise ValueError(f"path must hold an order of {n_rows} rows, got {path} with another")
     return {
-        "n_rows": int(parts["n_rows"]),
-        "block_size": int(parts["block_size"]),
-        "order": parts.get("order"),
+        "n_rows": n_rows,
+        "block_size": block_size,
+        "order": order,
         "bounds": Bounds(*(parts[name] for name in _BOUNDS)),
         "activated": bool(parts["activated"]),
         "slack": (float(parts["base_slack"][0]), float(parts["base_slack"][1])),

@@ -14,6 +14,7 @@ from gs_cull.arrays import Array, Rows, check_kind, is_torch, native, true_ids
 from gs_cull.block_storage import load_blocks, save_blocks
 from gs_cull.bounds import Bounds, Layout, all_blocks, block_ids, empty_bounds, fit_bounds
 from gs_cull.cameras import check_cameras
+from gs_cull.checks import check_block_size, distance, flag, triples, whole_number
 from gs_cull.morton import morton_order
 from gs_cull.options import CameraModelName, Inflate, native_options
 from gs_cull.resident import ResidentBlocks
@@ -98,7 +99,7 @@ class Blocks:
         check_kind(means=means, scales=scales, quats=quats)
         blocks = cls._empty(len(means), block_size, means, activated, (slack_means, slack_scales))
         blocks._fit_all((means, scales, quats))
-        if sort and len(means) > 0:
+        if flag("sort", sort) and len(means) > 0:
             blocks.order = morton_order(means, blocks.lower, blocks.upper)
             blocks._fit_all((means, scales, quats))
         return blocks
@@ -122,13 +123,14 @@ class Blocks:
             n_rows: rows in all chunks together.
 
         Raises:
+            TypeError: a chunk is not of three arrays; as :meth:`build`.
             ValueError: a chunk ends inside a block, or the rows do not add up to ``n_rows``.
 
         Cost: one pass; never more than one chunk is held.
         """
         blocks: Blocks | None = None
         done = 0
-        for chunk in chunks:
+        for chunk in triples("chunks", chunks):
             check_kind(means=chunk[0], scales=chunk[1], quats=chunk[2])
             if blocks is None:
                 slack = (slack_means, slack_scales)
@@ -218,9 +220,7 @@ class Blocks:
             blocks: (n,) ids of the blocks concerned; None for all. Checking ids that are on CUDA
                 synchronises.
         """
-        for name, value in (("means", means), ("scales", scales)):
-            if not (0 <= value < float("inf")):
-                raise ValueError(f"{name} must be finite and at least 0, got {value}")
+        means, scales = distance("means", means), distance("scales", scales)
         which: Any = slice(None) if blocks is None else block_ids(self.bounds, blocks)
         self.slack[which, 0] += means
         self.slack[which, 1] += scales
@@ -300,6 +300,7 @@ class Blocks:
 
     def layout(self, means: Array) -> Layout:
         """What the native part needs of blocks; checks that they are of these rows."""
+        check_kind(means=means)
         if len(means) != self.n_rows:
             raise ValueError(f"blocks must be of {len(means)} rows, got those of {self.n_rows}")
         return self._layout()
@@ -311,17 +312,15 @@ class Blocks:
     def _empty(
         cls, n_rows: int, block_size: int, like: Array, activated: bool, slack: tuple[float, float]
     ) -> Blocks:
-        if not (isinstance(block_size, int) and block_size > 0 and block_size % 32 == 0):
-            raise ValueError(f"block_size must be a positive multiple of 32, got {block_size}")
-        for name, value in zip(("slack_means", "slack_scales"), slack):
-            if not (0 <= value < float("inf")):
-                raise ValueError(f"{name} must be finite and at least 0, got {value}")
+        check_block_size(block_size)
+        n_rows = whole_number("n_rows", n_rows)
+        slack = distance("slack_means", slack[0]), distance("slack_scales", slack[1])
         return cls(
             n_rows=n_rows,
             block_size=block_size,
             order=None,
             bounds=empty_bounds(like, -(-n_rows // block_size)),
-            activated=activated,
+            activated=flag("activated", activated),
             slack=slack,
         )
 
@@ -345,13 +344,19 @@ class Blocks:
             which: (n,) int32 block ids.
             stored: (n,) int32, ``which`` when None.
             end: id after the last row in the arrays, N when None.
+
+        Raises:
+            IndexError: on the CPU, there is no such block, or its rows are not in the arrays. On
+                CUDA neither is checked.
         """
+        (rows,) = triples("rows", (rows,))
+        check_kind(blocks=self.scale, means=rows[0], scales=rows[1], quats=rows[2])
         fit_bounds(
             self._layout(),
             rows,
             which,
             which if stored is None else stored,
-            self.n_rows if end is None else end,
+            self.n_rows if end is None else whole_number("end", end, most=self.n_rows),
             activated=self.activated,
             slack=self._base_slack,
         )

@@ -114,7 +114,7 @@ def block_ids(bounds: Bounds, blocks: Any) -> Array:
         TypeError: they are not whole numbers in one dimension.
         IndexError: there is no such block.
     """
-    ids = on_host(blocks)
+    ids = on_host(blocks, "blocks")
     if ids.dtype.kind not in "iu" or ids.ndim != 1:
         raise TypeError(f"blocks must be (n,) whole numbers, got {ids.dtype} {ids.shape}")
     if len(ids) and not (ids.min() >= 0 and ids.max() < len(bounds.scale)):

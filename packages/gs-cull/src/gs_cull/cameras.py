@@ -73,7 +73,7 @@ def _float32(name: str, matrix: Array) -> Array:
 def _whole_numbers(name: str, values: Any, n: int) -> np.ndarray | int:
     if type(values) is int and 1 <= values <= 2**24:
         return values
-    array = on_host(values)
+    array = on_host(values, name)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be a whole number or (B,) of them, got {array.dtype}")
     if array.ndim > 1 or (array.ndim == 1 and len(array) != n):
@@ -85,7 +85,7 @@ def _whole_numbers(name: str, values: Any, n: int) -> np.ndarray | int:
 
 
 def _rectangles(rects: Any, sizes: np.ndarray) -> np.ndarray:
-    array = on_host(rects)
+    array = on_host(rects, "rects")
     if array.dtype.kind not in "iu":
         raise TypeError(f"rects must be whole numbers, got {array.dtype}")
     if array.shape != (len(sizes), 4):

@@ -8,6 +8,7 @@ from typing import Any
 from gs_cull.arrays import Array, check_kind, fill_at, native, zeros
 from gs_cull.blocks import Blocks
 from gs_cull.cameras import check_cameras
+from gs_cull.checks import shown
 from gs_cull.options import CameraModelName, Inflate, native_options
 from gs_cull.resident import ResidentBlocks
 from gs_cull.visibility import Visibility
@@ -103,6 +104,8 @@ def cull(
     geometry = (means, scales, quats, opacities)
     layout = None
     if blocks is not None:
+        if not isinstance(blocks, Blocks | ResidentBlocks):
+            raise TypeError(f"blocks must be Blocks or ResidentBlocks, got {shown(blocks)}")
         check_kind(means=means, blocks=blocks.scale)
         if blocks.activated != activated:
             raise ValueError(f"blocks must be built with activated={activated}, got the opposite")
@@ -126,6 +129,7 @@ def visible_ids(
     Args:
         viewmat: (4, 4). K: (3, 3). All others, and what is raised, as in :func:`cull`.
     """
+    check_kind(means=means, viewmat=viewmat, K=K)
     return cull(means, scales, quats, viewmat[None], K[None], width, height, **options).ids
 
 

@@ -27,7 +27,10 @@ def _like(reference: Any, array: np.ndarray) -> Array:
 
 def _words(words: Any) -> np.ndarray:
     """Mask words as uint32 in numpy."""
-    return words.numpy().view(np.uint32) if is_torch(words) else words
+    if not is_torch(words):
+        return words
+    array: np.ndarray = words.numpy()
+    return array.view(np.uint32) if array.dtype == np.int32 else array
 
 
 def cull(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gs_cull import _core
+from gs_cull.checks import distance, flag, number, shown
 
 CameraModelName = Literal["pinhole", "ortho", "fisheye"]
 
@@ -28,9 +29,7 @@ class Inflate:
 
     def __post_init__(self) -> None:
         for name in ("means", "scales", "quats", "opacities"):
-            value = getattr(self, name)
-            if not (0 <= value < math.inf):
-                raise ValueError(f"inflate.{name} must be finite and at least 0, got {value}")
+            distance(f"inflate.{name}", getattr(self, name))
 
 
 def native_options(
@@ -47,20 +46,21 @@ def native_options(
     """Checked options for the native part.
 
     Raises:
+        TypeError: an option is of another kind.
         ValueError: a number is out of range, or the camera model unknown.
     """
-    try:
-        model = getattr(_core.CameraModel, camera_model)
-    except (AttributeError, TypeError):
+    if not isinstance(camera_model, str) or camera_model not in _MODELS:
         raise ValueError(
-            f"camera_model must be pinhole, ortho or fisheye, got {camera_model}"
-        ) from None
+            f"camera_model must be pinhole, ortho or fisheye, got {shown(camera_model)}"
+        )
+    if not isinstance(inflate, Inflate | None):
+        raise TypeError(f"inflate must be an Inflate or None, got {shown(inflate)}")
+    near, far = number("near", near), number("far", far)
     if not near < far:
         raise ValueError(f"near must be less than far, got {near} and {far}")
     if camera_model == "pinhole" and not near > 0:
         raise ValueError(f"near must be positive for pinhole cameras, got {near}")
-    if not (0 <= eps2d < math.inf):
-        raise ValueError(f"eps2d must be finite and at least 0, got {eps2d}")
+    eps2d, radius_clip = distance("eps2d", eps2d), number("radius_clip", radius_clip)
     if math.isnan(radius_clip):
         raise ValueError(f"radius_clip must be a number, got {radius_clip}")
     moves = inflate or _STILL
@@ -69,9 +69,9 @@ def native_options(
         far,
         eps2d,
         radius_clip,
-        model,
-        activated,
-        antialiased,
+        _MODELS[camera_model],
+        flag("activated", activated),
+        flag("antialiased", antialiased),
         moves.means,
         moves.scales,
         moves.quats,
@@ -79,4 +79,5 @@ def native_options(
     )
 
 
+_MODELS = {name: getattr(_core.CameraModel, name) for name in ("pinhole", "ortho", "fisheye")}
 _STILL = Inflate()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gs_cull.arrays import Array, is_torch, on_host
+from gs_cull.arrays import Array, check_kind, is_torch, on_host
 from gs_cull.bounds import Layout
+from gs_cull.checks import shown
 
 if TYPE_CHECKING:
     from gs_cull.blocks import Blocks
@@ -23,11 +24,13 @@ class ResidentBlocks:
     """
 
     def __init__(self, blocks: Blocks, slots: Any) -> None:
+        if not hasattr(blocks, "in_slots"):
+            raise TypeError(f"blocks must be Blocks, got {shown(blocks)}")
         if blocks.order is not None:
             raise ValueError(
                 "blocks must be stored in order, got permuted rows: build them with sort=False"
             )
-        host = on_host(slots)
+        host = on_host(slots, "slots")
         if host.ndim != 1 or host.dtype.kind not in "iu":
             raise TypeError(f"slots must be (S,) whole numbers, got {host.dtype} {host.shape}")
         if len(host) and not (host.min() >= -1 and host.max() < len(blocks)):
@@ -70,6 +73,7 @@ class ResidentBlocks:
 
     def layout(self, means: Array) -> Layout:
         """As :meth:`Blocks.layout`."""
+        check_kind(means=means)
         n_rows = len(self.block_in_slot) * self.blocks.block_size
         if len(means) != n_rows:
             raise ValueError(

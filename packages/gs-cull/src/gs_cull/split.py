@@ -10,6 +10,7 @@ import numpy as np
 
 from gs_cull.arrays import Array, check_kind, is_torch, native, on_host
 from gs_cull.cameras import check_cameras
+from gs_cull.checks import shown, whole_number
 from gs_cull.cull import cull
 from gs_cull.options import CameraModelName, native_options
 
@@ -76,13 +77,13 @@ def balanced_split(
 
     Cost: one cull, one pass over the visible rows, and O(width) work on the host. Synchronises.
     """
-    length = {"x": width, "y": height}.get(axis)
-    if length is None:
-        raise ValueError(f"axis must be x or y, got {axis}")
-    if not 1 <= n <= length:
-        raise ValueError(f"n must be from 1 to {length}, got {n}")
-    if halo < 0:
-        raise ValueError(f"halo must be at least 0, got {halo}")
+    if not isinstance(axis, str) or axis not in ("x", "y"):
+        raise ValueError(f"axis must be x or y, got {shown(axis)}")
+    width = whole_number("width", width, least=1, most=2**24)
+    height = whole_number("height", height, least=1, most=2**24)
+    length = width if axis == "x" else height
+    n = whole_number("n", n, least=1, most=length)
+    halo = whole_number("halo", halo)
     options: dict[str, Any] = {
         "near": near,
         "far": far,

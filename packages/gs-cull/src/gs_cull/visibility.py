@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gs_cull.arrays import Array, is_torch, native
+from gs_cull.arrays import Array, check_kind, is_torch, native
+from gs_cull.checks import whole_number
+
+MOST_VIEWS = 2**14
+"""Of one mask: counts of all pairs are 2 GiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +34,26 @@ class Visibility:
 
     @classmethod
     def of_mask(cls, ids: Array, mask: Array, n_views: int, n_not_finite: int) -> Visibility:
-        """Count what a mask says. Arguments are the attributes' values."""
+        """Count what a mask says.
+
+        Args:
+            ids, mask: as the attributes.
+            n_views: B, at most 16384.
+            n_not_finite: as the attribute.
+
+        Raises:
+            TypeError: a mask that is not of 32-bit words, numpy and torch mixed.
+            ValueError: another number of rows in ``ids`` and ``mask``, or of words than B views
+                need; on the CPU also a bit at or above B. On CUDA such a bit counts for nothing,
+                as to look for it would wait for the device.
+        """
+        check_kind(ids=ids, mask=mask)
+        if tuple(ids.shape) != tuple(mask.shape[:1]):
+            raise ValueError(
+                f"ids must have one entry a row of mask, {tuple(mask.shape[:1])}, got "
+                f"{tuple(ids.shape)}"
+            )
+        n_views = whole_number("n_views", n_views, most=MOST_VIEWS)
         together = native(mask).pair_counts(mask, n_views)
         counts = together.diagonal()
         counts = counts.int() if is_torch(counts) else counts.astype(np.int32)
@@ -63,6 +86,7 @@ class Visibility:
         Cost: one pass over a word per row; on CUDA it synchronises, except for a single view.
         """
         n = self.n_views
+        i = whole_number("view", i, least=-(2**31))
         if not -n <= i < n:
             raise IndexError(f"view must be from {-n} to {n - 1}, got {i}")
         if n == 1:

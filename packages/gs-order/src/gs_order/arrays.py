@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gs_order.checks import integer, shown
+
 Array = Any
 """A numpy array or a torch tensor."""
 
@@ -19,12 +21,19 @@ def is_torch(value: object) -> bool:
 
 
 def to_numpy(value: Any, name: str) -> np.ndarray[Any, Any]:
-    """``value`` as a numpy array; a tensor on a device is copied, which waits for it."""
+    """``value`` as a numpy array; a tensor on a device is copied, which waits for it.
+
+    Raises:
+        TypeError: not an array of real numbers, nor lists of equal lengths that make one.
+    """
     if is_torch(value):
         return np.asarray(value.detach().cpu().numpy())
-    array = np.asarray(value)
-    if array.dtype == object:
-        raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}")
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be an array of numbers, got {shown(value)}")
     return array
 
 
@@ -48,8 +57,30 @@ def check_mask(mask: Any) -> int:
     return int(mask.shape[1])
 
 
+def check_ids(ids: Any, mask: Any) -> None:
+    """Raise unless the ids are of a mask's kind, on its device, and one for each of its rows.
+
+    Raises:
+        TypeError: another kind, device or dtype. ValueError: another number of them.
+    """
+    if is_torch(ids) != is_torch(mask) or not hasattr(ids, "dtype"):
+        raise TypeError(
+            "ids and mask must both be numpy arrays or both torch tensors, "
+            f"got {type(ids).__name__} and {type(mask).__name__}"
+        )
+    if is_torch(ids) and ids.device != mask.device:
+        raise TypeError(f"ids and mask must be on one device, got {ids.device} and {mask.device}")
+    if str(ids.dtype).removeprefix("torch.") not in ("int32", "int64"):
+        raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
+    if tuple(ids.shape) != (mask.shape[0],):
+        raise ValueError(
+            f"ids must have one entry a row of mask, ({mask.shape[0]},), got {tuple(ids.shape)}"
+        )
+
+
 def check_n_views(n_views: int, n_words: int) -> int:
     """``n_views`` if a mask of ``n_words`` words has just the words for it."""
+    n_views = integer("n_views", n_views)
     if n_views < 1:
         raise ValueError(f"n_views must be at least 1, got {n_views}")
     needed = -(-n_views // 32)

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from gs_order.arrays import Array, to_numpy
+from gs_order.checks import integer, sequence, whole_number, word
 from gs_order.ragged import Ragged, offsets_of
 
 POLICIES = ("belady", "lru")
@@ -62,11 +63,10 @@ class CachePlan:
     def __init__(
         self, sets: Sequence[Array], capacity: int, *, policy: str = "belady", block_size: int = 1
     ) -> None:
-        if policy not in POLICIES:
-            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-        if block_size < 1:
-            raise ValueError(f"block_size must be at least 1, got {block_size}")
-        if len(sets) == 0:
+        word("policy", policy, POLICIES)
+        block_size = whole_number("block_size", block_size, least=1)
+        capacity = whole_number("capacity", capacity)
+        if len(sequence("sets", sets)) == 0:
             raise ValueError("sets must hold at least one step, got none")
         steps = [_checked(ids, step, block_size) for step, ids in enumerate(sets)]
         largest = max(len(ids) for ids in steps)
@@ -96,6 +96,7 @@ class CachePlan:
         return len(self.read)
 
     def __getitem__(self, step: int) -> CacheStep:
+        step = integer("step", step)
         if not 0 <= step < len(self):
             raise IndexError(f"step must be in [0, {len(self)}), got {step}")
         return CacheStep(self.read[step], self.hit[step], self.evict[step])

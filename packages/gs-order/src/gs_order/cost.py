@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from gs_order.arrays import to_numpy
+from gs_order.checks import real
 from gs_order.local_search import random_below
 from gs_order.search import Matrix, random_state_of
 
@@ -62,9 +64,9 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for name in ("row_bytes", "link_bytes_per_s", "optimizer_rows_per_s"):
-            if not getattr(self, name) > 0:
+            if not real(name, getattr(self, name)) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        if not 0 <= self.render_s < float("inf"):
+        if not 0 <= real("render_s", self.render_s) < float("inf"):
             raise ValueError(f"render_s must be finite and at least 0, got {self.render_s}")
 
     @property
@@ -86,7 +88,8 @@ class CostModel:
         Raises:
             ValueError: counts of different lengths, or none.
         """
-        load, store, final = (np.asarray(c, np.float64) for c in (loaded, stored, finished))
+        given = {"loaded": loaded, "stored": stored, "finished": finished}
+        load, store, final = (to_numpy(c, name).astype(np.float64) for name, c in given.items())
         if not (load.shape == store.shape == final.shape) or load.ndim != 1 or len(load) == 0:
             raise ValueError(
                 "loaded, stored and finished must be (B,) with the same B >= 1, got shapes "

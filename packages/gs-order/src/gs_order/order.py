@@ -9,6 +9,7 @@ import numpy as np
 
 from gs_order.arrays import Array, is_torch, to_numpy
 from gs_order.cameras import centres_and_directions
+from gs_order.checks import integer, real, shown, whole_number, word
 from gs_order.cost import CostModel, batch_cost, improve_order, sampled_batch
 from gs_order.overlap import shared_and_sample, xor_from_and
 from gs_order.sampler import random_permutation
@@ -91,6 +92,9 @@ def order(
     array([0, 2, 1])
     """
     _check_words(method, objective, max_iterations, time_limit_s)
+    seed = integer("seed", seed)
+    n_views = None if n_views is None else whole_number("n_views", n_views, least=1)
+    start = None if start is None else integer("start", start)
     arrays = [a for a in (mask, distance, counts, cameras) if a is not None]
     d = None if distance is None else _checked_distance(distance)
     sizes = None if counts is None else _checked_counts(counts)
@@ -215,15 +219,17 @@ def _needed(value: Any, what: str, method: str) -> Any:
 def _check_words(
     method: str, objective: str | CostModel, max_iterations: int | None, time_limit_s: float | None
 ) -> None:
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    if not isinstance(objective, CostModel) and objective not in OBJECTIVES:
+    word("method", method, METHODS)
+    if not isinstance(objective, CostModel) and not (
+        isinstance(objective, str) and objective in OBJECTIVES
+    ):
         raise ValueError(
-            f"objective must be one of {', '.join(OBJECTIVES)} or a CostModel, got {objective!r}"
+            f"objective must be one of {', '.join(OBJECTIVES)} or a CostModel, got "
+            f"{shown(objective)}"
         )
-    if max_iterations is not None and max_iterations < 0:
-        raise ValueError(f"max_iterations must be at least 0, got {max_iterations}")
-    if time_limit_s is not None and not time_limit_s > 0:
+    if max_iterations is not None:
+        whole_number("max_iterations", max_iterations)
+    if time_limit_s is not None and not real("time_limit_s", time_limit_s) > 0:
         raise ValueError(f"time_limit_s must be above 0, got {time_limit_s}")
 
 

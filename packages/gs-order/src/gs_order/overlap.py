@@ -12,6 +12,7 @@ from numba import njit
 from gs_order.arrays import (
     Array,
     as_words,
+    check_ids,
     check_mask,
     check_n_views,
     check_stray_bits,
@@ -19,6 +20,7 @@ from gs_order.arrays import (
     is_torch,
 )
 from gs_order.bits import CHUNK_ROWS, for_each_chunk, n_chunks_of, popcount, transpose
+from gs_order.checks import real
 
 _WORDS_AT_ONCE = 64  # of each view: 64 views are 32 KiB, one core's L1
 _TORCH_ROWS = 1 << 18  # sums of so many ones are exact in float32, and 64 views are 64 MiB
@@ -77,7 +79,7 @@ def shared_and_sample(
     """
     n_words = check_mask(mask)
     if n_views is not None:
-        check_n_views(n_views, n_words)
+        n_views = check_n_views(n_views, n_words)
     rows = mask[:: max(1, -(-mask.shape[0] // n_sample))] if n_sample else mask[:0]
     if is_torch(mask):
         counts, sample = _count_torch(mask, rows)
@@ -185,12 +187,9 @@ def estimate_xor_counts(
     Asynchrony: on a device it waits twice, for the size of the sample and for the counts.
     """
     check_mask(mask)
-    if not 0 < rate <= 1:
+    check_ids(ids, mask)
+    if not 0 < real("rate", rate) <= 1:
         raise ValueError(f"rate must be in (0, 1], got {rate}")
-    if tuple(ids.shape) != (mask.shape[0],):
-        raise ValueError(
-            f"ids must have one entry a row of mask, ({mask.shape[0]},), got {tuple(ids.shape)}"
-        )
     sampled = mask[hash_ids(ids) < round(rate * 2**31)]
     d = xor_counts(sampled, n_views=n_views) / rate
     return Estimate(d, np.sqrt(d * (1 - rate) / rate), int(sampled.shape[0]))

@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from gs_order import plan_numpy
-from gs_order.arrays import Array, check_mask, check_n_views, is_torch
-from gs_order.plan_checks import check_arrays, checked_order, checked_retain
+from gs_order.arrays import Array, check_ids, check_mask, check_n_views, is_torch
+from gs_order.checks import whole_number
+from gs_order.plan_checks import checked_order, checked_retain
 from gs_order.plan_steps import Plan
 from gs_order.ragged import Ragged
 
@@ -53,10 +54,9 @@ def plan(
     """
     views = checked_order(order)
     check_n_views(len(views), check_mask(mask))
-    check_arrays(ids, mask)
+    check_ids(ids, mask)
     retain = checked_retain(retain)
-    if ahead < 0:
-        raise ValueError(f"ahead must be at least 0, got {ahead}")
+    ahead = whole_number("ahead", ahead)
     if not is_torch(ids):
         lists, slots = plan_numpy.make_lists(ids, mask, views, retain, ahead)
     else:

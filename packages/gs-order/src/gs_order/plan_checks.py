@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gs_order.arrays import Array, is_torch, to_numpy
+from gs_order.arrays import Array, to_numpy
+from gs_order.checks import shown
 
 RETAIN = ("previous", "last_use")
 
@@ -17,7 +18,7 @@ def checked_retain(retain: Any) -> str | int:
     if isinstance(retain, str) and retain not in RETAIN:
         raise ValueError(f"retain must be one of {', '.join(RETAIN)} or rows, got {retain!r}")
     if not isinstance(retain, str | int | np.integer):
-        raise TypeError(f"retain must be a word or a whole number of rows, got {retain!r}")
+        raise TypeError(f"retain must be a word or a whole number of rows, got {shown(retain)}")
     return retain if isinstance(retain, str) else int(retain)
 
 
@@ -32,22 +33,6 @@ def checked_order(order: Array) -> np.ndarray[Any, Any]:
             f"order must be a permutation of 0 .. {len(views) - 1}, got {views.tolist()}"
         )
     return views.astype(np.int64)
-
-
-def check_arrays(ids: Array, mask: Array) -> None:
-    if is_torch(ids) != is_torch(mask) or not hasattr(ids, "dtype"):
-        raise TypeError(
-            "ids and mask must both be numpy arrays or both torch tensors, "
-            f"got {type(ids).__name__} and {type(mask).__name__}"
-        )
-    if is_torch(ids) and ids.device != mask.device:
-        raise TypeError(f"ids and mask must be on one device, got {ids.device} and {mask.device}")
-    if str(ids.dtype).removeprefix("torch.") not in ("int32", "int64"):
-        raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
-    if tuple(ids.shape) != (mask.shape[0],):
-        raise ValueError(
-            f"ids must have one entry a row of mask, ({mask.shape[0]},), got {tuple(ids.shape)}"
-        )
 
 
 def check_rising(rising: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gs_order.arrays import Array, is_torch
+from gs_order.checks import integer
 from gs_order.plan_host import HostPlan, host_plan
 from gs_order.plan_lists import KINDS
 from gs_order.ragged import Ragged
@@ -62,6 +63,7 @@ class Plan:
         return len(self.order)
 
     def __getitem__(self, i: int) -> Step:
+        i = integer("microbatch", i)
         if not 0 <= i < len(self):
             raise IndexError(f"microbatch must be in [0, {len(self)}), got {i}")
         return Step(self, i)

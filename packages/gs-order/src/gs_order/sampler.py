@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gs_order.arrays import Array
+from gs_order.checks import sequence, whole_number, word
 from gs_order.trajectory import trajectory
 
 _SHUFFLE, _CUT, _CLUSTERS = range(3)
@@ -68,35 +69,22 @@ class ViewSampler:
         first_step: int = 0,
         n_steps: int | None = None,
     ) -> None:
-        if mode not in ("shuffle", "local"):
-            raise ValueError(f"mode must be 'shuffle' or 'local', got {mode!r}")
+        word("mode", mode, ("shuffle", "local"))
         if cameras is None and (n_views is None or mode == "local"):
             what = "n_views" if n_views is None else "cameras"
             raise ValueError(f"{what} must be given for mode {mode!r}, got None")
         if n_views is None:
-            n_views = len(cameras)  # type: ignore[arg-type]  # one of the two is there
-        if cameras is not None and len(cameras) != n_views:
+            n_views = len(sequence("cameras", cameras))
+        if cameras is not None and len(sequence("cameras", cameras)) != n_views:
             raise ValueError(f"cameras must be one for each of {n_views} views, got {len(cameras)}")
         cluster_size = batch_size if cluster_size is None else cluster_size
-        for name, value, least in (
-            ("n_views", n_views, 1),
-            ("batch_size", batch_size, 1),
-            ("cluster_size", cluster_size, 1),
-            ("first_step", first_step, 0),
-            ("n_steps", 0 if n_steps is None else n_steps, 0),
-            ("seed", seed, 0),
-        ):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if seed >= 2**64:
-            raise ValueError(f"seed must be below 2^64, got {seed}")
-        self.n_views = n_views
-        self.batch_size = batch_size
-        self.seed = seed
+        self.n_views = whole_number("n_views", n_views, least=1)
+        self.batch_size = whole_number("batch_size", batch_size, least=1)
+        self.seed = whole_number("seed", seed, most=2**64 - 1)
         self.mode = mode
-        self.cluster_size = cluster_size
-        self.first_step = first_step
-        self.n_steps = n_steps
+        self.cluster_size = whole_number("cluster_size", cluster_size, least=1)
+        self.first_step = whole_number("first_step", first_step)
+        self.n_steps = None if n_steps is None else whole_number("n_steps", n_steps)
         self._path = trajectory(cameras) if mode == "local" else None
         self._remembered: dict[int, np.ndarray[Any, Any]] = {}
 
@@ -118,8 +106,7 @@ class ViewSampler:
         Raises:
             ValueError: a negative step.
         """
-        if step < 0:
-            raise ValueError(f"step must be at least 0, got {step}")
+        step = whole_number("step", step, most=2**62 // self.batch_size)
         start = step * self.batch_size
         views = np.empty(self.batch_size, np.int64)
         filled = 0
@@ -142,8 +129,7 @@ class ViewSampler:
         Raises:
             ValueError: a negative epoch.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        epoch = whole_number("epoch", epoch)
         return self._epoch(epoch).copy()
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gs_order.arrays import Array
+from gs_order.checks import integer, sequence, shown
 from gs_order.cost import CostModel
 from gs_order.order import METHODS, order
 from gs_order.plan import plan
@@ -145,8 +146,14 @@ def simulate(
         ValueError: no batch, an unknown name, a mapping or cameras of another length than the
             batches, and what `order` and `plan` raise.
     """
-    if len(visibilities) == 0:
+    if len(sequence("visibilities", visibilities)) == 0:
         raise ValueError("visibilities must hold at least one batch, got none")
+    if not isinstance(model, CostModel | None):
+        raise TypeError(f"model must be a CostModel or None, got {shown(model)}")
+    for name, value in (("orders", orders), ("retain", retain)):
+        if not isinstance(value, Sequence | Mapping):
+            raise TypeError(f"{name} must be a sequence, got {shown(value)}")
+    seed = integer("seed", seed)
     model = CostModel() if model is None else model
     batches = [_ids_and_mask(v) for v in visibilities]
     permutations = _permutations(batches, orders, model, cameras, n_views, seed)
@@ -187,6 +194,8 @@ def simulate(
 def _ids_and_mask(visibility: Any) -> tuple[Array, Array]:
     if hasattr(visibility, "ids"):
         return visibility.ids, visibility.mask
+    if not isinstance(visibility, tuple | list) or len(visibility) != 2:
+        raise TypeError(f"visibilities must be pairs (ids, mask), got {shown(visibility)}")
     ids, mask = visibility
     return ids, mask
 
@@ -201,7 +210,7 @@ def _permutations(
 ) -> dict[str, list[Array]]:
     if isinstance(orders, Mapping):
         for name, chosen in orders.items():
-            if len(chosen) != len(batches):
+            if len(sequence(f"orders[{name!r}]", chosen)) != len(batches):
                 raise ValueError(
                     f"orders[{name!r}] must have one order for each of {len(batches)} batches, "
                     f"got {len(chosen)}"
@@ -210,7 +219,7 @@ def _permutations(
     for name in orders:
         if name not in NAMES:
             raise ValueError(f"orders must be of {', '.join(NAMES)}, got {name!r}")
-    if cameras is not None and len(cameras) != len(batches):
+    if cameras is not None and len(sequence("cameras", cameras)) != len(batches):
         raise ValueError(
             f"cameras must be one array for each of {len(batches)} batches, got {len(cameras)}"
         )

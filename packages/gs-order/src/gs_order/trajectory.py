@@ -9,6 +9,7 @@ import numpy as np
 
 from gs_order.arrays import Array
 from gs_order.cameras import centres_and_directions
+from gs_order.checks import integer, real
 from gs_order.search import default_iterations, shortest_path
 
 _LARGEST_DENSE = 256
@@ -35,6 +36,7 @@ def trajectory(cameras: Array, *, direction_weight: float = 0.5, seed: int = 0) 
         (V,) int64 numpy permutation. The same for the same arguments.
 
     Raises:
+        TypeError: cameras that are no numbers, a weight or a seed of another kind.
         ValueError: cameras of another shape, none, or not finite; a negative weight.
 
     Cost: O(V) searches of bounded size; 5,000 cameras take well under a second.
@@ -42,7 +44,8 @@ def trajectory(cameras: Array, *, direction_weight: float = 0.5, seed: int = 0) 
     >>> sorted(trajectory([[0, 0, 0], [2, 0, 0], [1, 0, 0], [3, 0, 0]])[[0, 3]].tolist())
     [0, 3]
     """
-    if not direction_weight >= 0:
+    seed = integer("seed", seed)
+    if not real("direction_weight", direction_weight) >= 0:
         raise ValueError(f"direction_weight must be at least 0, got {direction_weight}")
     points = _features(cameras, direction_weight)
     path = _path(points, None, None, seed)

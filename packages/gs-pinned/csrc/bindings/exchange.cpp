@@ -11,7 +11,7 @@
 #include "bindings/row_arguments.hpp"
 #include "bindings/run_transfer.hpp"
 #include "gs/error.hpp"
-#include "gs/python/release_gil.hpp"
+#include "gs/python/gil.hpp"
 #include "overlap.hpp"
 #include "transfer.hpp"
 

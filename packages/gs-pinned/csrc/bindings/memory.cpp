@@ -10,7 +10,7 @@
 #include "bindings/register.hpp"
 #include "device.hpp"
 #include "gs/error.hpp"
-#include "gs/python/release_gil.hpp"
+#include "gs/python/gil.hpp"
 #include "host_memory.hpp"
 
 namespace py = pybind11;

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "gs/python/release_gil.hpp"
+#include "gs/python/gil.hpp"
 
 namespace gs::pinned {
 

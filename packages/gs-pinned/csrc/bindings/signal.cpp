@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bindings/register.hpp"
-#include "gs/python/release_gil.hpp"
+#include "gs/python/gil.hpp"
 #include "held_streams.hpp"
 #include "ring.hpp"
 

@@ -12,7 +12,7 @@
 #include "bindings/run_transfer.hpp"
 #include "fault.hpp"
 #include "gs/error.hpp"
-#include "gs/python/release_gil.hpp"
+#include "gs/python/gil.hpp"
 #include "memory.hpp"
 #include "overlap.hpp"
 #include "row_operations.hpp"

@@ -7,10 +7,16 @@ import operator
 from numbers import Real
 from typing import Any
 
-__all__ = ["limit_of", "whole_number"]
+__all__ = ["limit_of", "shown", "whole_number"]
 
 _MOST = 1 << 59
 """Elements of eight bytes, whose bytes are counted in 64 bits."""
+
+
+def shown(value: object) -> str:
+    """A value in one short line, for errors."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def whole_number(value: Any, name: str, *, least: int = 0, most: int = _MOST) -> int:
@@ -29,9 +35,9 @@ def whole_number(value: Any, name: str, *, least: int = 0, most: int = _MOST) ->
     except TypeError:
         number = None
     if number is None or number < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {shown(value)}")
     if number > most:
-        raise ValueError(f"{name} must be a whole number of at most {most}, got {value!r}")
+        raise ValueError(f"{name} must be a whole number of at most {most}, got {shown(value)}")
     return number
 
 
@@ -40,5 +46,5 @@ def limit_of(seconds: float | None, name: str = "timeout_s") -> float:
     if seconds is None:
         return -1.0
     if not isinstance(seconds, Real) or not seconds >= 0:  # NaN neither
-        raise ValueError(f"{name} must be at least 0, got {seconds!r}")
+        raise ValueError(f"{name} must be at least 0, got {shown(seconds)}")
     return float(min(seconds, 1e9))  # a whole number may be beyond all floats

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gs_pinned import _core, device
-from gs_pinned.counts import whole_number
+from gs_pinned.counts import shown, whole_number
 from gs_pinned.operands import Selection
 
 __all__ = ["blocks", "is_checked", "keep_until_passed", "move", "note_written", "place_of"]
@@ -40,7 +40,7 @@ def place_of(array: Any, stream: Any, name: str) -> tuple[int, int]:
         is_cuda = int(kind) == 2
     if not is_cuda:
         if stream is not None:
-            raise ValueError(f"stream must be None for arrays on the CPU, got {stream!r}")
+            raise ValueError(f"stream must be None for arrays on the CPU, got {shown(stream)}")
         return -1, 0
     if problem := device.device_problem():
         raise _core.CudaError(f"{name} must be on the CPU, got cuda:{index}: {problem}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gs_pinned.counts import whole_number
+from gs_pinned.counts import shown, whole_number
 
 __all__ = ["DTYPES", "FieldShapes", "RowLayout"]
 
@@ -25,9 +25,9 @@ def dtype_name(dtype: Any, argument: str = "dtype") -> str:
     if name not in DTYPES:
         try:
             known = np.dtype(dtype)
-        except TypeError:
+        except (TypeError, ValueError):
             raise TypeError(
-                f"{argument} must be one of {', '.join(DTYPES)}, got {dtype!r}"
+                f"{argument} must be one of {', '.join(DTYPES)}, got {shown(dtype)}"
             ) from None
         name = known.name if known.isnative else known.str
     if name not in DTYPES:
@@ -70,7 +70,7 @@ class RowLayout:
         first = 0
         for name, shape in (fields or {}).items():
             if not isinstance(name, str):
-                raise TypeError(f"fields must be named by str, got {name!r}")
+                raise TypeError(f"fields must be named by str, got {shown(name)}")
             sizes = shape if isinstance(shape, tuple | list) else (shape,)
             label = f"fields[{name!r}]"
             field = Field(first, tuple(whole_number(size, label, least=1) for size in sizes))
@@ -88,9 +88,9 @@ class RowLayout:
 
     def field(self, name: str) -> Field:
         """Raises KeyError with the names there are."""
-        if name not in self.fields:
+        if not isinstance(name, str) or name not in self.fields:
             known = ", ".join(self.fields) or "none"
-            raise KeyError(f"field must be one of the table's ({known}), got {name!r}")
+            raise KeyError(f"field must be one of the table's ({known}), got {shown(name)}")
         return self.fields[name]
 
     def names(self) -> Iterator[str]:

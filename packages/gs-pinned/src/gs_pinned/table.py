@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 import numpy as np
 
 from gs_pinned import _core, device
-from gs_pinned.counts import whole_number
+from gs_pinned.counts import shown, whole_number
 from gs_pinned.errors import ClosedError, CudaError, ForkedError, PageableWarning
 from gs_pinned.launch import move, place_of
 from gs_pinned.layout import FieldShapes, RowLayout
@@ -367,7 +367,11 @@ class Table:
 
     def native_rows(self, first: int = 0, count: int | None = None) -> _core.Rows:
         """Rows [first, first + count), to the end for None, for the native part."""
-        return self._native_rows(first, self._rows - first if count is None else count)
+        first = whole_number(first, "first", most=self._rows)
+        most = self._rows - first
+        return self._native_rows(
+            first, most if count is None else whole_number(count, "count", most=most)
+        )
 
     def _native_rows(self, first: int, count: int, *, to_come: bool = False) -> _core.Rows:
         row_bytes = self._layout.row_bytes
@@ -398,7 +402,7 @@ def _checked_pinned(pinned: Any) -> Literal["auto"] | bool:
     if isinstance(pinned, str) and pinned == "auto":
         return "auto"
     if not isinstance(pinned, bool | np.bool_):
-        raise ValueError(f"pinned must be 'auto', True or False, got {pinned!r}")
+        raise ValueError(f"pinned must be 'auto', True or False, got {shown(pinned)}")
     if pinned and not device.has_device():
         raise CudaError(
             "pinned must be 'auto' or False where no CUDA device can be used, got True: "
