@@ -331,11 +331,9 @@ class Storage:
 
     def check_own(self) -> None:
         """Raise where the state is somebody else's."""
+        text = "state must be edited by its owner, got a row operation on adopted storage; edit it"
         if self.is_adopted:
-            raise RuntimeError(
-                "state must be edited by its owner, got a row operation on adopted storage; "
-                "edit it and call rebind"
-            )
+            raise RuntimeError(f"{text} and call rebind")
 
     def n_state_rows(self) -> int:
         """Rows of the state, which may differ from the parameters' between two edits."""
