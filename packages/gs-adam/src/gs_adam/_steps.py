@@ -250,7 +250,8 @@ class Steps(HostBase):
             self._storage.need_in_place()
             ids = as_ids(rows, native.n_rows)
             if out is None:
-                count = native.n_rows if ids is None else len(ids)
+                # Ids without a dimension are refused below.
+                count = native.n_rows if ids is None else (*ids.shape, 0)[0]
                 shapes = [(count, *param.shape[1:]) for param in self._params()]
                 out = [torch.empty(shape, dtype=torch.float32, device="cpu") for shape in shapes]
             native.lookahead(

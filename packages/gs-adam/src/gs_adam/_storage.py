@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gs_adam import _core, _memory
-from gs_adam._arguments import keyed, listed, shown
+from gs_adam._arguments import keyed, listed
 from gs_adam._tensors import (
     MOMENTS,
     as_step,
@@ -19,6 +19,7 @@ from gs_adam._tensors import (
     check_param,
     check_same_rows,
     check_state,
+    on_cpu,
     place,
     write_step,
 )
@@ -330,11 +331,9 @@ class Storage:
 
     def check_own(self) -> None:
         """Raise where the state is somebody else's."""
+        text = "state must be edited by its owner, got a row operation on adopted storage; edit it"
         if self.is_adopted:
-            raise RuntimeError(
-                "state must be edited by its owner, got a row operation on adopted storage; "
-                "edit it and call rebind"
-            )
+            raise RuntimeError(f"{text} and call rebind")
 
     def n_state_rows(self) -> int:
         """Rows of the state, which may differ from the parameters' between two edits."""
@@ -375,10 +374,7 @@ def row_ids(rows: Any, n_rows: int, name: str) -> torch.Tensor:
     Raises:
         TypeError, ValueError, IndexError: a mask of another length, ids out of range or not ids.
     """
-    try:
-        ids = torch.as_tensor(rows, device="cpu")
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be ids or a mask, got {shown(rows)}") from None
+    ids = on_cpu(rows, name)
     if ids.shape == (0,) and not isinstance(rows, torch.Tensor):
         ids = ids.long()  # an empty list has no type of its own
     if ids.dtype == torch.bool:

@@ -178,6 +178,18 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
+def on_cpu(rows: Any, name: str) -> torch.Tensor:
+    """Ids or a mask, a list of them too, as a tensor.
+
+    Raises:
+        TypeError: neither.
+    """
+    try:
+        return torch.as_tensor(rows, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be ids or a mask, got {shown(rows)}") from None
+
+
 def as_ids(rows: Any, n_rows: int, name: str = "rows") -> Any:
     """Row ids as the native part takes them: None, or (R,) int32 or int64; int32 of a CPU mask.
 
@@ -188,7 +200,7 @@ def as_ids(rows: Any, n_rows: int, name: str = "rows") -> Any:
 
     Raises:
         TypeError: no array.
-        ValueError: a mask of another length, or not one dimension.
+        ValueError: a mask of another length.
     """
     if rows is None:
         return None
@@ -196,9 +208,6 @@ def as_ids(rows: Any, n_rows: int, name: str = "rows") -> Any:
         _check_dense(rows, name)
     is_mask = getattr(rows, "dtype", None) in (torch.bool, bool)
     if not is_mask:
-        if getattr(rows, "ndim", 1) != 1:
-            shape = ", ".join(map(str, rows.shape))
-            raise ValueError(f"{name} must have shape (any), got ({shape})")
         return as_native(rows)
     if tuple(rows.shape) != (n_rows,):
         raise ValueError(f"{name} must be a mask of ({n_rows},), got shape {tuple(rows.shape)}")

@@ -24,6 +24,7 @@ from gs_adam._tensors import (
     evaluated,
     first_unsorted,
     groups_of,
+    on_cpu,
     write_step,
 )
 
@@ -175,6 +176,8 @@ class DeviceAdam(torch.optim.Optimizer):
         self._check(params)
         device = params[0].device
         gradients = self._gradients(params, ids, grads)
+        if ids is not None and device.type == "cpu":
+            ids = on_cpu(ids, "ids")
         ids = as_ids(ids, len(params[0]), "ids")
         losses = _checked(penalties, params)
         states = self._states(params)  # those of new parameters become theirs with their first step
@@ -189,7 +192,7 @@ class DeviceAdam(torch.optim.Optimizer):
             # Either counts the step when it has been taken, before Ctrl-C can be raised.
             if device.type == "cpu":
                 if ids is not None:
-                    ids = torch.as_tensor(ids, device="cpu")
+                    ids = torch.as_tensor(ids, device="cpu")  # a mask's are numpy's
                     _check_ids(ids, len(params[0]))
                 if any(weight for _, weight in losses):
                     _check_gradients(params, ids, gradients)
