@@ -25,7 +25,7 @@ from gs_train.run_record import RunRecord
 from gs_train.trainer import Trainer
 
 STEPS = 4
-OPTIONS = ["--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "2"]
+OPTIONS = ["--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "2", "--cap", "200"]
 
 
 def _fit(capture: Path, out: Path, *more: str) -> int:
