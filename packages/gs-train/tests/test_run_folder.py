@@ -25,7 +25,7 @@ from gs_train.run_record import RunRecord
 from gs_train.trainer import Trainer
 
 STEPS = 4
-OPTIONS = ["--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "2"]
+OPTIONS = ["--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "2", "--cap", "200"]
 
 
 def _fit(capture: Path, out: Path, *more: str) -> int:
@@ -115,6 +115,20 @@ def test_options_that_were_changed_in_the_file_do_not_go_on(
     (run / "config.yml").write_text(config.replace("seed: 0", "seed: 5"))
     said = error("fit", tiny_capture, "--out", run, "--resume", "--steps", "6")
     assert "--resume must keep the run's options: seed was 0, got 5" in said
+    (run / "config.yml").write_text(config.replace("prune_opa: 0.005", "prune_opa: 0.4"))
+    said = error("fit", tiny_capture, "--out", run, "--resume", "--steps", "6")
+    assert "options: adc.prune_opa was 0.005, got 0.4" in said
+
+
+def test_options_that_another_version_had_or_has_do_not_matter(
+    tiny_capture: Path, run: Path
+) -> None:
+    def older(state: dict[str, Any]) -> None:
+        del state["recipe"]["adc"]["prune_opa"]
+        state["recipe"]["adc"]["past"] = 7
+
+    _save_changed(run, older)
+    assert main(["fit", str(tiny_capture), "--out", str(run), "--resume", "--steps", "5"]) == 0
 
 
 def _as_of_old(run: Path) -> None:

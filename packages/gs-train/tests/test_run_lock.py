@@ -125,6 +125,7 @@ def test_nobody_starts_overwrites_or_resumes_a_run_that_another_writes(
     """A second command comes while the first one writes its model, and finds nothing to do."""
     out = tmp_path / "run"
     command = ["fit", str(tiny_capture), "--out", str(out), "--renderer", "cpu", "--steps", "2"]
+    command += ["--cap", "200"]
     write_ply = gs_train.fit.write_ply
 
     def beside(*arguments: Any, **options: Any) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from typing import Any
@@ -21,7 +20,7 @@ from gs_train.placing import Placing, cap_device_memory, place
 from gs_train.ply import write_ply
 from gs_train.renderers import Renderer
 from gs_train.run import Run, Spent, open_capture, renderer_for
-from gs_train.run_folder import RunFolder, require_same_option
+from gs_train.run_folder import RunFolder, require_same_options
 from gs_train.run_lock import RunLock, locked
 from gs_train.run_record import RunRecord, new_run_id
 from gs_train.scene import Scene, capture_digest
@@ -144,9 +143,7 @@ def _started(
 
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
-    now = json.loads(json.dumps(config.recipe))
-    for name, saved in run.checkpoint.state.get("recipe", {}).items():
-        require_same_option(name, saved, now.get(name, saved))
+    require_same_options(run.checkpoint.state.get("recipe", {}), config.recipe)
     if run.checkpoint.state["capture"] != digest:
         raise InputError(
             f"--resume needs the views and the split that the run was started with, {config.data} "

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gs_train.atomic import require_writable
 from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint, remove_stale
@@ -101,9 +103,7 @@ class RunFolder:
         if config.resume:
             if latest_checkpoint(self.checkpoints) is None:
                 raise InputError(f"--resume needs a checkpoint, {self.no_checkpoint()}")
-            saved = load_config(self.config).recipe
-            for name, value in config.recipe.items():
-                require_same_option(name, saved[name], value)
+            require_same_options(load_config(self.config).recipe, config.recipe)
             return
         found = [path for path in self._owned if path.exists()]
         if found and not self.config.exists():
@@ -167,11 +167,27 @@ class RunFolder:
         record.save(self.record)
 
 
-def require_same_option(name: str, saved: object, value: object) -> None:
-    """Check an option of a resumed run.
+def require_same_options(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check the recipe of a resumed run against the one it was started with.
+
+    Options that only one of them has, which another version wrote, are left out.
 
     Raises:
-        InputError: it would change the result.
+        InputError: an option would change the result.
     """
-    if value != saved:
-        raise InputError(f"--resume must keep the run's options: {name} was {saved}, got {value}")
+    given = dict(_flat(now))
+    for name, value in _flat(saved):
+        if given.get(name, value) != value:
+            raise InputError(
+                f"--resume must keep the run's options: {name} was {value!r:.80}, got "
+                f"{given[name]!r:.80}"
+            )
+
+
+def _flat(plain: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """Options with their full names."""
+    for name, value in plain.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", value
