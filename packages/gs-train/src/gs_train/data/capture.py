@@ -121,7 +121,7 @@ def load_capture(
 
     model = read_model(find_model(folder))
     names = [image.name for image in model.images]
-    test = _test_indices(names, test_every, None if test_list is None else Path(test_list))
+    test = test_indices(names, test_every, None if test_list is None else Path(test_list))
     train = tuple(sorted(set(range(len(names))) - set(test)))
     if not train:
         raise InputError(
@@ -231,7 +231,8 @@ def _pinholes(model: Model, max_side: int | None) -> dict[int, Pinhole]:
     }
 
 
-def _test_indices(names: Sequence[str], every: int, path: Path | None) -> tuple[int, ...]:
+def test_indices(names: Sequence[str], every: int, path: Path | None) -> tuple[int, ...]:
+    """The held-out ones of these names; see :func:`load_capture`."""
     if path is None:
         return tuple(range(0, len(names), every)) if every else ()
     with readable(path), open_file(path) as file:
