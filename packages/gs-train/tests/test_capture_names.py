@@ -59,11 +59,13 @@ def test_a_run_copes_with_names_that_are_not_utf8(
 
 
 def test_a_test_list_names_files_by_their_bytes(tmp_path: Path) -> None:
-    folder = write_capture(tmp_path / "data", [(LATIN, PINHOLE), ("b.png", PINHOLE)])
+    folder = write_capture(
+        tmp_path / "data", [(LATIN, PINHOLE), ("a\x85.png", PINHOLE), ("b.png", PINHOLE)]
+    )
     names = tmp_path / "test.txt"
-    names.write_bytes(b"caf\xe9.png\n")
+    names.write_bytes("a\x85.png\n".encode() + b"caf\xe9.png\n")
     capture = load_capture(folder, cache_dir=tmp_path / "cache", test_list=names)
-    assert [capture.views[index].name for index in capture.test] == [LATIN]
+    assert [capture.views[index].name for index in capture.test] == ["a\x85.png", LATIN]
 
 
 @pytest.mark.parametrize("name", ["a\nb.png", "\x1b[31mred.png"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import struct
 import warnings
@@ -108,6 +109,22 @@ def test_points_a_million_scenes_away_stay(folder: Path) -> None:
     assert notes == []
     rows = rows_from_points(points, np.zeros((150, 3), np.uint8), sh_degree=0, seed=0)
     assert all(np.isfinite(values.numpy()).all() for values in rows.values())
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e7])
+@pytest.mark.parametrize("unit", [1e-2, 1.0, 1e6])
+def test_a_capture_with_large_offsets_or_another_unit_keeps_all_points(
+    offset: float, unit: float, folder: Path, tmp_path: Path
+) -> None:
+    moved = write_capture(tmp_path / "moved", [("a.png", PINHOLE)], points=POINTS * unit + offset)
+    images = []
+    for image in read_model(find_model(folder)).images:
+        pose = image.world_to_camera.copy()
+        pose[:3, 3] = pose[:3, 3] * unit - offset
+        images.append(dataclasses.replace(image, world_to_camera=pose))
+    model = dataclasses.replace(read_model(find_model(moved)), images=tuple(images))
+    _, points, _, notes = frame_and_points(model)
+    assert (len(points), notes) == (len(POINTS), [])
 
 
 def test_points_that_are_all_out_of_reach_are_refused(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ def read_point_ply(
     Cost: 15 bytes a point, and one chunk of a million.
     """
     path = Path(path)
-    with readable(path), open_file(path) as file:
+    # What overflows, or is no number, leaves the point out.
+    quiet = np.errstate(over="ignore", invalid="ignore")
+    with readable(path), open_file(path) as file, quiet:
         header = read_header(file, path, takes_text=True)
         fields = header.dtype.names or ()
         missing = [name for name in "xyz" if name not in fields]
@@ -90,8 +92,7 @@ def read_point_ply(
                 )
             seen += len(records)
             where = np.stack([records[name].astype(np.float64) for name in "xyz"], axis=1)
-            with np.errstate(over="ignore", invalid="ignore"):  # which leaves the point out
-                moved = where if transform is None else transform(where)
+            moved = where if transform is None else transform(where)
             near = in_reach(moved)
             stop = kept + int(near.sum())
             points[kept:stop] = moved[near]

@@ -86,7 +86,7 @@ class Scene:
     def _rows_of_file(self, config: FitConfig, path: Path, stop: StopRequest) -> Rows:
         def told(progress: TaskProgress) -> Callable[[int, int], None]:
             def report(done: int, total: int) -> None:
-                stop.check(f"the reading of {path}")
+                stop.check(printable(f"the reading of {path}"))
                 progress.update(done, total)
 
             return report

@@ -252,7 +252,7 @@ def _test_indices(names: Sequence[str], every: int, path: Path | None) -> tuple[
     if b"\0" in data:
         raise InputError(f"test_list must be a text file in UTF-8, got {path}")
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")  # as names are
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in text.split("\n")]  # a name may hold other breaks
     wanted = {line for line in lines if line and not line.startswith("#")}
     unknown = sorted(wanted - set(names))
     if unknown:
