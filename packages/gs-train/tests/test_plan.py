@@ -325,6 +325,20 @@ def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path:
     assert Rates.load(tmp_path / "rates.json") == rates
 
 
+def test_on_a_cpu_views_are_timed_with_the_rows_that_a_run_begins_and_ends_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever lies between: a line through fewer rows would be far off where a run ends."""
+    monkeypatch.setattr(timed, "_TABLE_BYTES", {"cpu": 1 << 20})  # of what is culled
+    seconds = {8000: 0.5, 300_000: 2.0, 75_000: 0.6}
+    monkeypatch.setattr(view_rates, "seconds_a_view", lambda *arguments: seconds[arguments[3]])
+    rows, view = _rows_and_view()
+    for n_first, few in ((8000, 8000), (None, 75_000), (300_000, 75_000)):
+        rates = view_rates.measure_views(CpuRenderer(), rows, view, 300_000, n_first)
+        for n in (few, 300_000):
+            assert rates.view_s + n * rates.row_s == pytest.approx(seconds[n])
+
+
 def test_memory_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that a batch ended in the middle: a finished run goes on without a prediction."""
 

@@ -5,7 +5,14 @@ import timeit
 
 import pytest
 
-from gs_train.progress import Progress, TaskProgress, format_seconds, resident_bytes, task_progress
+from gs_train.progress import (
+    Progress,
+    Stages,
+    TaskProgress,
+    format_seconds,
+    resident_bytes,
+    task_progress,
+)
 
 
 class Clock:
@@ -191,3 +198,13 @@ def test_seconds_are_written_as_hours_minutes_seconds():
 
 def test_resident_memory_is_that_of_this_process():
     assert 10_000_000 < resident_bytes() < 1 << 44
+
+
+def test_stages_say_at_once_what_begins(stream, terminal):
+    for where in (stream, terminal):
+        with Stages("planning", 2, stream=where) as stages:
+            stages.begin("reading")
+            assert "planning 1/2: reading" in where.getvalue()
+            stages.begin("counting")
+    assert stream.getvalue() == "planning 1/2: reading\nplanning 2/2: counting\n"
+    assert "planning 2/2: counting" in terminal.getvalue()

@@ -119,7 +119,7 @@ def report(
     )
     print(_summary(metrics, folder), file=sys.stderr)
     if "lpips_missing" in metrics:
-        print(f"LPIPS n/a: {metrics['lpips_missing']}", file=sys.stderr)
+        print(metrics["lpips_missing"], file=sys.stderr)
     return metrics
 
 

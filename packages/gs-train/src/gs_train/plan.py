@@ -117,11 +117,11 @@ def plan(config: PlanConfig) -> dict[str, Any]:
     run = config.as_fit()
     saved = _saved_rates(config)
     is_elsewhere = _is_elsewhere(config, saved)
+    renderer = renderer_for(run, "cpu" if is_elsewhere else None)
+    device = torch.device("cuda") if is_elsewhere else renderer.device
+    caps = caps_of(run, device, is_here=False)
     with Stages("planning", 2 if saved else 2 + STAGES) as stages:
         stages.begin("reading cameras and points")
-        renderer = renderer_for(run, "cpu" if is_elsewhere else None)
-        device = torch.device("cuda") if is_elsewhere else renderer.device
-        caps = caps_of(run, device, is_here=False)
         capture = capture_without_photographs(run)
         for line in capture.notes:
             stages.message(line)
