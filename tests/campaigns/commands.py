@@ -32,6 +32,8 @@ _PATHS_OF = {
 }  # fmt: skip
 """Events of the interpreter that change something, and how many of their arguments are paths."""
 
+_TEMPORARY = os.path.realpath(tempfile.gettempdir())
+
 _watched: list[Watch] = []
 
 
@@ -60,9 +62,8 @@ class Watch:
 
     def _is_temporary(self, place: str) -> bool:
         """Whether it is beside all campaigns, as are the caches that torch makes for itself."""
-        temporary = os.path.realpath(tempfile.gettempdir())
         work = os.path.dirname(self.folder.rstrip(os.sep))
-        return place.startswith(f"{temporary}/") and not place.startswith(f"{work}/")
+        return place.startswith(f"{_TEMPORARY}/") and not place.startswith(f"{work}/")
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
