@@ -94,7 +94,8 @@ def run_command(arguments: Sequence[str], folder: Path) -> Ended:
 
     The rules: it ends with 0, or with 2 and one last line that says what is wrong with which file
     or option; it prints no control characters and no warnings, writes nothing outside of
-    ``folder``, leaves no temporary file, and takes a bounded amount of memory.
+    ``folder``, leaves no temporary file (but for what it may not change), and takes a bounded
+    amount of memory.
 
     Raises:
         AssertionError: it does not.
@@ -133,7 +134,7 @@ def run_command(arguments: Sequence[str], folder: Path) -> Ended:
         assert named, f"the error must name a file, an option, a camera or a view, {shown}"
     assert not warned, f"no warnings, got {[str(w.message) for w in warned]}"
     assert not watch.outside, f"nothing may be written outside of {folder}, got {watch.outside}"
-    left = set(folder.rglob("*.tmp*")) - before
+    left = {path for path in folder.rglob("*.tmp*") if path.lstat().st_mode & 0o200} - before
     assert not left, f"no temporary files may be left, got {left}"
     return Ended(status, lines)
 
