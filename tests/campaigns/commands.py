@@ -130,7 +130,8 @@ def run_command(arguments: Sequence[str], folder: Path) -> Ended:
     assert n_errors == (status == 2), f"errors must be one line, {shown}"
     if status:
         assert lines[-1].startswith(_ERROR), f"the error must be the last line, {shown}"
-        named = str(folder) in lines[-1] or re.search(r"--[a-z]|camera \d+ \(|view_\d", lines[-1])
+        things = r"--[a-z]|camera \d+ \(|view_\d|the reconstruction"
+        named = str(folder) in lines[-1] or re.search(things, lines[-1])
         assert named, f"the error must name a file, an option, a camera or a view, {shown}"
     assert not warned, f"no warnings, got {[str(w.message) for w in warned]}"
     assert not watch.outside, f"nothing may be written outside of {folder}, got {watch.outside}"
