@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from campaigns import commands
 from campaigns.case import Outcome, attempt, prepare
 from campaigns.runner import run_apart
 from scripted_campaign import CRASHES, GOOD, HANGS, RAISES
@@ -43,6 +47,68 @@ def test_a_case_is_a_function_of_its_seed(tmp_path: Path) -> None:
     assert here[1] == apart
     assert here[0].said != apart.said
     assert list(shared.parent.iterdir()) == [shared]
+
+
+def _ends(status: int, *lines: str) -> Callable[[Path], int]:
+    def command(folder: Path) -> int:
+        for line in lines:
+            print(line.format(folder=folder), file=sys.stderr)
+        return status
+
+    return command
+
+
+def _writes(place: str) -> Callable[[Path], int]:
+    def command(folder: Path) -> int:
+        (folder / place).write_text("written")
+        return 0
+
+    return command
+
+
+def _asks_for_memory(_: Path) -> int:
+    np.ones(commands.MOST_BYTES + (1 << 26), np.uint8)
+    return 0
+
+
+def _warns(_: Path) -> int:
+    warnings.warn("a number", RuntimeWarning, stacklevel=1)
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        (_ends(0), None),
+        (_ends(2, "step 1/2", "gs-train: error: {folder}/a is bad"), None),
+        (_writes("a"), None),
+        (_ends(1, "Traceback"), "status must be 0 or 2"),
+        (_ends(2, "gs-train: error: {folder}/a\x1b[31m is bad"), "no control characters"),
+        (_ends(2, "gs-train: error: {folder}/a", "b is bad"), "must be the last line"),
+        (_ends(2, "gs-train: error: is bad"), "must name a file"),
+        (_ends(0, "gs-train: error: {folder}/a is bad"), "errors must be one line"),
+        (_writes("../a"), "outside of"),
+        (_writes("link"), "outside of"),
+        (_writes(".a.tmp"), "no temporary files"),
+        (_asks_for_memory, "memory must stay"),
+        (_warns, "no warnings"),
+    ],
+)
+def test_a_command_that_keeps_to_its_rules_is_told_from_one_that_does_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Callable[[Path], int],
+    fault: str | None,
+) -> None:
+    folder = tmp_path / "case"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "beside")
+    monkeypatch.setattr(commands, "main", lambda _: command(folder))
+    if fault is None:
+        commands.run_command([], folder)
+    else:
+        with pytest.raises(AssertionError, match=fault):
+            commands.run_command([], folder)
 
 
 @pytest.mark.parametrize("name", HERE)

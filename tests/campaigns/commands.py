@@ -32,6 +32,8 @@ _PATHS_OF = {
 }  # fmt: skip
 """Events of the interpreter that change something, and how many of their arguments are paths."""
 
+_TEMPORARY = os.path.realpath(tempfile.gettempdir())
+
 _watched: list[Watch] = []
 
 
@@ -60,9 +62,8 @@ class Watch:
 
     def _is_temporary(self, place: str) -> bool:
         """Whether it is beside all campaigns, as are the caches that torch makes for itself."""
-        temporary = os.path.realpath(tempfile.gettempdir())
         work = os.path.dirname(self.folder.rstrip(os.sep))
-        return place.startswith(f"{temporary}/") and not place.startswith(f"{work}/")
+        return place.startswith(f"{_TEMPORARY}/") and not place.startswith(f"{work}/")
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -93,7 +94,8 @@ def run_command(arguments: Sequence[str], folder: Path) -> Ended:
 
     The rules: it ends with 0, or with 2 and one last line that says what is wrong with which file
     or option; it prints no control characters and no warnings, writes nothing outside of
-    ``folder``, leaves no temporary file, and takes a bounded amount of memory.
+    ``folder``, leaves no temporary file (but for what it may not change), and takes a bounded
+    amount of memory.
 
     Raises:
         AssertionError: it does not.
@@ -128,11 +130,12 @@ def run_command(arguments: Sequence[str], folder: Path) -> Ended:
     assert n_errors == (status == 2), f"errors must be one line, {shown}"
     if status:
         assert lines[-1].startswith(_ERROR), f"the error must be the last line, {shown}"
-        named = str(folder) in lines[-1] or re.search(r"--[a-z]|camera \d+ \(|view_\d", lines[-1])
+        things = r"--[a-z]|camera \d+ \(|view_\d|the reconstruction"
+        named = str(folder) in lines[-1] or re.search(things, lines[-1])
         assert named, f"the error must name a file, an option, a camera or a view, {shown}"
     assert not warned, f"no warnings, got {[str(w.message) for w in warned]}"
     assert not watch.outside, f"nothing may be written outside of {folder}, got {watch.outside}"
-    left = set(folder.rglob("*.tmp*")) - before
+    left = {path for path in folder.rglob("*.tmp*") if path.lstat().st_mode & 0o200} - before
     assert not left, f"no temporary files may be left, got {left}"
     return Ended(status, lines)
 
