@@ -44,9 +44,7 @@ def misuse(entry: Entry, seed: int, say: Callable[[str], None]) -> None:
         _try(entry, seed, choice, result, say)
 
 
-def _try(
-    entry: Entry, seed: int, choice: Room, expected: Any, say: Callable[[str], None]
-) -> None:
+def _try(entry: Entry, seed: int, choice: Room, expected: Any, say: Callable[[str], None]) -> None:
     room = Room(seed)
     good = entry.make(room)
     args, means_the_same, hows = dict(good.args), True, []

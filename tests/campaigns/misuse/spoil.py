@@ -223,7 +223,9 @@ def _dtype(array: np.ndarray, room: Room) -> Spoiled | None:
 def _shape(array: np.ndarray, room: Room) -> Spoiled | None:
     if not array.ndim:
         return Spoiled(array[None], "(1,)")
-    how = room.pick("fewer", "more", "one", "none", "front", "back", "flat", "scalar", "turned", "cut")
+    how = room.pick(
+        "fewer", "more", "one", "none", "front", "back", "flat", "scalar", "turned", "cut"
+    )
     if how == "turned" and array.ndim > 1:
         return Spoiled(np.swapaxes(array, 0, -1), "axes exchanged")
     if how == "cut" and array.ndim > 1:
