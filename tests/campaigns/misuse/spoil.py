@@ -220,6 +220,11 @@ def _dtype(array: np.ndarray, room: Room) -> Spoiled | None:
     return Spoiled(other, f"as {dtype}", is_same)
 
 
+_SHAPES = (
+    "fewer", "more", "one", "none", "front", "back", "flat", "scalar", "turned", "cut",
+)  # fmt: skip
+
+
 def _shape(array: np.ndarray, room: Room) -> Spoiled | None:
     if not array.ndim:
         return Spoiled(array[None], "(1,)")
