@@ -117,7 +117,7 @@ def _check(trouble: Trouble, ended: Ended) -> None:
 def _trouble(rng: np.random.Generator, out: Path, n_calls: int, n_changes: int) -> Trouble:
     kinds: tuple[Callable[..., Trouble], ...]
     kinds = (_error, _error, _error, _stop, _stop, _stop_twice, _removal, _clock, _pipe)
-    kind = kinds[rng.integers(len(kinds))]
+    kind: Callable[..., Trouble] = kinds[rng.integers(len(kinds))]
     return kind(rng, out, n_changes if kind is _error else n_calls)
 
 

@@ -99,7 +99,7 @@ def _be_child(arguments: Sequence[str], said: Path, before: Act | None) -> NoRet
         output = os.open(said, os.O_WRONLY | os.O_APPEND)
         os.dup2(output, 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.stdin = None  # type: ignore[assignment]
+        sys.stdin = None
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
         sys.stderr = io.TextIOWrapper(
             io.FileIO(2, "w"), errors="backslashreplace", write_through=True

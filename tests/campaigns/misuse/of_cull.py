@@ -98,7 +98,11 @@ def _balanced_split(room: Room) -> Call:
 
 
 def _build(room: Room) -> Call:
-    more = {"block_size": 32 * room.between(1, 3), "sort": room.chance(), "activated": False}
+    more: dict[str, Any] = {
+        "block_size": 32 * room.between(1, 3),
+        "sort": room.chance(),
+        "activated": False,
+    }
     more |= {"slack_means": 0.1, "slack_scales": 0.0}
     return Call(gs_cull.Blocks.build, {**_rows(room), **more}, show=_parts)
 

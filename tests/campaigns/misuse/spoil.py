@@ -49,6 +49,7 @@ def spoil(value: Any, room: Room, others: list[Any], limit: float | None) -> Spo
     Returns:
         None where there was nothing to be tried this time.
     """
+    spoiled: Spoiled | None
     if room.chance(0.15):
         spoiled = _other_kind(room)
     elif others and room.chance(0.08):
@@ -108,7 +109,9 @@ def _whole(value: int, room: Room) -> Spoiled:
 
 def _real(value: float, room: Room) -> Spoiled:
     if room.chance(0.2):
-        chosen = room.pick(np.float64(value), np.array(value), torch.tensor(value, dtype=float))
+        chosen = room.pick(
+            np.float64(value), np.array(value), torch.tensor(value, dtype=torch.float64)
+        )
         return Spoiled(chosen, f"{type(chosen).__name__} of the same", True)
     number = room.pick(
         math.nan, math.inf, -math.inf, -1.0, -value, 0.0, -0.0, 1.0, 1e39, -1e39, 1e300, 1e-45,
@@ -301,7 +304,7 @@ def _kind(array: np.ndarray, room: Room, is_torch: bool) -> Spoiled | None:
                 quiet.filter(PendingDeprecationWarning)
                 return Spoiled(np.matrix(array), "a matrix", True)
         if how == "memoryview" and array.flags.c_contiguous:
-            return Spoiled(memoryview(array.copy()), "a memoryview", True)
+            return Spoiled(array.copy().data, "a memoryview", True)
         return Spoiled(array.astype(object), "of objects", True)
     how = room.pick("grad", "leafless", "meta", "sparse", "negative", "parameter", "inference")
     floating = tensor.is_floating_point()
