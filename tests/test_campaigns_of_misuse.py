@@ -27,9 +27,9 @@ def _public(package: str) -> Iterator[str]:
         for kind in value.__mro__ if is_class else ():
             for method, made in vars(kind).items():
                 made = getattr(made, "__func__", made)
-                if kind.__module__.startswith(package) and inspect.isfunction(made):
-                    if not method.startswith("_"):
-                        yield f"{package}.{name}.{method}"
+                is_ours = kind.__module__.startswith(package) and inspect.isfunction(made)
+                if is_ours and not method.startswith("_"):
+                    yield f"{package}.{name}.{method}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)

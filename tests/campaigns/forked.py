@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gs_train.cli import main
+from gs_train.__main__ import main
 
 Act = Callable[[], None]
 OnChange = Callable[[str, str | None], None]
@@ -99,7 +99,7 @@ def _be_child(arguments: Sequence[str], said: Path, before: Act | None) -> NoRet
         output = os.open(said, os.O_WRONLY | os.O_APPEND)
         os.dup2(output, 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.stdin = None  # type: ignore[assignment]
+        sys.stdin = None
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
         sys.stderr = io.TextIOWrapper(
             io.FileIO(2, "w"), errors="backslashreplace", write_through=True
@@ -108,7 +108,8 @@ def _be_child(arguments: Sequence[str], said: Path, before: Act | None) -> NoRet
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if before is not None:
             before()
-        status = main(arguments)
+        sys.argv = ["gs-train", *arguments]
+        status = main()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except KeyboardInterrupt:

@@ -44,9 +44,7 @@ def misuse(entry: Entry, seed: int, say: Callable[[str], None]) -> None:
         _try(entry, seed, choice, result, say)
 
 
-def _try(
-    entry: Entry, seed: int, choice: Room, expected: Any, say: Callable[[str], None]
-) -> None:
+def _try(entry: Entry, seed: int, choice: Room, expected: Any, say: Callable[[str], None]) -> None:
     room = Room(seed)
     good = entry.make(room)
     args, means_the_same, hows = dict(good.args), True, []
@@ -65,22 +63,23 @@ def _try(
         return
     say("; ".join(hows))
     before = {name: frozen(value) for name, value in args.items()}
-    state = _state(good)
+    state, refusal = _state(good), None
     try:
         result = shown(good.run(args))
     except Exception as error:
-        fault = fault_of(error, good.raises)
+        refusal = error
+    assert room.is_intact(), f"must write to its arguments alone, wrote beside one ({refusal})"
+    changed = [name for name in args if frozen(args[name]) != before[name]]
+    if refusal is not None:
+        fault = fault_of(refusal, good.raises)
         assert not fault, fault
-        changed = [name for name in args if frozen(args[name]) != before[name]]
-        assert not changed, f"refused, but changed {', '.join(changed)} ({error})"
-        assert _state(good) == state, f"refused, but changed the object ({error})"
-        assert room.is_intact(), f"refused, but wrote beside an argument ({error})"
+        assert not changed, f"refused, but changed {', '.join(changed)} ({refusal})"
+        assert _state(good) == state, f"refused, but changed the object ({refusal})"
         again = shown(good.run())
-        assert is_same(again, expected), f"gives another result after a refused call ({error})"
+        assert is_same(again, expected), f"gives another result after a refused call ({refusal})"
         return
-    assert room.is_intact(), "must write to its arguments alone, wrote beside one"
     kept = {name for name in args if name not in good.writes}
-    changed = [name for name in kept if frozen(args[name]) != before[name]]
+    changed = [name for name in changed if name in kept]
     shared = any(args[name] is args[other] for name in kept for other in good.writes)
     assert shared or not changed, f"accepted, but changed {', '.join(changed)}"
     if means_the_same:

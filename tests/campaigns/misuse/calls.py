@@ -97,7 +97,6 @@ class Call:
             were accepted. It may raise: then there is nothing to compare.
         state: what a refused call must leave as it is.
         raises: exceptions that are documented beside the usual ones.
-        is_waiting: whether it may block until others do something.
     """
 
     call: Callable[..., Any]
@@ -123,7 +122,8 @@ class Entry:
     """How a public function is called.
 
     Attributes:
-        name: ``package.function`` or ``package.Class.method``; ``package.Class`` is its constructor.
+        name: ``package.function`` or ``package.Class.method``; of a constructor
+            ``package.Class``.
         make: a good call; the same for rooms of the same seed.
     """
 

@@ -78,13 +78,11 @@ _CALLS = {
 }
 
 
-def end_in_the_middle(
-    rng: np.random.Generator, folder: Path, say: Callable[[str], None]
-) -> None:
+def end_in_the_middle(rng: np.random.Generator, folder: Path, say: Callable[[str], None]) -> None:
     """End an interpreter after so many calls have begun in daemon threads.
 
     Raises:
-        AssertionError: it did not end with 0 and nothing on stderr but its last line.
+        AssertionError: it did not end with 0. A thread may tell of what it cannot do any more.
     """
     name = str(rng.choice(list(_CALLS)))
     made, call = _CALLS[name]
@@ -99,6 +97,5 @@ def end_in_the_middle(
         timeout=_SECONDS,
         check=False,
     )
-    assert ended.returncode == 0 and ended.stderr == "ended in the middle\n", (
-        f"ended with {ended.returncode} and {ended.stderr.strip()[-300:]!r}"
-    )
+    is_good = ended.returncode == 0 and "ended in the middle\n" in ended.stderr
+    assert is_good, f"ended with {ended.returncode} and {ended.stderr.strip()[-300:]!r}"

@@ -187,9 +187,7 @@ def _visit(name: str) -> Callable[[Room], Call]:
         step = adam.begin_step()
         rows = gs_adam.DeviceRows(adam, "cpu")
         n_slots, n = 20, room.between(1, min(20, n_rows))
-        tables = [
-            room.tensor(room.rng.random((n_slots, rows.width)), np.float32) for _ in range(3)
-        ]
+        tables = [room.tensor(room.rng.random((n_slots, rows.width)), np.float32) for _ in range(3)]
         args: dict[str, Any] = dict(zip(("param", "exp_avg", "exp_avg_sq"), tables, strict=True))
         args |= {
             "slots": room.tensor(room.rng.permutation(n_slots)[:n], np.int64),

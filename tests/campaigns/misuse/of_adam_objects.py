@@ -77,8 +77,10 @@ def _new(room: Room) -> Call:
         if semantics == "deferred":
             args["state"]["last_step"] = torch.zeros(n_rows, dtype=torch.int32)
 
-    def make_and_step(**given: Any) -> Any:
-        adam = gs_adam.HostAdam(**given)
+    def make_and_step(params: Any, **given: Any) -> Any:
+        if isinstance(params, list):  # torch adds the defaults to groups that it is given
+            params = [dict(group) if isinstance(group, dict) else group for group in params]
+        adam = gs_adam.HostAdam(params, **given)
         adam.step(None, [torch.ones_like(param) for param in _params(adam)])
         return _state(adam)
 
@@ -97,7 +99,7 @@ def _of_adam(name: str, args_of: Any, *, is_open: bool = False) -> Callable[[Roo
 
         def call(**given: Any) -> Any:
             result = method(**given)
-            return [result if isinstance(result, int | list) else None, _state(adam)]
+            return [list(result) if isinstance(result, list | tuple) else result, _state(adam)]
 
         args = args_of(room, adam)
         writes = ("out",) if "out" in args else ()

@@ -27,7 +27,7 @@ def _rows(room: Room) -> dict[str, Any]:
 
 def _views(room: Room, n: int) -> dict[str, Any]:
     viewmats = np.stack([np.eye(4)] * n)
-    viewmats[:, :3, 3] = room.rng.standard_normal((n, 3)) + [0, 0, 5]
+    viewmats[:, :3, 3] = room.rng.standard_normal((n, 3)) + np.array([0, 0, 5])
     Ks = np.stack([np.array([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]])] * n)
     return {
         "viewmats": room.own(viewmats, np.float32),
@@ -98,7 +98,11 @@ def _balanced_split(room: Room) -> Call:
 
 
 def _build(room: Room) -> Call:
-    more = {"block_size": 32 * room.between(1, 3), "sort": room.chance(), "activated": False}
+    more: dict[str, Any] = {
+        "block_size": 32 * room.between(1, 3),
+        "sort": room.chance(),
+        "activated": False,
+    }
     more |= {"slack_means": 0.1, "slack_scales": 0.0}
     return Call(gs_cull.Blocks.build, {**_rows(room), **more}, show=_parts)
 
@@ -289,7 +293,7 @@ def _view_of(room: Room) -> Call:
 
 
 def _inflate(room: Room) -> Call:
-    args = {name: 0.5 for name in ("means", "scales", "quats", "opacities")}
+    args = dict.fromkeys(("means", "scales", "quats", "opacities"), 0.5)
     return Call(gs_cull.Inflate, args)
 
 

@@ -14,7 +14,7 @@ from campaigns.misuse.calls import Call, Entry, Room
 from campaigns.misuse.threads import Shared
 
 _DTYPES = ("float32", "float16", "uint8", "int32", "int64")
-_FIELDS = {"a": 1, "b": (2, 2)}
+_FIELDS: dict[str, int | tuple[int, ...]] = {"a": 1, "b": (2, 2)}
 
 
 def _table(room: Room, dtype: str | None = None) -> gs_pinned.Table:
@@ -128,8 +128,13 @@ def _exchange(room: Room) -> Call:
         "loaded": room.own(rows[10 : 10 + n_loaded], kind),
         "slots": room.own(room.rng.permutation(10)[:n_loaded], kind),
     }
+
+    def exchange(**given: Any) -> Any:
+        gs_pinned.exchange(**given)
+        return [table.numpy() for table in tables]
+
     return Call(
-        lambda **given: (gs_pinned.exchange(**given), [t.numpy() for t in tables])[1],
+        exchange,
         {**args, **_options(room)},
         writes=("arrays",),
         state=lambda: [t.numpy() for t in tables],

@@ -49,6 +49,7 @@ def spoil(value: Any, room: Room, others: list[Any], limit: float | None) -> Spo
     Returns:
         None where there was nothing to be tried this time.
     """
+    spoiled: Spoiled | None
     if room.chance(0.15):
         spoiled = _other_kind(room)
     elif others and room.chance(0.08):
@@ -108,7 +109,9 @@ def _whole(value: int, room: Room) -> Spoiled:
 
 def _real(value: float, room: Room) -> Spoiled:
     if room.chance(0.2):
-        chosen = room.pick(np.float64(value), np.array(value), torch.tensor(value, dtype=float))
+        chosen = room.pick(
+            np.float64(value), np.array(value), torch.tensor(value, dtype=torch.float64)
+        )
         return Spoiled(chosen, f"{type(chosen).__name__} of the same", True)
     number = room.pick(
         math.nan, math.inf, -math.inf, -1.0, -value, 0.0, -0.0, 1.0, 1e39, -1e39, 1e300, 1e-45,
@@ -220,10 +223,17 @@ def _dtype(array: np.ndarray, room: Room) -> Spoiled | None:
     return Spoiled(other, f"as {dtype}", is_same)
 
 
+_SHAPES = (
+    "fewer", "more", "one", "none", "front", "back", "flat", "scalar", "turned", "cut",
+)  # fmt: skip
+
+
 def _shape(array: np.ndarray, room: Room) -> Spoiled | None:
     if not array.ndim:
         return Spoiled(array[None], "(1,)")
-    how = room.pick("fewer", "more", "one", "none", "front", "back", "flat", "scalar", "turned", "cut")
+    how = room.pick(
+        "fewer", "more", "one", "none", "front", "back", "flat", "scalar", "turned", "cut"
+    )
     if how == "turned" and array.ndim > 1:
         return Spoiled(np.swapaxes(array, 0, -1), "axes exchanged")
     if how == "cut" and array.ndim > 1:
@@ -294,7 +304,7 @@ def _kind(array: np.ndarray, room: Room, is_torch: bool) -> Spoiled | None:
                 quiet.filter(PendingDeprecationWarning)
                 return Spoiled(np.matrix(array), "a matrix", True)
         if how == "memoryview" and array.flags.c_contiguous:
-            return Spoiled(memoryview(array.copy()), "a memoryview", True)
+            return Spoiled(array.copy().data, "a memoryview", True)
         return Spoiled(array.astype(object), "of objects", True)
     how = room.pick("grad", "leafless", "meta", "sparse", "negative", "parameter", "inference")
     floating = tensor.is_floating_point()
