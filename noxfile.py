@@ -133,7 +133,8 @@ def sanitize_cpu(session: nox.Session) -> None:
         "TSAN_OPTIONS": "allocator_may_return_null=1:die_after_fork=0:halt_on_error=1",
         "OMP_NUM_THREADS": "1",  # torch's own threads are not watched
     }
-    marked = ["-m", "not gpu and not unsanitized"]
+    # What a sanitizer says as it ends the process would be lost in what pytest captures.
+    marked = ["--capture=sys", "-m", "not gpu and not unsanitized"]
     for tests_of in chosen or [f"packages/{package}/tests" for package in NATIVE]:
         session.run("pytest", *marked, tests_of, env=environment)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# gs_set_hardening(<target>): what stops a defect of memory before it does more harm, at no cost that can be measured.
-# A damaged stack, and a copy that its buffer is known not to hold, end the process; nothing can write to the tables of
+# gs_set_hardening(<target>): what stops a defect of memory before it does more harm, at a cost below the spread of
+# measurements. A damaged stack, and a copy that its buffer is known not to hold, end the process; nothing can write to the tables of
 # functions of other libraries, which are looked up when the module is loaded.
 #
 # With GS_SANITIZE (address, undefined, thread, or several with commas) the target is built for gcc's or clang's

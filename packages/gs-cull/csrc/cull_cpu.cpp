@@ -33,7 +33,7 @@ class TileCuller {
       look(static_cast<int>(view), n, piece);
     }
     for (int i = 0; i < n; ++i) {
-      const std::uint32_t* words = &mask_[i * words_];
+      const std::uint32_t* words = mask_.data() + i * words_;
       if (std::all_of(words, words + words_, [](std::uint32_t w) { return w == 0; })) continue;
       piece->ids.push_back(
           static_cast<std::int32_t>(run.rows != nullptr ? rows_[i] : run.first_id + offset + i));
@@ -204,7 +204,7 @@ std::int64_t join_pieces(ThreadPool& pool, const std::vector<Piece>& pieces, boo
       const std::uint64_t lower = (std::uint64_t{1} << (id % 64)) - 1;
       const std::int64_t at = before[id / 64] + __builtin_popcountll(bits[id / 64] & lower);
       ids[at] = id;
-      std::copy_n(&pieces[p].mask[i * words], words, mask + at * words);
+      std::copy_n(pieces[p].mask.data() + i * words, words, mask + at * words);
     }
   });
   return n_not_finite;

@@ -202,7 +202,7 @@ def test_wrong_splits_are_refused() -> None:
         ({"n": 0}, "n must be from 1 to 640, got 0"),
         ({"n": 461, "axis": "y"}, "n must be from 1 to 460, got 461"),
         ({"axis": "z"}, "axis must be x or y, got 'z'"),
-        ({"halo": -1}, "halo must be at least 0, got -1"),
+        ({"halo": -1}, "halo must be from 0 to 2147483646, got -1"),
     ):
         with pytest.raises(ValueError, match=message):
             gs_cull.balanced_split(*arguments, **options)

@@ -11,7 +11,7 @@ import gs_cull
 
 N = 2_000
 means, quats, K = np.zeros((N, 3), "f4"), np.ones((N, 4), "f4"), np.eye(3)
-mask = np.ones((N, 1), "u4")
+ids, mask = np.arange(N, dtype="i4"), np.ones((N, 1), "u4")
 begun = threading.Semaphore(0)
 
 def repeat(call):
@@ -22,7 +22,7 @@ def repeat(call):
 for call in (
     lambda: gs_cull.visible_ids(means, means, quats, np.eye(4), K, 64, 48),
     lambda: gs_cull.Blocks.build(means, means, quats, 32),
-    lambda: gs_cull.Visibility.of_mask(means, mask, 1, 0),
+    lambda: gs_cull.Visibility.of_mask(ids, mask, 1, 0),
 ):
     threading.Thread(target=repeat, args=(call,), daemon=True).start()
 for _ in range(9):

@@ -44,6 +44,10 @@ warnings.simplefilter("error")
 """
 
 
+needs_mlock = pytest.mark.unsanitized("sanitizers make mlock do nothing")
+
+
+@needs_mlock
 def test_a_refused_lock_makes_the_table_pageable_with_one_warning_and_keeps_its_rows(
     run_script: Script,
 ) -> None:
@@ -85,6 +89,7 @@ assert table.stats == before, table.stats  # a warning would be an error here
     )
 
 
+@needs_mlock
 def test_a_refused_lock_is_an_error_when_locking_was_insisted_on_and_changes_nothing(
     run_script: Script,
 ) -> None:
@@ -123,6 +128,7 @@ assert Table(1000, 48).stats.locked_bytes
     )
 
 
+@needs_mlock
 def test_where_more_than_asked_for_is_refused_what_was_asked_for_is_locked(
     run_script: Script,
 ) -> None:
