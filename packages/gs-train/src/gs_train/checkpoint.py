@@ -376,6 +376,14 @@ def _remove(path: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
+def remove_surplus(folder: Path, *, keep: int) -> None:
+    """Remove what a crash left behind a save: half checkpoints, and whole ones beyond the newest
+    ``keep``. For the folder's only writer."""
+    remove_stale(folder)
+    for old in _complete(folder)[:-keep]:
+        _remove(old)
+
+
 def remove_stale(folder: Path) -> None:
     """Remove what a crash left of a checkpoint that was written or removed; for its only writer."""
     for path in folder.iterdir() if folder.is_dir() else ():

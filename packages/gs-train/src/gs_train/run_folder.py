@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gs_train.atomic import require_writable
-from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint, remove_stale
+from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint, remove_surplus
 from gs_train.config import FitConfig, for_the_record, load_config, save_config
 from gs_train.errors import InputError
 from gs_train.run_lock import RunLock
@@ -126,7 +126,8 @@ class RunFolder:
     def prepare(self, config: FitConfig, record: RunRecord) -> None:
         """Make the folder, without the old run when overwriting, and save what the run is.
 
-        A checkpoint that a killed run left half written, or half removed, goes.
+        What a killed run left of a checkpoint half written or half removed goes, and old ones that
+        it did not come to remove.
 
         Raises:
             InputError: the folder cannot be made or written to.
@@ -136,7 +137,7 @@ class RunFolder:
                 self.discard()
             self.root.mkdir(parents=True, exist_ok=True)
             self._save(config, record)
-            remove_stale(self.checkpoints)
+            remove_surplus(self.checkpoints, keep=config.keep_checkpoints)
         except OSError as error:
             raise InputError(f"--out {self.root} cannot be written: {error.strerror}") from None
 

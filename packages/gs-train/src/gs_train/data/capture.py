@@ -239,7 +239,7 @@ def split_of(
     if not train:
         raise InputError(
             f"training must be left at least one image, got {len(names)} in all and "
-            f"{len(test)} of them for testing; test fewer images"
+            f"{len(test)} of them for testing; --test-every 0 or a shorter --test-list tests fewer"
         )
     return train, test
 
