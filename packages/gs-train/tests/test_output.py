@@ -18,7 +18,7 @@ from gs_train.output import outliving_readers
 with outliving_readers():
     for _ in range(3):
         print("said", flush=True)
-        print("told", file=sys.stderr)
+        sys.stderr.write("told\\n")
     open({path!r}, "w").write("done")
 """
 

@@ -156,6 +156,7 @@ def sync_folder(folder: Path) -> None:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with disk_full_is_input_error(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

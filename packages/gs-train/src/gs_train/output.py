@@ -51,8 +51,10 @@ def outliving_readers() -> Iterator[None]:
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (stream and Output(stream) for stream in before)
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
+    with open(os.devnull, "w") as nowhere:
+        # None where the process began with a closed descriptor.
+        sys.stdout, sys.stderr = (Output(nowhere if s is None else s) for s in before)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
