@@ -3,16 +3,19 @@
 
 import sys
 
+from gs_train.output import outliving_readers
+
 
 def main() -> int:
     """See :func:`gs_train.cli.main`."""
-    try:
-        from gs_train import cli
+    with outliving_readers():
+        try:
+            from gs_train import cli
 
-        return cli.main()
-    except KeyboardInterrupt:
-        print("gs-train: stopped", file=sys.stderr)
-        return 130
+            return cli.main()
+        except KeyboardInterrupt:
+            print("gs-train: stopped", file=sys.stderr)
+            return 130
 
 
 if __name__ == "__main__":

@@ -73,7 +73,8 @@ def require_writable(path: Path, *, option: str) -> None:
 
 @contextlib.contextmanager
 def disk_full_is_input_error(path: Path) -> Iterator[None]:
-    """Turn "no space left" and "quota exceeded" into an ``InputError`` that names ``path``."""
+    """Turn "no space left" and "quota exceeded" into an ``InputError`` that names ``path``. Other
+    errors of the system are given its name where they have none, as those of a write."""
     try:
         yield
     except OSError as error:
@@ -82,6 +83,8 @@ def disk_full_is_input_error(path: Path) -> Iterator[None]:
                 f"the disk became full while writing {path}, which was not written; "
                 "free some space or choose another folder"
             ) from error
+        if error.filename is None:
+            error.filename = str(path)
         raise
 
 
@@ -153,6 +156,7 @@ def sync_folder(folder: Path) -> None:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with disk_full_is_input_error(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
