@@ -96,3 +96,11 @@ def test_files_of_blocks_are_checked(tmp_path: Path, name: str, value: Any, mess
     np.savez(path, **{**parts, name: value})
     with pytest.raises(ValueError, match=message):
         Blocks.load(path)
+
+
+@pytest.mark.parametrize("device", ["nowhere", [], object()])
+def test_a_device_that_torch_does_not_know_is_refused(device: object) -> None:
+    rows = np.zeros((4, 3), np.float32)
+    blocks = Blocks.build(rows, rows, np.ones((4, 4), np.float32), 32)
+    with pytest.raises(ValueError, match=r"^device must be one of torch's, got "):
+        blocks.to(device)

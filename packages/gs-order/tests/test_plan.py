@@ -438,3 +438,13 @@ def test_a_capacity_is_a_whole_number():
 def test_wrong_kinds_of_arrays_are_named(ids, mask, order, message):
     with pytest.raises(TypeError, match=message):
         plan(ids, mask, order)
+
+
+@pytest.mark.parametrize("retain", ["previous", "last_use"])
+@pytest.mark.parametrize("name", ["positions", "slots_of"])
+def test_a_list_that_a_step_does_not_have_is_refused(retain: str, name: str) -> None:
+    mask = np.array([[0b01], [0b11]], np.uint32)
+    step = plan(np.array([3, 5], np.int32), mask, [0, 1], retain=retain)[0]
+    for kind in ("other", None, []):
+        with pytest.raises(ValueError, match=r"^kind must be one of .*load.*, got "):
+            getattr(step, name)(kind)

@@ -279,3 +279,10 @@ def test_without_a_device_an_array_that_claims_one_is_answered_with_the_reason()
 
     with pytest.raises(CudaError, match="out must be on the CPU, got cuda:0: "):
         gather(Table(5, 4), ids(0), Elsewhere())
+
+
+def test_a_memoryview_is_no_array() -> None:
+    table = Table(2, 3)
+    ids = memoryview(np.array([0, 1], np.int32))
+    with pytest.raises(TypeError, match="mask_or_ids must be a numpy or torch array, got memory"):
+        table.keep(ids)

@@ -14,7 +14,7 @@ from gs_cull.arrays import Array, Rows, check_kind, is_torch, native, true_ids
 from gs_cull.block_storage import load_blocks, save_blocks
 from gs_cull.bounds import Bounds, Layout, all_blocks, block_ids, empty_bounds, fit_bounds
 from gs_cull.cameras import check_cameras
-from gs_cull.checks import check_block_size, distance, flag, triples, whole_number
+from gs_cull.checks import check_block_size, distance, flag, shown, triples, whole_number
 from gs_cull.morton import morton_order
 from gs_cull.options import CameraModelName, Inflate, native_options
 from gs_cull.resident import ResidentBlocks
@@ -174,8 +174,17 @@ class Blocks:
         )
 
     def to(self, device: Any) -> Blocks:
-        """A copy as torch tensors on ``device``."""
+        """A copy as torch tensors on ``device``.
+
+        Raises:
+            ValueError: ``device`` is none of torch's.
+        """
         import torch
+
+        try:
+            device = torch.device(device)
+        except (TypeError, RuntimeError):
+            raise ValueError(f"device must be one of torch's, got {shown(device)}") from None
 
         def move(array: Array) -> Array:
             return torch.as_tensor(array).to(device, copy=True)

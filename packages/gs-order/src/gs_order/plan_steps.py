@@ -132,19 +132,30 @@ class Step:
         return self.plan._first_slots[: int(self.plan.counts["visible"][self.index])]
 
     def positions(self, kind: str) -> Array:
-        """int32 positions of a list (``"load"``, ``"store"``, ...) within ``visible``."""
-        return self.plan.positions[kind][self.index]
+        """int32 positions of a list (``"load"``, ``"store"``, ...) within ``visible``.
+
+        Raises:
+            ValueError: there is no such list.
+        """
+        known = self.plan.positions
+        if not isinstance(kind, str) or kind not in known:
+            raise ValueError(f"kind must be one of {', '.join(known)}, got {kind!r}")
+        return known[kind][self.index]
 
     def slots_of(self, kind: str) -> Array:
         """int32 slots of the rows of a list.
 
+        Raises:
+            ValueError: there is no such list.
+
         Cost: a look-up for ``"retain"`` and ``"carry"`` where rows keep their slots.
         """
+        positions = self.positions(kind)
         if self.plan.slots is None:
-            return self.positions(kind)
+            return positions
         if kind in self.plan.slots:
             return self.plan.slots[kind][self.index]
-        return self.slots[self.positions(kind)]
+        return self.slots[positions]
 
     @property
     def retain_sources(self) -> Array:

@@ -29,7 +29,7 @@ class Selection:
             if step != 1:
                 raise ValueError(f"ids must be a slice of step 1, got step {step}")
             self.first, self.n, self.ids = first, max(0, end - first), None
-        elif not hasattr(ids, "shape"):
+        elif not hasattr(ids, "dtype"):
             raise TypeError(f"ids must be an array or a slice, got {type(ids).__name__}")
         else:
             self.n = count_of(ids, "ids")
@@ -37,7 +37,7 @@ class Selection:
 
 def count_of(ids: Any, name: str) -> int:
     """Ids in a one-dimensional array."""
-    if not hasattr(ids, "shape"):
+    if not hasattr(ids, "dtype"):
         raise TypeError(f"{name} must be a numpy or torch array, got {type(ids).__name__}")
     if len(ids.shape) != 1:
         raise ValueError(f"{name} must have shape (any), got {tuple(ids.shape)}")
@@ -46,7 +46,7 @@ def count_of(ids: Any, name: str) -> int:
 
 def width_of(array: Any, name: str) -> int:
     """Elements of one row of an array."""
-    if not hasattr(array, "shape"):
+    if not hasattr(array, "dtype"):
         raise TypeError(f"{name} must be a numpy or torch array, got {type(array).__name__}")
     if not len(array.shape):
         raise ValueError(f"{name} must have rows, got a scalar")

@@ -285,7 +285,7 @@ class Table:
         Asynchrony: waits for transfers that use the rows. The memory stays committed for rows to
             come; it is not zero.
         """
-        if not hasattr(mask_or_ids, "shape"):
+        if not hasattr(mask_or_ids, "dtype"):
             kind = type(mask_or_ids).__name__
             raise TypeError(f"mask_or_ids must be a numpy or torch array, got {kind}")
         ids = mask_or_ids
