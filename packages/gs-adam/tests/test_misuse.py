@@ -608,3 +608,10 @@ def test_a_step_ends_by_any_whole_number_and_by_nothing_else(semantics):
     with pytest.raises(ValueError, match=r"step must be an open step \(open: \[4\]\), got 4.0"):
         adam.end_step(4.0)
     adam.end_step(4)
+
+
+@pytest.mark.parametrize("name", ["keep_rows", "permute_rows", "zero_rows"])
+def test_sparse_ids_are_refused(name):
+    adam = HostAdam([torch.zeros(N, 3)])
+    with pytest.raises(TypeError, match=r"must be a dense tensor, got layout torch.sparse_coo"):
+        getattr(adam, name)(torch.arange(N).to_sparse())
