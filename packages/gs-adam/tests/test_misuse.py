@@ -596,3 +596,22 @@ def _without_step(host: HostAdam) -> dict:
     state = host.state_dict()
     moments = {key: value for key, value in state["state"][0].items() if key != "step"}
     return {**state, "state": {0: moments}}
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred"])
+def test_a_step_ends_by_any_whole_number_and_by_nothing_else(semantics):
+    adam = HostAdam([torch.zeros(N, 3)], semantics=semantics)
+    for kind in (np.int64, np.array, torch.tensor):
+        adam.end_step(kind(adam.begin_step()))
+        assert not adam.open_steps
+    adam.begin_step()
+    with pytest.raises(ValueError, match=r"step must be an open step \(open: \[4\]\), got 4.0"):
+        adam.end_step(4.0)
+    adam.end_step(4)
+
+
+@pytest.mark.parametrize("name", ["keep_rows", "permute_rows", "zero_rows"])
+def test_sparse_ids_are_refused(name):
+    adam = HostAdam([torch.zeros(N, 3)])
+    with pytest.raises(TypeError, match=r"must be a dense tensor, got layout torch.sparse_coo"):
+        getattr(adam, name)(torch.arange(N).to_sparse())

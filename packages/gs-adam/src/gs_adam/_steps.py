@@ -93,6 +93,7 @@ class Steps(HostBase):
             Exception: what a worker's task raised; the step has ended, without what it left out.
         """
         with self._begin_end(step) as plan:
+            step = plan.step  # a number, whatever stood for it
             try:
                 if self._semantics == "dense":
                     for worker in list(self._workers):

@@ -375,6 +375,8 @@ def row_ids(rows: Any, n_rows: int, name: str) -> torch.Tensor:
         TypeError, ValueError, IndexError: a mask of another length, ids out of range or not ids.
     """
     ids = on_cpu(rows, name)
+    if ids.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {ids.layout}")
     if ids.shape == (0,) and not isinstance(rows, torch.Tensor):
         ids = ids.long()  # an empty list has no type of its own
     if ids.dtype == torch.bool:
