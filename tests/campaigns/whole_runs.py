@@ -135,6 +135,8 @@ def finish(command: Command, what: str, out: Path, folder: Path, *, seconds: flo
     Raises:
         AssertionError: it does not end with 0.
     """
+    if what != "fit" and not (out / "config.yml").exists():
+        shutil.rmtree(out, ignore_errors=True)  # what came after the run had been removed
     if what != "fit" and not latest_checkpoint(out / "checkpoints"):
         what_again = [command.fit(out, "--overwrite"), follow_up(what, out)]
     elif what != "fit":

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public functions of every package, called with arguments of wrong kinds, and on closed objects.
+r"""Public functions of every package, called with arguments of wrong kinds, and on closed objects.
 
 Each case makes a good call from a table, then spoils one or two of its arguments some times. Good
 are: the result of the good call, where the argument means the same; an exception of a documented
 kind whose message is one line that says what is wrong, with all arguments as they were and the
 object as good as before; never a crash, a hang, or something written beside an array. Some cases
 use an object from two threads, in a forked child, or while the interpreter ends.
+
+With modules built by ``-Ccmake.define.CMAKE_CXX_FLAGS=-fsanitize=address,undefined`` each access
+beside an array ends the process, and the case is bad:
+
+    export LD_PRELOAD="$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so):\
+    $(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+    export UBSAN_OPTIONS=halt_on_error=1 PYTHONPATH=tests
+    python -m campaigns misuse --count 1000
 """
 
 from __future__ import annotations

@@ -64,6 +64,8 @@ def frozen(value: Any) -> Any:
 def shown(value: Any) -> Any:
     """Values alone, whatever kind of array or container holds them."""
     if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.device.type == "meta":
+            return repr(value.layout)
         value = value.detach().resolve_neg().numpy()
     if isinstance(value, np.ndarray):
         value = value.view(np.int32) if value.dtype == np.uint32 else value

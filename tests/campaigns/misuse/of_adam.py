@@ -150,6 +150,21 @@ def _device_state(room: Room) -> Call:
     return Call(gs_adam.DeviceAdam(**call.args).state_dict, {}, show=lambda saved: saved["state"])
 
 
+def _device_loaded(room: Room) -> Call:
+    call = _device_step(room)
+    call.run()
+    params = call.state()[:-1]  # type: ignore[misc]
+    other = gs_adam.DeviceAdam([torch.zeros_like(param) for param in params], lr=0.1)
+    other.step(grads=[torch.ones_like(param) for param in params])
+    adam = gs_adam.DeviceAdam(params, lr=0.1)
+
+    def load(state_dict: Any) -> Any:
+        adam.load_state_dict(state_dict)
+        return adam.state_dict()["state"]
+
+    return Call(load, {"state_dict": other.state_dict()}, state=lambda: adam.state_dict()["state"])
+
+
 def _add_group(kind: Any) -> Callable[[Room], Call]:
     """Refused always, in words."""
 
@@ -202,7 +217,21 @@ def _visit(name: str) -> Callable[[Room], Call]:
     return make
 
 
+class _Strategy:
+    """What `gs_adam.follow` asks of one."""
+
+    def step_post_backward(self, *arguments: Any, **options: Any) -> None:
+        pass
+
+
+def _follow(room: Room) -> Call:
+    # Looked up when called: the name is newer than this table.
+    args = {"strategy": _Strategy()}
+    return Call(lambda **given: gs_adam.follow(**given), args, show=lambda _: None)
+
+
 ENTRIES = (
+    Entry("gs_adam.follow", _follow),
     Entry("gs_adam.update_rows", _update_rows),
     Entry("gs_adam.flush_rows", _flush_rows),
     Entry("gs_adam.Schedule", _schedule),
@@ -212,6 +241,7 @@ ENTRIES = (
     Entry("gs_adam.DeviceAdam", _device_adam),
     Entry("gs_adam.DeviceAdam.step", _device_step),
     Entry("gs_adam.DeviceAdam.state_dict", _device_state),
+    Entry("gs_adam.DeviceAdam.load_state_dict", _device_loaded),
     Entry("gs_adam.DeviceAdam.add_param_group", _add_group(gs_adam.DeviceAdam)),
     Entry("gs_adam.HostAdam.add_param_group", _add_group(gs_adam.HostAdam)),
     Entry("gs_adam.DeviceRows", _device_rows),

@@ -78,7 +78,7 @@ def _new(room: Room) -> Call:
             args["state"]["last_step"] = torch.zeros(n_rows, dtype=torch.int32)
 
     def make_and_step(params: Any, **given: Any) -> Any:
-        if isinstance(params, list):  # torch adds the defaults to groups that it is given
+        if isinstance(params, list | tuple):  # torch adds the defaults to groups that it is given
             params = [dict(group) if isinstance(group, dict) else group for group in params]
         adam = gs_adam.HostAdam(params, **given)
         adam.step(None, [torch.ones_like(param) for param in _params(adam)])
