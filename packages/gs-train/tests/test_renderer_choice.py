@@ -11,28 +11,32 @@ from gs_train.renderers import RenderOptions, make_renderer
 
 
 @pytest.mark.parametrize(
-    ("cuda", "has_device", "has_gsplat", "reason"),
+    ("cuda", "has_device", "gsplat", "reason"),
     [
-        (None, False, True, "a torch built for CUDA, got "),
-        ("12.8", False, True, "nvidia-smi says whether there is one"),
-        ("12.8", True, False, "the package gsplat (pip install 'gs-train[gpu]')"),
+        (None, False, "1.5.3", "a torch built for CUDA, got "),
+        ("12.8", False, "1.5.3", "nvidia-smi says whether there is one"),
+        ("12.8", True, None, "the package gsplat (pip install 'gs-train[gpu]')"),
+        ("12.8", True, "1.6.0", "1.5, got 1.6.0 (pip install 'gsplat>=1.5.3,<1.6')"),
+        ("12.8", True, "1.5.2", "gsplat 1.5.3 or a later 1.5, got 1.5.2"),
     ],
 )
 def test_it_names_what_gsplat_lacks_and_the_remedy_in_one_line(
     cuda: str | None,
     has_device: bool,
-    has_gsplat: bool,
+    gsplat: str | None,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_device)
-    if not has_gsplat:
+    if gsplat is None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    else:
+        monkeypatch.setattr("gsplat.__version__", gsplat)
     assert make_renderer("auto", RenderOptions()).name == "cpu"
     said = capsys.readouterr().err
-    assert said.startswith("rendering on the CPU, because gsplat needs ")
+    assert said.startswith("rendering on the CPU, because the renderer gsplat needs ")
     assert reason in said
     assert said.count("\n") == 1
     with pytest.raises(InputError, match=r"--renderer gsplat needs .*; --renderer cpu runs"):

@@ -135,12 +135,13 @@ class FitConfig:
             self.renderer,
         )
         _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)
-        _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
         for name, least in (
             ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("keep_checkpoints", 1),
             ("max_pixels", 1), ("test_every", 0), ("sh_every", 0), ("resort_every", 0), ("seed", 0),
         ):  # fmt: skip
-            _require(getattr(self, name) >= least, name, f"at least {least}", getattr(self, name))
+            value = getattr(self, name)
+            _require(type(value) is int and value >= least, name, f"at least {least}", value)
+        _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
         _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
         _require(0.0 <= self.ssim_lambda <= 1.0, "ssim_lambda", "0 to 1", self.ssim_lambda)
         _require(

@@ -50,7 +50,7 @@ def parse_bytes(text: str, *, option: str) -> int:
     Raises:
         InputError: ``text`` is none of these; the message names ``option``.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
     if match is None:
         raise InputError(f"{option} must be a size such as 4GiB or 500MB, got {text!r}")
     unit = match[2] or ""

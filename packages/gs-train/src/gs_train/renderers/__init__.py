@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 
 import torch
@@ -53,7 +54,7 @@ def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -
             options, device=f"cuda:{torch.cuda.current_device()}", absgrad=absgrad
         )
     if missing:
-        print(f"rendering on the CPU, because gsplat needs {missing}", file=sys.stderr)
+        print(f"rendering on the CPU, because the renderer gsplat needs {missing}", file=sys.stderr)
     from gs_train.renderers.cpu import CpuRenderer
 
     return CpuRenderer(options, absgrad=absgrad)
@@ -75,6 +76,11 @@ def _missing_for_gsplat() -> str | None:
         return "the package gsplat (pip install 'gs-train[gpu]')"
     remedy = "install nvcc to build them, or a gsplat wheel built for this torch"
     try:
+        from gsplat import __version__ as version
+
+        # 1.6 changes the arguments of functions that are called here.
+        if not re.match(r"1\.5\.([3-9]|\d\d)", version):
+            return f"gsplat 1.5.3 or a later 1.5, got {version} (pip install 'gsplat>=1.5.3,<1.6')"
         # Builds the kernels when the package came without them.
         from gsplat.cuda._backend import _C
     except Exception as error:
