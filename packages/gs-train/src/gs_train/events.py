@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import sys
@@ -42,7 +43,9 @@ class Events:
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         with self._ending():
             folder.mkdir(parents=True, exist_ok=True)
-            name = f"events.out.tfevents.{int(time.time()):010d}.{secrets.token_hex(8)}"
+            # TensorBoard reads files in the order of their names.
+            seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+            name = f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.{secrets.token_hex(8)}"
             self._file = open(folder / name, "xb")  # noqa: SIM115 (close() does)
             self._records = RecordWriter(self._file)
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -56,7 +59,7 @@ class Events:
             return
         with self._ending():
             if not os.fstat(self._file.fileno()).st_nlink:
-                raise FileNotFoundError("it was removed")
+                raise FileNotFoundError(errno.ENOENT, "it was removed")
             value = self._summary.Value
             values = [value(tag=name, simple_value=number) for name, number in numbers.items()]
             self._write(step=step, summary=self._summary(value=values))

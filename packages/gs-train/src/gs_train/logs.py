@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import os
 import sys
@@ -76,7 +77,7 @@ class RunLog:
         if self._file is None:
             return
         if not os.fstat(self._file.fileno()).st_nlink:
-            raise FileNotFoundError("it was removed")
+            raise FileNotFoundError(errno.ENOENT, "it was removed")
         new = [name for name in numbers if name not in self._columns]
         if new:
             self._file.close()
