@@ -274,3 +274,11 @@ def test_a_closure_makes_the_gradients_of_a_step(kind: Any, as_keyword: bool) ->
         torch.testing.assert_close(param, theirs)
     with pytest.raises(TypeError, match="must be ids or a mask beside grads, got a closure"):
         optimizer.step(closure, [torch.ones(N, 3)])
+
+
+def test_moments_that_are_not_dense_are_refused() -> None:
+    device = DeviceAdam([torch.zeros(2, 3)])
+    state = device.state_dict()
+    state["state"] = {0: {"step": 1.0, "exp_avg": torch.zeros(2, 3).to_sparse(), "exp_avg_sq": 0}}
+    with pytest.raises(TypeError, match="exp_avg of parameter 0 must be a dense tensor, got"):
+        device.load_state_dict(state)

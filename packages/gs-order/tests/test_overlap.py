@@ -97,7 +97,9 @@ def test_the_stated_error_of_an_estimate_is_its_real_error(kind):
 
 def test_the_whole_as_sample_is_exact():
     visible = random_visible(6, 999, 10)
-    found = estimate_xor_counts(np.arange(999), reference.pack(visible), n_views=10, rate=1.0)
+    found = estimate_xor_counts(
+        np.arange(999), reference.pack(visible), n_views=10, rate=np.float16(1)
+    )
     assert (found.counts == reference.xor_counts(visible)).all()
     assert (found.standard_error == 0).all()
 

@@ -61,7 +61,12 @@ def test_direction_weight_zero_looks_at_places_alone():
         (
             np.zeros((2, 3)),
             {"direction_weight": -1},
-            "direction_weight must be at least 0, got -1",
+            "direction_weight must be at least 0 and finite, got -1",
+        ),
+        (
+            np.zeros((2, 3)),
+            {"direction_weight": 10**400},
+            "direction_weight must be at least 0 and finite, got inf",
         ),
     ],
 )

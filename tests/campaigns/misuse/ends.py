@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter ends while a daemon thread is inside a package: the process ends in order."""
+"""The interpreter ends while a daemon thread is inside a package: the process ends in order.
+
+Calls that take torch tensors are not among these. Up to Python 3.13 torch itself ends the process
+with an abort where a daemon thread comes back from one of its operations into an interpreter that
+ends.
+"""
 
 from __future__ import annotations
 
@@ -49,18 +54,6 @@ _CALLS = {
         "last = np.zeros(50_000, 'i4'); s = gs_adam.Schedule(); g = np.ones((50_000, 16), 'f4'); "
         "lock = threading.Lock()",
         "\n        with lock: s.begin(lr=.1); gs_adam.update_rows(p, a, b, last, None, g, s)",
-    ),
-    "gs_adam.Worker": (
-        "import torch, gs_adam; o = gs_adam.HostAdam([torch.zeros(20_000, 16)], threads=2); "
-        "w = gs_adam.Worker(o); g = [torch.ones(20_000, 16)]; lock = threading.Lock()",
-        "\n        with lock:\n"
-        "            k = o.begin_step(); w.submit(None, g, step=k, ready=lambda: True); "
-        "o.end_step(k)",
-    ),
-    "gs_adam.HostAdam.step": (
-        "import torch, gs_adam; o = gs_adam.HostAdam([torch.zeros(20_000, 16)], threads=2); "
-        "g = [torch.ones(20_000, 16)]; lock = threading.Lock()",
-        "\n        with lock: o.step(None, g)",
     ),
     "gs_pinned.gather": (
         "import gs_pinned; t = gs_pinned.Table(20_000, 16); out = np.empty((20_000, 16), 'f4'); "

@@ -216,8 +216,10 @@ def _dtype(array: np.ndarray, room: Room) -> Spoiled | None:
     try:
         with np.errstate(all="ignore"):
             other = array.astype(dtype)
-            # The same numbers of numbers' own kinds; a bit pattern is another number.
-            is_same = dtype.kind in "fiu" and bool(np.array_equal(other, array))
+            # The same numbers of numbers' own kinds; a bit pattern is another number, and where a
+            # mask is one, ids are others.
+            are_numbers = array.dtype.kind in "fiu" and dtype.kind in "fiu"
+            is_same = are_numbers and bool(np.array_equal(other, array))
     except (TypeError, ValueError):
         return None
     return Spoiled(other, f"as {dtype}", is_same)

@@ -46,7 +46,12 @@ def check_kinds(state_dict: Any) -> dict[str, Any]:
     """
     keyed(state_dict, "state_dict", "state", "param_groups")
     for i, state in keyed(state_dict["state"], "state_dict's state").items():
-        keyed(state, f"state_dict's state of parameter {i}")
+        for key, value in keyed(state, f"state_dict's state of parameter {i}").items():
+            if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+                raise TypeError(
+                    f"state_dict's {key} of parameter {i} must be a dense tensor, got layout "
+                    f"{value.layout}"
+                )
     for k, group in enumerate(listed(state_dict["param_groups"], "state_dict's param_groups")):
         keyed(group, f"state_dict's param_groups[{k}]", "params")
         for i in listed(group["params"], f"params of state_dict's param_groups[{k}]"):

@@ -30,7 +30,7 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
     if missing:
         raise ValueError(f"groups must hold {', '.join(missing)} as Adam's do, got {sorted(group)}")
     try:
-        beta1, beta2 = (float(beta) for beta in group["betas"])
+        beta1, beta2 = (number(beta, "betas") for beta in group["betas"])
     except (TypeError, ValueError):
         raise ValueError(f"betas must be two numbers, got {shown(group['betas'])}") from None
     lr, eps, decay = (number(group[key], key) for key in ("lr", "eps", "weight_decay"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from numbers import Real
@@ -43,15 +44,18 @@ def whole_number(name: str, value: Any, *, least: int = 0, most: int = _MOST) ->
     return number
 
 
-def real(name: str, value: Any) -> Any:
-    """The value, a number of any real type.
+def real(name: str, value: Any) -> float:
+    """The value of a number of any real type; infinity where it is beyond all floats.
 
     Raises:
         TypeError: another kind of object.
     """
     if not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {shown(value)}")
-    return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def word(name: str, value: Any, words: Sequence[str]) -> None:

@@ -188,7 +188,8 @@ def estimate_xor_counts(
     """
     check_mask(mask)
     check_ids(ids, mask)
-    if not 0 < real("rate", rate) <= 1:
+    rate = real("rate", rate)
+    if not 0 < rate <= 1:
         raise ValueError(f"rate must be in (0, 1], got {rate}")
     sampled = mask[hash_ids(ids) < round(rate * 2**31)]
     d = xor_counts(sampled, n_views=n_views) / rate

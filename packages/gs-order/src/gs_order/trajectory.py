@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ def trajectory(cameras: Array, *, direction_weight: float = 0.5, seed: int = 0) 
 
     Raises:
         TypeError: cameras that are no numbers, a weight or a seed of another kind.
-        ValueError: cameras of another shape, none, or not finite; a negative weight.
+        ValueError: cameras of another shape, none, or not finite; a weight that is negative or not
+            finite.
 
     Cost: O(V) searches of bounded size; 5,000 cameras take well under a second.
 
@@ -45,8 +47,9 @@ def trajectory(cameras: Array, *, direction_weight: float = 0.5, seed: int = 0) 
     [0, 3]
     """
     seed = integer("seed", seed)
-    if not real("direction_weight", direction_weight) >= 0:
-        raise ValueError(f"direction_weight must be at least 0, got {direction_weight}")
+    direction_weight = real("direction_weight", direction_weight)
+    if not 0 <= direction_weight < math.inf:
+        raise ValueError(f"direction_weight must be at least 0 and finite, got {direction_weight}")
     points = _features(cameras, direction_weight)
     path = _path(points, None, None, seed)
     if len(points) > _LARGEST_DENSE:

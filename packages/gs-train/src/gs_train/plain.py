@@ -56,6 +56,8 @@ def from_plain(kind: type, plain: Mapping[Any, Any], path: Path, *, within: str 
         return kind(**values)
     except TypeError as error:
         raise InputError(f"{path} does not fit this version: {error}") from None
+    except InputError as error:  # a value out of range
+        raise InputError(f"{path}: {within}{error}") from None
 
 
 def _value(hint: Any, value: Any, path: Path, name: str) -> Any:
