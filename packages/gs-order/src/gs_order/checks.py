@@ -50,12 +50,12 @@ def real(name: str, value: Any) -> float:
     Raises:
         TypeError: another kind of object.
     """
-    if not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {shown(value)}")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+    if isinstance(value, Real):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+    raise TypeError(f"{name} must be a number, got {shown(value)}")
 
 
 def word(name: str, value: Any, words: Sequence[str]) -> None:
