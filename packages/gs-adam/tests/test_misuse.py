@@ -615,3 +615,20 @@ def test_sparse_ids_are_refused(name):
     adam = HostAdam([torch.zeros(N, 3)])
     with pytest.raises(TypeError, match=r"must be a dense tensor, got layout torch.sparse_coo"):
         getattr(adam, name)(torch.arange(N).to_sparse())
+
+
+def test_gradients_that_would_be_written_over_are_refused() -> None:
+    host = HostAdam([torch.zeros(4, 3)])
+    (param,) = host.param_groups[0]["params"]
+    host.step(None, [torch.ones(4, 3)])
+    for grads in ([param], [host.state[param]["exp_avg"]]):
+        with pytest.raises(ValueError, match=r"grads\[0\] must have memory of its own, got some"):
+            host.step(None, grads)
+    assert host.step_count == 1
+    table, schedule = torch.zeros(4, 12), Schedule()
+    schedule.begin(lr=0.1)
+    *state, grads = _columns(table, (0, 3), (3, 6), (6, 9), (8, 11))
+    last = torch.zeros(4, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"grads\[0\] must have .* got some of exp_avg_sq\[0\]"):
+        update_rows(*state, last, None, grads, schedule)
+    update_rows(*state, last, None, table[:, 9:], schedule)

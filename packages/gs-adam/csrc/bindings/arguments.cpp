@@ -40,6 +40,14 @@ bool are_shared(const Columns& first, const Columns& later) {
   return column < first.width || column + later.width > first.stride;
 }
 
+void check_pair(const Columns& columns, const Columns& others) {
+  if (columns.rows * columns.width == 0 || others.rows * others.width == 0) return;
+  const bool is_first = std::less<>()(columns.data, others.data);
+  GS_CHECK(!(is_first ? are_shared(columns, others) : are_shared(others, columns)),
+           item(columns.list, columns.index), " must have memory of its own, got some of ",
+           item(others.list, others.index));
+}
+
 // A stride that makes rows overlap would let one row's update change another's.
 std::int64_t writable_stride(const Array& array) {
   array.writable();
@@ -106,6 +114,7 @@ Gradients gradients_from(py::handle object, const char* name, const std::vector<
   if (object.is_none()) return grads;
   const py::sequence list = sequence_from(object, name);
   check_count(list.size(), name, tensors.size());
+  std::vector<Columns> read;
   for (std::size_t k = 0; k < tensors.size(); ++k) {
     const Array array = matrix(list[k], item(name, k));
     check_width(array, tensors[k].width);
@@ -116,7 +125,10 @@ Gradients gradients_from(py::handle object, const char* name, const std::vector<
              " must have the same number of rows each, got ", array.size(0), " in ", array.name());
     grads.by_row = by_row;
     grads.tensors.push_back({array.data<float>(), array.row_stride()});
+    read.push_back(
+        {name, k, array.data<float>(), array.size(0), array.row_stride(), tensors[k].width});
   }
+  check_apart(read, written_by(tensors, n_rows));
   return grads;
 }
 
@@ -182,15 +194,13 @@ std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg
 }
 
 void check_apart(const std::vector<Columns>& written) {
-  for (std::size_t k = 0; k < written.size(); ++k) {
-    for (std::size_t j = 0; j < k; ++j) {
-      const Columns &a = written[j], &b = written[k];
-      if (a.rows * a.width == 0 || b.rows * b.width == 0) continue;
-      GS_CHECK(!(std::less<>()(b.data, a.data) ? are_shared(b, a) : are_shared(a, b)),
-               item(b.list, b.index), " must have memory of its own, got some of ",
-               item(a.list, a.index));
-    }
-  }
+  for (std::size_t k = 0; k < written.size(); ++k)
+    for (std::size_t j = 0; j < k; ++j) check_pair(written[k], written[j]);
+}
+
+void check_apart(const std::vector<Columns>& read, const std::vector<Columns>& written) {
+  for (const Columns& columns : read)
+    for (const Columns& others : written) check_pair(columns, others);
 }
 
 }  // namespace gs::adam

@@ -34,7 +34,8 @@ inline bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-/// A list of (rows, ...) float32 CPU arrays aligned with the tensors, or None for zero.
+/// A list of (rows, ...) float32 CPU arrays aligned with the tensors of n_rows rows, with memory of
+/// their own, or None for zero.
 Gradients gradients_from(py::handle object, const char* name, const std::vector<Tensor>& tensors,
                          const Ids& rows, std::int64_t n_rows);
 
@@ -49,7 +50,7 @@ std::vector<Tensor> tensors_from(const py::list& params, const py::list& exp_avg
                                  const py::list& exp_avg_sq, const std::vector<int>& groups,
                                  std::int64_t* n_rows);
 
-/// Columns of rows that are written.
+/// Columns of rows that are read or written.
 struct Columns {
   const char* list;  // of which argument, at which index
   std::size_t index;
@@ -61,6 +62,9 @@ std::vector<Columns> written_by(const std::vector<Tensor>& tensors, std::int64_t
 
 /// Throws where two share an element.
 void check_apart(const std::vector<Columns>& written);
+
+/// Throws where one that is read shares an element with one that is written.
+void check_apart(const std::vector<Columns>& read, const std::vector<Columns>& written);
 
 void register_calls(py::module_& module);
 void register_schedule(py::module_& module);

@@ -63,7 +63,7 @@ void device_step(Schedule& schedule, const std::shared_ptr<StepPlan>& counted,
   GS_CHECK(!has_grads || gradients.size() == params.size(),
            "grads must have one entry a parameter (", params.size(), "), got ", gradients.size());
   std::vector<DeviceTensor> tensors;
-  std::vector<Columns> written;
+  std::vector<Columns> read, written;
   for (std::size_t k = 0; k < params.size(); ++k) {
     const std::int64_t width = Array(params[k], item("params", k).c_str()).inner_size();
     DeviceTensor t{};
@@ -89,10 +89,12 @@ void device_step(Schedule& schedule, const std::shared_ptr<StepPlan>& counted,
       t.grad = grad.data<float>();
       t.grad_stride = grad.row_stride();
       t.has_flat_grad = grad.row_stride() == width && is_aligned(t.grad);
+      read.push_back({"grads", k, t.grad, n_grads, grad.row_stride(), width});
     }
     if (width > 0) tensors.push_back(t);
   }
   check_apart(written);
+  check_apart(read, written);
   {
     const python::ReleaseGil nogil;
     for (std::size_t done = 0; done < tensors.size(); done += kMostDeviceTensors) {
