@@ -357,6 +357,7 @@ def test_the_interpreter_exits_while_tasks_wait():
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
 
 
+@pytest.mark.unsanitized("gcc's thread sanitizer knows no threads of forked children")
 def test_a_forked_child_starts_with_an_empty_queue():
     result = run_script(
         """

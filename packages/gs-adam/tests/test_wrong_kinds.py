@@ -282,3 +282,11 @@ def test_moments_that_are_not_dense_are_refused() -> None:
     state["state"] = {0: {"step": 1.0, "exp_avg": torch.zeros(2, 3).to_sparse(), "exp_avg_sq": 0}}
     with pytest.raises(TypeError, match="exp_avg of parameter 0 must be a dense tensor, got"):
         device.load_state_dict(state)
+
+
+def test_groups_are_left_as_they_were_given() -> None:
+    groups = [{"params": [torch.zeros(2, 3)]}]
+    with pytest.raises(ValueError, match="weight_decay must be at least 0 and finite, got -inf"):
+        HostAdam(groups, weight_decay=-float("inf"))
+    HostAdam(groups)
+    assert groups[0].keys() == {"params"}

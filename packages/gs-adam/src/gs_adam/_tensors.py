@@ -59,7 +59,8 @@ def groups_of(params: Any) -> Any:
             raise ValueError(f"params[{k}] must hold params as a group, got {sorted(group)}")
         if not isinstance(group, dict | tuple | torch.Tensor):
             raise TypeError(f"params[{k}] must be a tensor or a group, got {shown(group)}")
-    return listed
+    # torch writes an optimizer's options into the groups that it is given.
+    return [dict(group) if isinstance(group, dict) else group for group in listed]
 
 
 def check_param(param: torch.Tensor, name: str) -> None:
