@@ -131,10 +131,17 @@ def test_workflows_may_only_read_and_pin_their_actions_by_commit() -> None:
                     assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step
 
 
-def test_a_strangers_pull_request_reaches_our_own_machines_by_label_alone() -> None:
-    jobs = [job for workflow in _workflows().values() for job in workflow["jobs"].values()]
-    ours = [job for job in jobs if "self-hosted" in job["runs-on"]]
+def test_a_pull_request_reaches_our_own_machines_by_label_alone() -> None:
+    ours = {
+        name: workflow
+        for name, workflow in _workflows().items()
+        if any("self-hosted" in job["runs-on"] for job in workflow["jobs"].values())
+    }
     assert ours
-    for job in ours:
-        assert "head.repo.full_name == github.repository" in job["if"]
-        assert "github.event.label.name == 'gpu'" in job["if"]
+    for name, workflow in ours.items():
+        events = workflow[True]  # what YAML makes of "on"
+        assert set(events) == {"push", "pull_request_target"}, name  # the file is main's
+        assert events["push"] == {"branches": ["main"]}
+        assert events["pull_request_target"] == {"types": ["labeled"]}
+        for job in workflow["jobs"].values():
+            assert job["if"] == "github.event_name == 'push' || github.event.label.name == 'gpu'"

@@ -69,9 +69,9 @@ class _Worker:
     def run(self, seed: int) -> Outcome:
         os.truncate(self._log, 0)
         said: list[str] = []
-        self._pipe.send(seed)
         deadline = time.monotonic() + self._seconds
         try:
+            self._pipe.send(seed)
             while self._pipe.poll(max(0.0, deadline - time.monotonic())):
                 told = self._pipe.recv()
                 if isinstance(told, Outcome):
@@ -80,7 +80,7 @@ class _Worker:
             bad = f"hung for more than {self._seconds:g} s"
             os.kill(self._process.pid or 0, signal.SIGABRT)  # which writes down where
             self._process.join(_SECONDS_TO_ABORT)
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # perhaps of what the case before has left behind
             self._process.join()
             code = self._process.exitcode or 0
             bad = f"ended the process with {signal.Signals(-code).name if code < 0 else code}"

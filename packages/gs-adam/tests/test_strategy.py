@@ -258,3 +258,38 @@ def test_what_does_not_fit_is_named() -> None:
     training.params["shN"] = torch.nn.Parameter(torch.zeros(N, 3, 3))
     with pytest.raises(ValueError, match=r"optimizers\['shN'\] must have tensors of params"):
         training.refine(3, torch.arange(2), torch.ones(2, N, 2), "")
+
+
+@pytest.mark.parametrize("semantics", ["dense", "deferred"])
+def test_a_row_that_takes_the_place_of_one_that_slept_has_its_parents_values(
+    semantics: str,
+) -> None:
+    """One row is duplicated where another, the last one, is pruned in the same refinement."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"means": 3, "scales": 3, "quats": 4, "shN": 45}
+    params: dict[str, Any] = {
+        name: torch.nn.Parameter(torch.randn(6, width, generator=draw))
+        for name, width in shapes.items()
+    }
+    params["scales"].data.fill_(-9.0)
+    params["opacities"] = torch.nn.Parameter(torch.tensor([2.0] * 5 + [-9.0]))
+    optimizers: dict[str, Any] = {
+        name: torch.optim.Adam([param]) for name, param in params.items() if name != "shN"
+    }
+    host = optimizers["shN"] = HostAdam([params["shN"]], lr=0.1, semantics=semantics)
+    host.step(None, [torch.randn(6, 45, generator=draw)])
+    for _ in range(5):
+        host.step(torch.tensor([0, 1]), [torch.randn(2, 45, generator=draw)])
+    wanted = params["shN"].detach()[0].clone()
+    strategy = follow(gsplat.DefaultStrategy(refine_start_iter=1, refine_every=3))
+    means2d = torch.zeros(1, 6, 2, requires_grad=True)
+    means2d.grad = torch.zeros(1, 6, 2)
+    means2d.grad[0, 0] = 9.0
+    info = {
+        "width": 2, "height": 2, "n_cameras": 1, "gaussian_ids": None,
+        "radii": torch.ones(1, 6, 2, dtype=torch.int32), "means2d": means2d,
+    }  # fmt: skip
+    strategy.step_post_backward(params, optimizers, strategy.initialize_state(), 303, info)
+    host.flush()
+    assert len(params["shN"]) == 6
+    assert torch.equal(params["shN"].detach()[5], wanted)

@@ -441,3 +441,25 @@ def test_gradients_without_memory_of_their_own_are_told_or_read_rightly():
     with pytest.raises(TypeError, match=r"exp_avg of params\[0\] must be a tensor, got NoneType"):
         HostAdam([torch.zeros(N, 3)], semantics="sparse",
                  state={"exp_avg": [None], "exp_avg_sq": [None]})  # fmt: skip
+
+
+def test_a_task_finds_its_memory_also_after_an_edit_that_found_none():
+    done = _process(
+        """
+        n = 2_000_000  # so much goes back to the system as soon as nobody holds it
+        param = torch.nn.Parameter(torch.zeros(n, 16))
+        host = HostAdam([param], semantics="sparse")
+        host.step(torch.arange(4), [torch.ones(4, 16)])
+        try:
+            host.append_rows(2**31 - n - 10)
+        except (MemoryError, RuntimeError):
+            print("no memory")
+        worker, step, go = Worker(host), host.begin_step(), threading.Event()
+        worker.submit(torch.arange(n), [torch.ones(n, 16)], step=step, ready=go.wait)
+        param.data = torch.zeros(n, 16)
+        go.set()
+        worker.wait()
+        print("done")
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "no memory\ndone\n"), done.stderr

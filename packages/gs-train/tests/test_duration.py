@@ -68,7 +68,7 @@ def test_hours_are_rounded_up_to_minutes() -> None:
 
 
 def test_what_is_suggested_ends_within_an_hour_and_can_be_typed() -> None:
-    config, step = _config(renderer="cpu"), StepTime(0.1, 2e-6)
+    config, step = _config(renderer="cpu"), StepTime(0.5, 2e-6)
     smaller = within_an_hour(config, step, 15_000, longer_side=960)
     assert smaller is not None
     assert smaller.steps == 7000
@@ -85,6 +85,13 @@ def test_what_is_suggested_ends_within_an_hour_and_can_be_typed() -> None:
 
     again = tyro.cli(FitConfig, args=shlex.split(said)[2:])
     assert again == replace(smaller, data=again.data)
+
+
+def test_images_are_not_reduced_where_fewer_steps_will_do() -> None:
+    smaller = within_an_hour(_config(), StepTime(0.1, 2e-6), 15_000, longer_side=320)
+    assert smaller is not None
+    assert (smaller.steps, smaller.max_side) == (7000, None)
+    assert "--max-side" not in command_of_run(smaller)
 
 
 def test_nothing_is_suggested_where_the_run_is_short_or_nothing_helps() -> None:

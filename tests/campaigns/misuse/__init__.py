@@ -7,8 +7,8 @@ kind whose message is one line that says what is wrong, with all arguments as th
 object as good as before; never a crash, a hang, or something written beside an array. Some cases
 use an object from two threads, in a forked child, or while the interpreter ends.
 
-With modules built by ``pip install -Ccmake.define.GS_SANITIZE=address,undefined`` each access beside
-an array ends the process, and the case is bad:
+With modules built by ``pip install -Ccmake.define.GS_SANITIZE=address,undefined`` each access
+beside an array ends the process, and the case is bad:
 
     export LD_PRELOAD="$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so):\
     $(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1

@@ -139,6 +139,8 @@ class EditedParams(MutableMapping[str, torch.Tensor]):
         """The tensors that the strategy has not seen, with the rows ``source`` in order."""
         passed_on = source != kept  # such a row has one's values and another's moments, or zeros
         awake = torch.cat([source[passed_on], kept[passed_on & (kept >= 0)]])
+        if len(source) == host.n_rows:  # where rows are written over, those that go sleep no more
+            awake = torch.cat([awake, (kept < 0).nonzero().flatten()])
         host.flush(awake.unique())
         tensors = {name: self._params[name].detach() for name in names if name not in self._shown}
         if len(source) == host.n_rows:

@@ -314,7 +314,9 @@ class Storage:
     def edit_rows(self, edit: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Replace every tensor of state by what ``edit`` makes of it."""
         self.check_own()
-        self._held = []  # nobody has tasks now, and rows come and go in the memory that there is
+        # Nobody has tasks now, and rows come and go in the memory that there is. Should that fail,
+        # the next call looks anew where everything is.
+        self._places, self._held = [], []
         params, _ = self._params()
         state = self._state()
         self._move_state(params, state)

@@ -45,7 +45,9 @@ def follow(strategy: Strategy) -> Strategy:
         ValueError: on any call, where a `HostAdam` has a tensor that ``params`` lack.
 
     Cost: a refinement copies each table of a `HostAdam` once for its values and at most three times
-        for each moment; relocation works in place. Nothing where a step refines nothing.
+        for each moment; relocation works in place. Nothing where a step refines nothing, but with
+        ``MCMCStrategy``: its noise reads geometry in each step, so that tables of a `HostAdam` with
+        means, scales, quats or opacities are caught up, and copied to the device and back.
     """
     kind: Any = type(strategy)
     if not callable(getattr(strategy, "step_post_backward", None)):

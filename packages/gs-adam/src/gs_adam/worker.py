@@ -252,7 +252,8 @@ class Worker:
             Exception: what a task raised, unless a call has raised it before and ``drain`` is off.
         """
         self._native.close(flag(drain, "drain"))
-        self._optimizer._detach(self._native)
+        if self._native.is_idle:  # else its own thread calls, in the middle of a task
+            self._optimizer._detach(self._native)
         if drain:
             self._native.check()
         else:

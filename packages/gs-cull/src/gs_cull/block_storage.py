@@ -75,7 +75,8 @@ def load_blocks(path: Path) -> dict[str, Any]:
         raise ValueError(f"path must hold blocks, got {path} without {sorted(missing)}")
     n_rows, block_size, order = int(parts["n_rows"]), int(parts["block_size"]), parts.get("order")
     check_block_size(block_size)
-    if order is not None and not np.array_equal(np.sort(order), np.arange(n_rows)):
+    is_of_rows = order is None or order.shape == (n_rows,)
+    if not is_of_rows or (order is not None and (np.sort(order) != np.arange(n_rows)).any()):
         raise ValueError(f"path must hold an order of {n_rows} rows, got {path} with another")
     return {
         "n_rows": n_rows,

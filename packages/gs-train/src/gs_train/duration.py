@@ -85,10 +85,9 @@ def within_an_hour(
         return None
     cap = max(n_first, min(expected_rows(config, n_first), _CAPS))
     for steps in _STEPS:
-        for side in _SIDES:
-            if side >= longer_side:
-                continue
-            smaller = replace(config, steps=min(steps, config.steps), max_side=side, cap=cap)
+        for side in (longer_side, *(side for side in _SIDES if side < longer_side)):
+            most = config.max_side if side == longer_side else side
+            smaller = replace(config, steps=min(steps, config.steps), max_side=most, cap=cap)
             pixels = (side / longer_side) ** 2
             faster = StepTime(step.fixed_s * pixels, step.row_s)
             if seconds_of_run(smaller, faster, n_first) <= _HEADROOM * HOUR_S:
@@ -103,5 +102,5 @@ def command_of_run(config: FitConfig) -> str:
     words += ["--renderer", "cpu"] if config.renderer == "cpu" else []
     words += ["--strategy", "mcmc"] if config.strategy == "mcmc" else []
     words += ["--batch-size", str(config.batch_size)] if config.batch_size > 1 else []
-    words += ["--max-side", str(config.max_side), "--steps", str(config.steps)]
-    return shlex.join([*words, "--cap", str(config.cap)])
+    words += [] if config.max_side is None else ["--max-side", str(config.max_side)]
+    return shlex.join([*words, "--steps", str(config.steps), "--cap", str(config.cap)])

@@ -40,6 +40,10 @@ class Events:
                 file=sys.stderr,
             )
             return
+        except Exception as error:  # such as protobuf of a version that TensorBoard does not fit
+            reason = " ".join(str(error).split())[:200]
+            print(f"no {folder.name}/: TensorBoard does not load: {reason}", file=sys.stderr)
+            return
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         with self._ending():
             folder.mkdir(parents=True, exist_ok=True)

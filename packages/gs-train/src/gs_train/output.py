@@ -7,30 +7,39 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+_NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF)
+
 
 class Output:
-    """A text stream that says nothing any more once writing to it has failed."""
+    """A text stream that says nothing any more once nobody reads it. Other errors, such as a full
+    disk that it is written to, are the caller's."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
+        with self._outlived():
             self._stream.write(text)
-            return len(text)
-        self._fall_silent()
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with self._outlived():
             self._stream.flush()
-            return
-        self._fall_silent()
+
+    @contextlib.contextmanager
+    def _outlived(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _NOBODY_READS:
+                raise
+            self._fall_silent()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -38,7 +38,7 @@ def print_plan(result: dict[str, Any], *, verbose: bool, file: IO[str]) -> None:
             f"{result['steps']:,} steps will take about {hours} (hours:minutes){_growth(result)}"
         )
     if result["within_an_hour"]:
-        console.print(f"within an hour: {result['within_an_hour']}", soft_wrap=True)
+        console.print(f"within an hour: {result['within_an_hour']}", soft_wrap=True, markup=False)
 
 
 def _growth(result: dict[str, Any]) -> str:

@@ -113,6 +113,7 @@ class Run:
             placing = _placing(state["placing"])
             dict.keys(state.get("recipe", {}))
             str.encode(state["capture"])
+            _check_data(state.get("data"), record)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise checkpoint.damaged() from None
         with _damage(checkpoint):
@@ -226,6 +227,8 @@ class Run:
                 if old.exists():
                     raise
                 run = Run.open(run.folder.root)
+                if run.id != self.id:
+                    raise InputError(f"{run.folder.root} holds another run by now") from None
                 if not is_newer(run.checkpoint.path, old):
                     raise
 
@@ -384,6 +387,21 @@ def _spent(plain: Mapping[str, Any]) -> Spent:
     for name in ("images", "peak_device_bytes", "peak_device_reserved_bytes", "peak_host_bytes"):
         whole(getattr(spent, name))
     return spent
+
+
+def _check_data(plain: Any, record: RunRecord | None) -> None:
+    """Raise unless it is what :meth:`gs_train.data.PhotoReader.fingerprint` gave of these views."""
+    if plain is None:
+        return
+    str.encode(plain["points"])
+    photographs = list(plain["photographs"])
+    for of_one in photographs:
+        if of_one is not None:
+            n_bytes, time_ns, crc = of_one
+            whole(n_bytes), whole(time_ns), whole(0 if crc is None else crc)
+    n_views = len(photographs) if record is None else len(record.views)
+    if len(photographs) != n_views or any(whole(i) >= n_views for i in plain["skipped"]):
+        raise ValueError("photographs must be those of the views")
 
 
 def _placing(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,8 @@ class PhotoReader:
                 if self._crcs[shown] is None:
                     self._crcs[shown] = file_crc(view.path)
             except BrokenPhotographError as error:
+                if self._may_come_back(shown, error):
+                    raise InputError(f"{error}; go on with --resume when it can be read") from error
                 if not self._skips:
                     raise InputError(f"{error}; --skip-broken goes on without it") from error
                 with self._lock:
@@ -79,7 +81,9 @@ class PhotoReader:
 
     def shown(self, index: int) -> int:
         """The view that a training view's place in a batch goes to, as far as is known."""
-        return self._shown.get(index, index)
+        with self._lock:
+            known = self._shown.get(index)
+        return self._candidate(index) if known is None else known
 
     def news(self) -> list[str]:
         """Lines about photographs found broken since this was asked last."""
@@ -99,6 +103,14 @@ class PhotoReader:
             ],
             "skipped": skipped,
         }
+
+    def _may_come_back(self, index: int, error: BrokenPhotographError) -> bool:
+        """Whether the system failed rather than the photograph: a disk or a network that errs, or
+        an image made of the photograph that was removed and is made again when the run goes on."""
+        view, cause = self._capture.views[index], error.__cause__
+        if isinstance(cause, FileNotFoundError):
+            return view.path != self._capture.folder / "images" / view.name
+        return isinstance(cause, OSError) and cause.errno is not None
 
     def _candidate(self, index: int) -> int:
         if index not in self._broken:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from gs_train.data.colmap_records import Camera, Model
+from gs_train.data.colmap_records import Camera, Image, Model
 from gs_train.data.pixels import BrokenPhotographError, Header, read_header
 from gs_train.errors import InputError
 from gs_train.names import printable
@@ -54,7 +54,7 @@ def check_photographs(folder: Path, model: Model, *, max_pixels: int, skip_broke
     if not folder.is_dir():
         raise InputError(f"data must hold its photographs in {folder}, got no such folder")
     with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
-        found = list(pool.map(lambda image: _look(folder / image.name), model.images))
+        found = list(pool.map(lambda image: _look(folder, image, model), model.images))
     missing, unreadable, resized = [], [], []
     broken = set()
     for index, (image, header) in enumerate(zip(model.images, found)):
@@ -86,9 +86,12 @@ def check_photographs(folder: Path, model: Model, *, max_pixels: int, skip_broke
     )
 
 
-def _look(path: Path) -> Header | FileNotFoundError | BrokenPhotographError:
+def _look(
+    folder: Path, image: Image, model: Model
+) -> Header | FileNotFoundError | BrokenPhotographError:
+    camera = model.cameras[image.camera_id]
     try:
-        return read_header(path)
+        return read_header(folder / image.name, size=(camera.width, camera.height))
     except (FileNotFoundError, BrokenPhotographError) as error:
         return error
 

@@ -56,11 +56,14 @@ class Header:
     has_alpha: bool
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path, *, size: tuple[int, int] | None = None) -> Header:
     """The header of an image file that seems whole; as a rule nothing is decoded.
 
     A file is whole when it ends as its format says (`has_its_end`). Where that is in doubt, such
     as in a JPEG with a film behind it, the image is decoded once to know.
+
+    Args:
+        size: width and height that are asked for: an image of another size is not decoded.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -69,7 +72,7 @@ def read_header(path: Path) -> Header:
     with _opened(path) as (image, file):
         header = Header(image.size, _has_alpha(image))
         is_whole = has_its_end(file, image)
-    if not is_whole:
+    if not is_whole and size in (None, header.size):
         decode_rgb(path)
     return header
 
