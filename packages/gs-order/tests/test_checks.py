@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gs_order
 
@@ -50,3 +51,15 @@ def test_a_wrong_kind_is_named_in_one_line(call: Any, argument: str) -> None:
         with pytest.raises((TypeError, ValueError), match=rf"^{argument}\b.* must .*") as caught:
             call(wrong)
         assert "\n" not in str(caught.value)
+
+
+def test_a_sparse_mask_is_refused() -> None:
+    mask = torch.ones(3, 1, dtype=torch.int32).to_sparse()
+    with pytest.raises(TypeError, match=r"mask must be a dense tensor, got layout torch\.sparse"):
+        gs_order.and_counts(mask)
+
+
+def test_a_mapping_is_no_sequence_of_cameras() -> None:
+    batches = [(np.arange(2, dtype=np.int32), np.ones((2, 1), np.uint32))]
+    with pytest.raises(TypeError, match="cameras must be a sequence, got"):
+        gs_order.simulate(batches, orders=["camera"], cameras={"x": 1})

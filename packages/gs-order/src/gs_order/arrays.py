@@ -50,6 +50,7 @@ def check_mask(mask: Any) -> int:
         dtype, good = str(mask.dtype), ("uint32", "int32")
     else:
         raise TypeError(f"mask must be a numpy array or a torch tensor, got {type(mask).__name__}")
+    _need_dense(mask, "mask")
     if dtype not in good:
         raise TypeError(f"mask must be uint32 (numpy) or int32 (torch), got {dtype}")
     if mask.ndim != 2 or mask.shape[1] < 1:
@@ -68,6 +69,7 @@ def check_ids(ids: Any, mask: Any) -> None:
             "ids and mask must both be numpy arrays or both torch tensors, "
             f"got {type(ids).__name__} and {type(mask).__name__}"
         )
+    _need_dense(ids, "ids")
     if is_torch(ids) and ids.device != mask.device:
         raise TypeError(f"ids and mask must be on one device, got {ids.device} and {mask.device}")
     if str(ids.dtype).removeprefix("torch.") not in ("int32", "int64"):
@@ -76,6 +78,12 @@ def check_ids(ids: Any, mask: Any) -> None:
         raise ValueError(
             f"ids must have one entry a row of mask, ({mask.shape[0]},), got {tuple(ids.shape)}"
         )
+
+
+def _need_dense(array: Any, name: str) -> None:
+    layout = str(getattr(array, "layout", "torch.strided"))  # numpy's arrays have none
+    if layout != "torch.strided":
+        raise TypeError(f"{name} must be a dense tensor, got layout {layout}")
 
 
 def check_n_views(n_views: int, n_words: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -70,6 +70,7 @@ def sequence(name: str, value: Any) -> Any:
     Raises:
         TypeError: another kind of object.
     """
-    if not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
+    is_numbered = hasattr(value, "__len__") and hasattr(value, "__getitem__")
+    if not is_numbered or isinstance(value, Mapping):
         raise TypeError(f"{name} must be a sequence, got {shown(value)}")
     return value

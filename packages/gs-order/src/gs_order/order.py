@@ -91,7 +91,13 @@ def order(
     >>> order(distance=[[0, 9, 1], [9, 0, 2], [1, 2, 0]], start=0)
     array([0, 2, 1])
     """
-    _check_words(method, objective, max_iterations, time_limit_s)
+    _check_words(method, objective)
+    if max_iterations is not None:
+        max_iterations = whole_number("max_iterations", max_iterations)
+    if time_limit_s is not None:
+        time_limit_s = real("time_limit_s", time_limit_s)
+        if not time_limit_s > 0:
+            raise ValueError(f"time_limit_s must be above 0, got {time_limit_s}")
     seed = integer("seed", seed)
     n_views = None if n_views is None else whole_number("n_views", n_views, least=1)
     start = None if start is None else integer("start", start)
@@ -216,9 +222,7 @@ def _needed(value: Any, what: str, method: str) -> Any:
     return value
 
 
-def _check_words(
-    method: str, objective: str | CostModel, max_iterations: int | None, time_limit_s: float | None
-) -> None:
+def _check_words(method: str, objective: str | CostModel) -> None:
     word("method", method, METHODS)
     if not isinstance(objective, CostModel) and not (
         isinstance(objective, str) and objective in OBJECTIVES
@@ -227,10 +231,6 @@ def _check_words(
             f"objective must be one of {', '.join(OBJECTIVES)} or a CostModel, got "
             f"{shown(objective)}"
         )
-    if max_iterations is not None:
-        whole_number("max_iterations", max_iterations)
-    if time_limit_s is not None and not real("time_limit_s", time_limit_s) > 0:
-        raise ValueError(f"time_limit_s must be above 0, got {time_limit_s}")
 
 
 def _common_length(n_views: int | None, **arrays: Matrix | None) -> int | None:
