@@ -290,3 +290,11 @@ def test_groups_are_left_as_they_were_given() -> None:
         HostAdam(groups, weight_decay=-float("inf"))
     HostAdam(groups)
     assert groups[0].keys() == {"params"}
+
+
+def test_a_step_at_the_end_of_its_range_is_one_clear_error() -> None:
+    schedule = Schedule()
+    schedule.begin(lr=0.1)
+    state = schedule.state_dict() | {"step": 2**31 - 1}
+    with pytest.raises(ValueError, match=r"missed must have shape \(2147483648, "):
+        Schedule().load_state_dict(state)

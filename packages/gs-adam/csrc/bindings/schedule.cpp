@@ -50,11 +50,11 @@ py::object state_of(const Schedule& schedule, int group) {
 std::shared_ptr<Series> series_from(const py::dict& state, std::int32_t step) {
   const auto missed = state["missed"].cast<py::array_t<double, py::array::c_style>>();
   const auto settled = state["settled"].cast<py::array_t<float, py::array::c_style>>();
-  GS_CHECK(missed.ndim() == 2 && missed.shape(0) == step + 1 && missed.shape(1) == kMissedFields,
-           "missed must have shape (", step + 1, ", ", kMissedFields, ")");
-  GS_CHECK(
-      settled.ndim() == 2 && settled.shape(0) == step + 1 && settled.shape(1) == kSettledFields,
-      "settled must have shape (", step + 1, ", ", kSettledFields, ")");
+  const std::int64_t n = std::int64_t{step} + 1;
+  GS_CHECK(missed.ndim() == 2 && missed.shape(0) == n && missed.shape(1) == kMissedFields,
+           "missed must have shape (", n, ", ", kMissedFields, ")");
+  GS_CHECK(settled.ndim() == 2 && settled.shape(0) == n && settled.shape(1) == kSettledFields,
+           "settled must have shape (", n, ", ", kSettledFields, ")");
   auto series =
       std::make_shared<Series>(state["beta1"].cast<double>(), state["beta2"].cast<double>(),
                                std::max<std::int64_t>(1024, 2 * static_cast<std::int64_t>(step)));
