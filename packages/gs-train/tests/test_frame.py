@@ -134,10 +134,12 @@ def test_a_rotation_kept_in_float32_moves_no_camera_far_from_the_origin() -> Non
     assert Frame.from_cameras(there).scale == pytest.approx(1 / 3, rel=1e-6)
 
 
+@pytest.mark.parametrize("kept_in", [np.float32, np.float64])
 @pytest.mark.parametrize("make", [interpolated_path, ellipse_path])
-def test_paths_of_a_moved_capture_are_the_moved_paths(make) -> None:
+def test_paths_of_a_moved_capture_are_the_moved_paths(make, kept_in) -> None:
     rng = np.random.default_rng(2)
     poses = _orbit(np.array([0.5, 0.2, -0.3]), 3.0)
+    poses[:, :3, :3] = poses[:, :3, :3].astype(kept_in)
     poses[:, :3, 3] += rng.normal(size=(12, 3)) * 0.1
     points = rng.normal(size=(20, 3))
     there = make(_capture(poses, points).views, 16)

@@ -12,6 +12,8 @@ import numpy as np
 from scipy.interpolate import Akima1DInterpolator
 from scipy.spatial.transform import Rotation, RotationSpline
 
+from gs_train.frame import camera_centres
+
 MAX_KEYS = 200
 """Cameras that an interpolated path passes at most; more are thinned out evenly."""
 
@@ -166,8 +168,7 @@ def _check(views: Sequence[Posed], n_frames: int) -> None:
 def _axes(poses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Centres, forward and up directions in the world, each (V, 3)."""
     rotations = poses[:, :3, :3]
-    centers = -np.einsum("vji,vj->vi", rotations, poses[:, :3, 3])
-    return centers, rotations[:, 2], -rotations[:, 1]
+    return camera_centres(poses), rotations[:, 2], -rotations[:, 1]
 
 
 def _poses(rotations: np.ndarray, centers: np.ndarray) -> np.ndarray:

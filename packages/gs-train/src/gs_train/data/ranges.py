@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_train.errors import InputError
-from gs_train.frame import Frame
+from gs_train.frame import Frame, camera_centres
 
 LARGEST_SIDE = 1 << 20
 """Pixels; anything above is a corrupt file, not a photograph."""
@@ -113,9 +113,7 @@ def require_cameras(
         InputError: a camera stands further out than `FARTHEST_CAMERA`.
     """
     frame = Frame.from_cameras(world_to_camera)
-    rotation, translation = world_to_camera[:, :3, :3], world_to_camera[:, :3, 3]
-    centres = -np.einsum("vji,vj->vi", rotation, translation)
-    distances = np.linalg.norm(frame.points_in(centres), axis=1)
+    distances = np.linalg.norm(frame.points_in(camera_centres(world_to_camera)), axis=1)
     far = np.flatnonzero(~(distances <= FARTHEST_CAMERA))
     if len(far):
         raise InputError(
