@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a run takes: what is foretold, and what a run says once it has begun."""
 
+import dataclasses
 import itertools
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,13 +80,61 @@ def test_what_is_suggested_ends_within_an_hour_and_can_be_typed() -> None:
     assert seconds_of_run(smaller, StepTime(fixed_s, step.row_s), 15_000) < HOUR_S
     said = command_of_run(smaller)
     assert said == (
-        "gs-train fit 'my data' --out run --renderer cpu "
-        f"--max-side {smaller.max_side} --steps 7000 --cap 100000"
+        "gs-train fit 'my data' --out run --steps 7000 --renderer cpu "
+        f"--max-side {smaller.max_side} --cap 100000"
     )
-    import shlex
+    assert tyro.cli(FitConfig, args=shlex.split(said)[2:]) == smaller
 
-    again = tyro.cli(FitConfig, args=shlex.split(said)[2:])
-    assert again == replace(smaller, data=again.data)
+
+_OTHER_WORDS = {
+    "renderer": "cpu", "strategy": "mcmc", "frame": "local", "image_cache": "1 GiB",
+    "offload": "best", "device_memory": "2GiB", "host_memory": "3 GiB", "semantics": "sparse",
+    "regularise": "visible",
+}  # fmt: skip
+
+
+def _all_other(config: Any, **given: Any) -> Any:
+    """``config`` with another value for each option, those of its parts included."""
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if item.name in given:
+            continue
+        if dataclasses.is_dataclass(value):
+            given[item.name] = _all_other(value)
+        elif isinstance(value, bool):
+            given[item.name] = not value
+        elif isinstance(value, (int, float)):
+            given[item.name] = value + 1 if isinstance(value, int) else value * 0.9
+        else:
+            given[item.name] = _OTHER_WORDS[item.name]
+    return replace(config, **given)
+
+
+def test_the_command_names_every_option_that_differs_from_its_default() -> None:
+    plain = _config()
+    assert command_of_run(plain) == "gs-train fit 'my data' --out run"
+    other = _all_other(
+        plain,
+        data=plain.data,
+        out=plain.out,
+        resume=False,  # excludes overwrite
+        sh_degree=1,
+        max_side=640,
+        cap=7000,
+        init=Path("a cloud.ply"),
+        test_list=Path("test.txt"),
+        trace=Path("trace.json"),
+        init_opacity=0.3,
+        init_scale=1e-7,
+        opacity_reg=0.02,
+        scale_reg=0.03,
+        lpips_backbone=Path("alex.pth"),
+        adc=_all_other(AdcConfig(), cap=6000),
+    )
+    said = command_of_run(other)
+    assert tyro.cli(FitConfig, args=shlex.split(said)[2:]) == other
+    for words in ("--no-scale-with-batch", "--adc.absgrad", "--lr.shN", "--init 'a cloud.ply'"):
+        assert f" {words} " in said
 
 
 def test_images_are_not_reduced_where_fewer_steps_will_do() -> None:
@@ -130,9 +180,8 @@ def test_a_run_says_once_how_long_it_will_take() -> None:
 def test_on_a_cpu_it_adds_a_command_that_ends_within_an_hour() -> None:
     lines = _said(_trainer(_config()), 2.0)
     assert len(lines) == 2
-    assert lines[1].startswith(
-        "within an hour on this CPU: gs-train fit 'my data' --out run --over"
-    )
+    assert lines[1].startswith("within an hour on this CPU: gs-train fit 'my data' --out run --st")
+    assert lines[1].endswith(" --overwrite")
 
 
 def test_short_and_resumed_runs_say_nothing() -> None:

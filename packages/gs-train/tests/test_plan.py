@@ -231,7 +231,7 @@ def test_it_says_how_long_a_run_takes_and_what_ends_within_an_hour(
     assert "30,000 steps will take about 1:" in text
     assert "with 8,000 Gaussians that become up to 50,000" in text
     line = next(line for line in text.splitlines() if line.startswith("within an hour: "))
-    assert line.endswith("--renderer cpu --steps 7000 --cap 50000")  # images stay as large
+    assert line.endswith("--steps 7000 --renderer cpu --cap 50000")  # images stay as large
     assert _plan(tiny_capture, *options, "--steps", "3k") == 0
     assert "3,000 steps will take about 0:" in capsys.readouterr().out
 

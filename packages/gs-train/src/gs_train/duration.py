@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gs_train.config import FitConfig
 from gs_train.densify.mcmc import GROWTH as MCMC_GROWTH
@@ -96,11 +99,26 @@ def within_an_hour(
 
 
 def command_of_run(config: FitConfig) -> str:
-    """One line that starts what `within_an_hour` returned."""
+    """The command line of a run: each option that differs from its default."""
+    default = FitConfig(config.data, config.out)
     words = ["gs-train", "fit", str(config.data), "--out", str(config.out)]
-    words += ["--overwrite"] if config.overwrite else []
-    words += ["--renderer", "cpu"] if config.renderer == "cpu" else []
-    words += ["--strategy", "mcmc"] if config.strategy == "mcmc" else []
-    words += ["--batch-size", str(config.batch_size)] if config.batch_size > 1 else []
-    words += [] if config.max_side is None else ["--max-side", str(config.max_side)]
-    return shlex.join([*words, "--steps", str(config.steps), "--cap", str(config.cap)])
+    return shlex.join([*words, *_options(config, default)])
+
+
+def _options(config: Any, default: Any, within: str = "") -> Iterator[str]:
+    """The words that make ``config`` of ``default``, both of one dataclass.
+
+    Args:
+        within: what precedes the options' names, with its dot.
+    """
+    for item in dataclasses.fields(config):
+        value, usual = getattr(config, item.name), getattr(default, item.name)
+        name = item.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            yield from _options(value, usual, f"{within}{name}.")
+        elif value == usual:
+            continue
+        elif isinstance(value, bool):
+            yield f"--{within}{name}" if value else f"--{within}no-{name}"
+        else:
+            yield from (f"--{within}{name}", str(value))
