@@ -268,8 +268,9 @@ def test_images_that_are_wrong_are_counted_by_kind_in_one_line(folder: Path, cac
     assert str(caught.value) == (
         f"{images} must hold the 10 images of the model, got 2 missing (first 02.png; "
         "04.png), 1 broken (first 05.png: no JPEG, PNG, TIFF, WEBP, BMP, PPM or JPEG2000 image), "
-        "1 of another size than the camera (first 07.png: 10x9, camera 1 has 64x48); --skip-broken "
-        "goes on without the missing and broken"
+        "1 of another size than the camera (first 07.png: 10x9, camera 1 has 64x48); put them "
+        "back, or go on without the missing and broken: gs-train fit --skip-broken, with --resume "
+        "where the run exists"
     )
     assert not cache.exists()
 

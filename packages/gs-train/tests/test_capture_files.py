@@ -248,7 +248,7 @@ def test_all_broken_photographs_are_counted_in_one_error_with_the_remedy(folder:
         load(folder, max_side=16)
     message = str(caught.value)
     assert "got 5 broken (first 01.png: " in message
-    assert message.endswith("; --skip-broken goes on without the missing and broken")
+    assert message.endswith(": gs-train fit --skip-broken, with --resume where the run exists")
     assert not (folder.parent / "cache").exists()
 
 

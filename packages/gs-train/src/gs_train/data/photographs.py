@@ -71,7 +71,13 @@ def check_photographs(folder: Path, model: Model, *, max_pixels: int, skip_broke
     absent = _listed((("missing", missing), ("broken", unreadable)))
     problems = _listed((("of another size than the camera", resized),))
     if problems or (absent and not skip_broken):
-        remedy = "; --skip-broken goes on without the missing and broken" if absent else ""
+        # True of every command that looks at a run: fit keeps the option in the run's folder.
+        remedy = (
+            "; put them back, or go on without the missing and broken: gs-train fit --skip-broken, "
+            "with --resume where the run exists"
+            if absent
+            else ""
+        )
         raise InputError(
             f"{folder} must hold the {len(model.images)} images of the model, got "
             + ", ".join(filter(None, (absent, problems)))
