@@ -77,9 +77,24 @@ def test_what_lies_in_the_way_of_the_lock_is_left_alone(tmp_path: Path, in_the_w
         (tmp_path / LOCK).symlink_to(victim)
     else:
         (tmp_path / LOCK).mkdir()
-    with pytest.raises(InputError, match=f"--out {tmp_path} cannot be written: "):
+    said = f"--out {tmp_path} cannot be written: {tmp_path / LOCK}: "
+    with pytest.raises(InputError, match=said):
         RunLock(tmp_path)
     assert victim.read_text() == "mine"
+
+
+def test_a_lock_that_may_not_be_opened_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another user's; to root, whom nothing is forbidden, the system's answer is made up."""
+
+    def forbidden(path: Path, *_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+
+    monkeypatch.setattr(os, "open", forbidden)
+    said = f"--out {tmp_path} cannot be written: {tmp_path / LOCK}: Permission denied"
+    with pytest.raises(InputError, match=f"^{said}$"):
+        RunLock(tmp_path)
 
 
 def test_a_folder_that_was_removed_is_made_again_unless_another_has_it(tmp_path: Path) -> None:

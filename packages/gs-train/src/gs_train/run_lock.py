@@ -75,7 +75,10 @@ class RunLock:
                     return descriptor
                 os.close(descriptor)
         except OSError as error:
-            raise InputError(f"--out {self._folder} cannot be written: {error.strerror}") from None
+            what = error.filename or self._path
+            raise InputError(
+                f"--out {self._folder} cannot be written: {what}: {error.strerror}"
+            ) from None
 
     def _make_folder(self) -> None:
         missing = []
