@@ -56,8 +56,8 @@ class PhotoReader:
             (H, W, 3) uint8 RGB, of the size of view :meth:`shown`.
 
         Raises:
-            BrokenPhotographError: the photograph is broken, and none is skipped.
-            InputError: none is left.
+            InputError: the photograph is broken and broken ones are not skipped; every training
+                photograph is broken; or the system failed to read the file, which is never skipped.
         """
         while True:
             shown = self._candidate(index)

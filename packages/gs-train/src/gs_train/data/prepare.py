@@ -37,7 +37,9 @@ _BYTES_PER_PIXEL = 1.0  # measured 0.3 to 0.7; noise and foliage are worse
 _RULES_VERSION = 1  # to be raised when the same inputs should give other pixels
 _WORKING_BYTES = 1 << 30
 _MOST_THREADS = 8
-_LONGEST_NAME = 240  # bytes; file systems take 255, and a temporary name is five longer
+_LONGEST_NAME = 240
+"""Bytes of a made image's name; file systems take 255. Another limit would rename images with long
+names, so that existing caches would be made again."""
 
 
 @dataclass(frozen=True)
