@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,20 @@ import tyro
 from gs_train.config import FitConfig
 from gs_train.engine.backend import Model
 from gs_train.export_frame import ExportFrame
+from gs_train.file_lock import folder_lock
 from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips, load_lpips, missing_for_lpips
 from gs_train.metrics import write_metrics
+from gs_train.pictures import write_comparison
 from gs_train.renderers import Renderer
 from gs_train.run import Run, Spent, renderer_for
 from gs_train.run_folder import RunFolder
 from gs_train.scene import Scene
 from gs_train.scores import score_views
+from gs_train.small_files import read_small
+
+_MOST_BYTES = 1 << 28
+"""Of metrics.json, which has some hundred bytes for each test image."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,10 @@ class EvalConfig:
 
 
 def evaluate(config: EvalConfig) -> None:
-    """Score the run and write its metrics.json anew.
+    """Score the run and write its metrics.json and comparison.png anew.
+
+    A ``fit --resume`` that ends meanwhile writes results of a later step: these stay, and one line
+    says that the scores of the earlier step were not written.
 
     Raises:
         InputError: no run there, or its photographs are gone or others.
@@ -67,6 +77,7 @@ def evaluate(config: EvalConfig) -> None:
             renderer=renderer,
             lpips=lpips,
             stop=stop,
+            keep_later=True,
         )
 
 
@@ -83,44 +94,74 @@ def report(
     renderer: Renderer,
     lpips: Lpips | None,
     stop: StopRequest,
+    keep_later: bool = False,
 ) -> dict[str, Any]:
     """Score the held-out views; write metrics.json and comparison.png; print one line.
+
+    Args:
+        keep_later: leave both files as they are where they are of a step after ``step``, or of
+            another run than ``run_id``; for whoever does not hold the run's lock.
 
     Returns:
         What metrics.json holds.
     """
-    scores = score_views(
+    scores, pictures = score_views(
         model,
         scene,
         scene.capture.test,
         renderer=renderer,
         lpips=lpips,
         stop=stop,
-        comparison=folder.comparison,
         skip_broken=config.skip_broken,
     )
-    metrics = write_metrics(
-        folder.metrics,
-        images=scores,
-        steps=step,
-        seconds=spent.seconds,
-        images_per_second=spent.images / spent.seconds if spent.seconds else 0.0,
-        n_gaussians=model.n_rows,
-        peak_device_bytes=spent.peak_device_bytes,
-        peak_device_reserved_bytes=spent.peak_device_reserved_bytes,
-        peak_host_bytes=spent.peak_host_bytes,
-        preset=preset,
-        renderer=renderer.name,
-        seed=config.seed,
-        run_id=run_id,
-        lpips_net=lpips.net if lpips else None,
-        lpips_missing=None if lpips else missing_for_lpips(),
-        figures={**spent.figures, "frame": ExportFrame.of(config.frame, scene.frame, model).name},
-    )
+    frame = ExportFrame.of(config.frame, scene.frame, model).name
+    with folder_lock(folder.root):  # no other process writes between the look and the writing
+        later = _later_results(folder.metrics, step, run_id) if keep_later else None
+        if later is not None:
+            print(_not_written(later, folder, step, run_id), file=sys.stderr)
+            return later
+        if pictures:
+            write_comparison(folder.comparison, pictures)
+        metrics = write_metrics(
+            folder.metrics,
+            images=scores,
+            steps=step,
+            seconds=spent.seconds,
+            images_per_second=spent.images / spent.seconds if spent.seconds else 0.0,
+            n_gaussians=model.n_rows,
+            peak_device_bytes=spent.peak_device_bytes,
+            peak_device_reserved_bytes=spent.peak_device_reserved_bytes,
+            peak_host_bytes=spent.peak_host_bytes,
+            preset=preset,
+            renderer=renderer.name,
+            seed=config.seed,
+            run_id=run_id,
+            lpips_net=lpips.net if lpips else None,
+            lpips_missing=None if lpips else missing_for_lpips(),
+            figures={**spent.figures, "frame": frame},
+        )
     print(_summary(metrics, folder), file=sys.stderr)
     if "lpips_missing" in metrics:
         print(metrics["lpips_missing"], file=sys.stderr)
     return metrics
+
+
+def _later_results(path: Path, step: int, run_id: str | None) -> dict[str, Any] | None:
+    """What metrics.json holds where it is of a step after ``step`` or of another run; else None."""
+    try:
+        metrics: dict[str, Any] = json.loads(read_small(path, most_bytes=_MOST_BYTES))
+        is_later = metrics["steps"] > step or metrics.get("run_id") != run_id
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None  # no such file, or no results in it
+    return metrics if is_later else None
+
+
+def _not_written(later: dict[str, Any], folder: RunFolder, step: int, run_id: str | None) -> str:
+    of = f"step {later['steps']:,}" if later.get("run_id") == run_id else "another run"
+    return (
+        f"{folder.metrics} holds results of {of} and stays as it is: the scores of step {step:,} "
+        "are not written (remove the file to have them written)"
+    )
 
 
 def _summary(metrics: dict[str, Any], folder: RunFolder) -> str:

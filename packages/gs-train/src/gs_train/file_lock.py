@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -33,3 +35,24 @@ def is_file_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Run one block at a time, among all processes that lock the same folder with this function.
+
+    A second process waits for the end of the first one's block, so that a block is to be short. No
+    file is left: the lock is on the folder itself. Where the file system has no locks of folders
+    (NFS), nobody waits.
+
+    Args:
+        folder: made when missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

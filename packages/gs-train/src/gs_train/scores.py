@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of held-out images, and the picture that shows them."""
+"""Scores of held-out images, and some of the images to look at."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gs_train.data import BrokenPhotographError, read_image
 from gs_train.engine.backend import Model
@@ -15,11 +16,14 @@ from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips
 from gs_train.metrics import ImageScore, psnr, ssim
 from gs_train.names import printable
-from gs_train.pictures import to_uint8, write_comparison
+from gs_train.pictures import to_uint8
 from gs_train.progress import task_progress
 from gs_train.renderers import Renderer
 from gs_train.scene import Scene
 from gs_train.visible import render_view
+
+Picture = tuple[str, NDArray[np.uint8], NDArray[np.uint8]]
+"""A view's printable name, its photograph and its render, both (H, W, 3)."""
 
 _PICTURES = 4
 
@@ -32,23 +36,23 @@ def score_views(
     renderer: Renderer,
     lpips: Lpips | None,
     stop: StopRequest,
-    comparison: Path,
     skip_broken: bool = False,
-) -> list[ImageScore]:
+) -> tuple[list[ImageScore], list[Picture]]:
     """Score renders of some views against their photographs.
 
     Args:
         indices: of the capture's views.
         lpips: None leaves that score out.
         stop: looked at between views.
-        comparison: PNG of truth, render and error of a few of the views; not written without any.
         skip_broken: leave out views whose photograph cannot be read, with a line for each.
 
     Returns:
-        One score a view, in order, under its printable name. Renders are clamped to [0, 1] and not
-        rounded to 8 bits.
+        One score a view, in order, under its printable name; and a few of the views evenly over
+        their order, for :func:`gs_train.pictures.write_comparison`. Renders are clamped to [0, 1]
+        and, for the scores, not rounded to 8 bits.
     """
-    scores, pictures = [], []
+    scores: list[ImageScore] = []
+    pictures: list[Picture] = []
     shown = set(indices[:: max(1, -(-len(indices) // _PICTURES))])
     with task_progress("evaluating image", len(indices)) as progress:
         for index in indices:
@@ -75,6 +79,4 @@ def score_views(
             if index in shown:
                 pictures.append((name, photograph.numpy(), to_uint8(image)))
             progress.advance()
-    if pictures:
-        write_comparison(comparison, pictures)
-    return scores
+    return scores, pictures
