@@ -22,8 +22,8 @@ namespace py = pybind11;
 
 #if defined(GS_WITH_CUDA)
 
-using gs::cuda::as_stream;
 using gs::cuda::DeviceGuard;
+using gs::cuda::StreamView;
 using gs::python::ReleaseGil;
 
 namespace {
@@ -33,10 +33,11 @@ void boxes_cuda(const RowsAt& rows, const ViewsAt& views, const Options& options
                 std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
+  const StreamView on = StreamView::from_handle(stream);
   const ViewWorkspace work(workspace, views.n_views());
-  work.prepare(views, options, 0, as_stream(stream));
+  work.prepare(views, options, 0, on);
   box_rows(rows.geometry(), at<const std::int32_t>(ids), n, work.cameras(), options,
-           at<float>(boxes), as_stream(stream));
+           at<float>(boxes), on);
 }
 
 /// Throws for a faulty camera.
@@ -47,12 +48,12 @@ void views_of_blocks_cuda(const BoundsAt& bounds, const ViewsAt& views, const Op
   {
     const ReleaseGil unlocked;
     const DeviceGuard guard(device);
+    const StreamView on = StreamView::from_handle(stream);
     const ViewWorkspace work(workspace, views.n_views());
-    work.prepare(views, options, 0, as_stream(stream));
+    work.prepare(views, options, 0, on);
     views_of_blocks(bounds.arrays(), bounds.n_blocks(), work.cameras(), views.n_views(), options,
-                    nullptr, at<std::uint32_t>(words), &work.totals()->n_not_finite,
-                    as_stream(stream));
-    totals = work.read(at<Totals>(host_totals), as_stream(stream));
+                    nullptr, at<std::uint32_t>(words), &work.totals()->n_not_finite, on);
+    totals = work.read(at<Totals>(host_totals), on);
   }
   throw_fault(static_cast<CameraFault>(totals.fault), totals.fault_view);
 }
@@ -63,9 +64,10 @@ void fit_blocks_cuda(const RowsAt& rows, std::int64_t n_rows, std::int32_t block
                      std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
+  const StreamView on = StreamView::from_handle(stream);
   fit_blocks(rows.geometry(), {n_rows, block_size, at<const std::int32_t>(order)},
              at<const std::int32_t>(blocks), at<const std::int32_t>(stored), n, options,
-             bounds.arrays(), as_stream(stream));
+             bounds.arrays(), on);
 }
 
 std::int64_t sort_workspace_bytes_cuda(std::int64_t n, int device) {
@@ -78,20 +80,19 @@ int morton_order_cuda(Address means, std::int64_t n, const std::array<double, 4>
                       int device, std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
+  const StreamView on = StreamView::from_handle(stream);
   auto* const code = at<std::uint64_t>(codes);
   auto* const row = at<std::int32_t>(rows);
-  morton_codes(at<const float>(means), n, {{cube[0], cube[1], cube[2]}, cube[3]}, code, row,
-               as_stream(stream));
-  return sort_rows(code, row, n, at<void>(workspace), static_cast<std::size_t>(n_bytes),
-                   as_stream(stream));
+  morton_codes(at<const float>(means), n, {{cube[0], cube[1], cube[2]}, cube[3]}, code, row, on);
+  return sort_rows(code, row, n, at<void>(workspace), static_cast<std::size_t>(n_bytes), on);
 }
 
 void pair_counts_cuda(Address mask, std::int64_t n, int n_views, Address together, int device,
                       std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
-  pair_counts(at<const std::uint32_t>(mask), n, n_views, at<unsigned long long>(together),
-              as_stream(stream));
+  const StreamView on = StreamView::from_handle(stream);
+  pair_counts(at<const std::uint32_t>(mask), n, n_views, at<unsigned long long>(together), on);
 }
 
 }  // namespace
@@ -108,8 +109,11 @@ void register_cuda(py::module_& module) {
       .def(py::init<std::int64_t, std::int32_t, Address, std::int64_t, Address, Address,
                     const BoundsAt&>());
   py::class_<CudaCull>(module, "CudaCull", py::module_local())
-      .def(py::init<const RowsAt&, const ViewsAt&, const std::optional<LayoutAt>&, const Options&,
-                    int, std::uintptr_t>())
+      .def(py::init([](const RowsAt& rows, const ViewsAt& views,
+                       const std::optional<LayoutAt>& blocks, const Options& options, int device,
+                       std::uintptr_t stream) {
+        return CudaCull(rows, views, blocks, options, device, StreamView::from_handle(stream));
+      }))
       .def_property_readonly("n_words", &CudaCull::n_words)
       .def("mark", &CudaCull::mark)
       .def("write", &CudaCull::write);
