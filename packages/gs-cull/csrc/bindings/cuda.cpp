@@ -100,30 +100,49 @@ void pair_counts_cuda(Address mask, std::int64_t n, int n_views, Address togethe
 void register_cuda(py::module_& module) {
   module.attr("N_TOTALS") = sizeof(Totals) / 4;
   py::class_<RowsAt>(module, "RowsAt", py::module_local())
-      .def(py::init<std::int64_t, Address, Address, Address, Address>());
+      .def(py::init<std::int64_t, Address, Address, Address, Address>(), py::arg("n_rows"),
+           py::arg("means"), py::arg("scales"), py::arg("quats"), py::arg("opacities"));
   py::class_<ViewsAt>(module, "ViewsAt", py::module_local())
-      .def(py::init<int, Address, Address, const py::array_t<float, py::array::c_style>&>());
+      .def(py::init<int, Address, Address, const py::array_t<float, py::array::c_style>&>(),
+           py::arg("n_views"), py::arg("viewmats"), py::arg("Ks"), py::arg("sizes"));
   py::class_<BoundsAt>(module, "BoundsAt", py::module_local())
-      .def(py::init<std::int64_t, Address, Address, Address, Address, Address>());
+      .def(py::init<std::int64_t, Address, Address, Address, Address, Address>(),
+           py::arg("n_blocks"), py::arg("lower"), py::arg("upper"), py::arg("scale"),
+           py::arg("slack"), py::arg("not_finite"));
   py::class_<LayoutAt>(module, "LayoutAt", py::module_local())
       .def(py::init<std::int64_t, std::int32_t, Address, std::int64_t, Address, Address,
-                    const BoundsAt&>());
+                    const BoundsAt&>(),
+           py::arg("n_rows"), py::arg("block_size"), py::arg("order"), py::arg("n_slots"),
+           py::arg("block_in_slot"), py::arg("slot_of_block"), py::arg("bounds"));
   py::class_<CudaCull>(module, "CudaCull", py::module_local())
       .def(py::init([](const RowsAt& rows, const ViewsAt& views,
                        const std::optional<LayoutAt>& blocks, const Options& options, int device,
                        std::uintptr_t stream) {
-        return CudaCull(rows, views, blocks, options, device, StreamView::from_handle(stream));
-      }))
+             return CudaCull(rows, views, blocks, options, device, StreamView::from_handle(stream));
+           }),
+           py::arg("rows"), py::arg("views"), py::arg("blocks"), py::arg("options"),
+           py::arg("device"), py::arg("stream"))
       .def_property_readonly("n_words", &CudaCull::n_words)
-      .def("mark", &CudaCull::mark)
-      .def("write", &CudaCull::write);
-  module.def("view_words", &ViewWorkspace::words);
-  module.def("boxes_cuda", &boxes_cuda);
-  module.def("views_of_blocks_cuda", &views_of_blocks_cuda);
-  module.def("fit_blocks_cuda", &fit_blocks_cuda);
-  module.def("sort_workspace_bytes_cuda", &sort_workspace_bytes_cuda);
-  module.def("morton_order_cuda", &morton_order_cuda);
-  module.def("pair_counts_cuda", &pair_counts_cuda);
+      .def("mark", &CudaCull::mark, py::arg("workspace"), py::arg("totals"))
+      .def("write", &CudaCull::write, py::arg("ids"), py::arg("mask"), py::arg("counts"));
+  module.def("view_words", &ViewWorkspace::words, py::arg("n_views"));
+  module.def("boxes_cuda", &boxes_cuda, py::arg("rows"), py::arg("views"), py::arg("options"),
+             py::arg("ids"), py::arg("n"), py::arg("workspace"), py::arg("boxes"),
+             py::arg("device"), py::arg("stream"));
+  module.def("views_of_blocks_cuda", &views_of_blocks_cuda, py::arg("bounds"), py::arg("views"),
+             py::arg("options"), py::arg("workspace"), py::arg("totals"), py::arg("words"),
+             py::arg("device"), py::arg("stream"));
+  module.def("fit_blocks_cuda", &fit_blocks_cuda, py::arg("rows"), py::arg("n_rows"),
+             py::arg("block_size"), py::arg("order"), py::arg("blocks"), py::arg("stored"),
+             py::arg("n"), py::arg("options"), py::arg("bounds"), py::arg("device"),
+             py::arg("stream"));
+  module.def("sort_workspace_bytes_cuda", &sort_workspace_bytes_cuda, py::arg("n"),
+             py::arg("device"));
+  module.def("morton_order_cuda", &morton_order_cuda, py::arg("means"), py::arg("n"),
+             py::arg("cube"), py::arg("codes"), py::arg("rows"), py::arg("workspace"),
+             py::arg("n_bytes"), py::arg("device"), py::arg("stream"));
+  module.def("pair_counts_cuda", &pair_counts_cuda, py::arg("mask"), py::arg("n"),
+             py::arg("n_views"), py::arg("together"), py::arg("device"), py::arg("stream"));
 }
 
 #else
