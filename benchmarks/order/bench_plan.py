@@ -4,8 +4,8 @@
 Decides whether a batch can be planned while the one before it renders. The ceiling is the memory
 that must be touched: masks read, lists written; its share is reported against a copy of as many
 bytes. Rows are the synthetic city's in Morton order, about as many as asked for. Runs numpy on the
-CPU, and torch on CUDA where there is one, there by kernels and by torch operations; all plans are
-compared first. Device times end with a synchronisation.
+CPU, and torch on CUDA where there is one; all plans are compared first. Device times end with a
+synchronisation.
 
     PYTHONPATH=benchmarks python benchmarks/order/bench_plan.py --json plan.json
 """
@@ -20,7 +20,7 @@ import torch
 from report import parser, samples_ms, table, write_json
 from scenes import city_scene
 
-from gs_order import and_counts, order, plan, plan_device, plan_torch
+from gs_order import and_counts, order, plan
 
 ROWS_PER_UNION = 4.28
 """Gaussians of a city of which 64 views, 2 % each, see one together."""
@@ -42,11 +42,9 @@ def main() -> None:
     kinds["capacity, its peak"] = peak
     kinds["capacity, 0.7 of its peak"] = int(0.7 * peak)
     rows, raw = [], []
-    for device, arrays, wait, maker in places(ids, mask):
+    for device, arrays, wait in places(ids, mask):
         for name, retain in kinds.items():
             calls = lambda: plan(*arrays, views, retain=retain)  # noqa: E731, B023
-            if maker is not None:
-                plan_device.maker_for = maker
             made = calls()
             check(made, plan(ids, mask, views, retain=retain))
             n_bytes = sum(int(values.nbytes) for values in arrays_of(made))
@@ -62,14 +60,12 @@ def main() -> None:
     write_json(options.json, {"rows": rows, "raw": raw})
 
 
-def places(ids: Any, mask: Any) -> list[tuple[str, tuple[Any, Any], Any, Any]]:
-    """Devices: name, arrays, how to wait, and what chooses the implementation."""
-    found: list[tuple[str, tuple[Any, Any], Any, Any]] = [("cpu", (ids, mask), lambda: None, None)]
+def places(ids: Any, mask: Any) -> list[tuple[str, tuple[Any, Any], Any]]:
+    """Devices: name, arrays, how to wait."""
+    found: list[tuple[str, tuple[Any, Any], Any]] = [("cpu", (ids, mask), lambda: None)]
     if torch.cuda.is_available():
         on_device = (torch.from_numpy(ids).cuda(), torch.from_numpy(mask.view(np.int32)).cuda())
-        name, wait = torch.cuda.get_device_name(), torch.cuda.synchronize
-        found.append((f"{name}, kernels", on_device, wait, plan_device.maker_for))
-        found.append((f"{name}, torch", on_device, wait, lambda ids: plan_torch.make_lists))
+        found.append((torch.cuda.get_device_name(), on_device, torch.cuda.synchronize))
     return found
 
 

@@ -24,6 +24,9 @@ class Turns {
     serving_.wake(std::numeric_limits<int>::max());
   }
 
+  /// Threads that have asked and not had it yet, while the caller has it.
+  std::uint32_t n_waiting() const { return next_.load() - serving_.value.load() - 1; }
+
  private:
   std::atomic<std::uint32_t> next_{0};
   Awaited serving_;

@@ -142,19 +142,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 template <int kLanes>
-void launch(const DeviceSlots& job, cudaStream_t stream) {
+void launch(const DeviceSlots& job, cuda::StreamView stream) {
   const auto blocks = static_cast<unsigned>((job.slots.size + job.block_rows - 1) / job.block_rows);
   if (job.last_step == nullptr)
-    device_slots_kernel<kLanes, false, true><<<blocks, kThreads, 0, stream>>>(job);
+    device_slots_kernel<kLanes, false, true><<<blocks, kThreads, 0, stream.get()>>>(job);
   else if (job.steps)
-    device_slots_kernel<kLanes, true, true><<<blocks, kThreads, 0, stream>>>(job);
+    device_slots_kernel<kLanes, true, true><<<blocks, kThreads, 0, stream.get()>>>(job);
   else
-    device_slots_kernel<kLanes, true, false><<<blocks, kThreads, 0, stream>>>(job);
+    device_slots_kernel<kLanes, true, false><<<blocks, kThreads, 0, stream.get()>>>(job);
 }
 
 }  // namespace
 
-void launch_device_slots(DeviceSlots job, int device, std::uintptr_t stream) {
+void launch_device_slots(DeviceSlots job, int device, cuda::StreamView stream) {
   if (job.slots.size == 0) return;
   const cuda::DeviceGuard guard(device);
   const int lanes = job.has_quads ? 4 : 1;
@@ -165,9 +165,9 @@ void launch_device_slots(DeviceSlots job, int device, std::uintptr_t stream) {
     job.row_threads = std::max(1, (job.end_column - job.first_column) / lanes);
     job.block_rows = kThreads / job.row_threads;
     if (job.has_quads)
-      launch<4>(job, cuda::as_stream(stream));
+      launch<4>(job, stream);
     else
-      launch<1>(job, cuda::as_stream(stream));
+      launch<1>(job, stream);
     GS_CUDA_TRY(cudaGetLastError());
   } while (job.end_column < job.width);
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "gs/cuda/stream_view.hpp"
 #include "kernel.hpp"
 #include "series.hpp"
 
@@ -52,6 +53,6 @@ struct DeviceSlots {
 /// One kernel on `stream` of `device`. Ids are trusted. Reads and writes 28 bytes a value, 24 where
 /// there is no step. Returns before it is done, never synchronises. Throws gs::CudaError when the
 /// launch fails.
-void launch_device_slots(DeviceSlots job, int device, std::uintptr_t stream);
+void launch_device_slots(DeviceSlots job, int device, cuda::StreamView stream);
 
 }  // namespace gs::adam

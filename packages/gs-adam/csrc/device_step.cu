@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 template <bool kByRow>
-void launch_update(DeviceJob job, cudaStream_t stream) {
+void launch_update(DeviceJob job, cuda::StreamView stream) {
   std::int64_t blocks = 0;
   for (int k = 0; k < job.n_tensors; ++k) {
     job.first_block[k] = static_cast<std::uint32_t>(blocks);
@@ -162,33 +162,32 @@ void launch_update(DeviceJob job, cudaStream_t stream) {
   }
   GS_CHECK(blocks <= INT32_MAX, "params must have fewer than ", kValues * INT32_MAX,
            " values together, got ", blocks * kValues);
-  device_step_kernel<kByRow><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(job);
+  device_step_kernel<kByRow><<<static_cast<unsigned>(blocks), kThreads, 0, stream.get()>>>(job);
 }
 
 template <class Id>
-void launch_index(const DeviceJob& job, const Id* ids, cudaStream_t stream) {
+void launch_index(const DeviceJob& job, const Id* ids, cuda::StreamView stream) {
   constexpr int kWarps = 4;
   const std::int64_t n_words = (job.n_rows + kWordRows - 1) / kWordRows;
   const std::int64_t blocks = (n_words + 32 * kWarps - 1) / (32 * kWarps);
-  index_rows_kernel<Id, kWarps><<<static_cast<unsigned>(blocks), 32 * kWarps, 0, stream>>>(
+  index_rows_kernel<Id, kWarps><<<static_cast<unsigned>(blocks), 32 * kWarps, 0, stream.get()>>>(
       ids, job.ids.size, static_cast<RowWord*>(job.words), n_words);
 }
 
 }  // namespace
 
-void launch_device_step(const DeviceJob& job, int device, std::uintptr_t stream) {
+void launch_device_step(const DeviceJob& job, int device, cuda::StreamView stream) {
   if (job.n_rows == 0 || job.n_tensors == 0) return;
   const cuda::DeviceGuard guard(device);
-  const cudaStream_t on = cuda::as_stream(stream);
   // As many ids as rows are all rows.
   const bool by_row = job.by_row || job.ids.size == job.n_rows;
-  if (!by_row && job.ids.wide != nullptr) launch_index(job, job.ids.wide, on);
-  if (!by_row && job.ids.wide == nullptr) launch_index(job, job.ids.narrow, on);
+  if (!by_row && job.ids.wide != nullptr) launch_index(job, job.ids.wide, stream);
+  if (!by_row && job.ids.wide == nullptr) launch_index(job, job.ids.narrow, stream);
   GS_CUDA_TRY(cudaGetLastError());
   if (by_row)
-    launch_update<true>(job, on);
+    launch_update<true>(job, stream);
   else
-    launch_update<false>(job, on);
+    launch_update<false>(job, stream);
   GS_CUDA_TRY(cudaGetLastError());
 }
 

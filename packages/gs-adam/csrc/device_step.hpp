@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "gs/cuda/stream_view.hpp"
 #include "kernel.hpp"
 
 namespace gs::adam {
@@ -45,6 +46,6 @@ constexpr std::int64_t device_words(std::int64_t n_rows) { return (n_rows + 31) 
 /// Two kernels on `stream` of `device`, the first over ids alone; rows without a gradient get the
 /// step of a zero one. Reads and writes 24 bytes a value, and 4 for each value that has a gradient.
 /// Returns before it is done, never synchronises. Throws gs::CudaError when a launch fails.
-void launch_device_step(const DeviceJob& job, int device, std::uintptr_t stream);
+void launch_device_step(const DeviceJob& job, int device, cuda::StreamView stream);
 
 }  // namespace gs::adam

@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void morton_codes(const float* means, std::int64_t n, const MortonCube& cube, std::uint64_t* codes,
-                  std::int32_t* rows, cudaStream_t stream) {
+                  std::int32_t* rows, cuda::StreamView stream) {
   if (n == 0) return;
-  morton_codes_kernel<<<grid_for(n), kThreads, 0, stream>>>(means, n, cube, codes, rows);
+  morton_codes_kernel<<<grid_for(n), kThreads, 0, stream.get()>>>(means, n, cube, codes, rows);
   GS_CUDA_TRY(cudaGetLastError());
 }
 
@@ -107,30 +107,30 @@ std::size_t sort_workspace_bytes(std::int64_t n) {
 }
 
 int sort_rows(std::uint64_t* codes, std::int32_t* rows, std::int64_t n, void* workspace,
-              std::size_t workspace_bytes, cudaStream_t stream) {
+              std::size_t workspace_bytes, cuda::StreamView stream) {
   if (n == 0) return 0;
   cub::DoubleBuffer<std::uint64_t> keys(codes, codes + n);
   cub::DoubleBuffer<std::int32_t> values(rows, rows + n);
   GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(workspace, workspace_bytes, keys, values, n, 0,
-                                              kCodeBits, stream));
+                                              kCodeBits, stream.get()));
   return values.selector;
 }
 
 void fit_blocks(const Geometry& geometry, const Blocking& blocking, const std::int32_t* blocks,
                 const std::int32_t* stored, std::int64_t n, const Options& options,
-                const BoundsArrays& out, cudaStream_t stream) {
+                const BoundsArrays& out, cuda::StreamView stream) {
   if (n == 0) return;
-  fit_blocks_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(geometry, blocking, blocks,
-                                                                       stored, options, out);
+  fit_blocks_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream.get()>>>(
+      geometry, blocking, blocks, stored, options, out);
   GS_CUDA_TRY(cudaGetLastError());
 }
 
 void views_of_blocks(const BoundsArrays& bounds, std::int64_t n_blocks, const Camera* cameras,
                      int n_views, const Options& options, const std::int32_t* slot_of_block,
-                     std::uint32_t* words, std::int32_t* n_not_finite, cudaStream_t stream) {
+                     std::uint32_t* words, std::int32_t* n_not_finite, cuda::StreamView stream) {
   const std::int64_t n = n_blocks * std::max((n_views + 31) / 32, 1);
   if (n == 0) return;
-  views_of_blocks_kernel<<<grid_for(n), kThreads, 0, stream>>>(
+  views_of_blocks_kernel<<<grid_for(n), kThreads, 0, stream.get()>>>(
       bounds, n_blocks, cameras, n_views, options, slot_of_block, words, n_not_finite);
   GS_CUDA_TRY(cudaGetLastError());
 }

@@ -293,15 +293,16 @@ void for_model(CameraModel model, F&& f) {
 }  // namespace
 
 void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes, int n_views,
-                     const Options& options, Camera* cameras, Totals* totals, cudaStream_t stream) {
+                     const Options& options, Camera* cameras, Totals* totals,
+                     cuda::StreamView stream) {
   for (int first = 0; first < n_views; first += kViewsPerLaunch) {
     const int n = std::min(kViewsPerLaunch, n_views - first);
     Sizes some = {};
     std::copy_n(sizes + 6 * static_cast<std::int64_t>(first), 6 * n, some.values);
     prepare_cameras_kernel<<<static_cast<unsigned>(ceil_div(n, kCamerasPerBlock)), kCamerasPerBlock,
-                             0, stream>>>(viewmats + 16 * static_cast<std::int64_t>(first),
-                                          Ks + 9 * static_cast<std::int64_t>(first), some, first, n,
-                                          options, cameras + first, totals);
+                             0, stream.get()>>>(viewmats + 16 * static_cast<std::int64_t>(first),
+                                                Ks + 9 * static_cast<std::int64_t>(first), some,
+                                                first, n, options, cameras + first, totals);
     GS_CUDA_TRY(cudaGetLastError());
   }
 }
@@ -313,23 +314,24 @@ std::int64_t visible_chunks(std::int64_t n_rows) {
 void mark_visible(const Geometry& geometry, const Layout& layout, const Camera* cameras,
                   int n_views, const Options& options, std::uint32_t* bits,
                   std::int32_t* chunk_offsets, std::uint32_t* ticket, Totals* totals,
-                  cudaStream_t stream) {
+                  cuda::StreamView stream) {
   if (layout.n_rows == 0 || layout.n_resident == 0) return;
   for_model(options.model, [&](auto model) {
-    mark_kernel<model.value><<<static_cast<unsigned>(layout.n_resident), kThreads, 0, stream>>>(
-        geometry, layout, cameras, n_views, options, bits, totals);
+    mark_kernel<model.value>
+        <<<static_cast<unsigned>(layout.n_resident), kThreads, 0, stream.get()>>>(
+            geometry, layout, cameras, n_views, options, bits, totals);
   });
   GS_CUDA_TRY(cudaGetLastError());
-  count_kernel<<<static_cast<unsigned>(visible_chunks(layout.n_rows)), kThreads, 0, stream>>>(
+  count_kernel<<<static_cast<unsigned>(visible_chunks(layout.n_rows)), kThreads, 0, stream.get()>>>(
       bits, ceil_div(layout.n_rows, 32), chunk_offsets, ticket, totals);
   GS_CUDA_TRY(cudaGetLastError());
 }
 
 void write_ids(const std::uint32_t* bits, const std::int32_t* chunk_offsets, std::int64_t n_rows,
                std::int64_t n_visible, std::int32_t* ids, std::uint32_t* mask, std::int32_t* counts,
-               cudaStream_t stream) {
+               cuda::StreamView stream) {
   if (n_visible == 0) return;
-  write_ids_kernel<<<static_cast<unsigned>(visible_chunks(n_rows)), kThreads, 0, stream>>>(
+  write_ids_kernel<<<static_cast<unsigned>(visible_chunks(n_rows)), kThreads, 0, stream.get()>>>(
       bits, ceil_div(n_rows, 32), chunk_offsets, ids, mask, counts,
       static_cast<std::int32_t>(n_visible));
   GS_CUDA_TRY(cudaGetLastError());
@@ -337,20 +339,20 @@ void write_ids(const std::uint32_t* bits, const std::int32_t* chunk_offsets, std
 
 void write_mask(const Geometry& geometry, const Layout& layout, const Camera* cameras, int n_views,
                 const Options& options, const std::int32_t* ids, std::int64_t n_visible,
-                std::uint32_t* mask, std::int32_t* counts, cudaStream_t stream) {
+                std::uint32_t* mask, std::int32_t* counts, cuda::StreamView stream) {
   if (n_visible == 0 || n_views == 0) return;
   for_model(options.model, [&](auto model) {
     write_mask_kernel<model.value>
-        <<<static_cast<unsigned>(ceil_div(n_visible, kThreads)), kThreads, 0, stream>>>(
+        <<<static_cast<unsigned>(ceil_div(n_visible, kThreads)), kThreads, 0, stream.get()>>>(
             geometry, layout, cameras, n_views, options, n_visible, ids, mask, counts);
   });
   GS_CUDA_TRY(cudaGetLastError());
 }
 
 void box_rows(const Geometry& geometry, const std::int32_t* ids, std::int64_t n,
-              const Camera* camera, const Options& options, float* boxes, cudaStream_t stream) {
+              const Camera* camera, const Options& options, float* boxes, cuda::StreamView stream) {
   if (n == 0) return;
-  box_rows_kernel<<<static_cast<unsigned>(ceil_div(n, kThreads)), kThreads, 0, stream>>>(
+  box_rows_kernel<<<static_cast<unsigned>(ceil_div(n, kThreads)), kThreads, 0, stream.get()>>>(
       geometry, ids, n, camera, options, reinterpret_cast<float4*>(boxes));
   GS_CUDA_TRY(cudaGetLastError());
 }

@@ -7,10 +7,9 @@
 // passed the call.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
+#include "gs/cuda/stream_view.hpp"
 #include "row_test.hpp"
 
 namespace gs::cull {
@@ -38,7 +37,8 @@ struct Totals {
 /// rectangle, on the host and read before this returns. totals: faults are noted there; zeroed by
 /// the caller.
 void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes, int n_views,
-                     const Options& options, Camera* cameras, Totals* totals, cudaStream_t stream);
+                     const Options& options, Camera* cameras, Totals* totals,
+                     cuda::StreamView stream);
 
 /// bits: (ceil(n_rows / 32),) zeroed; the bit of every row that shows in a view is set. Rows that
 /// are not finite are counted unless the layout names views, as then not all rows are looked at.
@@ -46,7 +46,7 @@ void prepare_cameras(const float* viewmats, const float* Ks, const float* sizes,
 void mark_visible(const Geometry& geometry, const Layout& layout, const Camera* cameras,
                   int n_views, const Options& options, std::uint32_t* bits,
                   std::int32_t* chunk_offsets, std::uint32_t* ticket, Totals* totals,
-                  cudaStream_t stream);
+                  cuda::StreamView stream);
 
 /// Entries of chunk_offsets.
 std::int64_t visible_chunks(std::int64_t n_rows);
@@ -55,15 +55,15 @@ std::int64_t visible_chunks(std::int64_t n_rows);
 /// null.
 void write_ids(const std::uint32_t* bits, const std::int32_t* chunk_offsets, std::int64_t n_rows,
                std::int64_t n_visible, std::int32_t* ids, std::uint32_t* mask, std::int32_t* counts,
-               cudaStream_t stream);
+               cuda::StreamView stream);
 
 /// mask: (U, words) of the rows ids[0..U). counts: (B,) zeroed.
 void write_mask(const Geometry& geometry, const Layout& layout, const Camera* cameras, int n_views,
                 const Options& options, const std::int32_t* ids, std::int64_t n_visible,
-                std::uint32_t* mask, std::int32_t* counts, cudaStream_t stream);
+                std::uint32_t* mask, std::int32_t* counts, cuda::StreamView stream);
 
 /// As cull::box_rows() of cull_cpu.hpp.
 void box_rows(const Geometry& geometry, const std::int32_t* ids, std::int64_t n,
-              const Camera* camera, const Options& options, float* boxes, cudaStream_t stream);
+              const Camera* camera, const Options& options, float* boxes, cuda::StreamView stream);
 
 }  // namespace gs::cull

@@ -57,13 +57,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void pair_counts(const std::uint32_t* mask, std::int64_t n, int n_views,
-                 unsigned long long* together, cudaStream_t stream) {
+                 unsigned long long* together, cuda::StreamView stream) {
   if (n == 0 || n_views == 0) return;
   const int n_words = (n_views + 31) / 32;
   const auto pieces =
       static_cast<unsigned>(std::min<std::int64_t>((n + kThreads - 1) / kThreads, 264));
   const dim3 grid(pieces, static_cast<unsigned>(n_words), static_cast<unsigned>(n_words));
-  pair_counts_kernel<<<grid, kThreads, 0, stream>>>(mask, n, n_views, n_words, together);
+  pair_counts_kernel<<<grid, kThreads, 0, stream.get()>>>(mask, n, n_views, n_words, together);
   GS_CUDA_TRY(cudaGetLastError());
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
+
+#include "gs/cuda/stream_view.hpp"
 
 namespace gs::cull {
 
@@ -11,6 +11,6 @@ namespace gs::cull {
 /// together must be zeroed. Enqueues on `stream` of the current device, allocates nothing, throws
 /// gs::CudaError.
 void pair_counts(const std::uint32_t* mask, std::int64_t n, int n_views,
-                 unsigned long long* together, cudaStream_t stream);
+                 unsigned long long* together, cuda::StreamView stream);
 
 }  // namespace gs::cull

@@ -1,20 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
 import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from gs_order import (
-    and_counts,
-    estimate_xor_counts,
-    order,
-    plan,
-    plan_device,
-    plan_torch,
-    reference,
-    xor_counts,
-)
+from gs_order import and_counts, estimate_xor_counts, order, plan, reference, xor_counts
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,17 +46,6 @@ def synchronisations(call):
     return result, len(waits)
 
 
-def use(monkeypatch, implementation, n_rows):
-    """Make plans by the kernels, or by torch operations as an older torch has them."""
-    assert plan_device.has_triton(), "torch brings triton for CUDA"
-    if implementation != "kernels":
-        monkeypatch.setattr(plan_device, "maker_for", lambda ids: plan_torch.make_lists)
-        # Thirteen microbatches at a time, as with five million rows.
-        monkeypatch.setattr(plan_torch, "_GROUP_ELEMENTS", 13 * n_rows)
-    if implementation == "old operations":
-        monkeypatch.setattr(plan_torch, "_has_nonzero_static", lambda device_type: False)
-
-
 def assert_equal(found, wanted):
     assert found.n_slots == wanted.n_slots
     assert (found.slots is None) == (wanted.slots is None)
@@ -79,15 +60,11 @@ def assert_equal(found, wanted):
 
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("retain", ["previous", "last_use", 100_000, 300_000])
-@pytest.mark.parametrize("implementation", ["kernels", "operations", "old operations"])
-def test_a_device_plan_equals_the_host_plan_and_waits_once(
-    batch, monkeypatch, retain, ahead, implementation
-):
-    use(monkeypatch, implementation, len(batch[0]))
+def test_a_device_plan_equals_the_host_plan_and_waits_once(batch, retain, ahead):
     views = np.random.default_rng(1).permutation(40)
     wanted = plan(*batch, views, retain=retain, ahead=ahead)
     arrays = on_device(*batch)
-    plan(*arrays, views, retain=retain, ahead=ahead)  # compiles, finds out what this torch has
+    plan(*arrays, views, retain=retain, ahead=ahead)  # compiles
     found, waits = synchronisations(lambda: plan(*arrays, views, retain=retain, ahead=ahead))
     assert waits <= 1
     assert_equal(found, wanted)
@@ -95,6 +72,17 @@ def test_a_device_plan_equals_the_host_plan_and_waits_once(
         lambda: [(found[i].load, found[i].final, found[i].slots) for i in range(40)]
     )
     assert waits == 0
+
+
+@pytest.mark.parametrize("retain", ["previous", "last_use", 100_000])
+def test_without_triton_a_device_plan_is_made_on_the_host(batch, monkeypatch, retain):
+    monkeypatch.setitem(sys.modules, "triton", None)  # as if it were not installed
+    views = np.random.default_rng(1).permutation(40)
+    wanted = plan(*batch, views, retain=retain)
+    arrays = on_device(*batch)
+    assert_equal(plan(*arrays, views, retain=retain), wanted)
+    with pytest.raises(ValueError, match="ids must be sorted and unique"):
+        plan(arrays[0].flip(0), arrays[1], views, retain=retain)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 63, 511, 512, 513, 5000])

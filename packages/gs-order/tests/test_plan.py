@@ -4,11 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from gs_order import plan, plan_device, plan_torch, reference
-from gs_order.plan_bits import CHUNK_WORDS
-from gs_order.plan_torch import Planner, set_places
+from gs_order import plan, reference
+from gs_order.plans.cpu.bits import CHUNK_WORDS
 
 KINDS = ("visible", "load", "retain", "store", "carry", "returning", "final")
 
@@ -51,10 +49,7 @@ def made(seed, n_rows, n_views, mode, ahead, share, kind):
     arrays = (ids, mask)
     if kind != "numpy":
         arrays = (torch.from_numpy(ids), torch.from_numpy(mask.view(np.int32)))
-    with pytest.MonkeyPatch.context() as patch:
-        if kind == "torch operations":
-            patch.setattr(plan_device, "maker_for", lambda ids: plan_torch.make_lists)
-        made_plan = plan(*arrays, order, retain=retain, ahead=ahead)
+    made_plan = plan(*arrays, order, retain=retain, ahead=ahead)
     return ids, visible, order, retain, made_plan
 
 
@@ -63,7 +58,7 @@ def lists_of(step):
 
 
 @settings(max_examples=150, deadline=None)
-@given(**BATCHES, kind=st.sampled_from(["numpy", "torch", "torch operations"]))
+@given(**BATCHES, kind=st.sampled_from(["numpy", "torch"]))
 def test_plans_equal_their_definition(seed, n_rows, n_views, mode, ahead, share, kind):
     ids, visible, order, retain, made_plan = made(seed, n_rows, n_views, mode, ahead, share, kind)
     wanted = reference.plan(ids, visible, order, retain, ahead)
@@ -77,7 +72,7 @@ def test_plans_equal_their_definition(seed, n_rows, n_views, mode, ahead, share,
 
 
 @settings(max_examples=150, deadline=None)
-@given(**BATCHES, kind=st.sampled_from(["numpy", "torch", "torch operations"]))
+@given(**BATCHES, kind=st.sampled_from(["numpy", "torch"]))
 def test_a_replay_on_device_buffers_accumulates_every_gradient_exactly(
     seed, n_rows, n_views, mode, ahead, share, kind
 ):
@@ -156,7 +151,7 @@ def replay(made_plan, ids, ahead, two_buffers):
     seed=st.integers(0, 10**6),
     n_views=st.integers(1, 300),
     retain=st.sampled_from(["previous", "last_use"]),
-    kind=st.sampled_from(["numpy", "torch", "torch operations"]),
+    kind=st.sampled_from(["numpy", "torch"]),
 )
 def test_any_number_of_views_up_to_three_hundred_is_planned(seed, n_views, retain, kind):
     ids, visible, order, _, made_plan = made(seed, 70, n_views, retain, 0, 0, kind)
@@ -168,7 +163,7 @@ def test_any_number_of_views_up_to_three_hundred_is_planned(seed, n_views, retai
 @given(**{**BATCHES, "mode": st.just("capacity")})
 def test_numpy_and_torch_give_the_same_arrays(seed, n_rows, n_views, mode, ahead, share):
     *_, one = made(seed, n_rows, n_views, mode, ahead, share, "numpy")
-    *_, two = made(seed, n_rows, n_views, mode, ahead, share, "torch operations")
+    *_, two = made(seed, n_rows, n_views, mode, ahead, share, "torch")
     assert one.n_slots == two.n_slots
     for kind, slots in one.slots.items():
         assert slots.values.dtype == np.int32
@@ -243,23 +238,19 @@ def test_plans_do_not_depend_on_chunks_or_threads(monkeypatch, retain, n_threads
 def test_rows_are_given_up_across_chunks_as_if_there_were_none(
     monkeypatch, count_bytes, share, ahead
 ):
-    monkeypatch.setattr("gs_order.plan_belady._COUNT_BYTES", count_bytes)
+    monkeypatch.setattr("gs_order.plans.cpu.belady._COUNT_BYTES", count_bytes)
     rng = np.random.default_rng(1)
     n_rows = 3 * 64 * CHUNK_WORDS - 77
     visible = rng.random((n_rows, 11)) < rng.choice([0.05, 0.3], 11)
     ids, mask = np.arange(n_rows, dtype=np.int32), reference.pack(visible)
     order = rng.permutation(11)
     retain = capacity_of(visible, order, ahead, share)
-    one = plan(ids, mask, order, retain=retain, ahead=ahead)
-    assert one.counts["returning"].sum() > 0
-    assert one.n_slots <= retain
-    arrays = torch.from_numpy(ids), torch.from_numpy(mask.view(np.int32))
-    lists, slots = plan_torch.make_lists(*arrays, order, retain, ahead)
-    for kind, positions in one.positions.items():
-        assert (positions.values == lists.positions[kind].numpy()).all()
-        assert (positions.offsets == lists.offsets[kind]).all()
-    for kind, found in one.slots.items():
-        assert (found.values == slots.of[kind].numpy()).all()
+    made_plan = plan(ids, mask, order, retain=retain, ahead=ahead)
+    assert made_plan.counts["returning"].sum() > 0
+    assert made_plan.n_slots <= retain
+    wanted = reference.plan(ids, visible, order, retain, ahead)
+    assert [lists_of(made_plan[i]) for i in range(11)] == wanted
+    replay(made_plan, ids, ahead, two_buffers=False)
 
 
 @settings(max_examples=60, deadline=None)
@@ -288,82 +279,6 @@ def test_lists_of_a_batch_are_slices_of_one_array_each():
     *_, made_plan = made(5, 200, 12, "last_use", 0, 0, "torch")
     host = made_plan.to_host()
     assert host.store.values is host.final.values
-
-
-class LikeADevice(TorchDispatchMode):
-    """Lets CPU tensors behave as badly as those of a CUDA device may.
-
-    Fresh memory is full of what makes the worst index, logarithms are an ulp low (CUDA's of 8 is
-    below 3), and what would make the host wait for the device is listed in ``waits``.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.waits = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = str(function.overloadpacket)
-        asks = name in ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select")
-        if name in ("aten.index", "aten.index_put", "aten.index_put_"):
-            asks = any(i is not None and i.dtype == torch.bool for i in args[1])
-        if name == "aten.repeat_interleave":
-            asks = (kwargs or {}).get("output_size") is None
-        if asks:
-            self.waits.append(name)
-        result = function(*args, **(kwargs or {}))
-        if name in ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"):
-            worst = True if result.dtype == torch.bool else torch.iinfo(result.dtype).max
-            return result.fill_(worst)
-        if name == "aten.log2":
-            return torch.nextafter(result, torch.full_like(result, -torch.inf))
-        return result
-
-
-@pytest.mark.parametrize("known", [True, False])
-@settings(max_examples=60, deadline=None)
-@given(**BATCHES, group=st.integers(1, 20))
-def test_a_plan_on_a_device_needs_no_luck_no_waits_and_no_group_of_a_certain_size(
-    known, seed, n_rows, n_views, mode, ahead, share, group
-):
-    ids, visible, order = random_batch(seed, n_rows, n_views)
-    mask = reference.pack(visible)
-    retain = capacity_of(visible, order, ahead, share) if mode == "capacity" else mode
-    wanted = plan(ids, mask, order, retain=retain, ahead=ahead)
-    arrays = torch.from_numpy(ids), torch.from_numpy(mask.view(np.int32))
-    with pytest.MonkeyPatch.context() as patch, LikeADevice() as device:
-        patch.setattr(plan_device, "maker_for", lambda ids: plan_torch.make_lists)
-        patch.setattr("gs_order.plan_torch._GROUP_ELEMENTS", group * n_rows)
-        patch.setattr("gs_order.plan_torch._has_nonzero_static", lambda device_type: known)
-        assert Planner(*arrays, order).group == (min(group, n_views) if n_rows else 1)
-        found = plan(*arrays, order, retain=retain, ahead=ahead)
-    assert device.waits == []
-    assert found.n_slots == wanted.n_slots
-    assert (found.visible.values.numpy() == wanted.visible.values).all()
-    for kind, positions in wanted.positions.items():
-        assert (found.positions[kind].offsets == positions.offsets).all()
-        assert (found.positions[kind].values.numpy() == positions.values).all()
-    for kind, slots in (wanted.slots or {}).items():
-        assert (found.slots[kind].values.numpy() == slots.values).all()
-
-
-def test_what_a_device_would_have_to_answer_is_noticed():
-    x = torch.arange(10)
-    with LikeADevice() as device:
-        x[x[3]], x[x > 2], x.max().item(), x.nonzero(), torch.repeat_interleave(x, x)
-        x[x.clone()] = 0
-        x[2:5].sum()
-    answers = ["_local_scalar_dense", "index", "_local_scalar_dense", "nonzero"]
-    assert device.waits == [f"aten.{name}" for name in (*answers, "repeat_interleave")]
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_places_are_found_with_and_without_nonzero_static(monkeypatch, known):
-    monkeypatch.setattr("gs_order.plan_torch._has_nonzero_static", lambda device_type: known)
-    for n in (0, 1, 50):
-        flags = torch.from_numpy(np.random.default_rng(n).random(n) < 0.4)
-        places = set_places(flags, int(flags.sum()))
-        assert places.dtype == torch.int64
-        assert places.tolist() == flags.nonzero()[:, 0].tolist()
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

@@ -7,17 +7,18 @@ interprets loops with a numpy below 2.4:
     TRITON_INTERPRET=1 python -m pytest packages/gs-order/tests/test_plan_kernels.py
 """
 
+import importlib.util
 import os
 
 import numpy as np
 import pytest
 import torch
 
-from gs_order import plan, plan_device, reference
+from gs_order import plan, reference
 
 pytestmark = [
     pytest.mark.skipif(
-        not plan_device.has_triton() or os.environ.get("TRITON_INTERPRET") != "1",
+        importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
         reason="needs triton and TRITON_INTERPRET=1",
     ),
     # Triton's interpreter counts loops by arrays of one element.
@@ -39,7 +40,7 @@ def batch(rng, n_rows, n_views, near):
 
 
 def assert_kernels_agree(ids, visible, order, retain, ahead=0):
-    from gs_order.plan_triton import make_lists
+    from gs_order.plans.cuda.batch import make_lists
 
     mask = reference.pack(visible)
     wanted = plan(ids, mask, order, retain=retain, ahead=ahead)
@@ -89,10 +90,10 @@ def test_kernels_give_the_plans_of_the_host_without_a_capacity(retain):
 
 @pytest.mark.parametrize("n_rows", [400, 4000])
 def test_rows_leave_more_than_once_between_the_same_two_views(monkeypatch, n_rows):
-    from gs_order import plan_triton_belady
+    from gs_order.plans.cuda import belady
 
     # What leaves lies in one block, or across tiles of four.
-    monkeypatch.setattr(plan_triton_belady, "_TILE", 4)
+    monkeypatch.setattr(belady, "_TILE", 4)
     rng = np.random.default_rng(3)
     n_views = 7
     # Half the rows are seen first and last, a few of them in between, and give way to growing
@@ -109,7 +110,7 @@ def test_rows_leave_more_than_once_between_the_same_two_views(monkeypatch, n_row
 
 
 def test_what_does_not_fit_at_all_is_refused():
-    from gs_order.plan_triton import make_lists
+    from gs_order.plans.cuda.batch import make_lists
 
     ids, mask = torch.arange(3), torch.tensor([[1], [3], [2]], dtype=torch.int32)
     for retain, ahead in ((1, 0), (-(2**40), 0), (2, 1)):

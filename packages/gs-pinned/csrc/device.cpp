@@ -32,13 +32,10 @@ int device_count() {
   return count;
 }
 
-int device_of_stream(std::uintptr_t stream, int otherwise) {
+int device_of_stream(cuda::StreamView stream, int otherwise) {
 #if CUDART_VERSION >= 12080
   int device = otherwise;
-  constexpr std::uintptr_t kPerThread =
-      2;  // the last of the handles that stand for default streams
-  if (stream > kPerThread &&
-      cudaStreamGetDevice(reinterpret_cast<cudaStream_t>(stream), &device) == cudaSuccess)
+  if (!stream.is_default() && cudaStreamGetDevice(stream.get(), &device) == cudaSuccess)
     return device;
   cudaGetLastError();
 #else
@@ -61,7 +58,7 @@ std::string device_problem() {
 
 int device_count() { return 0; }
 
-int device_of_stream(std::uintptr_t, int otherwise) { return otherwise; }
+int device_of_stream(cuda::StreamView, int otherwise) { return otherwise; }
 
 int driver_version() { return 0; }
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "gs/cuda/stream_view.hpp"
+
 namespace gs::pinned {
 
 /// Why no CUDA device can be used: built without CUDA, no driver, no device. Empty when one can.
@@ -12,7 +14,7 @@ std::string device_problem();
 
 /// The device of a stream, where this build's CUDA (12.8 on) can tell; of the default stream, which
 /// every device has, and elsewhere `otherwise`.
-int device_of_stream(std::uintptr_t stream, int otherwise);
+int device_of_stream(cuda::StreamView stream, int otherwise);
 
 /// CUDA devices of this process; 0 wherever device_problem() is not empty.
 int device_count();

@@ -137,7 +137,7 @@ void launch_exchange(Pairs pairs, const std::vector<Swap>& swaps, std::size_t fi
   const Grid grid =
       grid_for(Traffic::kExchange, accesses, kExchangeUnroll<Vec>, sizeof(Vec), launch.max_blocks);
   exchange_rows_kernel<Vec, Id>
-      <<<grid.blocks, grid.threads, 0, cuda::as_stream(launch.stream)>>>(pairs, launch.fault);
+      <<<grid.blocks, grid.threads, 0, launch.stream.get()>>>(pairs, launch.fault);
 }
 
 template <class Id>

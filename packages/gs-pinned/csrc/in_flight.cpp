@@ -38,10 +38,10 @@ cudaError_t status_of(void* event) {
 // A stream's number, unlike its handle, is never another one's: cudaStreamPerThread is the handle
 // of one stream in each thread, and that of a stream destroyed may come again while its work goes
 // on. Older toolkits have no such numbers: there each use counts as one of a stream of its own.
-std::uint64_t number_of(std::uintptr_t stream) {
+std::uint64_t number_of(cuda::StreamView stream) {
 #if CUDART_VERSION >= 12000
   unsigned long long number = 0;
-  GS_CUDA_TRY(ask([&] { return cudaStreamGetId(cuda::as_stream(stream), &number); }));
+  GS_CUDA_TRY(ask([&] { return cudaStreamGetId(stream.get(), &number); }));
   return number;
 #else
   (void)stream;
@@ -58,11 +58,11 @@ InFlight::~InFlight() {
   for (const Use& use : uses_) (void)cudaEventDestroy(as_event(use.event));
 }
 
-bool InFlight::record(int device, std::uintptr_t stream) {
+bool InFlight::record(int device, cuda::StreamView stream) {
   // An event recorded into a graph can't be asked for; who replays the graph keeps the memory.
   cuda::DeviceGuard guard(device);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  GS_CUDA_TRY(cudaStreamIsCapturing(cuda::as_stream(stream), &capture));
+  GS_CUDA_TRY(cudaStreamIsCapturing(stream.get(), &capture));
   if (capture != cudaStreamCaptureStatusNone) return false;
   const std::uint64_t number = number_of(stream);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -85,17 +85,17 @@ bool InFlight::record(int device, std::uintptr_t stream) {
     found = &uses_.back();
   }
   found->number = number;
-  GS_CUDA_TRY(cudaEventRecord(as_event(found->event), cuda::as_stream(stream)));
+  GS_CUDA_TRY(cudaEventRecord(as_event(found->event), stream.get()));
   return true;
 }
 
-void InFlight::order_after(int device, std::uintptr_t stream) {
+void InFlight::order_after(int device, cuda::StreamView stream) {
   cuda::DeviceGuard guard(device);
   const std::uint64_t number = number_of(stream);
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Use& use : uses_)
     if (use.device != device || use.number != number)
-      GS_CUDA_TRY(cudaStreamWaitEvent(cuda::as_stream(stream), as_event(use.event), 0));
+      GS_CUDA_TRY(cudaStreamWaitEvent(stream.get(), as_event(use.event), 0));
 }
 
 void InFlight::wait() noexcept {
@@ -141,8 +141,8 @@ bool InFlight::busy() {
 #else
 
 InFlight::~InFlight() = default;
-bool InFlight::record(int, std::uintptr_t) { return true; }
-void InFlight::order_after(int, std::uintptr_t) {}
+bool InFlight::record(int, cuda::StreamView) { return true; }
+void InFlight::order_after(int, cuda::StreamView) {}
 void InFlight::wait() noexcept {}
 void InFlight::raise_errors() {}
 bool InFlight::busy() { return false; }

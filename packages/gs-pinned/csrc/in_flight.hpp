@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "gs/cuda/stream_view.hpp"
+
 namespace gs::pinned {
 
 /// One event per stream, recorded after the stream's latest use. Streams may be destroyed while
@@ -19,10 +21,10 @@ class InFlight {
 
   /// Everything on `stream` up to now uses the memory. `device` is the stream's. False, and nothing
   /// is noted, while the stream is captured into a graph.
-  bool record(int device, std::uintptr_t stream);
+  bool record(int device, cuda::StreamView stream);
 
   /// Makes later work on `stream` wait for every recorded use.
-  void order_after(int device, std::uintptr_t stream);
+  void order_after(int device, cuda::StreamView stream);
 
   /// Blocks until every recorded use has ended. Quiet about errors of the device: it is called
   /// where nothing can be done about them, and the next CUDA call reports them again.

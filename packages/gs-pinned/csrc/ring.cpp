@@ -109,7 +109,7 @@ void Ring::begin_store(std::uint64_t serial) {
   if (Held* held = find(serial)) held->store = Store::kBegun;
 }
 
-void Ring::end_store(std::uint64_t serial, int device, std::uintptr_t stream) {
+void Ring::end_store(std::uint64_t serial, int device, cuda::StreamView stream) {
   RingSlot slot;
   {
     std::lock_guard<std::mutex> guard(mutex_);

@@ -51,7 +51,7 @@ class Ring {
   void begin_store(std::uint64_t serial);
 
   /// All of them have been: the slot's signal tells when they have landed. `device` -1: they have.
-  void end_store(std::uint64_t serial, int device, std::uintptr_t stream);
+  void end_store(std::uint64_t serial, int device, cuda::StreamView stream);
 
   /// Producers that wait, and all later ones, are turned away.
   void close();

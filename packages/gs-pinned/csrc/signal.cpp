@@ -79,7 +79,7 @@ void Signal::poison(const std::string& reason) {
 
 #if defined(GS_WITH_CUDA)
 
-void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
+void Signal::set_on(int device, cuda::StreamView stream, std::uint32_t value) {
   std::lock_guard<std::mutex> order(writes_);
   if (is_poisoned()) return;
   write_word_on(word_, value, device, stream);
@@ -89,7 +89,7 @@ void Signal::set_on(int device, std::uintptr_t stream, std::uint32_t value) {
   changed_.notify_all();
 }
 
-void Signal::wait_on(int device, std::uintptr_t stream, std::uint32_t value) {
+void Signal::wait_on(int device, cuda::StreamView stream, std::uint32_t value) {
   // Before the enqueuing, so that the end of the process can't come in between.
   raise_to(&awaited_, value);
   note_held_stream(this);
@@ -102,11 +102,11 @@ void Signal::wait_on(int device, std::uintptr_t stream, std::uint32_t value) {
 
 #else
 
-void Signal::set_on(int, std::uintptr_t, std::uint32_t) {
+void Signal::set_on(int, cuda::StreamView, std::uint32_t) {
   GS_CHECK_AS(CudaError, false, "stream must be None in a build without CUDA");
 }
 
-void Signal::wait_on(int, std::uintptr_t, std::uint32_t) {
+void Signal::wait_on(int, cuda::StreamView, std::uint32_t) {
   GS_CHECK_AS(CudaError, false, "stream must be None in a build without CUDA");
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "gs/cuda/stream_view.hpp"
 #include "in_flight.hpp"
 
 namespace gs::pinned {
@@ -55,8 +56,8 @@ class Signal {
   /// Enqueued on a stream. May block while the stream's queue is full, and keep no other thread
   /// from set() and poison() meanwhile: they may be what empties it. Throw gs::CudaError, also in a
   /// build without CUDA.
-  void set_on(int device, std::uintptr_t stream, std::uint32_t value);
-  void wait_on(int device, std::uintptr_t stream, std::uint32_t value);
+  void set_on(int device, cuda::StreamView stream, std::uint32_t value);
+  void wait_on(int device, cuda::StreamView stream, std::uint32_t value);
 
   /// Blocks the calling thread until value() >= `value`, spinning for `spin_s` first. A negative
   /// timeout waits for good. Returns kAgain now and then, so that the caller can look at other

@@ -108,23 +108,24 @@ void CUDART_CB run_host_work(void* data) {
   }
 }
 
-void check_not_captured(cudaStream_t stream) {
+void check_not_captured(cuda::StreamView stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  GS_CUDA_TRY(cudaStreamIsCapturing(stream, &capture));
+  GS_CUDA_TRY(cudaStreamIsCapturing(stream.get(), &capture));
   GS_CHECK_AS(CudaError, capture == cudaStreamCaptureStatusNone,
               "table must be page-locked where its transfers are captured into a graph, got a "
               "pageable one");
 }
 
 // Copies to the buffer; no single copy reaches over two of the pieces that were locked one by one.
-void copy_to(Memory& memory, char* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+void copy_to(Memory& memory, char* to, const void* from, std::size_t bytes,
+             cuda::StreamView stream) {
   const std::vector<std::size_t> ends = memory.chunk_ends();
   const auto begin = static_cast<std::size_t>(to - memory.data());
   for (std::size_t at = begin; at < begin + bytes;) {
     const std::size_t end =
         std::min(begin + bytes, *std::upper_bound(ends.begin(), ends.end(), at));
     GS_CUDA_TRY(cudaMemcpyAsync(memory.data() + at, static_cast<const char*>(from) + (at - begin),
-                                end - at, cudaMemcpyDeviceToHost, stream));
+                                end - at, cudaMemcpyDeviceToHost, stream.get()));
     at = end;
   }
 }
@@ -133,7 +134,6 @@ void copy_to(Memory& memory, char* to, const void* from, std::size_t bytes, cuda
 void enqueue_piece(const Transfer& piece, Memory& memory, const StagedIds& ids,
                    const Launch& launch) {
   char* const rows = memory.data();
-  const cudaStream_t stream = cuda::as_stream(launch.stream);
   Transfer on_device = piece;
   on_device.whole = rows;
   on_device.whole_stride = piece.row_bytes;
@@ -148,7 +148,8 @@ void enqueue_piece(const Transfer& piece, Memory& memory, const StagedIds& ids,
     work->transfer.parts[k].stride = piece.row_bytes;
   }
   const auto bring = [&](Ids from, char* to) {
-    copy_to(memory, to, from.data, static_cast<std::size_t>(piece.n * from.bytes_each()), stream);
+    copy_to(memory, to, from.data, static_cast<std::size_t>(piece.n * from.bytes_each()),
+            launch.stream);
     return Ids{to, from.wide};
   };
   if (ids.whole != nullptr) work->transfer.whole_ids = bring(piece.whole_ids, ids.whole);
@@ -158,7 +159,7 @@ void enqueue_piece(const Transfer& piece, Memory& memory, const StagedIds& ids,
   Launch quiet = launch;
   quiet.fault = nullptr;
   if (!piece.to_parts) transfer_on_device(on_device, quiet);
-  GS_CUDA_TRY(cudaLaunchHostFunc(stream, run_host_work, work.get()));
+  GS_CUDA_TRY(cudaLaunchHostFunc(launch.stream.get(), run_host_work, work.get()));
   (void)work.release();  // the function deletes it
   if (piece.to_parts) transfer_on_device(on_device, quiet);
 }
@@ -168,7 +169,7 @@ void enqueue_piece(const Transfer& piece, Memory& memory, const StagedIds& ids,
 void transfer_staged(const Transfer& t, const Launch& launch) {
   if (t.n == 0 || t.n_parts == 0) return;
   cuda::DeviceGuard on(launch.device);
-  check_not_captured(cuda::as_stream(launch.stream));
+  check_not_captured(launch.stream);
   Staging& staging = Staging::of_module();
   std::lock_guard<std::mutex> guard(staging.mutex);
   const bool has_whole = t.whole_ids.data != nullptr, has_parts = t.parts_ids.data != nullptr;

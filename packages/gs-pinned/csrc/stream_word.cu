@@ -32,14 +32,13 @@ WordOperation driver_function(const char* name) {
 
 // Returns whether the driver took the operation.
 bool enqueue(WordOperation operation, std::uint32_t* word, std::uint32_t value, int device,
-             std::uintptr_t stream, unsigned flags) {
+             cuda::StreamView stream, unsigned flags) {
   if (!operations_enabled || operation == nullptr) return false;
   // The driver wants the device's context current on this thread. On one that has not used the
   // device yet, where a guard finds it chosen by default, only this makes it so.
   GS_CUDA_TRY(cudaSetDevice(device));
-  const CUresult result =
-      operation(reinterpret_cast<CUstream>(stream),
-                static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(word)), value, flags);
+  const CUresult result = operation(
+      stream.get(), static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(word)), value, flags);
   GS_CHECK_AS(CudaError, result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED,
               "a stream memory operation failed: CUDA driver error ", static_cast<int>(result));
   return result == CUDA_SUCCESS;
@@ -57,19 +56,19 @@ __global__ void wait_word_kernel(volatile std::uint32_t* word, std::uint32_t val
 
 }  // namespace
 
-void write_word_on(std::uint32_t* word, std::uint32_t value, int device, std::uintptr_t stream) {
+void write_word_on(std::uint32_t* word, std::uint32_t value, int device, cuda::StreamView stream) {
   static const WordOperation operation = driver_function("cuStreamWriteValue32");
   cuda::DeviceGuard guard(device);
   if (enqueue(operation, word, value, device, stream, CU_STREAM_WRITE_VALUE_DEFAULT)) return;
-  write_word_kernel<<<1, 1, 0, cuda::as_stream(stream)>>>(word, value);
+  write_word_kernel<<<1, 1, 0, stream.get()>>>(word, value);
   GS_CUDA_TRY(cudaGetLastError());
 }
 
-void wait_word_on(std::uint32_t* word, std::uint32_t value, int device, std::uintptr_t stream) {
+void wait_word_on(std::uint32_t* word, std::uint32_t value, int device, cuda::StreamView stream) {
   static const WordOperation operation = driver_function("cuStreamWaitValue32");
   cuda::DeviceGuard guard(device);
   if (enqueue(operation, word, value, device, stream, CU_STREAM_WAIT_VALUE_GEQ)) return;
-  wait_word_kernel<<<1, 1, 0, cuda::as_stream(stream)>>>(word, value);
+  wait_word_kernel<<<1, 1, 0, stream.get()>>>(word, value);
   GS_CUDA_TRY(cudaGetLastError());
 }
 

@@ -4,14 +4,16 @@
 
 #include <cstdint>
 
+#include "gs/cuda/stream_view.hpp"
+
 namespace gs::pinned {
 
 /// Enqueues: word = value, after everything before it on the stream is visible to the host. By a
 /// stream memory operation of the driver, or a kernel of one thread where there is none.
-void write_word_on(std::uint32_t* word, std::uint32_t value, int device, std::uintptr_t stream);
+void write_word_on(std::uint32_t* word, std::uint32_t value, int device, cuda::StreamView stream);
 
 /// Enqueues: hold the stream until word >= value, compared as int32(word - value) >= 0.
-void wait_word_on(std::uint32_t* word, std::uint32_t value, int device, std::uintptr_t stream);
+void wait_word_on(std::uint32_t* word, std::uint32_t value, int device, cuda::StreamView stream);
 
 /// Loads the kernels of the current device; see load_kernels.
 void load_word_kernels();

@@ -43,7 +43,7 @@ void launch_copies(const RowCopies& copies, std::int64_t row_bytes, Traffic traf
   std::int64_t rows = 0;
   for (int k = 0; k < copies.n; ++k) rows += copies.each[k].n;
   const Grid grid = grid_for(traffic, rows * each, kUnrollOf<Vec>, sizeof(Vec), launch.max_blocks);
-  copy_rows_kernel<Vec, Id><<<grid.blocks, grid.threads, 0, cuda::as_stream(launch.stream)>>>(
+  copy_rows_kernel<Vec, Id><<<grid.blocks, grid.threads, 0, launch.stream.get()>>>(
       copies, static_cast<unsigned>(each), launch.fault);
 }
 
@@ -70,7 +70,7 @@ void launch_split(const SplitRows& split, const Transfer& t, const Launch& launc
   const std::int64_t each = t.row_bytes / static_cast<std::int64_t>(sizeof(Vec));
   const Grid grid = grid_for(traffic_of(t, launch.over_link), split.n * each, kUnroll, sizeof(Vec),
                              launch.max_blocks);
-  const cudaStream_t stream = cuda::as_stream(launch.stream);
+  const cudaStream_t stream = launch.stream.get();
   if (t.to_parts)
     split_rows_kernel<Vec, Piece, Id><<<grid.blocks, grid.threads, 0, stream>>>(
         split, static_cast<unsigned>(each), launch.fault);
@@ -115,7 +115,7 @@ void split_on_device(const Transfer& t, const Launch& launch) {
 
 template <class T, class Id>
 void launch_add(const RowCopy& copy, std::int64_t row_bytes, int width, const Launch& launch) {
-  const cudaStream_t stream = cuda::as_stream(launch.stream);
+  const cudaStream_t stream = launch.stream.get();
   const auto go = [&](auto lanes) {
     constexpr int kLanes = decltype(lanes)::value;
     const std::int64_t each = row_bytes / static_cast<std::int64_t>(sizeof(T) * kLanes);
@@ -198,7 +198,7 @@ bool is_dense_copy(const Transfer& t) {
 
 void copy_dense(const Transfer& t, const std::vector<std::size_t>& cuts, const Launch& launch) {
   cuda::DeviceGuard guard(launch.device);
-  const cudaStream_t stream = cuda::as_stream(launch.stream);
+  const cudaStream_t stream = launch.stream.get();
   const auto total = static_cast<std::size_t>(t.n * t.row_bytes);
   const auto copy = [&](std::size_t begin, std::size_t end) {
     char* whole = t.whole + begin;

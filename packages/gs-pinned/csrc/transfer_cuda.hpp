@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fault.hpp"
+#include "gs/cuda/stream_view.hpp"
 #include "transfer.hpp"
 
 namespace gs::pinned {
@@ -16,7 +17,7 @@ constexpr std::int64_t kWidestAccess = 16;  // bytes that a thread reads or writ
 /// Where a launch goes. Nothing here is owned.
 struct Launch {
   int device = 0;
-  std::uintptr_t stream = 0;
+  cuda::StreamView stream;
   int max_blocks = 16;  // bounds the multiprocessors used
   Fault* fault = nullptr;
   bool over_link = true;  // whole rows lie in host memory

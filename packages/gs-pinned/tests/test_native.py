@@ -1,40 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extension module itself: its stub, its version, what it links, and its examples."""
+"""The extension module itself: its version, what it links, and its examples."""
 
-import ast
 import doctest
 import importlib
 import importlib.metadata
 import subprocess
-from pathlib import Path
 
 import pytest
 
 import gs_pinned
 from gs_pinned import _core
-
-SOURCE = Path(gs_pinned.__file__).parent
-
-
-def test_the_stub_names_what_the_module_has() -> None:
-    tree = ast.parse((SOURCE / "_core.pyi").read_text())
-    stub: dict[str, set[str]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            members = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
-            stub[node.name] = {name for name in members if not name.startswith("__")}
-        elif isinstance(node, ast.FunctionDef):
-            stub[node.name] = set()
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            stub[node.target.id] = set()
-    if _core.build_info()["cuda_toolkit"] is None:
-        del stub["use_stream_operations"]
-    module = {name for name in dir(_core) if not name.startswith("__")} | {"__version__"}
-    assert module == stub.keys()
-    for name, members in stub.items():
-        if members:
-            native = {item for item in dir(getattr(_core, name)) if not item.startswith("_")}
-            assert native == members, name
 
 
 def test_the_compiled_version_is_the_installed_one() -> None:

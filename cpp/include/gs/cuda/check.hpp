@@ -4,8 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-
 #include "gs/error.hpp"
 
 namespace gs::cuda {
@@ -33,10 +31,6 @@ class DeviceGuard {
  private:
   int previous_ = 0;
 };
-
-inline cudaStream_t as_stream(std::uintptr_t handle) {
-  return reinterpret_cast<cudaStream_t>(handle);
-}
 
 }  // namespace gs::cuda
 

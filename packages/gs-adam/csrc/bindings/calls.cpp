@@ -105,9 +105,10 @@ class Calls {
 void register_calls(py::module_& module) {
   py::class_<Call>(module, "Call", py::module_local())
       .def("__enter__", &Call::value)
-      .def("__exit__", [](Call& self, const py::object&, const py::object&, const py::object&) {
-        self.leave();
-      });
+      .def(
+          "__exit__",
+          [](Call& self, const py::object&, const py::object&, const py::object&) { self.leave(); },
+          py::arg("kind"), py::arg("error"), py::arg("traceback"));
   py::class_<Calls>(module, "Calls", py::module_local())
       .def(py::init<>())
       .def("call", &Calls::call, py::arg("value"))

@@ -101,7 +101,7 @@ void device_step(Schedule& schedule, const std::shared_ptr<StepPlan>& counted,
       const std::size_t n = std::min<std::size_t>(kMostDeviceTensors, tensors.size() - done);
       std::copy_n(tensors.begin() + done, n, job.tensors);
       job.n_tensors = static_cast<std::int32_t>(n);
-      launch_device_step(job, device, stream);
+      launch_device_step(job, device, cuda::StreamView::from_handle(stream));
     }
   }
   schedule.accept(counted);

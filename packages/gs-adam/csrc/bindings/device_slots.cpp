@@ -100,7 +100,7 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
     job.has_quads = job.has_quads && is_aligned(job.grads) && job.grad_stride % 4 == 0;
   }
   const python::ReleaseGil nogil;
-  launch_device_slots(job, device, stream);
+  launch_device_slots(job, device, cuda::StreamView::from_handle(stream));
 }
 
 #else

@@ -42,4 +42,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_NEED_TORCH[name]), name)
+    try:
+        module = importlib.import_module(_NEED_TORCH[name])
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"gs_adam.{name} needs torch, which is not installed: pip install gs-adam[torch]",
+            name="torch",
+        ) from None
+    return getattr(module, name)

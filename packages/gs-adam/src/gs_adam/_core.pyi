@@ -1,8 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 _Value = TypeVar("_Value")
+
+# Arrays are numpy's, torch's, or anyone's that DLPack passes on.
+_IdsArray: TypeAlias = NDArray[np.int32] | NDArray[np.int64] | Tensor  # (R,)
+_RowsArray: TypeAlias = NDArray[np.float32] | Tensor  # (rows, ...), gaps between rows allowed
+_RowsArrays: TypeAlias = list[NDArray[np.float32]] | list[Tensor]  # no tuple
+_MarksArray: TypeAlias = NDArray[np.int32] | Tensor  # (N,) the step of each row's last update
+_MaskArray: TypeAlias = NDArray[np.uint8] | Tensor  # (N,)
+_BytesArray: TypeAlias = NDArray[np.uint8] | Tensor  # (bytes,)
+_WordsArray: TypeAlias = NDArray[np.int64] | Tensor  # (ceil(N / 32),) to work in
+
+# A task begins at once, when the uint32 at an address is at least a value, or when a call says so.
+_Ready: TypeAlias = tuple[int, int] | Callable[[], object] | None
 
 __version__: str
 
@@ -12,7 +28,7 @@ def build_info() -> dict[str, Any]: ...
 
 class Call(Generic[_Value]):
     def __enter__(self) -> _Value: ...
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
+    def __exit__(self, kind: object, error: object, traceback: object) -> None: ...
 
 class Calls:
     def __init__(self) -> None: ...
@@ -30,8 +46,8 @@ class StepPlan:
     def recent_bytes(self) -> int: ...
     @property
     def past_bytes(self) -> int: ...
-    def write_recent(self, out: Any) -> None: ...
-    def write_past(self, first: int, out: Any) -> None: ...
+    def write_recent(self, out: _BytesArray) -> None: ...
+    def write_past(self, first: int, out: _BytesArray) -> None: ...
     def shares_past(self, other: StepPlan) -> bool: ...
 
 class Schedule:
@@ -51,17 +67,17 @@ class Schedule:
     def restore(self, step: int, groups: Sequence[dict[str, Any]]) -> None: ...
     def state(self, group: int) -> dict[str, Any] | None: ...
 
-def count_rows(mask: Any) -> int: ...
-def write_rows(mask: Any, out: Any) -> None: ...
+def count_rows(mask: _MaskArray) -> int: ...
+def write_rows(mask: _MaskArray, out: _IdsArray) -> None: ...
 
 class Rows:
     def __init__(
         self,
-        params: list[Any],
-        exp_avg: list[Any],
-        exp_avg_sq: list[Any],
+        params: _RowsArrays,
+        exp_avg: _RowsArrays,
+        exp_avg_sq: _RowsArrays,
         groups: list[int],
-        last_step: Any | None,
+        last_step: _MarksArray | None,
         schedule: Schedule,
         skip_non_finite: bool,
         threads: int,
@@ -70,21 +86,29 @@ class Rows:
     def n_rows(self) -> int: ...
     @property
     def n_threads(self) -> int: ...
-    def update(self, plan: StepPlan, rows: Any, grads: Any, floor: int) -> None: ...
+    def update(
+        self, plan: StepPlan, rows: _IdsArray | None, grads: Sequence[_RowsArray] | None, floor: int
+    ) -> None: ...
     def update_rest(self, plan: StepPlan) -> None: ...
     def step(
-        self, schedule: Schedule, plan: StepPlan, rows: Any, grads: Any, *, rest: bool
+        self,
+        schedule: Schedule,
+        plan: StepPlan,
+        rows: _IdsArray | None,
+        grads: Sequence[_RowsArray] | None,
+        *,
+        rest: bool,
     ) -> None: ...
-    def flush(self, plan: StepPlan, rows: Any) -> None: ...
-    def wake(self, plan: StepPlan, rows: Any) -> None: ...
+    def flush(self, plan: StepPlan, rows: _IdsArray | None) -> None: ...
+    def wake(self, plan: StepPlan, rows: _IdsArray | None) -> None: ...
     def lookahead(
         self,
         plan: StepPlan,
         steps: bool,
-        rows: Any,
-        pending: Any,
-        grads: Any,
-        out: Any,
+        rows: _IdsArray | None,
+        pending: _IdsArray | None,
+        grads: Sequence[_RowsArray] | None,
+        out: Sequence[_RowsArray],
         floor: int,
     ) -> None: ...
 
@@ -94,37 +118,43 @@ class Worker:
         self,
         rows: Rows,
         plan: StepPlan,
-        ids: Any,
-        grads: Any,
+        ids: _IdsArray | None,
+        grads: Sequence[_RowsArray] | None,
         floor: int,
-        ready: Any,
+        ready: _Ready,
         priority: int,
         checked: bool,
-        held: Any,
+        held: object,
     ) -> int: ...
     def submit_flush(
-        self, rows: Rows, plan: StepPlan, ids: Any, ready: Any, priority: int, held: Any
+        self,
+        rows: Rows,
+        plan: StepPlan,
+        ids: _IdsArray | None,
+        ready: _Ready,
+        priority: int,
+        held: object,
     ) -> int: ...
     def submit_lookahead(
         self,
         rows: Rows,
         plan: StepPlan,
         steps: bool,
-        ids: Any,
-        pending: Any,
-        grads: Any,
-        out: Any,
+        ids: _IdsArray | None,
+        pending: _IdsArray | None,
+        grads: Sequence[_RowsArray] | None,
+        out: Sequence[_RowsArray],
         floor: int,
-        ready: Any,
+        ready: _Ready,
         priority: int,
         checked: bool,
         apart: bool,
-        held: Any,
+        held: object,
     ) -> int: ...
     def wait(self, ticket: int) -> None: ...
     def wait_all(self) -> None: ...
     def wait_step(self, step: int) -> None: ...
-    def wait_rows(self, rows: Any, n_rows: int) -> None: ...
+    def wait_rows(self, rows: _IdsArray | None, n_rows: int) -> None: ...
     def close(self, drain: bool) -> None: ...
     def abandon(self) -> None: ...
     def check(self) -> None: ...
@@ -139,14 +169,14 @@ class Worker:
 def device_step(
     schedule: Schedule,
     plan: StepPlan,
-    params: list[Any],
-    exp_avg: list[Any],
-    exp_avg_sq: list[Any],
+    params: _RowsArrays,
+    exp_avg: _RowsArrays,
+    exp_avg_sq: _RowsArrays,
     groups: list[int],
-    ids: Any,
-    grads: Any,
+    ids: _IdsArray | None,
+    grads: Sequence[_RowsArray] | None,
     penalties: list[tuple[str, float]],
-    words: Any,
+    words: _WordsArray | None,
     device: int,
     stream: int,
 ) -> None: ...
@@ -154,15 +184,15 @@ def device_slots(
     plan: StepPlan,
     widths: list[int],
     groups: list[int],
-    param: Any,
-    exp_avg: Any,
-    exp_avg_sq: Any,
-    slots: Any,
-    last_step: Any,
-    ids: Any,
-    grads: Any,
-    recent: Any,
-    past: Any,
+    param: _RowsArray,
+    exp_avg: _RowsArray,
+    exp_avg_sq: _RowsArray,
+    slots: _IdsArray,
+    last_step: _MarksArray | None,
+    ids: _IdsArray | None,
+    grads: _RowsArray | None,
+    recent: _BytesArray | None,
+    past: _BytesArray | None,
     device: int,
     stream: int,
 ) -> None: ...

@@ -183,18 +183,28 @@ void register_options(py::module_& module) {
       .def(py::init([](float near_plane, float far_plane, float eps2d, float radius_clip,
                        CameraModel model, bool activated, bool antialiased, float move_means,
                        float move_scales, float move_quats, float move_opacities) {
-        return Options{near_plane,  far_plane,  eps2d,       radius_clip, model,         activated,
-                       antialiased, move_means, move_scales, move_quats,  move_opacities};
-      }));
+             return Options{near_plane,  far_plane,  eps2d,         radius_clip,
+                            model,       activated,  antialiased,   move_means,
+                            move_scales, move_quats, move_opacities};
+           }),
+           py::arg("near_plane"), py::arg("far_plane"), py::arg("eps2d"), py::arg("radius_clip"),
+           py::arg("model"), py::arg("activated"), py::arg("antialiased"), py::arg("move_means"),
+           py::arg("move_scales"), py::arg("move_quats"), py::arg("move_opacities"));
 }
 
 void register_cpu(py::module_& module) {
-  module.def("cull_cpu", &cull_cpu);
-  module.def("boxes_cpu", &boxes_cpu);
-  module.def("views_of_blocks_cpu", &views_of_blocks_cpu);
-  module.def("fit_blocks_cpu", &fit_blocks_cpu);
-  module.def("morton_order_cpu", &morton_order_cpu);
-  module.def("pair_counts_cpu", &pair_counts_cpu);
+  module.def("cull_cpu", &cull_cpu, py::arg("means"), py::arg("scales"), py::arg("quats"),
+             py::arg("opacities"), py::arg("viewmats"), py::arg("Ks"), py::arg("sizes"),
+             py::arg("options"), py::arg("blocks"));
+  module.def("boxes_cpu", &boxes_cpu, py::arg("means"), py::arg("scales"), py::arg("quats"),
+             py::arg("opacities"), py::arg("viewmats"), py::arg("Ks"), py::arg("sizes"),
+             py::arg("options"), py::arg("ids"));
+  module.def("views_of_blocks_cpu", &views_of_blocks_cpu, py::arg("bounds"), py::arg("viewmats"),
+             py::arg("Ks"), py::arg("sizes"), py::arg("options"));
+  module.def("fit_blocks_cpu", &fit_blocks_cpu, py::arg("means"), py::arg("scales"),
+             py::arg("quats"), py::arg("blocking"), py::arg("options"), py::arg("bounds"));
+  module.def("morton_order_cpu", &morton_order_cpu, py::arg("means"), py::arg("cube"));
+  module.def("pair_counts_cpu", &pair_counts_cpu, py::arg("mask"), py::arg("n_views"));
 }
 
 }  // namespace gs::cull

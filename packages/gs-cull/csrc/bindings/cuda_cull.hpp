@@ -28,17 +28,18 @@ class ViewWorkspace {
 
   /// Zeroes the head and `more` words after it, and fills the cameras.
   void prepare(const ViewsAt& views, const Options& options, std::int64_t more,
-               cudaStream_t stream) const {
+               cuda::StreamView stream) const {
     const auto n_bytes = static_cast<std::size_t>(4 * (words(n_views_) + more));
-    GS_CUDA_TRY(cudaMemsetAsync(base_, 0, n_bytes, stream));
+    GS_CUDA_TRY(cudaMemsetAsync(base_, 0, n_bytes, stream.get()));
     prepare_cameras(views.viewmats(), views.Ks(), views.sizes(), n_views_, options, cameras(),
                     totals(), stream);
   }
 
   /// Waits for the stream, and for nothing else: `host` is page-locked.
-  Totals read(Totals* host, cudaStream_t stream) const {
-    GS_CUDA_TRY(cudaMemcpyAsync(host, totals(), sizeof(Totals), cudaMemcpyDeviceToHost, stream));
-    GS_CUDA_TRY(cudaStreamSynchronize(stream));
+  Totals read(Totals* host, cuda::StreamView stream) const {
+    GS_CUDA_TRY(
+        cudaMemcpyAsync(host, totals(), sizeof(Totals), cudaMemcpyDeviceToHost, stream.get()));
+    GS_CUDA_TRY(cudaStreamSynchronize(stream.get()));
     return *host;
   }
 
@@ -52,12 +53,8 @@ class ViewWorkspace {
 class CudaCull {
  public:
   CudaCull(const RowsAt& rows, const ViewsAt& views, const std::optional<LayoutAt>& blocks,
-           const Options& options, int device, std::uintptr_t stream)
-      : rows_(rows),
-        views_(views),
-        options_(options),
-        device_(device),
-        stream_(gs::cuda::as_stream(stream)) {
+           const Options& options, int device, cuda::StreamView stream)
+      : rows_(rows), views_(views), options_(options), device_(device), stream_(stream) {
     // Without blocks, small ones fill the device even when the scene is small.
     constexpr std::int32_t kBlock = 256;
     const std::int64_t n = rows.n_rows();
@@ -103,7 +100,7 @@ class CudaCull {
     auto* const count = at<std::int32_t>(counts);
     const bool alone = n_views() == 1 && found_.n_visible > 0;
     if (!alone && n_views() > 0)
-      GS_CUDA_TRY(cudaMemsetAsync(count, 0, sizeof(std::int32_t) * n_views(), stream_));
+      GS_CUDA_TRY(cudaMemsetAsync(count, 0, sizeof(std::int32_t) * n_views(), stream_.get()));
     write_ids(bits(), base_ + chunks_at(), layout_.n_rows, found_.n_visible, id,
               alone ? word : nullptr, alone ? count : nullptr, stream_);
     if (!alone)
@@ -128,7 +125,7 @@ class CudaCull {
   ViewsAt views_;
   Options options_;
   int device_;
-  cudaStream_t stream_;
+  cuda::StreamView stream_;
   Layout layout_;
   std::optional<BoundsAt> bounds_;
   std::int32_t* base_ = nullptr;

@@ -1,7 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-# The native part. On the host arrays are anything that speaks DLPack, and masks are uint32; below
-# is what they are on a device. Geometry is means, scales, quats, opacities | None.
-from typing import Any
+# The native part. Host arrays are numpy's or CPU tensors of torch, contiguous; a tensor has int32
+# where numpy has uint32. N Gaussians, B views, n rows or blocks of them.
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+_MeansArray: TypeAlias = NDArray[np.float32] | Tensor  # (N, 3)
+_ScalesArray: TypeAlias = NDArray[np.float32] | Tensor  # (N, 3)
+_QuatsArray: TypeAlias = NDArray[np.float32] | Tensor  # (N, 4)
+_OpacitiesArray: TypeAlias = NDArray[np.float32] | Tensor  # (N,)
+_ViewmatsArray: TypeAlias = NDArray[np.float32] | Tensor  # (B, 4, 4)
+_KsArray: TypeAlias = NDArray[np.float32] | Tensor  # (B, 3, 3)
+_SizesArray: TypeAlias = NDArray[np.float32]  # (B, 6): width, height, the rectangle
+_IdsArray: TypeAlias = NDArray[np.int32] | Tensor  # (n,)
+_BoundArray: TypeAlias = NDArray[np.float32] | Tensor  # (blocks,), (blocks, 2) or (blocks, 3)
+
+# Results.
+_Ids: TypeAlias = NDArray[np.int32]  # (n,)
+_Mask: TypeAlias = NDArray[np.uint32]  # (n, ceil(B / 32)), a bit a view
+_Counts: TypeAlias = NDArray[np.int32]  # (B,)
+_Boxes: TypeAlias = NDArray[np.float32]  # (n, 4): x0, y0, x1, y1 in pixels
+_PairCounts: TypeAlias = NDArray[np.int64]  # (B, B)
+
+# n_rows, block_size, order | None, block_in_slot | None, slot_of_block | None, views of each block.
+_Blocks: TypeAlias = tuple[
+    int, int, _IdsArray | None, _IdsArray | None, _IdsArray | None, _Mask | Tensor
+]
+# n_rows, block_size, order | None, blocks, where each is stored.
+_Blocking: TypeAlias = tuple[int, int, _IdsArray | None, _IdsArray, _IdsArray]
+# lower, upper, scale, slack, not_finite of every block.
+_Bounds: TypeAlias = tuple[_BoundArray, _BoundArray, _BoundArray, _BoundArray, _IdsArray]
+# Low corner and cells per unit.
+_Cube: TypeAlias = tuple[float, float, float, float]
 
 __version__: str
 
@@ -10,9 +42,14 @@ def build_info() -> dict[str, Any]: ...
 class CudaError(RuntimeError): ...
 
 class CameraModel:
-    pinhole: CameraModel
-    ortho: CameraModel
-    fisheye: CameraModel
+    pinhole: ClassVar[CameraModel]
+    ortho: ClassVar[CameraModel]
+    fisheye: ClassVar[CameraModel]
+    def __init__(self, value: int) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
 
 class Options:
     def __init__(
@@ -32,40 +69,40 @@ class Options:
 
 # Host threads.
 def cull_cpu(
-    means: Any,
-    scales: Any,
-    quats: Any,
-    opacities: Any,
-    viewmats: Any,
-    Ks: Any,
-    sizes: Any,
+    means: _MeansArray,
+    scales: _ScalesArray,
+    quats: _QuatsArray,
+    opacities: _OpacitiesArray | None,
+    viewmats: _ViewmatsArray,
+    Ks: _KsArray,
+    sizes: _SizesArray,
     options: Options,
-    blocks: tuple[Any, ...] | None,
-) -> tuple[Any, Any, Any, int]: ...
+    blocks: _Blocks | None,
+) -> tuple[_Ids, _Mask, _Counts, int]: ...
 def boxes_cpu(
-    means: Any,
-    scales: Any,
-    quats: Any,
-    opacities: Any,
-    viewmats: Any,
-    Ks: Any,
-    sizes: Any,
+    means: _MeansArray,
+    scales: _ScalesArray,
+    quats: _QuatsArray,
+    opacities: _OpacitiesArray | None,
+    viewmats: _ViewmatsArray,
+    Ks: _KsArray,
+    sizes: _SizesArray,
     options: Options,
-    ids: Any,
-) -> Any: ...
+    ids: _IdsArray,
+) -> _Boxes: ...
 def views_of_blocks_cpu(
-    bounds: tuple[Any, ...], viewmats: Any, Ks: Any, sizes: Any, options: Options
-) -> Any: ...
+    bounds: _Bounds, viewmats: _ViewmatsArray, Ks: _KsArray, sizes: _SizesArray, options: Options
+) -> _Mask: ...
 def fit_blocks_cpu(
-    means: Any,
-    scales: Any,
-    quats: Any,
-    blocking: tuple[Any, ...],
+    means: _MeansArray,
+    scales: _ScalesArray,
+    quats: _QuatsArray,
+    blocking: _Blocking,
     options: Options,
-    bounds: tuple[Any, ...],
+    bounds: _Bounds,
 ) -> None: ...
-def morton_order_cpu(means: Any, cube: tuple[float, ...]) -> Any: ...
-def pair_counts_cpu(mask: Any, n_views: int) -> Any: ...
+def morton_order_cpu(means: _MeansArray, cube: _Cube) -> _Ids: ...
+def pair_counts_cpu(mask: _Mask, n_views: int) -> _PairCounts: ...
 
 # CUDA; absent from a build without it. Arrays are addresses, 0 for one that is not there; the last
 # two arguments are the device and the stream.
@@ -77,7 +114,7 @@ class RowsAt:
     ) -> None: ...
 
 class ViewsAt:
-    def __init__(self, n_views: int, viewmats: int, Ks: int, sizes: Any) -> None: ...
+    def __init__(self, n_views: int, viewmats: int, Ks: int, sizes: _SizesArray) -> None: ...
 
 class BoundsAt:
     def __init__(
@@ -135,7 +172,7 @@ def views_of_blocks_cuda(
 ) -> None: ...
 def fit_blocks_cuda(
     rows: RowsAt,
-    end: int,
+    n_rows: int,
     block_size: int,
     order: int,
     blocks: int,
@@ -150,7 +187,7 @@ def sort_workspace_bytes_cuda(n: int, device: int) -> int: ...
 def morton_order_cuda(
     means: int,
     n: int,
-    cube: tuple[float, ...],
+    cube: _Cube,
     codes: int,
     rows: int,
     workspace: int,

@@ -194,7 +194,7 @@ def fit_blocks(
     )
 
 
-def morton_order(means: Tensor, cube: tuple[float, ...]) -> Tensor:
+def morton_order(means: Tensor, cube: tuple[float, float, float, float]) -> Tensor:
     """(N,) int32 rows along the curve. 24 bytes a row of workspace, returned memory included."""
     at = _place(means)
     mean = address("means", means, (-1, 3), torch.float32, at.device)

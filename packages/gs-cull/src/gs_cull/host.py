@@ -71,7 +71,7 @@ def fit_blocks(
     _core.fit_blocks_cpu(*rows, blocking, options, layout.bounds)
 
 
-def morton_order(means: Array, cube: tuple[float, ...]) -> Array:
+def morton_order(means: Array, cube: tuple[float, float, float, float]) -> Array:
     """(N,) int32 rows along the curve. 24 bytes a row of workspace."""
     return _like(means, _core.morton_order_cpu(means, cube))
 

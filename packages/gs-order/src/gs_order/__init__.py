@@ -6,9 +6,9 @@ from gs_order.cache import CachePlan, CacheStep
 from gs_order.cost import Cost, CostModel
 from gs_order.order import order
 from gs_order.overlap import Estimate, and_counts, estimate_xor_counts, xor_counts
-from gs_order.plan import plan
-from gs_order.plan_host import HostPlan
-from gs_order.plan_steps import Plan, Step
+from gs_order.plans.host_plan import HostPlan
+from gs_order.plans.plan import plan
+from gs_order.plans.steps import Plan, Step
 from gs_order.ragged import Ragged
 from gs_order.sampler import ViewSampler
 from gs_order.simulate import Outcome, Simulation, simulate

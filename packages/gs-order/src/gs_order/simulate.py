@@ -13,7 +13,7 @@ from gs_order.arrays import Array
 from gs_order.checks import integer, sequence, shown
 from gs_order.cost import CostModel
 from gs_order.order import METHODS, order
-from gs_order.plan import plan
+from gs_order.plans.plan import plan
 
 NAMES = (*METHODS, "tsp+tail")
 """Orders by name: the methods of `order`, and ``"tsp"`` with the objective ``"bytes+tail"``."""

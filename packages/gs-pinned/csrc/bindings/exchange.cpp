@@ -169,7 +169,7 @@ void register_exchange(py::module_& module) {
          std::int64_t n_stored, const py::object& loaded, std::int64_t n_loaded,
          const py::object& slots, std::uintptr_t stream, int max_blocks, bool checked) {
         exchange_rows(tables, arrays, stored, n_stored, loaded, n_loaded, slots,
-                      Options{stream, max_blocks, checked, true});
+                      Options{cuda::StreamView::from_handle(stream), max_blocks, checked, true});
       },
       py::arg("tables"), py::arg("arrays"), py::arg("stored"), py::arg("n_stored"),
       py::arg("loaded"), py::arg("n_loaded"), py::arg("slots"), py::kw_only(), py::arg("stream"),

@@ -29,7 +29,12 @@ Lock lock_named(const std::string& name) {
 
 void register_memory(py::module_& module) {
   module.def("device_problem", &device_problem, py::call_guard<python::ReleaseGil>());
-  module.def("device_of_stream", &device_of_stream, py::arg("stream"), py::arg("otherwise"));
+  module.def(
+      "device_of_stream",
+      [](std::uintptr_t stream, int otherwise) {
+        return device_of_stream(cuda::StreamView::from_handle(stream), otherwise);
+      },
+      py::arg("stream"), py::arg("otherwise"));
   module.def("device_count", &device_count, py::call_guard<python::ReleaseGil>());
   module.def("driver_version", &driver_version, py::call_guard<python::ReleaseGil>());
   module.def("locked_bytes", &Memory::locked_total);

@@ -36,7 +36,7 @@ std::vector<std::size_t> cuts_of(const Rows& rows) {
 }
 
 void check_device_ids(Ids ids, std::int64_t n, std::int64_t rows, const char* name, bool distinct,
-                      std::uintptr_t stream) {
+                      cuda::StreamView stream) {
   if (ids.data == nullptr || n == 0) return;
   const std::vector<char> copy = copy_of(ids, n, stream);
   check_ids(Ids{copy.data(), ids.wide}, n, rows, name, distinct);
@@ -67,12 +67,12 @@ bool is_visible(const Rows& rows, int device) {
   return is_device_visible(rows.data, device) && is_device_visible(last, device);
 }
 
-std::vector<char> copy_of(const Ids& ids, std::int64_t n, std::uintptr_t stream) {
+std::vector<char> copy_of(const Ids& ids, std::int64_t n, cuda::StreamView stream) {
   std::vector<char> copy(ids.data != nullptr ? static_cast<std::size_t>(n * ids.bytes_each()) : 0);
   if (copy.empty()) return copy;
-  GS_CUDA_TRY(cudaMemcpyAsync(copy.data(), ids.data, copy.size(), cudaMemcpyDeviceToHost,
-                              cuda::as_stream(stream)));
-  GS_CUDA_TRY(cudaStreamSynchronize(cuda::as_stream(stream)));
+  GS_CUDA_TRY(
+      cudaMemcpyAsync(copy.data(), ids.data, copy.size(), cudaMemcpyDeviceToHost, stream.get()));
+  GS_CUDA_TRY(cudaStreamSynchronize(stream.get()));
   return copy;
 }
 

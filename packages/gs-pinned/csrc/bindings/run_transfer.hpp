@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "bindings/row_arguments.hpp"
+#include "gs/cuda/stream_view.hpp"
 #include "transfer.hpp"
 
 namespace gs::pinned {
 
 struct Options {
-  std::uintptr_t stream;
+  cuda::StreamView stream;
   int max_blocks;
   bool checked;
   bool copy_engine;  // for dense copies
@@ -37,7 +38,7 @@ void run_on_device(const Transfer& transfer, const Rows& rows, int device, const
 bool is_visible(const Rows& rows, int device);
 
 /// Ids of the device, in the host's memory once the stream has passed; empty where there are none.
-std::vector<char> copy_of(const Ids& ids, std::int64_t n, std::uintptr_t stream);
+std::vector<char> copy_of(const Ids& ids, std::int64_t n, cuda::StreamView stream);
 
 /// In checked mode the ids are looked at on the host, which waits for the stream.
 void check_for_device(const Transfer& transfer, int device, const Options& options,

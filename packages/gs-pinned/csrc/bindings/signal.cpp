@@ -71,7 +71,7 @@ class TakenSlot {
     if (slot_.signal->is_usable()) ring_->release(slot_.serial);  // else a child process has it
   }
   void begin_store() { ring_->begin_store(slot_.serial); }
-  void end_store(int device, std::uintptr_t stream) {
+  void end_store(int device, cuda::StreamView stream) {
     ring_->end_store(slot_.serial, device, stream);
   }
 
@@ -123,10 +123,20 @@ void register_signal(py::module_& module) {
       .def_property_readonly("reason", &Signal::reason)
       .def("set", &Signal::set, py::arg("value"), py::call_guard<python::ReleaseGil>())
       .def("poison", &Signal::poison, py::arg("reason"), py::call_guard<python::ReleaseGil>())
-      .def("set_on", &Signal::set_on, py::arg("device"), py::arg("stream"), py::arg("value"),
-           py::call_guard<python::ReleaseGil>())
-      .def("wait_on", &Signal::wait_on, py::arg("device"), py::arg("stream"), py::arg("value"),
-           py::call_guard<python::ReleaseGil>())
+      .def(
+          "set_on",
+          [](Signal& signal, int device, std::uintptr_t stream, std::uint32_t value) {
+            signal.set_on(device, cuda::StreamView::from_handle(stream), value);
+          },
+          py::arg("device"), py::arg("stream"), py::arg("value"),
+          py::call_guard<python::ReleaseGil>())
+      .def(
+          "wait_on",
+          [](Signal& signal, int device, std::uintptr_t stream, std::uint32_t value) {
+            signal.wait_on(device, cuda::StreamView::from_handle(stream), value);
+          },
+          py::arg("device"), py::arg("stream"), py::arg("value"),
+          py::call_guard<python::ReleaseGil>())
       .def("wait", &wait_for, py::arg("value"), py::arg("timeout_s"), py::arg("spin_s"));
 }
 
@@ -140,8 +150,12 @@ void register_ring(py::module_& module) {
       .def_property_readonly("is_released", &TakenSlot::is_released)
       .def("release", &TakenSlot::release)
       .def("begin_store", &TakenSlot::begin_store)
-      .def("end_store", &TakenSlot::end_store, py::arg("device"), py::arg("stream"),
-           py::call_guard<python::ReleaseGil>());
+      .def(
+          "end_store",
+          [](TakenSlot& taken, int device, std::uintptr_t stream) {
+            taken.end_store(device, cuda::StreamView::from_handle(stream));
+          },
+          py::arg("device"), py::arg("stream"), py::call_guard<python::ReleaseGil>());
   py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", py::module_local())
       .def(py::init([](std::size_t bytes, bool locked, int device, bool may_be_pageable) {
              python::ReleaseGil release;

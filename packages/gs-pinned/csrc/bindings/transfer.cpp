@@ -212,7 +212,7 @@ void register_transfer(py::module_& module) {
          bool to_parts, bool add, std::uintptr_t stream, int max_blocks, bool checked,
          bool copy_engine) {
         move_rows(rows, ids, parts, parts_ids, parts_ids_name, n, to_parts, add,
-                  Options{stream, max_blocks, checked, copy_engine});
+                  Options{cuda::StreamView::from_handle(stream), max_blocks, checked, copy_engine});
       },
       py::arg("rows"), py::arg("ids"), py::arg("parts"), py::arg("parts_ids"), py::kw_only(),
       py::arg("parts_ids_name"), py::arg("n"), py::arg("to_parts"), py::arg("add"),
@@ -225,7 +225,8 @@ void register_transfer(py::module_& module) {
          const py::object& out_slots, std::int64_t n_retain, const py::object& out,
          std::uintptr_t stream, int max_blocks, bool checked) {
         gather_retained(rows, load_ids, load_slots, n_load, source, source_slots, out_slots,
-                        n_retain, out, Options{stream, max_blocks, checked, true});
+                        n_retain, out,
+                        Options{cuda::StreamView::from_handle(stream), max_blocks, checked, true});
       },
       py::arg("rows"), py::arg("load_ids"), py::arg("load_slots"), py::arg("n_load"),
       py::arg("source"), py::arg("source_slots"), py::arg("out_slots"), py::arg("n_retain"),

@@ -1,6 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+# Arrays are numpy's, torch's, or anyone's that DLPack passes on.
+_IdsArray: TypeAlias = NDArray[np.int32] | NDArray[np.int64] | Tensor | None  # (n,); None: in order
+_RowsArray: TypeAlias = NDArray[Any] | Tensor  # (rows, ...) of a table's dtype
+_Parts: TypeAlias = list[tuple[_RowsArray, int]]  # each with its offset in the row, in bytes
 
 __version__: str
 
@@ -55,7 +64,7 @@ class Rows:
         to_come: bool = False,
     ) -> Rows: ...
     @staticmethod
-    def of_array(array: Any, name: str) -> Rows: ...
+    def of_array(array: _RowsArray, name: str) -> Rows: ...
     @property
     def rows(self) -> int: ...
     @property
@@ -67,9 +76,9 @@ class Rows:
 
 def move_rows(
     rows: Rows,
-    ids: Any,
-    parts: list[tuple[Any, int]],
-    parts_ids: Any,
+    ids: _IdsArray,
+    parts: _Parts,
+    parts_ids: _IdsArray,
     *,
     parts_ids_name: str,
     n: int,
@@ -80,17 +89,17 @@ def move_rows(
     checked: bool,
     copy_engine: bool,
 ) -> None: ...
-def check_values(rows: Rows, parts: list[tuple[Any, int]]) -> None: ...
+def check_values(rows: Rows, parts: _Parts) -> None: ...
 def gather_retained(
     rows: Rows,
-    load_ids: Any,
-    load_slots: Any,
+    load_ids: _IdsArray,
+    load_slots: _IdsArray,
     n_load: int,
-    source: Any,
-    source_slots: Any,
-    out_slots: Any,
+    source: _RowsArray,
+    source_slots: _IdsArray,
+    out_slots: _IdsArray,
     n_retain: int,
-    out: Any,
+    out: _RowsArray,
     *,
     stream: int,
     max_blocks: int,
@@ -98,19 +107,19 @@ def gather_retained(
 ) -> None: ...
 def exchange_rows(
     tables: list[Rows],
-    arrays: list[Any],
-    stored: Any,
+    arrays: list[_RowsArray],
+    stored: _IdsArray,
     n_stored: int,
-    loaded: Any,
+    loaded: _IdsArray,
     n_loaded: int,
-    slots: Any,
+    slots: _IdsArray,
     *,
     stream: int,
     max_blocks: int,
     checked: bool,
 ) -> None: ...
-def keep_rows(rows: Rows, ids: Any, *, n: int, done: Callable[[], object]) -> None: ...
-def permute_rows(rows: Rows, perm: Any) -> None: ...
+def keep_rows(rows: Rows, ids: _IdsArray, *, n: int, done: Callable[[], object]) -> None: ...
+def permute_rows(rows: Rows, perm: _IdsArray) -> None: ...
 def raise_faults() -> None: ...
 def use_stream_operations(enabled: bool) -> None: ...
 def release_streams(reason: str, *, ending: bool) -> None: ...

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gs_order import Plan
-from gs_order.ragged import Ragged
+from gs_order import Plan, Ragged
 
 
 def contains(ids: Tensor, rows: Tensor) -> Tensor:

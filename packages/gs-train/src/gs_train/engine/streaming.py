@@ -254,7 +254,7 @@ def _plan_of(batch: Batch) -> gs_order.Plan:
     return batch.plan
 
 
-def _begun_at(part: gs_order.plan_steps.Step, returning: Returning) -> Tensor:
+def _begun_at(part: gs_order.Step, returning: Returning) -> Tensor:
     """(R,) where the sums of visible rows begin, see `Begun`: those that have just arrived with
     nothing or with what was noted when they left, those of kept rows with what they were."""
     first, last = part.plan.ids["load"].offsets[part.index : part.index + 2]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of CUDA tensors by two kernels: one counts, one writes all lists; one synchronisation.
+"""One batch on its way from bits to lists on a CUDA device.
+
+Two kernels: one counts, one writes all lists; between them is the one synchronisation.
 
 A program has a block of rows and goes through the microbatches, forwards for what comes and
 backwards for what goes. Counts of all blocks, summed up in the order of the lists, are where each
@@ -14,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from gs_order.plan_checks import check_capacity, check_rising, check_views
-from gs_order.plan_kernels import BLOCK_ROWS, CHOSEN, LAST_USE, PREVIOUS, count_kernel, fill_kernel
-from gs_order.plan_lists import KINDS, MOVED, Lists, numbers_of
-from gs_order.plan_slots import Slots, most_live
-from gs_order.plan_triton_belady import Choice, choose_within
+from gs_order.plans.checks import check_capacity, check_rising, check_views
+from gs_order.plans.cuda.belady import Choice, choose_within
+from gs_order.plans.cuda.kernels import BLOCK_ROWS, count_kernel, fill_kernel
+from gs_order.plans.lists import KINDS, MOVED, Lists, numbers_of
+from gs_order.plans.rules import CHOSEN, LAST_USE, PREVIOUS
+from gs_order.plans.slots import Slots, most_live
 from gs_order.ragged import offsets_of
 
 Tensor = torch.Tensor
@@ -114,7 +117,7 @@ class _Batch:
 
 
 def _slots(intervals: dict[str, Tensor], n_intervals: int, n_views: int, n_slots: int) -> Slots:
-    """Slots as `plan_slots.assign_slots` gives them, all loads at once.
+    """Slots as `gs_order.plans.cpu.slots.assign_slots` gives them, all loads at once.
 
     A load that finds no fresh slot takes that of a load of an earlier microbatch, and so on back to
     one that did. Each round doubles how far back is looked.

@@ -17,7 +17,8 @@ import numpy as np
 from numba import njit
 
 from gs_order.bits import for_each_range, lowest_bit, popcount
-from gs_order.plan_bits import CHOSEN, LAST_USE, Sets, count_chunk, loaded, stored
+from gs_order.plans.cpu.bits import Sets, count_chunk, loaded, stored
+from gs_order.plans.rules import CHOSEN, LAST_USE
 
 Bits = np.ndarray[Any, Any]
 

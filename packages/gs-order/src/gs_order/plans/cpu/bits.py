@@ -11,6 +11,7 @@ from numba import njit
 
 from gs_order.arrays import as_words, check_stray_bits
 from gs_order.bits import for_each_range, places_of, popcount, transpose_chunk
+from gs_order.plans.rules import CHOSEN, LAST_USE, PREVIOUS
 
 Bits = np.ndarray[Any, Any]
 
@@ -19,9 +20,6 @@ CHUNK_WORDS = 520
 
 No power of two: the same word of all views would fall into one set of the cache.
 """
-
-PREVIOUS, LAST_USE, CHOSEN = range(3)
-"""How rows stay: to the next microbatch, to their last use, or as `Sets.load` and `.store` say."""
 
 VISIBLE, LOAD, STORE, FINAL = range(4)
 """What is counted; the other lists are what these leave."""

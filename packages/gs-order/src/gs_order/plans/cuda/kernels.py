@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of `plan_triton`: a program has a block of rows and walks through the microbatches."""
+"""Kernels that count and write lists.
+
+A program has a block of rows and walks through the microbatches.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,6 @@ import triton.language as tl
 
 BLOCK_ROWS = 512
 """Rows of a program. Three counts of up to so many fit into one int32, ten bits each."""
-
-PREVIOUS, LAST_USE, CHOSEN = range(3)
-"""Rules, as in `plan_bits`. Kernels compare with the numbers: they see no globals."""
 
 _SIZES = ["n_rows", "n_views", "n_blocks", "n_words"]
 """Compiled once, not anew for sizes that are 1 or multiples of 16."""

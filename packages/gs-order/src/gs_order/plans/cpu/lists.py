@@ -1,55 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lists of a plan, and their extraction from bits."""
+"""The lists of a plan, written out from bits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from gs_order.arrays import Array
 from gs_order.bits import for_each_range
 from gs_order.emit import number_bits, put_positions, put_rest, put_values
-from gs_order.plan_bits import CHOSEN, FINAL, LAST_USE, LOAD, STORE, VISIBLE, Sets, loaded, stored
+from gs_order.plans.cpu.bits import FINAL, LOAD, STORE, VISIBLE, Sets, loaded, stored
+from gs_order.plans.lists import KINDS, MOVED, Lists, numbers_of
+from gs_order.plans.rules import CHOSEN, LAST_USE
 from gs_order.ragged import offsets_of
 
 Bits = np.ndarray[Any, Any]
-
-KINDS = ("visible", "load", "retain", "store", "carry", "returning", "final")
-"""All lists. Each but the first is a part of the first."""
-
-MOVED = ("load", "store", "returning", "final")
-"""The lists whose ids are kept: what crosses the link or is updated."""
-
-
-@dataclass(frozen=True)
-class Lists:
-    """The lists of all microbatches, one after the other.
-
-    Attributes:
-        offsets: for each of ``KINDS`` (B + 1,) int64 numpy.
-        ids: of ``visible`` and of each of ``MOVED``.
-        positions: within the visible list, int32, of each kind but ``visible``.
-    """
-
-    offsets: dict[str, Bits]
-    ids: dict[str, Array]
-    positions: dict[str, Array]
-
-
-def numbers_of(visible: Bits, load: Bits, store: Bits, final: Bits) -> dict[str, Bits]:
-    """Lengths of all lists from those of four; any shape."""
-    return {
-        "visible": visible,
-        "load": load,
-        "retain": visible - load,
-        "store": store,
-        "carry": visible - store,
-        "returning": store - final,
-        "final": final,
-    }
 
 
 def extract(sets: Sets, ids: Bits) -> tuple[Lists, Bits, Bits]:

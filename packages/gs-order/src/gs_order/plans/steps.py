@@ -11,8 +11,8 @@ import numpy as np
 
 from gs_order.arrays import Array, is_torch
 from gs_order.checks import integer
-from gs_order.plan_host import HostPlan, host_plan
-from gs_order.plan_lists import KINDS
+from gs_order.plans.host_plan import HostPlan, host_plan
+from gs_order.plans.lists import KINDS
 from gs_order.ragged import Ragged
 
 

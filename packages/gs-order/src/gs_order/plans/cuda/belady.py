@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows wait on a CUDA device where not all fit, decided there without a word to the host.
 
-The rule is that of `plan_belady`; the two give the same plans.
+The rule is that of `gs_order.plans.cpu.belady`; the two give the same plans.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
-from gs_order.plan_belady_kernels import (
+from gs_order.plans.cuda.belady_kernels import (
     begun_kernel,
     border_kernel,
     interval_kernel,
     leave_kernel,
     recount_kernel,
 )
-from gs_order.plan_kernels import BLOCK_ROWS
+from gs_order.plans.cuda.kernels import BLOCK_ROWS
 
 Tensor = torch.Tensor
 
@@ -85,7 +85,7 @@ def choose_within(mask: Tensor, views: Tensor, counts: Tensor, capacity: int, ah
 
 
 def _peak(counts: Tensor, ahead: int) -> Tensor:
-    """() int64, as `plan_slots.most_live`: the most rows that last use keeps on the device."""
+    """() int64, as `plans.slots.most_live`: the most rows that last use keeps on the device."""
     loaded, stored = counts[1:3].sum(2).cumsum(1)
     freed = torch.zeros_like(loaded)
     freed[ahead + 1 :] = stored[: max(0, len(stored) - ahead - 1)]

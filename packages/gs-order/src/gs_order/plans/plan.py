@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a batch: which implementation makes the lists, and checks before it does."""
+"""Plan a batch: checks first, then the maker for its arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gs_order import plan_numpy
 from gs_order.arrays import Array, check_ids, check_mask, check_n_views, is_torch
 from gs_order.checks import whole_number
-from gs_order.plan_checks import checked_order, checked_retain
-from gs_order.plan_steps import Plan
+from gs_order.plans.checks import checked_order, checked_retain
+from gs_order.plans.cpu.batch import make_lists
+from gs_order.plans.steps import Plan
 from gs_order.ragged import Ragged
 
 
@@ -42,8 +42,9 @@ def plan(
         TypeError: ids that are no integers of 32 or 64 bits, a mask that is not of 32-bit words,
             arrays of different kinds or devices, a capacity that is no integer.
 
-    Asynchrony: on CUDA one synchronisation, for the counts; the lists are then enqueued on the
-        current stream.
+    Asynchrony: on CUDA with Triton, which torch brings on Linux, one synchronisation, for the
+        counts; the lists are then enqueued on the current stream. On other devices the inputs are
+        copied to the host, where the lists are made, and the lists are copied back.
     Cost: proportional to U * B bits and to the lists' lengths; threads over rows on the CPU.
 
     >>> ids = np.array([10, 20, 30, 40], np.int32)
@@ -58,12 +59,11 @@ def plan(
     retain = checked_retain(retain)
     ahead = whole_number("ahead", ahead)
     if not is_torch(ids):
-        lists, slots = plan_numpy.make_lists(ids, mask, views, retain, ahead)
+        lists, slots = make_lists(ids, mask, views, retain, ahead)
     else:
-        from gs_order import plan_device
+        from gs_order.plans import tensors
 
-        arrays = (ids.detach(), mask.detach())
-        lists, slots = plan_device.maker_for(ids)(*arrays, views, retain, ahead)
+        lists, slots = tensors.make_lists(ids.detach(), mask.detach(), views, retain, ahead)
     offsets = lists.offsets
     return Plan(
         order=views,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of numpy arrays: bits are transposed and counted once, then written out, on threads."""
+"""One batch on its way from bits to lists and slots, on the CPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gs_order.plan_belady import sets_within
-from gs_order.plan_bits import LAST_USE, LOAD, PREVIOUS, STORE, needed_together, sets_of
-from gs_order.plan_checks import check_capacity, check_rising
-from gs_order.plan_lists import Lists, extract
-from gs_order.plan_slots import Slots, assign_slots, most_live
+from gs_order.plans.checks import check_capacity, check_rising
+from gs_order.plans.cpu.belady import sets_within
+from gs_order.plans.cpu.bits import LOAD, STORE, needed_together, sets_of
+from gs_order.plans.cpu.lists import extract
+from gs_order.plans.cpu.slots import assign_slots
+from gs_order.plans.lists import Lists
+from gs_order.plans.rules import LAST_USE, PREVIOUS
+from gs_order.plans.slots import Slots, most_live
 from gs_order.ragged import offsets_of
 
 

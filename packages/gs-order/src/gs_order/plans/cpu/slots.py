@@ -3,34 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from gs_order.arrays import Array
 from gs_order.bits import for_each_range
 from gs_order.emit import put_values, spread_values
-from gs_order.plan_bits import CHOSEN, LAST_USE, Sets, loaded, stored
-from gs_order.plan_lists import Lists
+from gs_order.plans.cpu.bits import Sets, loaded, stored
+from gs_order.plans.lists import Lists
+from gs_order.plans.rules import CHOSEN, LAST_USE
+from gs_order.plans.slots import Slots
 
 Bits = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Slots:
-    """int32 slots, laid out as the lists: of ``visible`` and of each of ``MOVED``."""
-
-    n_slots: int
-    of: dict[str, Array]
-
-
-def most_live(offsets: dict[str, Bits], ahead: int) -> int:
-    """Most rows on the device: stores of microbatch i - 1 - ahead precede loads of i."""
-    loads = offsets["load"][1:]
-    freed = offsets["store"][np.maximum(np.arange(len(loads)) - ahead, 0)]
-    return int((loads - freed).max())
 
 
 def assign_slots(sets: Sets, lists: Lists, ends: Bits, places: Bits, n_slots: int) -> Slots:

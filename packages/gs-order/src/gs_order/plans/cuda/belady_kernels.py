@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that choose which rows wait where not all fit. `plan_triton_belady` launches them.
+"""Kernels that choose which rows wait where not all fit. `belady` launches them.
 
 An interval is two uses p < j of a row without one between; the row may wait through it or be given
 up. How many leave, of those that wait for j while microbatch t runs, follows from counts of
@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gs_order.plan_kernels import _seen
+from gs_order.plans.cuda.kernels import _seen
 
 _SIZES = ["n_rows", "n_views", "n_blocks", "n_words", "n_copies", "n_tiles", "capacity", "ahead"]
 
