@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What other threads, and Ctrl-C among them, must not do to steps and workers."""
 
-import os
 import signal
 import threading
-import time
 
 import pytest
 import torch
 
 from gs_adam import HostAdam, Worker
+
+from .waiting import ctrl_c, lock_kept, once_in, until, waits_in
 
 N = 40
 ROWS = torch.arange(5)
@@ -31,8 +31,9 @@ def test_a_step_that_begins_is_open_though_another_thread_would_flush():
             return getattr(schedule, name)
 
         def accept(self, plan):
-            thread.start()
-            thread.join(0.2)  # it waits for the step to have begun
+            with lock_kept():
+                thread.start()
+                until(lambda: waits_in(thread.ident, HostAdam.flush))  # for the step to have begun
             schedule.accept(plan)
 
     thread, host._schedule = threading.Thread(target=flush), Slow()
@@ -68,18 +69,20 @@ def test_ctrl_c_while_a_block_that_failed_is_left_is_raised():
     host = HostAdam([torch.zeros(N, 3)])
     released = threading.Event()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    step = host.begin_step()
+    runs, step = threading.Event(), host.begin_step()
+
+    def ready() -> bool:
+        runs.set()
+        return released.wait()
 
     def work() -> None:
         with Worker(host) as worker:
-            worker.submit(ROWS, None, step=step, ready=released.wait)
-            timer.start()
-            time.sleep(0.1)  # the task runs
+            worker.submit(ROWS, None, step=step, ready=ready)
+            runs.wait()
             raise ArithmeticError
 
     try:
-        with pytest.raises(KeyboardInterrupt) as caught:
+        with pytest.raises(KeyboardInterrupt) as caught, once_in(Worker.__exit__, ctrl_c):
             work()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -97,8 +100,7 @@ def test_a_task_that_exits_hides_no_error_of_the_block():
     def work() -> None:
         with Worker(host) as worker:
             worker.submit(None, None, step=host.begin_step(), ready=stop)
-            while not worker.is_idle:
-                pass
+            until(lambda: worker.is_idle)
             raise ArithmeticError
 
     with pytest.raises(ArithmeticError) as caught:

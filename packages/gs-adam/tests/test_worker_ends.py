@@ -7,12 +7,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import pytest
 import torch
 
 from gs_adam import DeviceAdam, HostAdam, Worker
+
+from .waiting import FOLDER, ctrl_c, once_in, until
 
 N = 10
 ROWS, GRADS = torch.arange(3), [torch.ones(3, 3)]
@@ -28,8 +29,7 @@ def _failed(semantics: str = "deferred") -> HostAdam:
     host.kept = Worker(host)  # type: ignore[attr-defined]
     step = host.begin_step()
     host.kept.submit(ROWS, GRADS, step=step, ready=fail)  # type: ignore[attr-defined]
-    while not host.kept.is_idle:  # type: ignore[attr-defined]
-        time.sleep(0.001)
+    until(lambda: host.kept.is_idle)  # type: ignore[attr-defined]
     return host
 
 
@@ -53,13 +53,17 @@ def test_the_optimizer_tells_what_its_worker_left_out(semantics):
 
 
 def _process(code: str) -> subprocess.CompletedProcess[str]:
-    start = "import gc, threading, time, torch\nfrom gs_adam import HostAdam, Worker\n"
+    start = """
+import gc, os, sys, threading, torch
+from gs_adam import HostAdam, Worker
+from waiting import has_ended, until
+"""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", start + textwrap.dedent(code)],
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": FOLDER},
     )
 
 
@@ -73,7 +77,7 @@ def submit(ready):
 
 
 def test_a_failure_that_nobody_asked_for_is_printed_at_the_end():
-    done = _process(BEGIN + "submit(lambda: 1 / 0)\ntime.sleep(0.2)\nprint('end')")
+    done = _process(BEGIN + "submit(lambda: 1 / 0)\nuntil(lambda: worker.is_idle)\nprint('end')")
     assert done.stdout == "end\n"
     assert "A task of a gs_adam.Worker failed, and nobody asked" in done.stderr
     assert "ZeroDivisionError" in done.stderr
@@ -87,7 +91,18 @@ def test_a_failure_that_somebody_was_told_is_not():
 
 
 def test_the_interpreter_ends_though_ready_never_returns():
-    done = _process(BEGIN + "submit(threading.Event().wait)\ntime.sleep(0.2)\nprint('end')")
+    done = _process(
+        BEGIN
+        + """
+runs = threading.Event()
+def ready():
+    runs.set()
+    threading.Event().wait()
+submit(ready)
+runs.wait()
+print("end")
+"""
+    )
     assert (done.returncode, done.stdout) == (0, "end\n")
 
 
@@ -95,15 +110,27 @@ def test_the_interpreter_ends_though_ready_never_returns():
 def test_ready_may_return_while_the_interpreter_ends(held):
     done = _process(
         f"""
-        class Slow:
-            def __del__(self): time.sleep(2)
-        slow = Slow()
+        class AtTheEnd:
+            # Dropped after the worker was left behind: lets its task's `ready` return, and keeps
+            # the interpreter until the thread has been refused Python's lock, which ends it.
+            go_on = threading.Lock()
+            has_ended, until = staticmethod(has_ended), staticmethod(until)
+            def __del__(self):
+                self.go_on.release()
+                self.until(lambda: self.has_ended(self.thread))
+        at_the_end = AtTheEnd()
+        at_the_end.go_on.acquire()
+        runs = threading.Event()
+        def ready():
+            at_the_end.thread = threading.get_native_id()
+            runs.set()
+            at_the_end.go_on.acquire()
         def begin():
             host = HostAdam([torch.zeros(10, 3)])
             worker = Worker(host)
             step = host.begin_step()
-            ready = lambda: time.sleep(3)
             worker.submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
+            runs.wait()
             return worker if {held} else None
         worker = begin()
         gc.collect()
@@ -116,7 +143,7 @@ def test_ready_may_return_while_the_interpreter_ends(held):
 def test_a_worker_may_be_dropped_though_ready_never_returns():
     done = _process(
         """
-        import os, signal, sys
+        import signal
         signal.signal(signal.SIGINT, signal.default_int_handler)
         runs, collects = threading.Event(), threading.Event()
         def ready():
@@ -153,20 +180,21 @@ def test_a_task_that_outlives_its_optimizer_finds_the_memory_that_it_writes():
     done = _process(
         """
         n = 2_000_000  # so much goes back to the system as soon as nobody holds it
-        started = threading.Event()
+        started, go_on, threads = threading.Event(), threading.Event(), []
         def ready():
+            threads.append(threading.get_native_id())
             started.set()
-            time.sleep(2.5)  # longer than the end of a worker waits
-            return True
+            return go_on.wait()
         def begin():
             host = HostAdam([torch.zeros(n, 8)])
             worker = Worker(host)
             step = host.begin_step()
             worker.submit(None, [torch.ones(n, 8)], step=step, ready=ready)
             started.wait()
-        begin()
+        begin()  # the end of the worker stops waiting
         gc.collect()
-        time.sleep(2)
+        go_on.set()
+        until(lambda: has_ended(threads[0]))
         print("end")
         """
     )
@@ -181,8 +209,11 @@ def test_a_task_that_runs_longer_than_the_exit_waits_finds_its_memory():
         host.step(None, [torch.full((n, 8), 1e-17)])
         for _ in range(300):
             host.step(nothing, [torch.zeros(0, 8)])
-        Worker(host).flush(None)  # by replay, which takes longer than two seconds
-        time.sleep(0.1)
+        # By replay, which takes longer than the two seconds that the exit waits; on a machine where
+        # it takes less nothing is left behind, and the outcome is the same.
+        started = threading.Event()
+        Worker(host).flush(None, ready=started.set)
+        started.wait()
         """
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -194,7 +225,7 @@ def test_what_became_ready_after_a_worker_was_closed_does_not_run():
 
     def ready() -> bool:
         started.set()
-        time.sleep(0.3)
+        until(lambda: worker.is_closed)
         return True
 
     ticket = worker.submit(ROWS, GRADS, step=step, ready=ready)
@@ -228,12 +259,10 @@ def test_closing_ends_a_close_that_drains(again):
     threads = [threading.Thread(target=drain) for _ in range(3)]
     for thread in threads:
         thread.start()
-    while not worker.is_closed:
-        time.sleep(0)
+    until(lambda: worker.is_closed)
     worker.close(drain=False)
     for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+        thread.join()
     # Those that came before it had been said that all would run.
     assert 1 <= len(told) <= 3
     assert set(told) == {
@@ -251,12 +280,12 @@ def test_closing_waits_for_a_task_whose_ready_has_closed_the_worker():
     def ready():
         worker.close()
         begun.set()
-        go_on.wait(20)
+        go_on.wait()
 
     worker.submit(ROWS, GRADS, step=step, ready=ready)
-    assert begun.wait(20)
-    threading.Timer(0.2, go_on.set).start()
-    worker.close()
+    begun.wait()
+    with once_in(Worker.close, go_on.set):
+        worker.close()
     assert worker.is_idle
     assert param[ROWS].all()
 
@@ -275,8 +304,10 @@ def test_a_failure_of_a_worker_that_nobody_kept_is_printed_at_the_end():
         def ready():
             raise KeyError("no gradients")
         step = host.begin_step()
-        Worker(host).submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
-        time.sleep(0.2)
+        worker = Worker(host)
+        worker.submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
+        until(lambda: worker.is_idle)
+        del worker
         """
     )
     assert done.returncode == 0
@@ -288,9 +319,10 @@ def test_a_worker_may_be_collected_on_its_own_thread():
     done = _process(
         """
         gc.disable()
-        collects = threading.Event()
+        collects, threads = threading.Event(), []
         def ready():
             if collects.is_set():
+                threads.append(threading.get_native_id())
                 gc.collect()
             return False
         def begin():
@@ -300,7 +332,7 @@ def test_a_worker_may_be_collected_on_its_own_thread():
             worker.submit(torch.arange(3), [torch.ones(3, 3)], step=step, ready=ready)
         begin()
         collects.set()
-        time.sleep(0.5)
+        until(lambda: threads and has_ended(threads[0]))
         print("end")
         """
     )
@@ -308,14 +340,14 @@ def test_a_worker_may_be_collected_on_its_own_thread():
 
 
 @pytest.fixture
-def ctrl_c():
+def _ctrl_c_raises():
     """Ctrl-C raises: tests that are started in the background inherit that it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.usefixtures("_ctrl_c_raises")
 @pytest.mark.parametrize("drain", [True, False])
 def test_closing_answers_ctrl_c(drain):
     host = HostAdam([torch.zeros(N, 3)])
@@ -324,11 +356,15 @@ def test_closing_answers_ctrl_c(drain):
     if drain:
         worker.submit(ROWS, GRADS, step=host.begin_step(), ready=released.is_set)
     else:
-        worker.submit(ROWS, GRADS, step=host.begin_step(), ready=released.wait)
-        time.sleep(0.1)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+        runs = threading.Event()
+
+        def ready() -> bool:
+            runs.set()
+            return released.wait()
+
+        worker.submit(ROWS, GRADS, step=host.begin_step(), ready=ready)
+        runs.wait()
+    with pytest.raises(KeyboardInterrupt), once_in(Worker.close, ctrl_c):
         worker.close(drain=drain)
     released.set()
     worker.close(drain=drain)
@@ -350,8 +386,8 @@ def test_a_step_whose_end_was_stopped_can_still_be_ended(stopped_by):
     try:
         with Worker(host) as worker:
             worker.submit(ROWS, GRADS, step=step, ready=released.is_set)
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-            with pytest.raises(stopped_by):
+            told = once_in(HostAdam.end_step, lambda: signal.raise_signal(signal.SIGUSR1))
+            with pytest.raises(stopped_by), told:
                 host.end_step(step)
             assert host.open_steps == (step,)
             released.set()
