@@ -130,7 +130,8 @@ def sanitize_cpu(session: nox.Session) -> None:
         # The interpreter keeps memory to its end; tests ask for more than there is, and fork.
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "TSAN_OPTIONS": "allocator_may_return_null=1:die_after_fork=0:halt_on_error=1",
+        "TSAN_OPTIONS": "allocator_may_return_null=1:die_after_fork=0:halt_on_error=1:"
+        f"suppressions={ROOT / 'cmake' / 'tsan.supp'}",
         "OMP_NUM_THREADS": "1",  # torch's own threads are not watched
     }
     # What a sanitizer says as it ends the process would be lost in what pytest captures.
