@@ -487,6 +487,26 @@ def test_bad_arguments_change_nothing(device, bad, monkeypatch):
     assert slots.last_step[[0, 3, 5]].tolist() == [4, 4, 4]
 
 
+def test_last_steps_of_inference_mode_are_written_with_their_rows():
+    plain, inferred = Host(10), Host(10)
+    left = []
+    for host in (plain, inferred):
+        slots = Slots(host, 10, "cpu")
+        slots.enter(torch.arange(10))
+        if host is inferred:
+            with torch.inference_mode():
+                slots.last_step = slots.last_step.clone()
+            assert slots.last_step.is_inference()
+        for _ in range(3):
+            step = host.begin()
+            slots.wake(torch.tensor([6, 2]), step)
+            slots.update(torch.tensor([6, 2]), torch.ones(2, 48), step)
+            host.adam.end_step(step)
+        left.append([*slots.tables, slots.last_step])
+    for ours, theirs in zip(*left, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_row_is_updated_once_in_an_open_step(device, monkeypatch):
     monkeypatch.setenv("GS_CHECK_INDEX", "1")

@@ -51,8 +51,11 @@ orders of batches leave rows a hundredth of this apart."""
 
 _ENDS_WITHIN = 0.25
 """Decibels and, in parts of a hundred, rows. A run that takes another way at a refinement moves by
-as much as orders of a batch make `none` move: on a GPU, 0.13 dB on the street with MCMC in batches
-of 8. Updates that are lost or double cost decibels."""
+as much as orders of a batch make `none` move."""
+
+_LEARNS = 0.5
+"""Of the decibels that `none` gains with several views a batch, 6 to 13, what a preset gains at the
+least. Half is far from any rounding; a run that loses nine updates of ten gains 0.15 to 0.36."""
 
 
 @dataclass(frozen=True)
@@ -147,21 +150,33 @@ def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
     scene: str, batch_size: int, strategy: str, drawn_by: str
 ) -> None:
     """A refinement may take one row for another by rounding, and every row after it has another
-    number and draws other noise: from there on, single rows say nothing."""
+    number and draws other noise: from there on, single rows say nothing.
+
+    On the CPU, where the same run gives the same bits, this detects a row that misses an update
+    before the first refinement. On a GPU sums are atomic and rounding differs each time: there the
+    test detects a preset that crashes, does not refine or hardly trains. Where a run ends says
+    nothing of few updates lost: of `none` on the CPU, 2 % of them move the end by 0.09 to 0.31 dB,
+    up or down. On a GPU `test_engine_photographs` detects lost updates, from one batch, and
+    `test_engine_residents` and `test_engine_host_rows`, with given gradients.
+    """
     free = Free(scene, strategy, batch_size, drawn_by)
     early, none = free.run("none")
-    reached = psnr(none, free.taken)
+    began, reached = psnr(free.taken.rows, free.taken), psnr(none, free.taken)
     assert len(early["means"]) == len(free.taken.rows["means"]) < len(none["means"])
-    assert batch_size == 1 or reached > psnr(free.taken.rows, free.taken) + 3
+    assert batch_size == 1 or reached > began + 3
     presets = [("naive", None), ("clm", None), ("best", None), ("best", 0)]
     presets += [("gs-scale", None)] if batch_size == 1 else []
     for preset, residents in presets:
         ours_early, ours = free.run(preset, Limits(residents=residents))
         name = f"{preset}, {residents} residents"
-        if drawn_by == "cpu":  # atomic sums turn round Gaussians by whole steps, out of nothing
-            apart = _apart(ours_early, early, _RATES[scene])
-            assert max(apart.values()) < _APART, f"{name}: {apart}"
-        assert abs(psnr(ours, free.taken) - reached) <= _ENDS_WITHIN, name
+        ends = psnr(ours, free.taken)
+        assert len(ours["means"]) > len(free.taken.rows["means"]), name
+        assert batch_size == 1 or ends - began > _LEARNS * (reached - began), name
+        if drawn_by != "cpu":
+            continue
+        apart = _apart(ours_early, early, _RATES[scene])
+        assert max(apart.values()) < _APART, f"{name}: {apart}"
+        assert abs(ends - reached) <= _ENDS_WITHIN, name
         n_more = abs(len(ours["means"]) - len(none["means"]))
         assert n_more <= _ENDS_WITHIN / 100 * len(none["means"]), name
 

@@ -76,7 +76,10 @@ class RowsOnCpu:
 
     def _unmark(self, visit: Visit) -> None:
         if visit.last_step is not None and visit.ids is not None:
-            visit.last_step[visit.ids.long()] = self._marks[visit.slots.long()]
+            # By numpy: torch refuses to write to a tensor of inference mode outside of that mode,
+            # and by now the rows have been written.
+            marks = self._marks[visit.slots.long()].numpy()
+            visit.last_step.detach().numpy()[visit.ids.numpy()] = marks
 
 
 def _sorting(slots: torch.Tensor) -> Any:
