@@ -129,6 +129,7 @@ class ScriptedRenderer:
     """
 
     name = "scripted"
+    blends_by_key = False
     device = torch.device("cpu")
     options = RenderOptions()
 
@@ -140,7 +141,9 @@ class ScriptedRenderer:
         self.drawn: list[tuple[str, Rect, int]] = []
         self.products: dict[tuple[int, str], Tensor] = {}
 
-    def project(self, rows: Rows, view: View, *, sh_degree: int) -> ScriptedSplats:
+    def project(
+        self, rows: Rows, view: View, *, sh_degree: int, keys: Tensor | None = None
+    ) -> ScriptedSplats:
         number = numbers(rows["quats"])
         n = len(number)
         means2d, depths = _pixels(rows["means"].detach(), view)

@@ -7,6 +7,7 @@ import torch
 
 from gs_train.densify import Adc, AdcConfig, Densifier, Mcmc, McmcConfig, RowOperations
 from gs_train.gaussians import Gaussians
+from gs_train.keys import RowKeys
 from gs_train.renderers.protocol import Splats, View
 from gs_train.rows import NAMES
 
@@ -21,6 +22,7 @@ class TableRows:
         self.device = torch.device("cpu")
         self.table = self.packed(rows)
         self.moments = np.ones_like(self.table)
+        self.keys = RowKeys.numbered(len(self.table), self.device)
 
     @property
     def n_rows(self):
@@ -41,13 +43,16 @@ class TableRows:
         values = values if ids is None else values[ids.numpy()]
         return torch.from_numpy(values.copy()).reshape(-1, *COLUMNS[name])
 
-    def append(self, rows):
+    def append(self, rows, keys=None):
+        self.keys.append(keys)
         new = self.packed(rows)
         self.table = np.concatenate([self.table, new])
         self.moments = np.concatenate([self.moments, 0 * new])
 
     def keep(self, ids):
-        self.table, self.moments = self.table[ids.numpy()], self.moments[ids.numpy()]
+        kept = np.arange(self.n_rows)[ids.numpy()]
+        self.table, self.moments = self.table[kept], self.moments[kept]
+        self.keys.select(torch.from_numpy(kept))
 
     def permute(self, order):
         self.keep(order)
@@ -129,6 +134,7 @@ def test_tables_and_tensors_get_the_same_rows_and_moments(kind):
     assert histories[0] == histories[1]
     assert sum(changed.grown for changed in histories[0]) > 5
     assert sum(changed.pruned + changed.relocated for changed in histories[0]) > 5
+    assert torch.equal(table.keys.values, model.keys.values)
     for name in NAMES:
         assert torch.equal(table.read(name), model.read(name)), name
         flat = model.tensors()[f"{name}.exp_avg"].numpy().reshape(model.n_rows, -1)

@@ -104,6 +104,10 @@ def _leaves(ids: Tensor) -> dict[str, Tensor]:
     return {name: rows()[name][ids.long()].requires_grad_() for name in NAMES}
 
 
+def _keys() -> Tensor:
+    return torch.arange(len(rows()["means"]), dtype=torch.int32)
+
+
 def _truth(view: object) -> Tensor:
     draw = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (64, 96, 3), generator=draw, dtype=torch.uint8)
@@ -116,7 +120,7 @@ def _drawn(
     view = whole_street()
     seen = look(rows(), [view], renderer(), most_rows=most_rows)
     told: list[tuple[Tensor, Splats]] = []
-    drawing = Drawing(renderer(), STEP, lambda ids, splats: told.append((ids, splats)), 2)
+    drawing = Drawing(renderer(), STEP, lambda ids, splats: told.append((ids, splats)), 2, _keys())
     total = {name: torch.zeros_like(values) for name, values in rows().items()}
     loss = 0.0
     for m, microbatch in enumerate(seen.microbatches):
@@ -152,7 +156,7 @@ def test_crops_that_have_been_drawn_hold_no_rows() -> None:
     view = whole_street()
     seen = look(rows(), [view], renderer(), most_rows=1000)
     assert len(seen.microbatches) > 1
-    drawing = Drawing(renderer(), STEP, lambda *_: None, 1)
+    drawing = Drawing(renderer(), STEP, lambda *_: None, 1, _keys())
     ids = seen.ids[seen.mask[:, 0] & 1 == 1]
     leaves = _leaves(ids)
     drawing.draw(seen.microbatches[0], _truth(view), ids, leaves)
@@ -187,7 +191,7 @@ def test_a_pass_that_found_no_memory_is_gone_when_it_is_tried_again() -> None:
     view = whole_street()
     seen = look(rows(), [view], renderer())
     tight = _TightOnce()
-    drawing = Drawing(tight, STEP, lambda *_: None, 1)  # type: ignore[arg-type]
+    drawing = Drawing(tight, STEP, lambda *_: None, 1, _keys())  # type: ignore[arg-type]
     drawing.draw(seen.microbatches[0], _truth(view), seen.ids, _leaves(seen.ids))
     assert tight.is_left is False
 
@@ -195,7 +199,7 @@ def test_a_pass_that_found_no_memory_is_gone_when_it_is_tried_again() -> None:
 def test_a_crop_without_rows_still_has_a_loss() -> None:
     view = street_views()[-1]
     told: list[object] = []
-    drawing = Drawing(renderer(), STEP, lambda *_: told.append(None), 1)
+    drawing = Drawing(renderer(), STEP, lambda *_: told.append(None), 1, _keys())
     none = torch.zeros(0, dtype=torch.int32)
     loss = drawing.draw(Microbatch(0, Crop(view, view.rect)), _truth(view), none, _leaves(none))
     assert float(loss) > 0

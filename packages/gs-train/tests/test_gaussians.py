@@ -44,7 +44,7 @@ def snapshot(model):
 
 
 def is_row_aligned(name):
-    return not name.endswith(".step")
+    return not name.endswith(".step") and name != "next_key"
 
 
 def assert_equal(got, expected):
@@ -78,11 +78,14 @@ def test_row_operations_do_to_all_tensors_what_numpy_does(n, steps, operations, 
         ids = torch.from_numpy(chosen).to(torch.int64 if wide_ids else torch.int32)
         aligned = [name for name in plain if is_row_aligned(name)]
         if operation == "append":
-            new = make_rows(int(random.integers(0, 5)), seed)
+            new = make_rows(n_new := int(random.integers(0, 5)), seed)
             model.append(new)
+            born = {"keys": np.arange(n_new, dtype=np.int32) + np.int32(plain["next_key"])}
+            plain["next_key"] += n_new
             for name in aligned:
-                rows = new[name].numpy() if name in NAMES else 0 * new[name.split(".")[0]].numpy()
-                plain[name] = np.concatenate([plain[name], rows])
+                zero = None if name == "keys" else 0 * new[name.split(".")[0]].numpy()
+                rows = {name: zero} | {k: v.numpy() for k, v in new.items()} | born
+                plain[name] = np.concatenate([plain[name], rows[name]])
         elif operation.startswith("keep"):
             mask = torch.zeros(n, dtype=torch.bool)
             mask[chosen] = True
@@ -210,7 +213,7 @@ def test_attributes_that_a_view_does_not_use_have_zero_gradients():
     model.add_gradients(ids, leaves)
     assert not model.params["shN"].grad.any()
     model.optimizer.step()
-    assert len(model.tensors()) == 6 * 4
+    assert len(model.tensors()) == 6 * 4 + 2
 
 
 def test_gradient_buffers_are_kept_between_batches_and_dropped_with_the_rows():
@@ -228,7 +231,7 @@ def test_gradient_buffers_are_kept_between_batches_and_dropped_with_the_rows():
 def test_tensors_restore_the_model_and_its_optimizer(steps):
     model = make_model(8, steps=steps)
     flat = model.tensors()
-    expected = {*NAMES}
+    expected = {*NAMES, "keys", "next_key"}
     if steps:
         expected |= {f"{name}.{key}" for name in NAMES for key in ("step", "exp_avg", "exp_avg_sq")}
         assert flat["means.step"].item() == steps

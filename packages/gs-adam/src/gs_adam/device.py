@@ -313,8 +313,13 @@ def _is_penalty(penalty: Any) -> bool:
 _NO_PENALTY: Penalty = ("exp", 0.0)
 _DERIVATIVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": torch.exp,
-    "sigmoid": lambda x: torch.sigmoid(x) * (1 - torch.sigmoid(x)),
+    "sigmoid": lambda x: _sigmoid(x) * (1 - _sigmoid(x)),
 }
+
+
+def _sigmoid(x: torch.Tensor) -> torch.Tensor:
+    # torch's own may round a value otherwise beside other rows.
+    return 1 / (1 + torch.exp(-x))
 
 
 def _with_penalties(

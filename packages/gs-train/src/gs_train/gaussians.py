@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gs_train.keys import KEYS, NEXT_KEY, RowKeys
 from gs_train.renderers.protocol import Rows
 from gs_train.row_copies import add_rows, take_rows
 from gs_train.rows import (
@@ -47,6 +48,7 @@ class Gaussians:
     `leaves`, `add_gradients` and `read` trust them, because looking would make the host wait.
 
     Attributes:
+        keys: of the rows, which they take along; see `RowKeys`.
         params: parameters by name: means (N, 3), scales (N, 3), quats (N, 4), opacities (N,),
             sh0 (N, 1, 3), shN (N, K, 3), float32.
         optimizer: one group per name, ``group["name"]``.
@@ -60,6 +62,7 @@ class Gaussians:
         make_optimizer: MakeOptimizer,
         names: tuple[str, ...] = NAMES,
         capacity: int | None = None,
+        keys: RowKeys | None = None,
     ) -> None:
         """Copy rows to a device.
 
@@ -70,6 +73,7 @@ class Gaussians:
                 affair.
             names: what is held, some of the six names in their order.
             capacity: the most rows ever; None for as many as memory holds.
+            keys: of the rows, on ``device``, taken over; None numbers them from 0.
 
         Raises:
             TypeError: an attribute is not float32.
@@ -81,6 +85,10 @@ class Gaussians:
         self._names = names
         self._capacity = capacity
         self._device = torch.device(device)
+        n_rows = len(rows[names[0]])
+        self.keys = RowKeys.numbered(n_rows, self._device) if keys is None else keys
+        if len(self.keys.values) != n_rows:
+            raise ValueError(f"keys must be of {n_rows} rows, got {len(self.keys.values)}")
         self.params: dict[str, torch.nn.Parameter] = {
             name: torch.nn.Parameter(rows[name].detach().to(self._device, copy=True).contiguous())
             for name in names
@@ -202,11 +210,12 @@ class Gaussians:
             param.grad = None
 
     @torch.no_grad()
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: Rows, keys: Tensor | None = None) -> None:
         """Add rows at the end, with zero moments.
 
         Args:
             rows: the attributes of R rows, float32, on any device, K as here.
+            keys: (R,) int32 of `RowKeys.born`; None for the next free ones.
 
         Raises:
             TypeError, ValueError: as the constructor; nothing is changed.
@@ -215,7 +224,9 @@ class Gaussians:
         Cost: copies the model, one tensor at a time: the peak is one tensor more.
         """
         check_appended(rows, self._names, self._k)
-        check_capacity(self.n_rows + len(rows[self._names[0]]), self._capacity)
+        n_new = len(rows[self._names[0]])
+        check_capacity(self.n_rows + n_new, self._capacity)
+        self.keys.append(self.keys.born(n_new) if keys is None else keys)
 
         def extended(name: str, key: str | None, old: Tensor) -> Tensor:
             new = old.new_empty((len(old) + len(rows[name]), *old.shape[1:]))
@@ -239,6 +250,7 @@ class Gaussians:
         Cost: as `append`. Synchronises.
         """
         kept = ids_to_keep(ids, self.n_rows, self._device)
+        self.keys.select(kept)
         self._replace(lambda name, key, old: old.index_select(0, kept.to(old.device)))
 
     @torch.no_grad()
@@ -254,6 +266,7 @@ class Gaussians:
         Cost: as `append`. Synchronises.
         """
         check_permutation(order, self.n_rows, self._device)
+        self.keys.select(order)
         self._replace(lambda name, key, old: old.index_select(0, order.to(old.device)))
 
     @torch.no_grad()
@@ -302,9 +315,9 @@ class Gaussians:
         """The parameters and the optimizer's state under flat names, not copied.
 
         ``means`` is an attribute, ``means.exp_avg`` and ``means.step`` are what the optimizer
-        keeps for it; before the first step there are only attributes.
+        keeps for it; before the first step there are only attributes. `RowKeys.tensors` are there.
         """
-        flat: dict[str, Tensor] = {}
+        flat: dict[str, Tensor] = self.keys.tensors()
         for name in self._names:
             flat[name] = self.params[name].detach()
             for key, value in self._state(name).items():
@@ -328,6 +341,8 @@ class Gaussians:
             TypeError: a tensor is not float32.
             ValueError: a name is unknown or missing, or shapes disagree.
         """
+        tensors = dict(tensors)
+        keys = _keys_of(tensors, torch.device(device))
         rows = {name: value for name, value in tensors.items() if "." not in name}
         check_rows(rows, names)
         states: dict[str, dict[str, Tensor]] = {name: {} for name in names}
@@ -342,7 +357,7 @@ class Gaussians:
                     f"{flat_name} must be {tuple(rows[name].shape)}, got {tuple(value.shape)}"
                 )
             states[name][key] = value
-        model = cls(rows, device=device, make_optimizer=make_optimizer, names=names)
+        model = cls(rows, device=device, make_optimizer=make_optimizer, names=names, keys=keys)
         state_device = getattr(model.optimizer, "state_device", model.device)
         # The optimizer's own way in: it knows which device ``step`` belongs on.
         state_dict = model.optimizer.state_dict()
@@ -387,6 +402,14 @@ class Gaussians:
             param.data = transform(name, None, param.data)
             # torch does not count this as a change, and the address may be an old one again.
             torch.autograd.graph.increment_version(param)
+
+
+def _keys_of(tensors: dict[str, Tensor], device: torch.device) -> RowKeys | None:
+    """Take the keys out of a model's tensors; None where there are none."""
+    if KEYS not in tensors:
+        return None
+    values = tensors.pop(KEYS).to(device, copy=True)
+    return RowKeys.load(values, tensors.pop(NEXT_KEY))
 
 
 def _row_aligned(state: Mapping[str, Any]) -> list[str]:

@@ -48,7 +48,9 @@ def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     ids = visible_ids(model, view, renderer)
     if not len(ids):
         return torch.zeros((view.height, view.width, 3), device=model.device)
-    splats = renderer.project(caught_up_rows(model, ids), view, sh_degree=model.sh_degree)
+    keys = model.keys.values.index_select(0, ids)
+    rows = caught_up_rows(model, ids)
+    splats = renderer.project(rows, view, sh_degree=model.sh_degree, keys=keys)
     return _draw(splats, renderer, None).clamp_(0.0, 1.0)
 
 

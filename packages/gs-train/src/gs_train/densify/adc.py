@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gs_train import counter_random
+from gs_train import counter_random, rowwise
 from gs_train.counter_random import Purpose
 from gs_train.densify.protocol import Changed, RowOperations, multiple_seen
 from gs_train.densify.statistics import Statistics
 from gs_train.errors import InputError
+from gs_train.keys import RowKeys
 from gs_train.renderers.protocol import Splats
-from gs_train.rotation import rotation_matrices
 from gs_train.rows import NAMES
 from gs_train.sizes import Count
 
@@ -89,9 +89,12 @@ class Adc:
     - Opacities are reset every ``reset_every`` images. gsplat documents that, but its condition
       ``step % reset_every == 0 & step > 0`` binds as ``... == (0 & step) > 0`` and never holds.
     - ``cap`` bounds the number of rows: when there are more candidates than room, the highest
-      mean gradients grow (clones before splits, lower rows first where equal). Room is counted
+      mean gradients grow (clones before splits, lower keys first where equal). Room is counted
       before pruning.
-    - The noise of a split is keyed by the row that is split.
+    - The noise of a split is keyed by the key of the row that is split.
+
+    Which rows there are, and what each holds, depends on keys and not on the rows' order. New rows
+    get their keys as clones, first halves, second halves, each in the order of their parents' keys.
     """
 
     def __init__(
@@ -208,16 +211,18 @@ class Adc:
         n_pruned = int((pruned & ~is_split).sum())
 
         new = self._grown(rows, clones, splits, step)
+        new_keys = rows.keys.born(len(new["means"]))
         new_radii = None if radii is None else radii[torch.cat((clones, splits, splits))]
         new_pruned = self._is_pruned(new["opacities"], new["scales"], new_radii, image)
         n_new_pruned = int(new_pruned.sum())
         if n_new_pruned:
             new = {name: values[~new_pruned] for name, values in new.items()}
+            new_keys = new_keys[~new_pruned]
 
         if n_pruned or len(splits):
             rows.keep(stays)
         if len(new["means"]):
-            rows.append(new)
+            rows.append(new, new_keys)
         n_grown = len(clones) + len(splits)
         n_pruned += n_new_pruned
         assert rows.n_rows == n_before + n_grown - n_pruned
@@ -226,7 +231,7 @@ class Adc:
     def _candidates(
         self, rows: RowOperations, statistics: Statistics, image: int
     ) -> tuple[Tensor, Tensor]:
-        """Sorted ids of the rows to clone and of the rows to split."""
+        """Ids of the rows to clone and of the rows to split, each in the order of their keys."""
         config = self._config
         gradient = statistics.average_gradient()
         is_high = gradient > config.grow_grad2d
@@ -235,8 +240,8 @@ class Adc:
         is_split = is_high & ~is_small
         if statistics.radii is not None and image < config.refine_scale2d_stop:
             is_split |= statistics.radii > config.grow_scale2d
-        clones = (is_high & is_small).nonzero().flatten()
-        splits = is_split.nonzero().flatten()
+        clones = _in_order(is_high & is_small, rows.keys)
+        splits = _in_order(is_split, rows.keys)
         if config.cap is None:
             return clones, splits
         room = max(0, config.cap - rows.n_rows)
@@ -261,23 +266,23 @@ class Adc:
         new["means"][halves] += self._offsets(rows, splits, step)
         new["scales"][halves] -= math.log(_SHRINK)
         if self._config.revised_opacity:
-            opacity = torch.sigmoid(new["opacities"][halves])
-            new["opacities"][halves] = torch.logit(1.0 - torch.sqrt(1.0 - opacity))
+            opacity = rowwise.sigmoid(new["opacities"][halves])
+            new["opacities"][halves] = rowwise.logit(1.0 - torch.sqrt(1.0 - opacity))
         return new
 
     def _offsets(self, rows: RowOperations, splits: Tensor, step: int) -> Tensor:
         """(2 S, 3) samples of the split rows' own Gaussians."""
-        noise = counter_random.normal(self._seed, Purpose.SPLIT, step, splits, 6)
+        keys = rows.keys.values.index_select(0, splits)
+        noise = counter_random.normal(self._seed, Purpose.SPLIT, step, keys, 6)
         noise = noise.view(-1, 2, 3).transpose(0, 1)
         scaled = rows.read("scales", splits).exp() * noise
-        rotations = rotation_matrices(rows.read("quats", splits))
-        return torch.einsum("sij,bsj->bsi", rotations, scaled).reshape(-1, 3)
+        return rowwise.rotated(rows.read("quats", splits), scaled).reshape(-1, 3)
 
     def _is_pruned(
         self, opacities: Tensor, scales: Tensor, radii: Tensor | None, image: int
     ) -> Tensor:
         config = self._config
-        pruned = torch.sigmoid(opacities) < config.prune_opa
+        pruned = rowwise.sigmoid(opacities) < config.prune_opa
         if image > config.reset_every:
             pruned |= scales.amax(dim=-1).exp() > config.prune_scale3d * self._scene_scale
             if radii is not None and image < config.refine_scale2d_stop:
@@ -286,6 +291,12 @@ class Adc:
 
     def _reset_opacities(self, rows: RowOperations) -> None:
         opacity = 2.0 * self._config.prune_opa
-        most = torch.logit(torch.tensor(opacity)).item()
+        most = rowwise.logit(torch.tensor(opacity)).item()
         rows.overwrite(None, {"opacities": rows.read("opacities").clamp(max=most)})
         rows.zero_moments(names=["opacities"])
+
+
+def _in_order(chosen: Tensor, keys: RowKeys) -> Tensor:
+    """Ids of the chosen rows in the order of their keys. ``chosen``: (N,) bool."""
+    ids = chosen.nonzero().flatten()
+    return ids[torch.argsort(keys.values.index_select(0, ids))]

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gs_train import counter_random
+from gs_train import counter_random, rowwise
 from gs_train.counter_random import Purpose
 from gs_train.densify.protocol import Changed, RowOperations, multiple_seen
 from gs_train.densify.relocation import draw, relocated
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
-from gs_train.rotation import rotation_matrices
 from gs_train.rows import NAMES
 from gs_train.sizes import Count
 
@@ -57,9 +56,9 @@ class McmcConfig:
 class Mcmc:
     """gsplat 1.5.3's ``MCMCStrategy`` with counter-based random numbers.
 
-    Given the same draws and noise it leaves the same rows in the same order with the same
-    moments: a faint Gaussian moves onto one drawn by opacity, which shares its opacity with the
-    copies and loses its moments; the moved row keeps its own moments, as in gsplat.
+    Given the same draws and noise it leaves the same rows with the same moments: a faint Gaussian
+    moves onto one drawn by opacity, which shares its opacity with the copies and loses its moments;
+    the moved row keeps its own moments, as in gsplat.
 
     It needs neither ``torch.multinomial``, which stops at 2^24 rows, nor gsplat's CUDA kernel.
     The regularisers of opacity and scale that belong to the method are part of the loss.
@@ -93,8 +92,10 @@ class Mcmc:
         config = self._config
         n_relocated = n_added = 0
         if self.refines(images_before, images_after):
+            # First, because there may be no more keys.
+            new_keys = rows.keys.born(self._n_new(rows.n_rows))
             n_relocated = self._relocate(rows, step)
-            n_added = self._add(rows, step)
+            n_added = self._add(rows, new_keys, step)
         self._add_noise(rows, step, means_lr * config.noise_lr)
         return Changed(
             grown=n_added, relocated=n_relocated, rows_changed=bool(n_relocated or n_added)
@@ -117,10 +118,10 @@ class Mcmc:
             raise ValueError(f"tensors must be empty, got {sorted(tensors)}")
 
     def _relocate(self, rows: RowOperations, step: int) -> int:
-        opacities = torch.sigmoid(rows.read("opacities"))
-        is_dead = opacities <= self._config.min_opacity
-        dead = is_dead.nonzero().flatten()
-        alive = (~is_dead).nonzero().flatten()
+        opacities = rowwise.sigmoid(rows.read("opacities"))
+        order = rows.keys.order
+        is_dead = (opacities <= self._config.min_opacity)[order]
+        dead, alive = order[is_dead], order[~is_dead]
         if len(dead) == 0 or len(alive) == 0:
             return 0
         drawn = draw(
@@ -128,19 +129,25 @@ class Mcmc:
         )
         sources = alive[drawn]
         parents = self._share(rows, sources, opacities)
+        dead, at = dead.sort()
+        sources = sources[at]
         rows.overwrite(dead, {name: rows.read(name, sources) for name in NAMES})
         rows.zero_moments(parents)
         return len(dead)
 
-    def _add(self, rows: RowOperations, step: int) -> int:
-        n = rows.n_rows
-        n_new = max(0, min(self._config.cap_max, int(GROWTH * n)) - n)
+    def _n_new(self, n_rows: int) -> int:
+        return max(0, min(self._config.cap_max, int(GROWTH * n_rows)) - n_rows)
+
+    def _add(self, rows: RowOperations, new_keys: Tensor, step: int) -> int:
+        n_new = len(new_keys)
         if n_new == 0:
             return 0
-        opacities = torch.sigmoid(rows.read("opacities"))
-        sources = draw(opacities, n_new, seed=self._seed, purpose=Purpose.ADD, step=step)
+        opacities = rowwise.sigmoid(rows.read("opacities"))
+        order = rows.keys.order
+        drawn = draw(opacities[order], n_new, seed=self._seed, purpose=Purpose.ADD, step=step)
+        sources = order[drawn.sort().values]
         self._share(rows, sources, opacities)
-        rows.append({name: rows.read(name, sources) for name in NAMES})
+        rows.append({name: rows.read(name, sources) for name in NAMES}, new_keys)
         return n_new
 
     def _share(self, rows: RowOperations, sources: Tensor, opacities: Tensor) -> Tensor:
@@ -151,31 +158,29 @@ class Mcmc:
         )
         most = 1.0 - torch.finfo(torch.float32).eps
         opacity.clamp_(self._config.min_opacity, most)
-        rows.overwrite(parents, {"opacities": torch.logit(opacity), "scales": scales.log()})
+        rows.overwrite(parents, {"opacities": rowwise.logit(opacity), "scales": scales.log()})
         return parents
 
     def _add_noise(self, rows: RowOperations, step: int, size: float) -> None:
         """Move each mean by normal noise shaped by its covariance, the more the fainter it is."""
-        for ids, rows_of in _chunks(rows):
-            opacities = torch.sigmoid(rows.read("opacities", ids))
-            faintness = torch.sigmoid(100.0 * ((1.0 - opacities) - 0.995))
-            noise = counter_random.normal(
-                self._seed, Purpose.NOISE, step, rows_of, 3, device=rows.device
-            )
+        for ids in _chunks(rows):
+            keys = rows.keys.values if ids is None else rows.keys.values.index_select(0, ids)
+            opacities = rowwise.sigmoid(rows.read("opacities", ids))
+            faintness = rowwise.sigmoid(100.0 * ((1.0 - opacities) - 0.995))
+            noise = counter_random.normal(self._seed, Purpose.NOISE, step, keys, 3)
             noise *= (faintness * size)[:, None]
-            rotations = rotation_matrices(rows.read("quats", ids))
+            quats = rows.read("quats", ids)
             variances = (2.0 * rows.read("scales", ids)).exp()
-            along_axes = variances * torch.einsum("nji,nj->ni", rotations, noise)
-            offsets = torch.einsum("nij,nj->ni", rotations, along_axes)
+            along_axes = variances * rowwise.rotated_back(quats, noise)
+            offsets = rowwise.rotated(quats, along_axes)
             rows.overwrite(ids, {"means": rows.read("means", ids) + offsets})
 
 
-def _chunks(rows: RowOperations) -> Iterator[tuple[Tensor | None, int | Tensor]]:
-    """Ids of all rows in parts of bounded size, or (None, N) where one part is enough."""
+def _chunks(rows: RowOperations) -> Iterator[Tensor | None]:
+    """Ids of all rows in parts of bounded size, or None where one part is enough."""
     n = rows.n_rows
     if n <= _NOISE_ROWS:
-        yield None, n
+        yield None
         return
     for start in range(0, n, _NOISE_ROWS):
-        ids = torch.arange(start, min(start + _NOISE_ROWS, n), device=rows.device)
-        yield ids, ids
+        yield torch.arange(start, min(start + _NOISE_ROWS, n), device=rows.device)

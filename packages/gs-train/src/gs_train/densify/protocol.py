@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gs_train.keys import RowKeys
 from gs_train.renderers.protocol import Rows, Splats
 
 
@@ -31,12 +32,18 @@ class RowOperations(Protocol):
         """N, the number of Gaussians."""
         ...
 
+    @property
+    def keys(self) -> RowKeys:
+        """Of the rows, on ``device``: what random numbers and ties depend on."""
+        ...
+
     def read(self, name: str, ids: Tensor | None = None) -> Tensor:
         """Values of one attribute, not to be written to: rows ``ids`` (any order), or all."""
         ...
 
-    def append(self, rows: Rows) -> None:
-        """Add rows at the end, with zero moments."""
+    def append(self, rows: Rows, keys: Tensor | None = None) -> None:
+        """Add rows at the end, with zero moments, and with keys that `RowKeys.born` gave; None for
+        the next free ones."""
         ...
 
     def keep(self, ids: Tensor) -> None:

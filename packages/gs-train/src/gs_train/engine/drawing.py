@@ -33,12 +33,25 @@ class Drawing:
     """Draws the microbatches of one batch and tells densification about whole views.
 
     Statistics are per view: the crops of one add gradient vectors before the norm is taken.
+
+    Args:
+        renderer: draws them.
+        settings: of the step.
+        observe: told about each view.
+        batch_size: views that the loss is the mean of.
+        keys: (N,) of all rows.
     """
 
     def __init__(
-        self, renderer: Renderer, settings: StepSettings, observe: Observe, batch_size: int
+        self,
+        renderer: Renderer,
+        settings: StepSettings,
+        observe: Observe,
+        batch_size: int,
+        keys: Tensor,
     ) -> None:
         self._renderer = renderer
+        self._keys = keys
         self._settings = settings
         self._observe = observe
         self._batch_size = batch_size
@@ -59,16 +72,17 @@ class Drawing:
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
             self._note(microbatch, ids, None)
             return self._loss(black, truth, crop)[0]
-        loss, splats = self._in_memory(leaves, truth, crop)
+        keys = self._keys.index_select(0, ids) if self._renderer.blends_by_key else None
+        loss, splats = self._in_memory(leaves, keys, truth, crop)
         self._note(microbatch, ids, splats)
         return loss
 
     def _in_memory(
-        self, leaves: Mapping[str, Tensor], truth: Tensor, crop: Crop
+        self, leaves: Mapping[str, Tensor], keys: Tensor | None, truth: Tensor, crop: Crop
     ) -> tuple[Tensor, Splats]:
         """In one part, or in as many as the device's memory suffices for."""
         crops = [crop]
-        while isinstance(drawn := self._tried(leaves, truth, crops), str):
+        while isinstance(drawn := self._tried(leaves, keys, truth, crops), str):
             _forget_gradients(leaves)
             if truth.is_cuda:
                 torch.cuda.empty_cache()
@@ -82,34 +96,47 @@ class Drawing:
         return drawn
 
     def _tried(
-        self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
+        self,
+        leaves: Mapping[str, Tensor],
+        keys: Tensor | None,
+        truth: Tensor,
+        crops: Sequence[Crop],
     ) -> tuple[Tensor, Splats] | str:
         """What was missing, where the device's memory did not suffice. The error is gone when this
         returns: it holds all that the pass had made."""
         try:
-            return self._in_parts(leaves, truth, crops)
+            return self._in_parts(leaves, keys, truth, crops)
         except torch.cuda.OutOfMemoryError as error:
             return in_short(error)
 
     def _in_parts(
-        self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
+        self,
+        leaves: Mapping[str, Tensor],
+        keys: Tensor | None,
+        truth: Tensor,
+        crops: Sequence[Crop],
     ) -> tuple[Tensor, Splats]:
         """In as many parts as the renderer's counting of intersections needs."""
         try:
-            return self._pass(leaves, truth, crops)
+            return self._pass(leaves, keys, truth, crops)
         except TooManyIntersectionsError:
             halves = _halved(crops)
             if not _have_pixels(halves):
                 raise
         _forget_gradients(leaves)
-        return self._in_parts(leaves, truth, halves)
+        return self._in_parts(leaves, keys, truth, halves)
 
     def _pass(
-        self, leaves: Mapping[str, Tensor], truth: Tensor, crops: Sequence[Crop]
+        self,
+        leaves: Mapping[str, Tensor],
+        keys: Tensor | None,
+        truth: Tensor,
+        crops: Sequence[Crop],
     ) -> tuple[Tensor, Splats]:
         """Project once, draw each crop, and add up loss and gradients."""
         view = crops[0].view
-        splats = self._renderer.project(leaves, view, sh_degree=self._settings.sh_degree)
+        degree = self._settings.sh_degree
+        splats = self._renderer.project(leaves, view, sh_degree=degree, keys=keys)
         splats.means2d.retain_grad()
         parts: list[Tensor] = []
         for k, crop in enumerate(crops):

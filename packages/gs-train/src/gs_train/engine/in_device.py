@@ -48,7 +48,7 @@ class InDevice:
         """See `Backend.step`."""
         model = self.model
         model.zero_gradients()
-        drawing = Drawing(self._renderer, settings, observe, len(batch))
+        drawing = Drawing(self._renderer, settings, observe, len(batch), model.keys.values)
         loss = torch.zeros((), device=model.device)
         seen = []
         for index, (view, truth) in enumerate(batch):

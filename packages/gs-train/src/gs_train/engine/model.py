@@ -12,6 +12,7 @@ import gs_adam
 from gs_train.engine.host_rows import APPEARANCE, HostRows, Semantics
 from gs_train.engine.selective import SelectiveAdam
 from gs_train.gaussians import Gaussians, MakeOptimizer
+from gs_train.keys import KEYS, NEXT_KEY, RowKeys
 from gs_train.renderers.protocol import Rows
 from gs_train.rows import (
     NAMES,
@@ -50,6 +51,7 @@ class OffloadedGaussians:
         semantics: Semantics,
         travels: bool = False,
         capacity: int | None = None,
+        keys: RowKeys | None = None,
     ) -> None:
         """Copy rows to their tiers.
 
@@ -59,6 +61,7 @@ class OffloadedGaussians:
             semantics: of the host's optimizer; the geometry's is sparse with it, else dense.
             travels: rows of the host go to the device with their moments; see `HostRows`.
             capacity: the most rows ever; None for as many as the machine's memory holds.
+            keys: of the rows, on ``device``, taken over; None numbers them from 0.
 
         Raises:
             TypeError, ValueError: rows of other names, types or shapes.
@@ -77,6 +80,7 @@ class OffloadedGaussians:
             device=device,
             make_optimizer=_geometry_optimizer(semantics),
             names=GEOMETRY,
+            keys=keys,
         )
 
     def __len__(self) -> int:
@@ -92,6 +96,11 @@ class OffloadedGaussians:
     def params(self) -> dict[str, torch.nn.Parameter]:
         """The geometry's parameters by name; culling reads them."""
         return self.geometry.params
+
+    @property
+    def keys(self) -> RowKeys:
+        """Of the rows, on `device`."""
+        return self.geometry.keys
 
     @property
     def device(self) -> torch.device:
@@ -140,11 +149,12 @@ class OffloadedGaussians:
             host = self.host.snapshot(ids.cpu())
         return {**geometry, **{name: values.to(target) for name, values in host.items()}}
 
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: Rows, keys: Tensor | None = None) -> None:
         """Add rows at the end, with zero moments.
 
         Args:
             rows: the six attributes of R rows, float32, on any device, K as here.
+            keys: (R,) int32 of `RowKeys.born`; None for the next free ones.
 
         Raises:
             TypeError, ValueError: as the constructor.
@@ -155,7 +165,7 @@ class OffloadedGaussians:
         self.edits += 1
         # The host first: where its memory is not enough, nothing has changed yet.
         self.host.append({name: rows[name] for name in APPEARANCE})
-        self.geometry.append({name: rows[name] for name in GEOMETRY})
+        self.geometry.append({name: rows[name] for name in GEOMETRY}, keys)
 
     def keep(self, ids: Tensor) -> None:
         """Drop all rows but ``ids`` (sorted, unique; or an (N,) bool mask), order unchanged.
@@ -242,10 +252,11 @@ class OffloadedGaussians:
             ValueError: a name is unknown or missing, shapes disagree, or rows sleep and semantics
                 is not deferred.
         """
-        check_rows({name: value for name, value in tensors.items() if "." not in name})
         parts: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
         for name, value in tensors.items():
-            parts[name.partition(".")[0] in GEOMETRY][name] = value
+            of_geometry = name.partition(".")[0] in (*GEOMETRY, KEYS, NEXT_KEY)
+            parts[of_geometry][name] = value
+        check_rows({name: tensors[name] for name in tensors if name in NAMES})
         model = cls.__new__(cls)
         model.host = HostRows.from_tensors(
             parts[False], semantics=semantics, device=device, travels=travels, capacity=capacity

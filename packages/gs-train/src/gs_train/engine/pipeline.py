@@ -98,7 +98,8 @@ class Engine:
         self._is_whole = False
         with self.trace.host("begin step"):
             step = self.model.host.begin()
-            drawing = Drawing(self._renderer, settings, observe, len(batch))
+            keys = self.model.keys.values
+            drawing = Drawing(self._renderer, settings, observe, len(batch), keys)
             loss = torch.zeros((), device=self.model.device)
             sums = CompactSum(ready.seen.ids, self.model.params)
 

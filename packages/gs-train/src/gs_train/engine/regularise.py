@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gs_train import rowwise
 from gs_train.engine.backend import StepSettings
 
 Penalties = dict[str, tuple[str, float]]
@@ -33,5 +34,5 @@ def add_to(gradients: Mapping[str, Tensor], values: Mapping[str, Tensor], of: Pe
     """
     for name, (kind, weight) in of.items():
         x = values[name]
-        slope = torch.exp(x) if kind == "exp" else torch.sigmoid(x) * (1 - torch.sigmoid(x))
+        slope = torch.exp(x) if kind == "exp" else rowwise.sigmoid_slope(x)
         gradients[name].add_(slope, alpha=weight)

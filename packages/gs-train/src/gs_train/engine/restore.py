@@ -13,6 +13,7 @@ from gs_train.engine.host_rows import APPEARANCE, Semantics
 from gs_train.engine.host_state import LAST_STEP, MOMENTS, load_state
 from gs_train.engine.model import GEOMETRY, OffloadedGaussians
 from gs_train.gaussians import Gaussians, MakeOptimizer
+from gs_train.keys import KEYS, NEXT_KEY, RowKeys
 from gs_train.rows import NAMES
 
 
@@ -111,7 +112,9 @@ def restored_gaussians(
         _no_values(source), device=device, make_optimizer=make_optimizer, capacity=capacity
     )
     targets = _targets(model, source, NAMES, with_state=not to_look_at)
-    source.fill(targets)
+    keys = _key_targets(source, device)
+    source.fill({**targets, **keys})
+    model.keys = RowKeys.load(*keys.values())
     _take_state(model, targets)
     return model
 
@@ -157,7 +160,9 @@ def restored_offloaded(
     if to_look_at and not has_sleeping_rows(source):
         host = {name: host[name] for name in APPEARANCE}
     device_part = _targets(model.geometry, source, GEOMETRY, with_state=not to_look_at)
-    source.fill({**host, **device_part})
+    keys = _key_targets(source, device)
+    source.fill({**host, **device_part, **keys})
+    model.geometry.keys = RowKeys.load(*keys.values())
     load_state(adam, {name: value for name, value in host.items() if "." in name})
     _take_state(model.geometry, device_part)
     return model
@@ -166,6 +171,13 @@ def restored_offloaded(
 def _no_values(source: Source) -> dict[str, Tensor]:
     """Rows of the right shapes that take no memory."""
     return {name: torch.zeros(()).expand(source.shapes[name]) for name in NAMES}
+
+
+def _key_targets(source: Source, device: torch.device) -> dict[str, Tensor]:
+    return {
+        KEYS: torch.empty(source.shapes[KEYS], dtype=source.dtypes[KEYS], device=device),
+        NEXT_KEY: torch.empty(source.shapes[NEXT_KEY], dtype=source.dtypes[NEXT_KEY]),
+    }
 
 
 def _targets(

@@ -32,6 +32,7 @@ class GsplatRenderer:
     """
 
     name = "gsplat"
+    blends_by_key = False  # splats of equal depth come in the order of the rows
 
     def __init__(
         self,
@@ -44,7 +45,9 @@ class GsplatRenderer:
         self.device = torch.device(device)
         self.absgrad = absgrad
 
-    def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
+    def project(
+        self, rows: Rows, view: View, *, sh_degree: int, keys: Tensor | None = None
+    ) -> Splats:
         """See :class:`gs_train.renderers.protocol.Renderer`."""
         from gsplat import fully_fused_projection
 

@@ -120,6 +120,7 @@ class Splats:
         opacities: (R,) in [0, 1], already compensated when antialiased.
         colors: (R, 3) RGB, at least 0.
         view: the view that they were projected into.
+        keys: (R,) int32, the order in which splats of equal depth are blended; None: the rows'.
         shifted: the per-crop copies of ``means2d`` whose ``absgrad`` the backward pass fills.
     """
 
@@ -130,6 +131,7 @@ class Splats:
     opacities: Tensor
     colors: Tensor
     view: View
+    keys: Tensor | None = None
     shifted: list[Tensor] = field(default_factory=list)
 
     @property
@@ -158,14 +160,23 @@ class Renderer(Protocol):
         name: as on the command line.
         device: of rows, views and images.
         options: which rows show, for culling ahead.
+        blends_by_key: whether it reads the keys that `project` is given.
     """
 
     name: str
     device: torch.device
     options: RenderOptions
+    blends_by_key: bool
 
-    def project(self, rows: Rows, view: View, *, sh_degree: int) -> Splats:
-        """Splats of all rows, evaluated with spherical harmonics up to ``sh_degree``."""
+    def project(
+        self, rows: Rows, view: View, *, sh_degree: int, keys: Tensor | None = None
+    ) -> Splats:
+        """Splats of all rows, evaluated with spherical harmonics up to ``sh_degree``.
+
+        Args:
+            keys: (R,) int32, distinct: rows of equal depth are blended in their order, which does
+                not depend on where rows lie; None: in the order of the rows.
+        """
         ...
 
     def rasterize(self, splats: Splats, rect: Rect | None = None) -> tuple[Tensor, Tensor]:

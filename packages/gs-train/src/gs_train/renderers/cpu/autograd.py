@@ -133,6 +133,7 @@ class Rasterize(Function):
         colors: Tensor,
         depths: Tensor,
         radii: Tensor,
+        keys: Tensor | None,
         rect: Rect,
         absgrad_on: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
@@ -140,7 +141,8 @@ class Rasterize(Function):
         alpha = means2d.new_zeros(rect.height, rect.width, 1)
         transmittance = means2d.new_ones(rect.height, rect.width)
         last = torch.full((rect.height, rect.width), -1, dtype=torch.int32)
-        tiles = list_tiles(_array(means2d), _array(radii), _array(depths), rect)
+        ties = None if keys is None else _array(keys)
+        tiles = list_tiles(_array(means2d), _array(radii), _array(depths), rect, ties)
         packed = np.empty((len(tiles.order), rasterize.SPLAT_WIDTH), _array(means2d).dtype)
         for_each_range(
             rasterize.pack_splats,
@@ -205,4 +207,4 @@ class Rasterize(Function):
         )
         if absgrad_on is not None:
             absgrad_on.absgrad = absgrad  # type: ignore[attr-defined]
-        return means2d, conics, opacities, colors, None, None, None, None
+        return means2d, conics, opacities, colors, None, None, None, None, None

@@ -4,7 +4,7 @@
 
 The grid of 16 x 16 tiles is that of the whole view, whatever the rectangle, so that a pixel sees
 the same splats in the same order from any rectangle. Splats are sorted once by depth, rows of equal
-depth by their number, and dealt to the tiles in that order: every tile's list is then sorted too.
+depth by their keys, and dealt to the tiles in that order: every tile's list is then sorted too.
 """
 
 from __future__ import annotations
@@ -54,14 +54,21 @@ class TileLists:
         return len(self.splats)
 
 
-def list_tiles(means2d: np.ndarray, radii: np.ndarray, depths: np.ndarray, rect: Rect) -> TileLists:
+def list_tiles(
+    means2d: np.ndarray,
+    radii: np.ndarray,
+    depths: np.ndarray,
+    rect: Rect,
+    keys: np.ndarray | None = None,
+) -> TileLists:
     """Deal splats to the tiles that ``rect`` touches.
 
     Args:
         means2d: (R, 2) pixels.
         radii: (R, 2) int32, half extents in pixels; rows with a 0 touch nothing.
-        depths: (R,) sort key, ascending; equal depths keep the order of rows.
+        depths: (R,) sort key, ascending.
         rect: not empty.
+        keys: (R,) order of rows of equal depth; None: that of the rows.
 
     Raises:
         TooManyIntersectionsError: there are 2^31 pairs or more.
@@ -69,6 +76,8 @@ def list_tiles(means2d: np.ndarray, radii: np.ndarray, depths: np.ndarray, rect:
     x0, y0 = rect.x0 // TILE, rect.y0 // TILE
     x1, y1 = -(-rect.x1 // TILE), -(-rect.y1 // TILE)
     shown = np.flatnonzero((radii > 0).all(axis=1))
+    if keys is not None:
+        shown = shown[np.argsort(keys[shown])]
     order = shown[np.argsort(depths[shown], kind="stable")]
     spans = np.empty((len(order), 4), np.int32)
     slot_begins = np.zeros(len(order) + 1, np.int64)

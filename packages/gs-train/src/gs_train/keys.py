@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys: the numbers that rows are born with, and that results depend on instead of places."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gs_train.errors import InputError
+
+KEYS = "keys"
+"""Name of the rows' keys among a model's tensors: (N,) int32."""
+
+NEXT_KEY = "next_key"
+"""Name of the next free key there: () int64."""
+
+END_OF_KEYS = 2**31
+"""Keys are below this number."""
+
+
+class RowKeys:
+    """The keys of N rows, and the next free one.
+
+    A key is unique in a run: the row's index in the initial cloud, or the next free number when it
+    is born. A key of a pruned row is never given again.
+
+    Attributes:
+        values: (N,) int32, distinct, at least 0, in the rows' order.
+        next: the next free key, above all values.
+    """
+
+    def __init__(self, values: Tensor, next_key: int) -> None:
+        self.values = values
+        self.next = next_key
+        self._order: Tensor | None = None
+
+    @classmethod
+    def numbered(cls, n_rows: int, device: torch.device) -> RowKeys:
+        """Of an initial cloud: each row's key is its index.
+
+        Raises:
+            InputError: there are more rows than keys.
+        """
+        keys = cls(torch.empty(0, dtype=torch.int32, device=device), 0)
+        keys.append(keys.born(n_rows))
+        return keys
+
+    @property
+    def order(self) -> Tensor:
+        """(N,) int64: the rows in the order of their keys; kept until rows change."""
+        if self._order is None:
+            self._order = torch.argsort(self.values)
+        return self._order
+
+    def born(self, n: int) -> Tensor:
+        """Take the next n free keys.
+
+        Returns:
+            (n,) int32, ascending.
+
+        Raises:
+            InputError: so many are not left; none is taken.
+        """
+        if self.next + n > END_OF_KEYS:
+            raise InputError(
+                f"{n:,} Gaussians more need keys up to {self.next + n - 1:,}, and keys are below "
+                f"{END_OF_KEYS:,}: too many were born in this run; export it and go on from there"
+            )
+        first, self.next = self.next, self.next + n
+        return torch.arange(first, self.next, dtype=torch.int32, device=self.values.device)
+
+    def append(self, keys: Tensor) -> None:
+        """Add rows at the end. ``keys``: (R,) int32 that `born` gave."""
+        self._become(torch.cat((self.values, keys.to(self.values.device))))
+
+    def select(self, ids: Tensor) -> None:
+        """Make row ``ids[i]`` row i, and drop the others. ``ids``: (R,) int32 or int64."""
+        self._become(self.values.index_select(0, ids))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint, as `load` takes them; not copied."""
+        return {KEYS: self.values, NEXT_KEY: torch.tensor(self.next)}
+
+    @classmethod
+    def load(cls, values: Tensor, next_key: Tensor) -> RowKeys:
+        """Those whose `tensors` these were; the values are taken over.
+
+        Raises:
+            ValueError: they are no keys.
+        """
+        if values.dtype != torch.int32 or values.ndim != 1:
+            raise ValueError(f"{KEYS} must be (N,) int32, got {tuple(values.shape)} {values.dtype}")
+        keys = cls(values, int(next_key))
+        in_order = values.index_select(0, keys.order)
+        is_distinct = bool((in_order[1:] > in_order[:-1]).all())
+        if len(values) and not (is_distinct and 0 <= in_order[0] <= in_order[-1] < keys.next):
+            raise ValueError(f"{KEYS} must be distinct, at least 0 and below {keys.next}")
+        if not 0 <= keys.next <= END_OF_KEYS:
+            raise ValueError(f"{NEXT_KEY} must be at least 0 and at most 2^31, got {keys.next}")
+        return keys
+
+    def _become(self, values: Tensor) -> None:
+        self.values = values
+        self._order = None
