@@ -21,7 +21,7 @@ from gs_train.morton import morton_order
 from gs_train.renderers import Renderer, Rows, Splats, View
 from gs_train.schedule import active_sh_degree, adam_options, means_decay
 
-_MODEL, _DENSIFY, _AHEAD = "model/", "densify/", "ahead/"
+_MODEL, _DENSIFY, _COSTS = "model/", "densify/", "costs/"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Trainer:
         trainer._start(config, renderer, extent, preset, limits, None, model)
         trainer.step = step
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
-        trainer.backend.expect(read_all(Part(source, _AHEAD)))
+        trainer.backend.costs.load(read_all(Part(source, _COSTS)))
         return trainer
 
     def _start(
@@ -124,7 +124,7 @@ class Trainer:
         return {
             **{_MODEL + name: value for name, value in self.model.tensors().items()},
             **{_DENSIFY + name: value for name, value in self.densifier.tensors().items()},
-            **{_AHEAD + name: value for name, value in self.backend.ahead().items()},
+            **{_COSTS + name: value for name, value in self.backend.costs.tensors().items()},
         }
 
     @property

@@ -12,6 +12,7 @@ from torch import Tensor
 from gs_train.densify.protocol import RowOperations
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
+from gs_train.engine.view_costs import ViewCosts
 from gs_train.renderers.protocol import Splats, View
 
 Observe = Callable[[Tensor, Splats], None]
@@ -70,10 +71,12 @@ class Backend(Protocol):
     Attributes:
         trace: off until started.
         stats: what has moved so far.
+        costs: of the views: what a checkpoint needs beside the model to go on with the same bits.
     """
 
     trace: Trace
     stats: BatchStats
+    costs: ViewCosts
 
     @property
     def model(self) -> Model:
@@ -109,12 +112,4 @@ class Backend(Protocol):
     def make_room(self) -> None:
         """Finish, and give back device memory that can be taken again: rows are about to be
         re-ordered or refined, which needs much."""
-        ...
-
-    def ahead(self) -> dict[str, Tensor]:
-        """What a checkpoint needs beside the model to go on with the same bits."""
-        ...
-
-    def expect(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what :meth:`ahead` gave."""
         ...

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.microbatches import Microbatch
+from gs_train.engine.view_costs import ViewCosts
 from gs_train.loss import Crop, loss_and_gradient
 from gs_train.out_of_memory import in_short
 from gs_train.renderers import Renderer, Splats, TooManyIntersectionsError
@@ -40,6 +41,7 @@ class Drawing:
         observe: told about each view.
         batch_size: views that the loss is the mean of.
         keys: (N,) of all rows.
+        costs: told about views that are drawn whole.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class Drawing:
         observe: Observe,
         batch_size: int,
         keys: Tensor,
+        costs: ViewCosts,
     ) -> None:
         self._renderer = renderer
         self._keys = keys
+        self._costs = costs
         self._settings = settings
         self._observe = observe
         self._batch_size = batch_size
@@ -71,6 +75,8 @@ class Drawing:
         if not len(ids):  # black, and nothing can change that
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
             self._note(microbatch, ids, None)
+            if microbatch.is_whole:
+                self._costs.note(crop.view, 0)
             return self._loss(black, truth, crop)[0]
         keys = self._keys.index_select(0, ids) if self._renderer.blends_by_key else None
         loss, splats = self._in_memory(leaves, keys, truth, crop)
@@ -148,6 +154,8 @@ class Drawing:
             with torch.autograd.set_multithreading_enabled(False):
                 image.backward(gradient, retain_graph=k + 1 < len(crops))
             parts.append(loss)
+            if len(crops) == 1 and crop.core == view.rect:
+                self._costs.note(view, splats.n_intersections)
             del image, gradient  # with all that this part has made, before the next one is drawn
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(), splats
 

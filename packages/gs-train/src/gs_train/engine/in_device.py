@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from gs_train.engine.regularise import add_to, penalties
 from gs_train.engine.selective import SelectiveAdam
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
+from gs_train.engine.view_costs import ViewCosts
 from gs_train.gaussians import Gaussians
 from gs_train.loss import Crop
 from gs_train.renderers import Renderer, View
@@ -36,6 +37,7 @@ class InDevice:
         self._renderer = renderer
         self.trace = Trace(Lanes(model.device))
         self.stats = BatchStats()
+        self.costs = ViewCosts()
 
     def step(
         self,
@@ -48,10 +50,12 @@ class InDevice:
         """See `Backend.step`."""
         model = self.model
         model.zero_gradients()
-        drawing = Drawing(self._renderer, settings, observe, len(batch), model.keys.values)
+        keys = model.keys.values
+        drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
         loss = torch.zeros((), device=model.device)
         seen = []
-        for index, (view, truth) in enumerate(batch):
+        for index in self.costs.order([view for view, _ in batch]).tolist():
+            view, truth = batch[index]
             with self.trace.host("view"), self.trace.on("compute", "view"):
                 ids = visible_ids(model, view, self._renderer)
                 leaves = model.leaves(ids)
@@ -67,6 +71,7 @@ class InDevice:
         union = None if everything else torch.cat(seen).unique()
         with self.trace.host("update"), self.trace.on("compute", "update"):
             self._update(settings, union)
+        self.costs.end_batch()
         self._count(seen, len(union) if is_sparse and union is not None else model.n_rows)
         return loss
 
@@ -112,10 +117,3 @@ class InDevice:
     def make_room(self) -> None:
         """See `Backend.make_room`."""
         self.model.drop_gradients()
-
-    def ahead(self) -> dict[str, Tensor]:
-        """See `Backend.ahead`."""
-        return {}
-
-    def expect(self, tensors: Mapping[str, Tensor]) -> None:
-        """See `Backend.expect`: a run that kept all on the device needs nothing of it."""

@@ -34,18 +34,6 @@ class _Chunk:
     ticket: int = -1
 
 
-@dataclass(frozen=True)
-class Updates:
-    """Tickets of the updates of one step: those that the next batch begins after, and all."""
-
-    awaited: tuple[int, ...] = ()
-    all: tuple[int, ...] = ()
-
-    def joined(self, awaited: tuple[int, ...]) -> Updates:
-        """These and others that it begins after."""
-        return Updates(awaited + self.awaited, awaited + self.all)
-
-
 class Loads:
     """The loads of one batch at a time, in the order in which they are needed.
 
@@ -62,8 +50,7 @@ class Loads:
         self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
         self._plan: Plan | None = None
         self._lists: Parted | None = None
-        self._announced: Parted | None = None
-        self._updates = Updates()
+        self._updates: tuple[int, ...] = ()
         self._waiting: deque[_Chunk] = deque()  # not given to the worker yet
         self._working: deque[_Chunk] = deque()
         self._passing: deque[tuple[torch.cuda.Event | None, gs_pinned.RingSlot]] = deque()
@@ -79,46 +66,20 @@ class Loads:
         """Rows of the batch begun that are caught up on their way."""
         return 0 if self._lists is None else int(self._lists.n_first.sum())
 
-    def lists_of(self, plan: Plan, touched: Tensor) -> Parted | None:
-        """What `announce` takes: rows that sleep, then those that the step before has updated; None
-        where none sleep. Synchronises with the current stream.
-
-        Args:
-            plan: of the next batch.
-            touched: (U,) sorted rows of the present one.
-        """
-        return _parted(plan, touched) if self.is_deferred else None
-
-    def announce(self, lists: Parted | None) -> None:
-        """Catch up what the next batch needs first and the present one does not touch.
-
-        Args:
-            lists: of the next batch, for which `begin` follows when the present one's updates are
-                submitted; None does nothing.
-        """
-        if lists is None:
-            return
-        self._settle()
-        self._announced = lists
-        self._append(lists, 0)
-        self._submit()
-
-    def begin(self, plan: Plan, touched: Tensor | None, updates: Updates) -> None:
+    def begin(self, plan: Plan, touched: Tensor | None, updates: tuple[int, ...]) -> None:
         """Start a batch: rows shall be as the last step begun leaves them.
 
         Args:
-            plan: of the batch; that of `lists_of`, if they were announced.
+            plan: of the batch.
             touched: (U,) sorted rows that the last step updates; None: not known.
-            updates: of that step, all submitted.
+            updates: tickets of that step's updates.
         """
         self._settle()
         self._plan, self._updates = plan, updates
         if not self.is_deferred:
             return
-        is_announced = self._announced is not None
-        self._lists = self._announced or _parted(plan, touched)
-        self._announced = None
-        for i in range(int(is_announced), len(plan)):
+        self._lists = _parted(plan, touched)
+        for i in range(len(plan)):
             self._append(self._lists, i)
         self._submit()
 
@@ -131,13 +92,12 @@ class Loads:
         """
         assert self._plan is not None
         step = self._plan[i]
-        updates = self._updates.awaited if i == 0 else self._updates.all
         with self._lanes.on("load"):
             sources = step.retain_sources
             targets = step.slots_of("retain") if len(sources) else sources
             kept = values[:0] if before is None else before
             if not self.is_deferred:
-                self.wait_for(updates)
+                self.wait_for(self._updates)
                 self._gather(step.load, step.slots_of("load"), values, (kept, sources, targets))
                 return
             assert self._lists is not None
@@ -150,7 +110,7 @@ class Loads:
                 self._gather(order, chunk.slots, values, None, chunk.slot.torch())
                 self._passing.append((self._lanes.mark("load"), chunk.slot))
                 n -= len(chunk.ids)
-            self.wait_for(updates)
+            self.wait_for(self._updates)
             part = slice(awake, last)
             rest = (kept, sources, targets)
             self._gather(self._lists.ids[part], self._lists.slots[part], values, rest)
@@ -180,7 +140,7 @@ class Loads:
             self._host.worker.wait(chunk.ticket)
             assert chunk.slot is not None
             chunk.slot.release()
-        self._plan = self._lists = self._announced = None
+        self._plan = self._lists = None
 
     def wait_for(self, tickets: tuple[int, ...]) -> None:
         """Wait for updates."""
@@ -189,8 +149,8 @@ class Loads:
 
     def _settle(self) -> None:
         """Wait for the updates of the step before: what sleeps now may be among their rows."""
-        self.wait_for(self._updates.all)
-        self._updates = Updates()
+        self.wait_for(self._updates)
+        self._updates = ()
 
     def _append(self, lists: Parted, microbatch: int) -> None:
         """Queue the rows of a microbatch that sleep."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import gs_cull
-from gs_train.engine.need import contains
 from gs_train.loss import Crop
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.protocol import Rect
@@ -88,13 +87,23 @@ def look(
     return _cull(geometry, cut, renderer, inflate)
 
 
-def least_shared(seen: Seen, rows: Tensor) -> int:
-    """The microbatch that sees the fewest of some sorted rows. Synchronises."""
-    n = len(seen.counts)
-    among = contains(seen.ids, rows)
-    place = torch.searchsorted(seen.ids, rows[among])
-    shared = gs_cull.Visibility.of_mask(rows[among], seen.mask[place].contiguous(), n, 0)
-    return int(shared.counts.argmin())
+def mark(geometry: Mapping[str, Tensor], seen: Seen, renderer: Renderer) -> Tensor:
+    """(U,) bool: which of the listed rows the batch's views see now.
+
+    Args:
+        geometry, renderer: as `look`'s.
+        seen: whole views and the rows that each may see.
+
+    Cost: one kernel over the list. Does not synchronise.
+    """
+    return gs_cull.mark(
+        *_arrays(geometry),
+        *_cameras([microbatch.crop.view for microbatch in seen.microbatches]),
+        seen.ids,
+        seen.mask,
+        opacities=geometry["opacities"].detach(),
+        **renderer.options._asdict(),
+    )
 
 
 def _cull(
@@ -109,10 +118,7 @@ def _cull(
         rects = np.array([[*vars(crop.rect).values()] for crop in crops], np.int32)
     visible = gs_cull.cull(
         *_arrays(geometry),
-        torch.stack([crop.view.viewmat for crop in crops]),
-        torch.stack([crop.view.K for crop in crops]),
-        np.array([crop.view.width for crop in crops]),
-        np.array([crop.view.height for crop in crops]),
+        *_cameras([crop.view for crop in crops]),
         opacities=geometry["opacities"].detach(),
         rects=rects,
         inflate=inflate,
@@ -154,6 +160,15 @@ def _cut(
         n = min(2 * n, most)
     cores = [Rect(*(int(x) for x in part)) for part in split.parts]
     return [Microbatch(microbatch.index, Crop(view, core), len(cores)) for core in cores]
+
+
+def _cameras(views: Sequence[View]) -> tuple[Tensor, Tensor, np.ndarray, np.ndarray]:
+    return (
+        torch.stack([view.viewmat for view in views]),
+        torch.stack([view.K for view in views]),
+        np.array([view.width for view in views]),
+        np.array([view.height for view in views]),
+    )
 
 
 def _arrays(geometry: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

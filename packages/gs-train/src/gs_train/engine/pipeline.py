@@ -18,8 +18,9 @@ from gs_train.engine.beside import Beside
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import UNLIMITED, Limits
+from gs_train.engine.lookahead import EarlyList, Lookahead
 from gs_train.engine.model import OffloadedGaussians
-from gs_train.engine.preparing import Batch, OnSeen, Preparing
+from gs_train.engine.planner import Batch, Planner
 from gs_train.engine.presets import Preset
 from gs_train.engine.regularise import add_to, penalties
 from gs_train.engine.residing import Residing
@@ -28,6 +29,7 @@ from gs_train.engine.stats import BatchStats
 from gs_train.engine.streaming import Streaming
 from gs_train.engine.sums import CompactSum
 from gs_train.engine.trace import Trace
+from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.work import Work
 from gs_train.renderers import Renderer, View
 
@@ -46,6 +48,7 @@ class Engine:
     Attributes:
         stats: what has moved so far.
         trace: see `Trace`.
+        costs: of the views.
     """
 
     def __init__(
@@ -63,8 +66,12 @@ class Engine:
         self._lanes = Lanes(model.device)
         self.stats = BatchStats()
         self.trace = Trace(self._lanes, model.host.worker)
-        self._preparing = Preparing(
-            model, renderer, preset, limits, self._lanes, most_share=most_share, seed=seed
+        self.costs = ViewCosts()
+        self._lookahead = Lookahead(model, renderer, preset, self._lanes)
+        self._planner = Planner(
+            *(model, renderer, preset, limits, self._lookahead, self.costs),
+            most_share=most_share,
+            seed=seed,
         )
         beside = Beside(model.device)
         self._streaming = Streaming(model, preset, self._lanes, self.stats, self.trace, beside)
@@ -92,14 +99,14 @@ class Engine:
         self._check_whole()
         self._set_options(settings)
         with self.trace.host("prepare"):
-            ready = self._preparing.batch([view for view, _ in batch], settings)
+            ready = self._planner.batch([view for view, _ in batch], settings)
             path = self._path_of(ready)
             path.open(ready)
         self._is_whole = False
         with self.trace.host("begin step"):
             step = self.model.host.begin()
             keys = self.model.keys.values
-            drawing = Drawing(self._renderer, settings, observe, len(batch), keys)
+            drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
             loss = torch.zeros((), device=self.model.device)
             sums = CompactSum(ready.seen.ids, self.model.params)
 
@@ -107,28 +114,26 @@ class Engine:
             microbatch = ready.seen.microbatches[i]
             loss.add_(drawing.draw(microbatch, batch[microbatch.index][1], ids, leaves))
 
-        def look_ahead(
-            edited: torch.cuda.Event | None, late: Tensor | None, on_seen: OnSeen | None
-        ) -> Batch | None:
-            with self.trace.host("plan the next", track="ahead"):
-                self._preparing.look_ahead(upcoming, settings, edited, late, on_seen)
-            return self._preparing.next
+        def look_ahead(edited: torch.cuda.Event | None) -> EarlyList | None:
+            with self.trace.host("list the next", track="ahead"):
+                return self._lookahead.next(upcoming, settings, edited)
 
         def look_further(edited: torch.cuda.Event | None) -> None:
-            with self.trace.host("plan the one after", track="ahead"):
-                self._preparing.look_further(upcoming, settings, edited)
+            with self.trace.host("list the one after", track="ahead"):
+                self._lookahead.further(upcoming, settings, edited)
 
         path.run(Work(ready, step, self.model.params, sums, draw, look_ahead, look_further))
         with self.trace.host("update geometry"), self.trace.on("compute", "update geometry"):
-            self._preparing.wait_to_edit()
+            self._lookahead.wait_to_edit()
             self._update_geometry(sums, settings)
         with self.trace.host("end step"):
-            path.close(step, self._preparing.next)
+            path.close(step)
+        self.costs.end_batch()
         self._is_whole = True
         return loss
 
     def finish(self) -> None:
-        """See `Backend.finish`. What is known about the next batch stays known."""
+        """See `Backend.finish`. Early lists stay."""
         self._check_whole()
         self._path.finish()
         self.model.host.rest()
@@ -138,14 +143,6 @@ class Engine:
         self._check_whole()
         self._path.leave()
         self.model.host.rest()
-
-    def ahead(self) -> dict[str, Tensor]:
-        """See `Backend.ahead`."""
-        return self._preparing.ahead()
-
-    def expect(self, tensors: Mapping[str, Tensor]) -> None:
-        """See `Backend.expect`."""
-        self._preparing.expect(tensors)
 
     def _check_whole(self) -> None:
         if not self._is_whole:

@@ -118,8 +118,12 @@ class Residents:
         self._lanes.wait("compute", self._lanes.mark("cull"))
         return self._slot_of.index_select(0, ids)
 
-    def wake(self, slots: Tensor, ids: Tensor, step: int) -> int | Tensor:
+    def wake(self, slots: Tensor, ids: Tensor, marks: Tensor | None, step: int) -> int | Tensor:
         """Make rows what ``step`` of the host's optimizer, which is open, begins with.
+
+        Args:
+            slots, ids: (U,) of the rows.
+            marks: (U,) bool: which of them; None: all.
 
         Returns:
             How many of them slept, () int64 on the device; 0 where none ever does.
@@ -127,17 +131,24 @@ class Residents:
         self._lanes.wait("compute", self._arrived)
         slept: int | Tensor = 0
         if self._last_step is not None:
-            slept = (self._last_step.index_select(0, ids) < step - 1).sum()
+            sleeps = self._last_step.index_select(0, ids) < step - 1
+            slept = (sleeps if marks is None else sleeps & marks).sum()
         values, exp_avg, exp_avg_sq = self._rows
-        self._adam.wake(values, exp_avg, exp_avg_sq, slots, self._last_step, ids, step=step)
+        self._adam.wake(
+            values, exp_avg, exp_avg_sq, slots, self._last_step, ids, step=step, marks=marks
+        )
         self._is_newer = True
         return slept
 
-    def update(self, slots: Tensor, ids: Tensor, gradients: Tensor, step: int) -> None:
-        """Take a step with the gradients, (U, W)."""
+    def update(
+        self, slots: Tensor, ids: Tensor, marks: Tensor | None, gradients: Tensor, step: int
+    ) -> None:
+        """Take a step with the gradients, (U, W), of the rows that `wake` was given."""
         values, exp_avg, exp_avg_sq = self._rows
         self._adam.update(
-            values, exp_avg, exp_avg_sq, slots, self._last_step, ids, gradients, step=step
+            *(values, exp_avg, exp_avg_sq, slots, self._last_step, ids, gradients),
+            step=step,
+            marks=marks,
         )
         self._updated = self._lanes.mark("compute")
 

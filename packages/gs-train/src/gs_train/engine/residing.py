@@ -11,7 +11,7 @@ from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.model import OffloadedGaussians
 from gs_train.engine.places import Places
-from gs_train.engine.preparing import Batch
+from gs_train.engine.planner import Batch
 from gs_train.engine.residents import Residents
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
@@ -50,18 +50,18 @@ class Residing:
         with self._trace.host("wake"):
             edited = self._lanes.mark("compute")
             with self._trace.on("compute", "wake"):
-                slept = residents.wake(slots, seen.ids, work.step)
+                slept = residents.wake(slots, seen.ids, work.batch.marks, work.step)
             sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
             places = Places(seen, slots)
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
         waits = not self._lanes.has_passed(edited)
         with self._beside.running(lambda: self._look_ahead(work, edited), waits=waits):
-            for i in range(len(seen.microbatches)):
+            for i in work.batch.order.tolist():
                 with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                     self._draw(i, places, work, sums)
         name = "update appearance"
         with self._trace.host(name), self._trace.on("compute", name):
-            residents.update(slots, seen.ids, sums, work.step)
+            residents.update(slots, seen.ids, work.batch.marks, sums, work.step)
         self._stats.count(
             seen,
             loaded=residents.loaded - self._counted[0],
@@ -72,7 +72,7 @@ class Residing:
         )
         self._counted = residents.loaded, residents.stored
 
-    def close(self, step: int, following: Batch | None) -> None:
+    def close(self, step: int) -> None:
         """End the step: updates are in the order of the device's streams."""
         self._host.end(step)
 
@@ -87,8 +87,8 @@ class Residing:
         self._sums.release()
 
     def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> None:
-        following = work.look_ahead(edited, None, None)
-        if following is not None and following.plan is None:
+        following = work.look_ahead(edited)
+        if following is not None and self._residents.fits(len(following.seen.ids)):
             with self._trace.host("bring the next", track="ahead"):
                 self._residents.bring_early(following.seen.ids)
         work.look_further(edited)

@@ -12,7 +12,7 @@ from gs_train.engine.columns import host_columns
 from gs_train.engine.finals import Final
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.loads import CHUNK_BYTES, Updates
+from gs_train.engine.loads import CHUNK_BYTES
 
 
 class Stores:
@@ -23,7 +23,7 @@ class Stores:
         self._lanes = lanes
         self._ring: gs_pinned.Ring | None = None
         self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
-        self._sent: list[tuple[int, bool]] = []
+        self._sent: list[int] = []
         self._updating: deque[tuple[int, gs_pinned.RingSlot]] = deque()
 
     def send(self, gradients: Tensor, final: Final, *, step: int) -> None:
@@ -46,16 +46,15 @@ class Stores:
                 host_columns(slot.numpy()),
                 step=step,
                 ready=(slot.address, slot.value),
-                priority=2 * final.is_urgent,
                 checked=True,
             )
-            self._sent.append((ticket, final.is_awaited))
+            self._sent.append(ticket)
             self._updating.append((ticket, slot))
 
-    def updates(self) -> Updates:
-        """The updates sent since this was last asked."""
+    def updates(self) -> tuple[int, ...]:
+        """Tickets of the updates sent since this was last asked."""
         sent, self._sent = self._sent, []
-        return Updates(tuple(t for t, awaited in sent if awaited), tuple(t for t, _ in sent))
+        return tuple(sent)
 
     def finish(self) -> None:
         """Wait until all gradients sent have become updates."""

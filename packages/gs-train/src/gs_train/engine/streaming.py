@@ -16,12 +16,12 @@ import gs_order
 from gs_train.engine.beside import Beside
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.columns import columns
-from gs_train.engine.finals import EarlyFinals, Finals
+from gs_train.engine.finals import Finals
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.loads import Loads, Updates
+from gs_train.engine.loads import Loads
+from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.model import OffloadedGaussians
-from gs_train.engine.need import Parted
-from gs_train.engine.preparing import AHEAD, Batch
+from gs_train.engine.planner import LOADS_AHEAD, Batch
 from gs_train.engine.presets import Preset
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.stores import Stores
@@ -37,26 +37,20 @@ RING_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class _Last:
-    """What the last step has updated, or is about to."""
+    """What the last step has updated, or is about to.
+
+    Attributes:
+        touched: (U,) sorted rows that it saw.
+        edits: of the model when it ended.
+        updates: tickets.
+        needed: the next batch's rows, of which those that it did not see have been updated as well;
+            None: it does not matter, or nothing is known of the next batch.
+    """
 
     touched: Tensor
     edits: int
-    updates: Updates
-
-
-@dataclass(frozen=True)
-class _Ahead:
-    """What was found out for the next batch while this one began.
-
-    Attributes:
-        loads: its load lists; None: not known, or no row sleeps.
-        finals: of this batch, what the next one needs first in front.
-        untouched: tickets of rows that this batch does not see and the next one needs.
-    """
-
-    loads: Parted | None
-    finals: Finals
-    untouched: tuple[int, ...]
+    updates: tuple[int, ...]
+    needed: EarlyList | None
 
 
 class Streaming:
@@ -82,28 +76,25 @@ class Streaming:
         self._gradients = (RowBuffer(width, model.device), RowBuffer(width, model.device))
         self._loads = Loads(model.host, lanes, RING_BYTES)
         self._stores = Stores(model.host, lanes, RING_BYTES)
-        self._begun: Batch | None = None  # whose loads are on their way
         self._last: _Last | None = None
         self._untouched: Untouched | None = None
         if model.host.adam.semantics == "dense" and preset.overlapped:
             self._untouched = Untouched(model.host, model.device)
 
     def open(self, batch: Batch) -> None:
-        """Begin the loads, unless that has been done."""
-        begun, self._begun = self._begun, None
-        if begun is batch:
-            return
+        """Begin the loads."""
         self._loads.drop()
-        if self._untouched is not None:
-            self._model.host.rest()  # rows of this batch may be among those not updated yet
         last, plan = self._last, _plan_of(batch)
+        if self._untouched is not None and (
+            last is None or last.needed is None or last.needed is not batch.early
+        ):
+            self._model.host.rest()  # rows of this batch may be among those not updated yet
         if last is not None and last.edits == self._model.edits:
-            everything = Updates(last.updates.all, last.updates.all)
-            self._loads.begin(plan, last.touched, everything)
+            self._loads.begin(plan, last.touched, last.updates)
             return
         if last is not None:  # its rows may have moved, or else only geometry has been edited
-            self._loads.wait_for(last.updates.all)
-        self._loads.begin(plan, None, Updates())
+            self._loads.wait_for(last.updates)
+        self._loads.begin(plan, None, ())
 
     def run(self, work: Work) -> None:
         """Load, render and store, microbatch by microbatch."""
@@ -124,8 +115,8 @@ class Streaming:
 
         def load(i: int) -> None:
             # The slots that it fills were last read by microbatch i - 2.
-            if i >= 1 + AHEAD:
-                lanes.wait("load", drawn[i - 1 - AHEAD])
+            if i >= 1 + LOADS_AHEAD:
+                lanes.wait("load", drawn[i - 1 - LOADS_AHEAD])
             before = values[(i - 1) % 2] if len(values) == 2 and i else None
             with self._trace.host(f"load {i}"), self._trace.on("load", f"load {i}"):
                 self._loads.bring(i, values[i % len(values)], before)
@@ -133,8 +124,8 @@ class Streaming:
 
         def draw(i: int) -> None:
             lanes.wait("compute", loaded[i])
-            if i >= 1 + AHEAD:
-                lanes.wait("compute", stored[i - 1 - AHEAD])
+            if i >= 1 + LOADS_AHEAD:
+                lanes.wait("compute", stored[i - 1 - LOADS_AHEAD])
             with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                 part = plan[i]
                 slots, own = part.slots, gradients[i % len(gradients)]
@@ -149,53 +140,40 @@ class Streaming:
             if i + 1 < len(plan):
                 load(i + 1)
 
-        def store(i: int, finals: Finals | EarlyFinals) -> None:
+        def store(i: int) -> None:
             own = gradients[i % len(gradients)]
             lanes.wait("store", drawn[i])
             with self._trace.host(f"store {i}"), self._trace.on("store", f"store {i}"):
-                for final in finals.of_microbatch(i):
-                    self._stores.send(own, final, step=work.step)
+                self._stores.send(own, finals.of_microbatch(i), step=work.step)
             stored.append(lanes.mark("store"))
 
         load(0)
         with self._trace.host("find finals"), lanes.on("store"):
-            early = EarlyFinals(plan)
-        with self._beside.running(lambda: self._look_ahead(work, edited)) as found:
-            draw(0)
-            # Of the last microbatch it must be known which gradients the next batch needs first.
-            while len(drawn) < len(plan) and not found.done():
-                store(len(stored), early)
-                draw(len(drawn))
-        ahead = found.result()
-        self._loads.announce(ahead.loads)
-        store(len(stored), ahead.finals)
-        while len(drawn) < len(plan):
-            draw(len(drawn))
-            store(len(stored), ahead.finals)
+            finals = Finals(plan)
+        updates_all = self._untouched is not None
+        with self._beside.running(
+            lambda: self._update_untouched(work, edited), waits=updates_all
+        ) as found:
+            for i in range(len(plan)):
+                draw(i)
+                store(i)
         for event in stored[-2:]:
             lanes.wait("compute", event)
-        updates = self._stores.updates().joined(ahead.untouched)
-        self._last = _Last(work.batch.seen.ids, self._model.edits, updates)
+        needed, tickets = found.result()
+        updates = (*tickets, *self._stores.updates())
+        self._last = _Last(work.batch.seen.ids, self._model.edits, updates, needed)
         self._count(work.batch, plan)
 
-    def close(self, step: int, following: Batch | None) -> None:
-        """End the step, or the one before where rows that no view sees are still being updated;
-        begin the loads of the next batch, if it is known."""
+    def close(self, step: int) -> None:
+        """End the step, or the one before where rows that no view sees are still being updated."""
         host = self._model.host
-        is_known = following is not None and following.plan is not None
         host.end_before(step)
-        if self._untouched is None or not is_known:
+        if self._last is None or self._last.needed is None:
             host.end(step)
-        if following is None or following.plan is None:
-            return
-        assert self._last is not None
-        self._loads.begin(following.plan, self._last.touched, self._last.updates)
-        self._begun = following
 
     def finish(self) -> None:
-        """Wait for all updates; what is known about the next batch stays known."""
+        """Wait for all updates."""
         self._loads.drop()
-        self._begun = None
         self._stores.finish()
 
     def leave(self) -> None:
@@ -205,36 +183,24 @@ class Streaming:
         for buffer in (*self._values, *self._gradients):
             buffer.release()
 
-    def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> _Ahead:
-        """Prepare the next batch, on the ``cull`` lane: the host waits for that and not for what is
-        being drawn."""
-        plan, ids = _plan_of(work.batch), work.batch.seen.ids
-        updated: list[tuple[int, ...]] = []
-
-        def update_untouched(needed: Tensor | None) -> None:
-            with self._trace.host("update untouched", track="ahead"):
-                updated.append(self._update_untouched(work, needed))
-
-        self._lanes.wait("cull", edited)
-        on_seen = None if self._untouched is None else update_untouched
-        following = work.look_ahead(edited, plan[len(plan) - 1].final, on_seen)
-        next_plan = None if following is None else following.plan
-        with self._lanes.on("cull"):
-            if not updated:
-                update_untouched(None if following is None else following.seen.ids)
-            loads = None if next_plan is None else self._loads.lists_of(next_plan, ids)
-            finals = Finals.of(plan, next_plan)
-        return _Ahead(loads, finals, updated[0])
-
     def _used(self, buffers: tuple[RowBuffer, RowBuffer]) -> tuple[RowBuffer, ...]:
         """Two that take turns where rows are kept from one microbatch to the next only."""
         return buffers if self._preset.retain == "previous" else buffers[:1]
 
-    def _update_untouched(self, work: Work, needed: Tensor | None) -> tuple[int, ...]:
-        """Dense: submit rows that no view sees; tickets of those that the next batch needs."""
+    def _update_untouched(
+        self, work: Work, edited: torch.cuda.Event | None
+    ) -> tuple[EarlyList | None, tuple[int, ...]]:
+        """Dense: submit rows that no view sees, those first that the next batch needs: its early
+        list, found on the ``cull`` lane, and the tickets of its rows."""
         if self._untouched is None:
-            return ()
-        return self._untouched.update(work.batch.seen.ids, needed, work.step)
+            return None, ()
+        self._lanes.wait("cull", edited)
+        following = work.look_ahead(edited)
+        needed = None if following is None else following.seen.ids
+        name = "update untouched"
+        with self._lanes.on("cull"), self._trace.host(name, track="ahead"):
+            tickets = self._untouched.update(work.batch.seen.ids, needed, work.step)
+        return following, tickets
 
     def _count(self, batch: Batch, plan: gs_order.Plan) -> None:
         host = self._model.host

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gs_train.engine.columns import columns
-from gs_train.engine.preparing import Batch, OnSeen
+from gs_train.engine.lookahead import EarlyList
+from gs_train.engine.planner import Batch
 from gs_train.engine.sums import CompactSum
 from gs_train.row_copies import Begun, add_rows, take_rows
 
@@ -25,10 +26,9 @@ class Work:
         geometry: (N, ...) parameters on the device.
         sums: of the gradients of the geometry.
         draw: takes (microbatch, ids, leaves), renders, and fills the leaves' gradients.
-        look_ahead: takes (event behind the last change of the geometry, rows that are updated
-            last or None, see `Preparing.look_ahead`) and returns the next batch, which it prepares
-            unless that has been done.
-        look_further: takes the same event and prepares the batch after that.
+        look_ahead: takes an event behind the last change of the geometry, and returns the early
+            list of the next batch; None where there is none.
+        look_further: takes the same event, and finds that of the batch after the next one.
     """
 
     batch: Batch
@@ -36,7 +36,7 @@ class Work:
     geometry: Mapping[str, Tensor]
     sums: CompactSum
     draw: Callable[[int, Tensor, Mapping[str, Tensor]], None]
-    look_ahead: Callable[[torch.cuda.Event | None, Tensor | None, OnSeen | None], Batch | None]
+    look_ahead: Callable[[torch.cuda.Event | None], EarlyList | None]
     look_further: Callable[[torch.cuda.Event | None], None]
 
     def leaves(self, ids: Tensor, values: Tensor, slots: Tensor) -> dict[str, Tensor]:

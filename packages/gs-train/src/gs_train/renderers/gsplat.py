@@ -100,6 +100,7 @@ class GsplatRenderer:
             means2d, splats.radii[None], splats.depths[None], _TILE, *tiles
         )
         check_intersections(len(flatten_ids))  # what follows counts in 32 bits
+        splats.n_intersections += len(flatten_ids)
         image, alpha = rasterize_to_pixels(
             means2d,
             splats.conics[None],

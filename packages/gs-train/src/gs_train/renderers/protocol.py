@@ -121,6 +121,8 @@ class Splats:
         colors: (R, 3) RGB, at least 0.
         view: the view that they were projected into.
         keys: (R,) int32, the order in which splats of equal depth are blended; None: the rows'.
+        n_intersections: pairs of a splat and a tile that it touches, in all rectangles rasterized
+            so far; 0 from a renderer that does not count them.
         shifted: the per-crop copies of ``means2d`` whose ``absgrad`` the backward pass fills.
     """
 
@@ -132,6 +134,7 @@ class Splats:
     colors: Tensor
     view: View
     keys: Tensor | None = None
+    n_intersections: int = 0
     shifted: list[Tensor] = field(default_factory=list)
 
     @property

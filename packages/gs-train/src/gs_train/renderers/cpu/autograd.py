@@ -121,8 +121,9 @@ class Project(Function):
 
 
 class Rasterize(Function):
-    """(means2d, conics, opacities, colors) to the image (h, w, 3) and alpha (h, w, 1) of a
-    rectangle; the gradient of ``means2d`` is in pixels of the whole view."""
+    """(means2d, conics, opacities, colors) to the image (h, w, 3), alpha (h, w, 1) and number of
+    pairs of a splat and a tile of a rectangle; the gradient of ``means2d`` is in pixels of the
+    whole view."""
 
     @staticmethod
     def forward(
@@ -136,7 +137,7 @@ class Rasterize(Function):
         keys: Tensor | None,
         rect: Rect,
         absgrad_on: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, int]:
         image = means2d.new_zeros(rect.height, rect.width, 3)
         alpha = means2d.new_zeros(rect.height, rect.width, 1)
         transmittance = means2d.new_ones(rect.height, rect.width)
@@ -167,11 +168,13 @@ class Rasterize(Function):
         ctx.tiles, ctx.packed, ctx.corners = tiles, packed, corners
         ctx.transmittance, ctx.last = transmittance, last
         ctx.n_rows, ctx.absgrad_on = len(means2d), absgrad_on
-        return image, alpha
+        return image, alpha, tiles.n_pairs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_image: Tensor, grad_alpha: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_image: Tensor, grad_alpha: Tensor, _: None
+    ) -> tuple[Tensor | None, ...]:
         tiles, packed = ctx.tiles, ctx.packed
         absgrad_on: Tensor | None = ctx.absgrad_on
         width = rasterize.SLOT_WIDTH if absgrad_on is None else rasterize.SLOT_WIDTH_ABSGRAD

@@ -122,7 +122,7 @@ class CpuRenderer:
         absgrad_on = splats.means2d.detach() if self.absgrad else None
         if absgrad_on is not None:
             splats.shifted.append(absgrad_on)
-        image, alpha = Rasterize.apply(
+        image, alpha, n_intersections = Rasterize.apply(
             splats.means2d,
             splats.conics,
             splats.opacities,
@@ -133,6 +133,7 @@ class CpuRenderer:
             rect,
             absgrad_on,
         )
+        splats.n_intersections += n_intersections
         return image, alpha
 
 

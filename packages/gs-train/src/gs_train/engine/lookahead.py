@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of rows that coming batches may see, found while batches before them render.
+
+A list is of use for what moves rows: what a batch sees is decided when the batch begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gs_train.engine.backend import StepSettings
+from gs_train.engine.early import largest_move
+from gs_train.engine.lanes import Lanes
+from gs_train.engine.microbatches import Seen, look
+from gs_train.engine.model import GEOMETRY, OffloadedGaussians
+from gs_train.engine.presets import Preset
+from gs_train.renderers import Renderer, View
+
+
+@dataclass(frozen=True, eq=False)
+class EarlyList:
+    """What a batch may see, by the geometry of a batch before it.
+
+    Attributes:
+        names: of the batch's views, in its order.
+        seen: its views and all rows that each may see.
+        edits: of the model when it was found.
+        rates: the most that the steps between may take. Betas stay the same while rows sleep.
+    """
+
+    names: tuple[str, ...]
+    seen: Seen
+    edits: int
+    rates: Mapping[str, float]
+
+    def allows(self, settings: StepSettings) -> bool:
+        """Whether a step between moves no row further than was thought."""
+        return all(settings.rates[name] <= self.rates[name] for name in GEOMETRY)
+
+
+class Lookahead:
+    """Finds early lists where there is a bound on what the steps between can move.
+
+    One thread at a time calls it.
+
+    Args:
+        model, renderer, preset: as `Engine`'s.
+        lanes: of the engine; lists are found on ``cull``.
+    """
+
+    def __init__(
+        self, model: OffloadedGaussians, renderer: Renderer, preset: Preset, lanes: Lanes
+    ) -> None:
+        self._model = model
+        self._renderer = renderer
+        self._preset = preset
+        self._lanes = lanes
+        self._lists: list[EarlyList] = []  # of the next batch and the one after it
+        self._lasts = False  # the list of the batch that runs held until it began
+        self._culled: torch.cuda.Event | None = None
+
+    def take(self, views: Sequence[View], settings: StepSettings) -> EarlyList | None:
+        """The list of a batch that begins, where one was found and holds.
+
+        Args:
+            settings: of the batch's step.
+        """
+        lists, self._lists = self._lists, []
+        self._lasts = bool(lists) and self._holds(lists[0]) and lists[0].names == names_of(views)
+        if not self._lasts:
+            return None
+        if all(later.allows(settings) for later in lists[1:]):
+            self._lists = lists[1:]
+        return lists[0]
+
+    def next(
+        self,
+        upcoming: Sequence[Sequence[View]],
+        settings: StepSettings,
+        edited: torch.cuda.Event | None,
+    ) -> EarlyList | None:
+        """The list of the batch that follows, found where that has not been done.
+
+        Args:
+            upcoming: views of the batches that follow, as far as they are known.
+            settings: of the step that comes before it.
+            edited: behind the last change of the geometry.
+
+        Where the device's memory does not suffice beside what is being drawn, there is none.
+        """
+        return self._look(0, upcoming, settings, edited)
+
+    def further(
+        self,
+        upcoming: Sequence[Sequence[View]],
+        settings: StepSettings,
+        edited: torch.cuda.Event | None,
+    ) -> None:
+        """Find the list of the batch after the next one. Not while every step edits rows, as MCMC's
+        noise does: what is found that early is stale before it is used."""
+        if self._lists and self._lasts:
+            self._look(1, upcoming, settings, edited)
+
+    def wait_to_edit(self) -> None:
+        """Later changes of the geometry wait until it has been looked at."""
+        self._lanes.wait("compute", self._culled)
+        self._culled = None
+
+    def _holds(self, early: EarlyList) -> bool:
+        return early.edits == self._model.edits
+
+    def _look(
+        self,
+        k: int,
+        upcoming: Sequence[Sequence[View]],
+        settings: StepSettings,
+        edited: torch.cuda.Event | None,
+    ) -> EarlyList | None:
+        """The list of batch k of those that follow."""
+        views = upcoming[k] if k < len(upcoming) else ()
+        if k < len(self._lists) and (not views or self._lists[k].names == names_of(views)):
+            return self._lists[k]
+        del self._lists[k:]
+        if not views or not self._preset.early_cull:
+            return None
+        # Sparse steps and losses of the rows that a batch sees tell these rows from others.
+        if self._model.host.adam.semantics == "sparse" or settings.regularises_seen:
+            return None
+        step = self._model.host.adam.step_count
+        inflate = largest_move(settings.rates, settings.betas, step, k + 1)
+        if inflate is None:
+            return None
+        self._lanes.wait("cull", edited)
+        try:
+            with self._lanes.on("cull"):
+                seen = look(self._model.params, views, self._renderer, inflate=inflate)
+        except torch.cuda.OutOfMemoryError:
+            self._culled = self._lanes.mark("cull")  # the geometry may still be read
+            return None
+        self._lists.append(EarlyList(names_of(views), seen, self._model.edits, settings.rates))
+        self._lanes.share("compute", seen.ids, seen.mask)
+        self._culled = self._lanes.mark("cull")
+        return self._lists[k]
+
+
+def names_of(views: Sequence[View]) -> tuple[str, ...]:
+    """Of views, which are unique in a capture."""
+    return tuple(view.name for view in views)
+
+
+def tensors_of(early: EarlyList) -> tuple[Tensor, Tensor]:
+    """Ids (U,) int32 and mask of an early list."""
+    return early.seen.ids, early.seen.mask

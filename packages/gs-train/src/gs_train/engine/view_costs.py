@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much each view was to draw, and the order of a batch's views by that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gs_train.renderers import View
+
+LAG = 3
+"""An order reads counts of steps that are at least so many steps old: a rank knows them by then,
+whatever ranks and lookahead are doing."""
+
+_NAMES = ("views", "steps", "counts", "step")
+
+
+class ViewCosts:
+    """Tile intersections of each view when it was last drawn whole.
+
+    The canonical order of a batch's views is the falling order of these counts: the largest view
+    first, so that ranks that share a batch end together. Equal counts keep the batch's order, and
+    the number of pixels stands for a view that has not been drawn.
+
+    Attributes:
+        step: batches so far.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        # Of each view: (step, count) of the times it was drawn, the last that is LAG steps old and
+        # what came after it.
+        self._counts: dict[int, list[tuple[int, int]]] = {}
+
+    def order(self, views: Sequence[View]) -> np.ndarray:
+        """(B,) int64: the canonical order of the views of the batch that begins."""
+        costs = np.array([self._cost(view) for view in views], np.int64)
+        return np.argsort(-costs, kind="stable")
+
+    def note(self, view: View, n_intersections: int) -> None:
+        """A view of the present batch was drawn whole."""
+        counts = self._counts.setdefault(_number(view), [])
+        counts.append((self.step, n_intersections))
+
+    def end_batch(self) -> None:
+        """Count the batch, and forget what no order reads any more."""
+        self.step += 1
+        for counts in self._counts.values():
+            while len(counts) > 1 and counts[1][0] <= self.step - LAG:
+                del counts[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint: ``views``, ``steps``, ``counts`` (M,) int64, ``step`` () int64."""
+        rows = [(number, *count) for number, counts in self._counts.items() for count in counts]
+        table = torch.tensor(rows, dtype=torch.int64).view(-1, 3)
+        return dict(zip(_NAMES, (*table.unbind(1), torch.tensor(self.step)), strict=True))
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `tensors` gave; empty is from before there were costs.
+
+        Raises:
+            ValueError: other names, types or shapes.
+        """
+        if not tensors:
+            return
+        if set(tensors) != set(_NAMES):
+            raise ValueError(f"tensors must be {sorted(_NAMES)}, got {sorted(tensors)}")
+        shapes = {tuple(tensors[name].shape) for name in _NAMES[:3]}
+        is_flat = len(shapes) == 1 and len(next(iter(shapes))) == 1
+        is_whole = all(tensor.dtype == torch.int64 for tensor in tensors.values())
+        if not is_flat or not is_whole or tensors["step"].ndim:
+            raise ValueError("views, steps and counts must be (M,) int64 and step () int64")
+        self.step = int(tensors["step"])
+        self._counts = {}
+        for number, step, count in zip(*(tensors[name].tolist() for name in _NAMES[:3])):
+            self._counts.setdefault(number, []).append((step, count))
+
+    def _cost(self, view: View) -> int:
+        known = [
+            count for step, count in self._counts.get(_number(view), ()) if step <= self.step - LAG
+        ]
+        return known[-1] if known else view.width * view.height
+
+
+def _number(view: View) -> int:
+    """63 bits of its name's digest: a checkpoint holds no names."""
+    return int.from_bytes(hashlib.sha256(view.name.encode()).digest()[:8], "little") >> 1

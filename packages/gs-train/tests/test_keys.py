@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys: what rows are born with, and that nothing but them decides what a run leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from photographed import LIVELY, photo_config, photographed, renderer, train
+from street import drive, street_rows
+from torch import Tensor
+
+from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.engine.presets import PRESETS
+from gs_train.errors import InputError
+from gs_train.gaussians import Gaussians
+from gs_train.keys import END_OF_KEYS, RowKeys
+from gs_train.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def keys_of(*values: int, next_key: int = 100) -> RowKeys:
+    return RowKeys.load(torch.tensor(values, dtype=torch.int32), torch.tensor(next_key))
+
+
+def test_an_initial_cloud_is_numbered_and_births_go_on_from_there() -> None:
+    keys = RowKeys.numbered(3, CPU)
+    assert keys.values.tolist() == [0, 1, 2]
+    assert keys.values.dtype == torch.int32
+    born = keys.born(2)
+    assert born.tolist() == [3, 4]
+    assert keys.values.tolist() == [0, 1, 2]
+    keys.append(born[1:])
+    assert keys.values.tolist() == [0, 1, 2, 4]
+    assert keys.born(1).tolist() == [5]
+
+
+def test_the_order_of_keys_follows_the_rows() -> None:
+    keys = keys_of(7, 2, 9, 4)
+    assert keys.order.tolist() == [1, 3, 0, 2]
+    keys.select(torch.tensor([2, 0, 1]))
+    assert keys.values.tolist() == [9, 7, 2]
+    assert keys.order.tolist() == [2, 1, 0]
+    keys.append(keys.born(1))
+    assert keys.order.tolist() == [2, 1, 0, 3]
+
+
+def test_tensors_load_as_they_were() -> None:
+    keys = keys_of(7, 2, next_key=12)
+    again = RowKeys.load(*keys.tensors().values())
+    assert again.values.tolist() == [7, 2]
+    assert again.born(1).tolist() == [12]
+
+
+def test_the_last_key_is_given_and_none_beyond() -> None:
+    keys = keys_of(0, next_key=END_OF_KEYS - 1)
+    with pytest.raises(InputError, match=r"2 Gaussians more need keys up to 2,147,483,648, and"):
+        keys.born(2)
+    assert keys.born(1).tolist() == [END_OF_KEYS - 1]
+    with pytest.raises(InputError, match="1 Gaussians more"):
+        keys.born(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "next_key", "message"),
+    [
+        (torch.tensor([0, 1]), 2, r"keys must be \(N,\) int32, got \(2,\) torch.int64"),
+        (torch.zeros(2, 1, dtype=torch.int32), 2, r"keys must be \(N,\) int32, got \(2, 1\)"),
+        (torch.tensor([3, 3], dtype=torch.int32), 9, "keys must be distinct"),
+        (torch.tensor([3, -1], dtype=torch.int32), 9, "keys must be distinct, at least 0"),
+        (torch.tensor([3, 9], dtype=torch.int32), 9, "keys must be .* below 9"),
+        (torch.tensor([3], dtype=torch.int32), 2**31 + 1, "next_key must be at least 0 and at mo"),
+        (torch.zeros(0, dtype=torch.int32), -1, "next_key must be at least 0"),
+    ],
+)
+def test_what_is_no_key_is_refused(values: Tensor, next_key: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RowKeys.load(values, torch.tensor(next_key))
+
+
+def test_keys_of_another_number_of_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="keys must be of 5 rows, got 3"):
+        Gaussians(
+            street_rows(5),
+            device="cpu",
+            make_optimizer=torch.optim.Adam,
+            keys=RowKeys.numbered(3, CPU),
+        )
+
+
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+def test_births_beyond_the_last_key_leave_rows_as_they_are(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = _trainer("none", strategy)
+    trainer.model.keys.next = END_OF_KEYS
+    before: dict[str, Tensor] = {}
+    after_step = trainer.densifier.after_step
+
+    def watched(*args: Any, **options: Any) -> Any:
+        before.update({n: t.clone() for n, t in trainer.model.tensors().items()})
+        return after_step(*args, **options)
+
+    monkeypatch.setattr(trainer.densifier, "after_step", watched)
+    with pytest.raises(InputError, match="Gaussians more need keys"):
+        train(trainer, _steps(), scene=photographed("street"))
+    for name, value in trainer.model.tensors().items():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+def test_rows_in_another_order_before_every_step_end_as_the_same_bits(
+    preset: str, strategy: str
+) -> None:
+    """Where rows lie changes nothing: neither what is drawn and updated nor which rows are born."""
+    left, permuted = _trainer(preset, strategy), _trainer(preset, strategy)
+    draw = torch.Generator().manual_seed(3)
+    steps = _steps()
+    for step in range(len(steps)):
+        permuted.backend.make_room()
+        order = torch.randperm(permuted.model.n_rows, generator=draw)
+        permuted.model.permute(order)
+        permuted.densifier.permute(order)
+        for trainer in (left, permuted):
+            train(trainer, steps[: step + 1], scene=photographed("street"))
+    ours, theirs = _by_key(permuted), _by_key(left)
+    assert ours.keys() == theirs.keys()
+    n_rows = len(photographed("street").rows["means"])
+    assert len(theirs["model/keys"]) != n_rows
+    assert int(theirs["model/keys"].max()) >= n_rows
+    for name, value in theirs.items():
+        assert torch.equal(ours[name], value), name
+
+
+def _steps() -> list[list[int]]:
+    return drive(18, 3, n_views=len(photographed("street").views))
+
+
+def _trainer(preset: str, strategy: str) -> Trainer:
+    batch_size = 3
+    refining = {"refine_start": 3 * batch_size, "refine_every": 5 * batch_size}
+    config = photo_config(
+        batch_size=batch_size,
+        strategy=strategy,
+        resort_every=0,
+        adc=AdcConfig(grow_grad2d=0.002, reset_every=9 * batch_size, cap=5000, **refining),
+        mcmc=McmcConfig(cap_max=5000, noise_lr=2e2, min_opacity=0.05, **refining),
+        lr=LIVELY,
+    )
+    taken = photographed("street")
+    return Trainer(
+        config, taken.rows, renderer=renderer("cpu"), extent=taken.extent, preset=PRESETS[preset]
+    )
+
+
+def _by_key(trainer: Trainer) -> dict[str, Tensor]:
+    """What a checkpoint would hold, rows in the order of their keys."""
+    tensors = trainer.tensors()
+    order = tensors["model/keys"].argsort()
+    return {
+        name: value[order] if value.ndim and len(value) == len(order) else value
+        for name, value in tensors.items()
+        if not name.startswith("ahead/")
+    }
