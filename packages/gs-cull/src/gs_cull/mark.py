@@ -106,7 +106,7 @@ def mark(
         **more,
     )
     marks = native(means).mark(geometry, cameras, options, ids, mask, out)
-    if is_torch(out) and not out.is_inference():
+    if out is not None and is_torch(out) and not out.is_inference():
         import torch
 
         # A backward pass that needs what `out` held before then raises.
