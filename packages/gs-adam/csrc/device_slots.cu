@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const unsigned thread = threadIdx.x - local * job.row_threads;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * job.block_rows + local;
   const int column = job.first_column + static_cast<int>(thread) * kLanes;
-  const bool has_row = local < job.block_rows && row < job.slots.size;
+  const bool has_row = local < job.block_rows && row < job.slots.size &&
+                       (job.marks == nullptr || job.marks[row] != 0);
   if (has_row && column < job.end_column)
     if (!update_values<kLanes, kSleeps, kSteps>(job, row, column))
       update_rare<kLanes, kSteps>(job, row, column);

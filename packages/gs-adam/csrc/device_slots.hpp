@@ -34,9 +34,10 @@ struct DeviceSlots {
   float* exp_avg_sq;
   const float* grads;  // [n_rows, width]
   std::int64_t grad_stride;
-  Ids slots;                // [n_rows] rows of the tables, distinct
-  Ids ids;                  // [n_rows] rows of last_step, distinct
-  std::int32_t* last_step;  // null: rows do not sleep
+  Ids slots;                  // [n_rows] rows of the tables, distinct
+  Ids ids;                    // [n_rows] rows of last_step, distinct
+  std::int32_t* last_step;    // null: rows do not sleep
+  const std::uint8_t* marks;  // [n_rows], 0: the row is left alone; null: none is
   std::int32_t step;
   std::int32_t width;
   bool steps;      // else rows are brought to the step before, no more

@@ -215,11 +215,11 @@ CALLS: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "DeviceRows of an optimizer": (lambda adam: DeviceRows(adam, "cpu"), {"adam": None}),
     "DeviceRows.wake": (
         lambda **a: DeviceRows(_host(begun=True), "cpu").wake(**a),
-        _tables(),
+        {**_tables(), "marks": torch.ones(2, dtype=torch.bool)},
     ),
     "DeviceRows.update": (
         lambda **a: DeviceRows(_host(begun=True), "cpu").update(**a),
-        {**_tables(), "grads": torch.ones(2, 3)},
+        {**_tables(), "grads": torch.ones(2, 3), "marks": None},
     ),
     "follow": (follow, {"strategy": None}),
 }

@@ -211,6 +211,8 @@ def _visit(name: str) -> Callable[[Room], Call]:
         }
         if name == "update":
             args["grads"] = room.tensor(room.rng.standard_normal((n, rows.width)), np.float32)
+        if room.chance():
+            args["marks"] = room.tensor(room.rng.random(n) < 0.7, np.bool_)
         writes = ("param", "exp_avg", "exp_avg_sq", "last_step")
         return Call(getattr(rows, name), {**args, "step": step}, writes=writes)
 

@@ -190,6 +190,7 @@ def device_slots(
     slots: _IdsArray,
     last_step: _MarksArray | None,
     ids: _IdsArray | None,
+    marks: _MaskArray | None,
     grads: _RowsArray | None,
     recent: _BytesArray | None,
     past: _BytesArray | None,

@@ -29,57 +29,61 @@ class RowsOnCpu:
         self._places: list[Any] = []
         self._rows: _core.Rows | None = None
         # (C,) int32: of the slots of a call, the step that each row was last updated in.
-        self._marks = torch.zeros(0, dtype=torch.int32, device="cpu")
-        self._lock = threading.Lock()  # one call at a time has the marks
+        self._last_step = torch.zeros(0, dtype=torch.int32, device="cpu")
+        self._lock = threading.Lock()  # one call at a time has these
 
     def wake(self, plan: _core.StepPlan, visit: Visit) -> None:
         """Bring rows to the step before the plan's."""
+        visit = visit.marked()
         order = _sorting(visit.slots)
         with self._lock:
             rows = self._bound(visit)
-            self._mark(visit)
+            self._enter(visit)
             try:
                 rows.wake(plan, visit.slots[order].numpy())
             finally:
-                self._unmark(visit)
+                self._leave(visit)
 
     def update(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor) -> None:
         """Take the plan's step."""
+        if visit.marks is not None:
+            grads = grads[visit.marks]
+        visit = visit.marked()
         order = _sorting(visit.slots)
         gradients = self._columns(grads[order])
         with self._lock:
             rows = self._bound(visit)
-            self._mark(visit)
+            self._enter(visit)
             try:
                 rows.update(plan, visit.slots[order].numpy(), gradients, 0)
             finally:
-                self._unmark(visit)
+                self._leave(visit)
 
     def _bound(self, visit: Visit) -> _core.Rows:
         places = [place(table) for table in visit[:3]]
         sleeps = visit.last_step is not None
         if self._rows is None or places != self._places:
-            if len(self._marks) != len(visit.param):
-                self._marks = torch.zeros(len(visit.param), dtype=torch.int32, device="cpu")
+            if len(self._last_step) != len(visit.param):
+                self._last_step = torch.zeros(len(visit.param), dtype=torch.int32, device="cpu")
             param, exp_avg, exp_avg_sq = (self._columns(table) for table in visit[:3])
-            marks = self._marks if sleeps else None
-            self._rows = self._storage.native(param, exp_avg, exp_avg_sq, self._groups, marks)
+            last_step = self._last_step if sleeps else None
+            self._rows = self._storage.native(param, exp_avg, exp_avg_sq, self._groups, last_step)
             self._places = places
         return self._rows
 
     def _columns(self, table: torch.Tensor) -> list[Any]:
         return [as_native(columns) for columns in table.detach().split(self._widths, dim=1)]
 
-    def _mark(self, visit: Visit) -> None:
+    def _enter(self, visit: Visit) -> None:
         if visit.last_step is not None and visit.ids is not None:
-            self._marks[visit.slots.long()] = visit.last_step[visit.ids.long()]
+            self._last_step[visit.slots.long()] = visit.last_step[visit.ids.long()]
 
-    def _unmark(self, visit: Visit) -> None:
+    def _leave(self, visit: Visit) -> None:
         if visit.last_step is not None and visit.ids is not None:
             # By numpy: torch refuses to write to a tensor of inference mode outside of that mode,
             # and by now the rows have been written.
-            marks = self._marks[visit.slots.long()].numpy()
-            visit.last_step.detach().numpy()[visit.ids.numpy()] = marks
+            last_step = self._last_step[visit.slots.long()].numpy()
+            visit.last_step.detach().numpy()[visit.ids.numpy()] = last_step
 
 
 def _sorting(slots: torch.Tensor) -> Any:

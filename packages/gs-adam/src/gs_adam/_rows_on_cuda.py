@@ -36,8 +36,9 @@ class RowsOnCuda:
         if len(visit.slots) == 0:
             return
         recent, past = (None, None) if visit.last_step is None else self._tables.of(plan)
+        marks = None if visit.marks is None else visit.marks.view(torch.uint8)
         stream = torch.cuda.current_stream(self._device.index).cuda_stream
         _core.device_slots(
-            plan, self._widths, self._groups, *visit, grads, recent, past,
+            plan, self._widths, self._groups, *visit[:-1], marks, grads, recent, past,
             self._device.index, stream,
         )  # fmt: skip

@@ -87,6 +87,7 @@ class DeviceRows:
         ids: torch.Tensor | None,
         *,
         step: int,
+        marks: torch.Tensor | None = None,
     ) -> None:
         """Bring rows to the step before an open one. Sparse: nothing.
 
@@ -99,14 +100,19 @@ class DeviceRows:
                 of rows which sleep becomes ``step - 1``. Not read where semantics is sparse.
             ids: (R,) int32 or int64 rows of ``last_step``, distinct, in the order of ``slots``.
             step: what `HostAdam.begin_step` returned.
+            marks: (R,) bool on the device, in the order of ``slots``. A row whose mark is False
+                keeps its values, moments and ``last_step``, as if it had not been given; its slot
+                and id are checked like the others. None marks all rows. The host learns of no
+                mark, so that marks may be made on the stream.
 
         Raises:
-            TypeError, ValueError, IndexError: arguments of another dtype, shape, device or range; a
-                step not open. Nothing is changed.
+            TypeError, ValueError, IndexError: arguments of another dtype, shape, device or range;
+                ids, slots or marks that share memory with what is written; a step not open.
+                Nothing is changed.
             CudaError: the launch failed, or this build has no CUDA.
         """
         plan = self._plan(step)
-        visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids)
+        visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
         if self._sleeps:
             self._rows.wake(plan, visit)
 
@@ -122,20 +128,22 @@ class DeviceRows:
         grads: torch.Tensor,
         *,
         step: int,
+        marks: torch.Tensor | None = None,
     ) -> None:
         """Bring rows to the step before an open one and take it.
 
         Args:
-            param, exp_avg, exp_avg_sq, slots, last_step, ids, step: as for `wake`; ``last_step``
-                of the rows becomes ``step``.
-            grads: (R, W) float32 on the device in the order of ``slots``, rows contiguous.
+            param, exp_avg, exp_avg_sq, slots, last_step, ids, step, marks: as for `wake`;
+                ``last_step`` of the marked rows becomes ``step``.
+            grads: (R, W) float32 on the device in the order of ``slots``, rows contiguous. Those of
+                rows that are not marked are not read.
 
         Raises:
-            TypeError, ValueError, IndexError, CudaError: as `wake`; a row updated twice in the step
-                (checked as ids are).
+            TypeError, ValueError, IndexError, CudaError: as `wake`; a marked row updated twice in
+                the step (checked as ids are).
         """
         plan = self._plan(step)
-        visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids)
+        visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
         visit.check_step(grads, step)
         self._rows.update(plan, visit, grads)
 
@@ -151,13 +159,14 @@ class DeviceRows:
         slots: torch.Tensor,
         last_step: torch.Tensor | None,
         ids: torch.Tensor | None,
+        marks: torch.Tensor | None,
     ) -> Visit:
         if not self._sleeps:
             last_step = ids = None
         elif last_step is None or ids is None:
             name = "last_step" if last_step is None else "ids"
             raise ValueError(f"{name} must be given where rows sleep, got None")
-        visit = Visit(param, exp_avg, exp_avg_sq, slots, last_step, ids)
+        visit = Visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
         visit.check(self.width, self._device)
         return visit
 
