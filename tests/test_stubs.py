@@ -26,6 +26,7 @@ ONLY_WITH_CUDA = {
         "ViewsAt",
         "boxes_cuda",
         "fit_blocks_cuda",
+        "mark_cuda",
         "morton_order_cuda",
         "pair_counts_cuda",
         "sort_workspace_bytes_cuda",

@@ -12,6 +12,18 @@ namespace gs::cull {
 namespace {
 
 constexpr std::int64_t kRowsPerPiece = 16384;
+constexpr std::int64_t kMarksPerTask = 4096;
+
+// cull_runs() and mark_rows() decide by these two. Each is compiled once: where a processor has
+// fused multiply-add, two inlined copies of an expression may round differently.
+[[gnu::noinline]] bool load(const Geometry& geometry, std::int64_t i, const Options& options,
+                            Row* row) {
+  return load_row(geometry, i, options, row);
+}
+
+[[gnu::noinline]] bool sees(const Camera& camera, const Row& row, const Options& options) {
+  return shows(camera, row, options);
+}
 
 /// One thread's view of at most kTile rows.
 class TileCuller {
@@ -87,24 +99,17 @@ class TileCuller {
     for (int i : odd_) keep_[i] = 1;
     std::int64_t count = 0;
     for (int i = 0; i < n; ++i) {
-      if (!keep_[i] || !shows(camera, i)) continue;
+      if (!keep_[i] || !sees_row(camera, i)) continue;
       mask_[i * words_ + view / 32] |= 1u << (view % 32);
       ++count;
     }
     piece->counts[view] += count;
   }
 
-  bool shows(const Camera& camera, int i) {
-    Row& row = shapes_[i];
-    if (state_[i] == kNever) return false;
-    if (state_[i] == kUnknown) {
-      const bool shaped = load_place(geometry_, rows_[i], options_, &row) &&
-                          load_shape(geometry_, rows_[i], options_, &row);
-      state_[i] = shaped ? kReady : kNever;
-      if (!shaped) return false;
-    }
-    Box box;
-    return passes_planes(camera, row) && box_of(camera, row, options_, &box) && meets(camera, box);
+  bool sees_row(const Camera& camera, int i) {
+    if (state_[i] == kUnknown)
+      state_[i] = gs::cull::load(geometry_, rows_[i], options_, &shapes_[i]) ? kReady : kNever;
+    return state_[i] == kReady && sees(camera, shapes_[i], options_);
   }
 
   const Geometry& geometry_;
@@ -121,6 +126,16 @@ class TileCuller {
   std::vector<int> odd_;
   std::vector<std::uint32_t> mask_;
 };
+
+/// Whether one of the views whose bits are set sees the row. Stops at the first that does.
+bool one_sees(const std::uint32_t* bits, const std::vector<Camera>& cameras, const Row& row,
+              const Options& options) {
+  const std::size_t n_words = (cameras.size() + 31) / 32;
+  for (std::size_t w = 0; w < n_words; ++w)
+    for (std::uint32_t left = bits[w]; left != 0; left &= left - 1)
+      if (sees(cameras[32 * w + __builtin_ctz(left)], row, options)) return true;
+  return false;
+}
 
 /// A part of a run that belongs to one piece.
 struct Slice {
@@ -210,14 +225,26 @@ std::int64_t join_pieces(ThreadPool& pool, const std::vector<Piece>& pieces, boo
   return n_not_finite;
 }
 
+void mark_rows(ThreadPool& pool, const Geometry& geometry, const std::int32_t* ids,
+               const std::uint32_t* mask, std::int64_t n, const std::vector<Camera>& cameras,
+               const Options& options, bool* marks) {
+  const auto n_words = static_cast<std::int64_t>((cameras.size() + 31) / 32);
+  pool.parallel_for(0, n, kMarksPerTask, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      Row row;
+      marks[i] = load(geometry, ids[i], options, &row) &&
+                 one_sees(mask + i * n_words, cameras, row, options);
+    }
+  });
+}
+
 void box_rows(ThreadPool& pool, const Geometry& geometry, const std::int32_t* ids, std::int64_t n,
               const Camera& camera, const Options& options, float* boxes) {
   pool.parallel_for(0, n, 4096, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       Row row;
       Box box = {INFINITY, INFINITY, -INFINITY, -INFINITY};
-      if (load_place(geometry, ids[i], options, &row) &&
-          load_shape(geometry, ids[i], options, &row) && passes_planes(camera, row))
+      if (load(geometry, ids[i], options, &row) && passes_planes(camera, row))
         if (!box_of(camera, row, options, &box)) box = {INFINITY, INFINITY, -INFINITY, -INFINITY};
       const float values[4] = {box.x0, box.y0, box.x1, box.y1};
       std::copy_n(values, 4, boxes + 4 * i);

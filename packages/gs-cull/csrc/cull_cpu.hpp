@@ -46,6 +46,13 @@ std::int64_t join_pieces(ThreadPool& pool, const std::vector<Piece>& pieces, boo
                          std::int64_t n_rows, int n_views, std::int32_t* ids, std::uint32_t* mask,
                          std::int32_t* counts);
 
+/// marks: (n,) whether row ids[i] shows in one of the views whose bits are set in row i of mask
+/// (n, words): for each row and view the decision of cull_runs(). No bit may be set beyond the last
+/// view. Blocks until done; uses the pool's threads.
+void mark_rows(ThreadPool& pool, const Geometry& geometry, const std::int32_t* ids,
+               const std::uint32_t* mask, std::int64_t n, const std::vector<Camera>& cameras,
+               const Options& options, bool* marks);
+
 /// boxes: (n, 4) x0 y0 x1 y1 in pixels of the rows ids[0..n) in one view, grown by the rounding
 /// band; x0 = inf, x1 = -inf for a row without a box.
 void box_rows(ThreadPool& pool, const Geometry& geometry, const std::int32_t* ids, std::int64_t n,

@@ -4,32 +4,17 @@
 
 #include "cull_cuda.hpp"
 #include "gs/cuda/check.hpp"
+#include "kernels_cuda.hpp"
 
 namespace gs::cull {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlocksPerMultiprocessor =
-    3;  // of the kernels that test rows; limits registers to 80
 constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int kWordsPerThread = 4;
 constexpr int kWordsPerChunk = kThreads * kWordsPerThread;
 
 using BlockScan = cub::BlockScan<std::int32_t, kThreads>;
-
-__host__ __device__ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
-/// Views in word w of a mask.
-__device__ inline int views_in_word(int n_views, int w) {
-  const int left = n_views - 32 * w;
-  return left < 32 ? left : 32;
-}
-
-/// The bits of the first n views of a word, 0 < n <= 32.
-__device__ inline std::uint32_t first_bits(int n) { return kFullWarp >> (32 - n); }
 
 /// Pairs of one of a warp's rows and one of 32 views that the planes let through. They wait until
 /// there is one for every lane: rows far apart would otherwise each keep a warp busy alone.
@@ -47,10 +32,7 @@ __device__ inline void test_pairs(const Geometry& geometry, std::int64_t stored,
   const std::int64_t of_row = __shfl_sync(kFullWarp, stored, static_cast<int>(pair % 32));
   const Camera& camera = cameras[pair / 32];
   Row row;
-  Box box;
-  if (lane < n && load_place(geometry, of_row, options, &row) &&
-      load_shape(geometry, of_row, options, &row) && box_of(camera, row, options, &box) &&
-      meets(camera, box))
+  if (lane < n && load_row(geometry, of_row, options, &row) && box_shows(camera, row, options))
     atomicOr(&queue->words[pair % 32], 1u << (pair / 32));
   __syncwarp();
 }
@@ -84,13 +66,7 @@ __device__ inline std::uint32_t views_of_row(const Geometry& geometry, std::int6
   return queue->words[lane];
 }
 
-/// Views of one launch: their sizes travel as kernel parameters, of which there are 4 KiB.
-constexpr int kViewsPerLaunch = 128;
 constexpr int kCamerasPerBlock = 32;
-
-struct Sizes {
-  float values[6 * kViewsPerLaunch];
-};
 
 __global__ void prepare_cameras_kernel(const float* __restrict__ viewmats,  // (n, 4, 4)
                                        const float* __restrict__ Ks,        // (n, 3, 3)
@@ -99,9 +75,7 @@ __global__ void prepare_cameras_kernel(const float* __restrict__ viewmats,  // (
                                        Totals* __restrict__ totals) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
-  const float* size = sizes.values + 6 * i;
-  const CameraFault fault =
-      make_camera(viewmats + 16 * i, Ks + 9 * i, size[0], size[1], size + 2, options, &cameras[i]);
+  const CameraFault fault = view_camera(viewmats, Ks, sizes, i, options, &cameras[i]);
   if (fault != CameraFault::kNone &&
       atomicCAS(&totals->fault, 0, static_cast<std::int32_t>(fault)) == 0)
     totals->fault_view = first + i;
@@ -270,24 +244,10 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= n) return;
   Row row;
   Box box;
-  const bool has_box = load_place(geometry, ids[i], options, &row) &&
-                       load_shape(geometry, ids[i], options, &row) && passes_planes(*camera, row) &&
+  const bool has_box = load_row(geometry, ids[i], options, &row) && passes_planes(*camera, row) &&
                        box_of(*camera, row, options, &box);
   boxes[i] = has_box ? make_float4(box.x0, box.y0, box.x1, box.y1)
                      : make_float4(INFINITY, INFINITY, -INFINITY, -INFINITY);
-}
-
-/// Calls f.template operator()<model>().
-template <class F>
-void for_model(CameraModel model, F&& f) {
-  switch (model) {
-    case CameraModel::kPinhole:
-      return f(std::integral_constant<CameraModel, CameraModel::kPinhole>());
-    case CameraModel::kOrtho:
-      return f(std::integral_constant<CameraModel, CameraModel::kOrtho>());
-    case CameraModel::kFisheye:
-      return f(std::integral_constant<CameraModel, CameraModel::kFisheye>());
-  }
 }
 
 }  // namespace

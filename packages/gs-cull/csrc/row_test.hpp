@@ -255,6 +255,11 @@ GS_CULL_HD bool load_shape(const Geometry& rows, std::int64_t i, const Options& 
   return true;
 }
 
+/// The whole row. False for a row that no view sees: not finite, or without a rotation.
+GS_CULL_HD bool load_row(const Geometry& rows, std::int64_t i, const Options& options, Row* row) {
+  return load_place(rows, i, options, row) && load_shape(rows, i, options, row);
+}
+
 /// False when a plane of the view rules the row out. Needs load_place() only.
 GS_CULL_HD bool passes_planes(const Camera& camera, const Row& row) {
   for (int i = 0; i < camera.n_planes; ++i) {
@@ -352,6 +357,17 @@ GS_CULL_HD bool box_of(const Camera& camera, const Row& row, const Options& opti
 /// Whether a box meets the view's rectangle.
 GS_CULL_HD bool meets(const Camera& camera, const Box& box) {
   return box.x1 > camera.x0 && box.x0 < camera.x1 && box.y1 > camera.y0 && box.y0 < camera.y1;
+}
+
+/// The part of the decision that passes_planes() leaves open. Needs load_row().
+GS_CULL_HD bool box_shows(const Camera& camera, const Row& row, const Options& options) {
+  Box box;
+  return box_of(camera, row, options, &box) && meets(camera, box);
+}
+
+/// The decision: whether the view sees the row. Needs load_row().
+GS_CULL_HD bool shows(const Camera& camera, const Row& row, const Options& options) {
+  return passes_planes(camera, row) && box_shows(camera, row, options);
 }
 
 }  // namespace gs::cull

@@ -81,6 +81,39 @@ def _cull(room: Room) -> Call:
     return Call(gs_cull.cull, {**rows, **views, **options})
 
 
+def _marked(ids: Any, mask: Any, **exact: Any) -> np.ndarray:
+    """The plain definition of mark: listed pairs of a row and a view that cull finds as well."""
+    seen = gs_cull.cull(**exact)
+    words = np.zeros((len(exact["means"]), np.asarray(seen.mask).shape[1]), np.uint32)
+    words[np.asarray(seen.ids)] = np.asarray(seen.mask).view(np.uint32)
+    listed = np.ascontiguousarray(np.asarray(mask)).view(np.uint32)
+    if np.asarray(ids).min(initial=0) < 0:
+        raise ValueError(ids)
+    return (words[np.asarray(ids)] & listed).any(1)
+
+
+def _mark(room: Room) -> Call:
+    rows = _rows(room)
+    n, n_views = len(rows["means"]), room.pick(1, 2, 5, 33, 70)
+    views, options = _views(room, n_views), _options(room, n)
+    options.pop("blocks", None)
+    if room.chance(0.3):
+        x, y = room.below(20), room.below(20)
+        options["rects"] = room.own([[x, y, x + 20, y + 20]] * n_views, np.int32)
+    wide = gs_cull.cull(**rows, **views, **options, inflate=gs_cull.Inflate(means=0.3))
+    args = {"ids": room.own(wide.ids), "mask": room.own(np.asarray(wide.mask).view(np.uint32))}
+    writes: tuple[str, ...] = ()
+    if room.chance(0.4):
+        args["out"] = room.own(room.rng.random(len(wide)) < 0.5)
+        writes = ("out",)
+
+    def expect(**args: Any) -> Any:
+        args.pop("out", None)
+        return _marked(**args)
+
+    return Call(gs_cull.mark, {**rows, **views, **options, **args}, writes=writes, expect=expect)
+
+
 def _one(function: Any) -> Any:
     def make(room: Room) -> Call:
         rows = _rows(room)
@@ -303,6 +336,7 @@ def _nothing(function: Any) -> Any:
 
 ENTRIES = (
     Entry("gs_cull.cull", _cull),
+    Entry("gs_cull.mark", _mark),
     Entry("gs_cull.visible_ids", _one(gs_cull.visible_ids)),
     Entry("gs_cull.visible_mask", _one(gs_cull.visible_mask)),
     Entry("gs_cull.balanced_split", _balanced_split),

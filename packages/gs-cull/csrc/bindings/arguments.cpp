@@ -106,4 +106,15 @@ void throw_fault(CameraFault fault, std::int64_t view) {
            view);
 }
 
+void check_stray_bits(const std::uint32_t* words, std::int64_t n, int n_views) {
+  if (n_views % 32 == 0) return;
+  const std::int64_t n_words = (n_views + 31) / 32;
+  const std::uint32_t stray = ~std::uint32_t{0} << (n_views % 32);
+  for (std::int64_t row = 0; row < n; ++row) {
+    const std::uint32_t found = words[(row + 1) * n_words - 1] & stray;
+    GS_CHECK(found == 0, "mask must have no bits beyond its ", n_views, " views, got one for view ",
+             32 * (n_words - 1) + __builtin_ctz(found), " in row ", row);
+  }
+}
+
 }  // namespace gs::cull

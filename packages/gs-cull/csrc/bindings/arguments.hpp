@@ -98,4 +98,7 @@ std::vector<Camera> host_cameras(pybind11::handle viewmats, pybind11::handle Ks,
 /// Throws gs::Error for what make_camera() found in a view.
 void throw_fault(CameraFault fault, std::int64_t view);
 
+/// Throws gs::Error where a row of (n, ceil(B / 32)) words has a bit that is no view's.
+void check_stray_bits(const std::uint32_t* words, std::int64_t n, int n_views);
+
 }  // namespace gs::cull

@@ -146,18 +146,6 @@ py::array_t<std::int32_t> morton_order_cpu(py::handle means, const std::array<do
   return order;
 }
 
-/// Throws gs::Error where a row of (n, ceil(B / 32)) words has a bit that is no view's.
-void check_stray_bits(const std::uint32_t* words, std::int64_t n, int n_views) {
-  if (n_views % 32 == 0) return;
-  const std::int64_t n_words = (n_views + 31) / 32;
-  const std::uint32_t stray = ~std::uint32_t{0} << (n_views % 32);
-  for (std::int64_t row = 0; row < n; ++row) {
-    const std::uint32_t found = words[(row + 1) * n_words - 1] & stray;
-    GS_CHECK(found == 0, "mask must have no bits beyond its ", n_views, " views, got one for view ",
-             32 * (n_words - 1) + __builtin_ctz(found), " in row ", row);
-  }
-}
-
 /// Returns (B, B) rows that both views see.
 py::array_t<std::int64_t> pair_counts_cpu(py::handle mask, int n_views) {
   const Array in(mask, "mask");

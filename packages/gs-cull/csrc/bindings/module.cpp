@@ -12,4 +12,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::cull::register_options(module);
   gs::cull::register_cpu(module);
   gs::cull::register_cuda(module);
+  gs::cull::register_mark(module);
 }

@@ -9,5 +9,6 @@ namespace gs::cull {
 void register_options(pybind11::module_& module);
 void register_cpu(pybind11::module_& module);
 void register_cuda(pybind11::module_& module);
+void register_mark(pybind11::module_& module);
 
 }  // namespace gs::cull

@@ -4,6 +4,7 @@
 from gs_cull._core import CudaError, __version__, build_info
 from gs_cull.blocks import Blocks
 from gs_cull.cull import cull, visible_ids, visible_mask
+from gs_cull.mark import mark
 from gs_cull.options import Inflate
 from gs_cull.resident import ResidentBlocks
 from gs_cull.split import Split, balanced_split
@@ -20,6 +21,7 @@ __all__ = [
     "balanced_split",
     "build_info",
     "cull",
+    "mark",
     "visible_ids",
     "visible_mask",
 ]

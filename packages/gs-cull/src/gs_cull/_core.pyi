@@ -21,6 +21,7 @@ _BoundArray: TypeAlias = NDArray[np.float32] | Tensor  # (blocks,), (blocks, 2) 
 _Ids: TypeAlias = NDArray[np.int32]  # (n,)
 _Mask: TypeAlias = NDArray[np.uint32]  # (n, ceil(B / 32)), a bit a view
 _Counts: TypeAlias = NDArray[np.int32]  # (B,)
+_Marks: TypeAlias = NDArray[np.bool_]  # (n,)
 _Boxes: TypeAlias = NDArray[np.float32]  # (n, 4): x0, y0, x1, y1 in pixels
 _PairCounts: TypeAlias = NDArray[np.int64]  # (B, B)
 
@@ -90,6 +91,28 @@ def boxes_cpu(
     options: Options,
     ids: _IdsArray,
 ) -> _Boxes: ...
+def mark_cpu(
+    means: _MeansArray,
+    scales: _ScalesArray,
+    quats: _QuatsArray,
+    opacities: _OpacitiesArray | None,
+    viewmats: _ViewmatsArray,
+    Ks: _KsArray,
+    sizes: _SizesArray,
+    options: Options,
+    ids: _IdsArray,
+    mask: _Mask,
+    out: _Marks | Tensor | None,
+) -> Any: ...
+def check_marking(
+    n_rows: int,
+    viewmats: _ViewmatsArray,
+    Ks: _KsArray,
+    sizes: _SizesArray,
+    options: Options,
+    ids: _IdsArray,
+    mask: _Mask,
+) -> None: ...
 def views_of_blocks_cpu(
     bounds: _Bounds, viewmats: _ViewmatsArray, Ks: _KsArray, sizes: _SizesArray, options: Options
 ) -> _Mask: ...
@@ -157,6 +180,17 @@ def boxes_cuda(
     n: int,
     workspace: int,
     boxes: int,
+    device: int,
+    stream: int,
+) -> None: ...
+def mark_cuda(
+    rows: RowsAt,
+    views: ViewsAt,
+    options: Options,
+    ids: int,
+    mask: int,
+    n: int,
+    marks: int,
     device: int,
     stream: int,
 ) -> None: ...

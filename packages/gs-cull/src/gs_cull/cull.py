@@ -7,9 +7,9 @@ from typing import Any
 
 from gs_cull.arrays import Array, check_kind, fill_at, native, zeros
 from gs_cull.blocks import Blocks
-from gs_cull.cameras import check_cameras
 from gs_cull.checks import shown
-from gs_cull.options import CameraModelName, Inflate, native_options
+from gs_cull.options import CameraModelName, Inflate
+from gs_cull.request import check_request
 from gs_cull.resident import ResidentBlocks
 from gs_cull.visibility import Visibility
 
@@ -88,10 +88,14 @@ def cull(
     >>> cull(means, np.zeros_like(means), quats, np.eye(4)[None], K.astype(float), 100, 100).ids
     array([0], dtype=int32)
     """
-    optional = {} if opacities is None else {"opacities": opacities}
-    check_kind(means=means, scales=scales, quats=quats, viewmats=viewmats, Ks=Ks, **optional)
-    cameras = check_cameras(viewmats, Ks, width, height, rects)
-    options = native_options(
+    geometry = (means, scales, quats, opacities)
+    cameras, options = check_request(
+        geometry,
+        viewmats,
+        Ks,
+        width,
+        height,
+        rects,
         near=near,
         far=far,
         eps2d=eps2d,
@@ -101,7 +105,6 @@ def cull(
         antialiased=antialiased,
         inflate=inflate,
     )
-    geometry = (means, scales, quats, opacities)
     layout = None
     if blocks is not None:
         if not isinstance(blocks, Blocks | ResidentBlocks):

@@ -8,12 +8,13 @@ what they point to is checked here.
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gs_cull import _core
+from gs_cull import _core, host
 from gs_cull.addresses import address
 from gs_cull.arrays import Geometry, Rows
 from gs_cull.bounds import Bounds, Layout
@@ -132,6 +133,35 @@ def cull(
     counts = at.empty(n_views)
     call.write(ids.data_ptr(), mask.data_ptr(), counts.data_ptr())
     return ids, mask, counts, n_not_finite
+
+
+def mark(
+    geometry: Geometry,
+    cameras: Cameras,
+    options: _core.Options,
+    ids: Tensor,
+    mask: Tensor,
+    out: Tensor | None,
+) -> Tensor:
+    """(U,) bool, ``out`` if given: which of the rows ``ids`` a view of their mask sees.
+
+    Never synchronises, unless GS_CHECK_INDEX=1 asks for a look at ids, mask and views first.
+    """
+    at = _place(geometry[0])
+    rows, views = _rows(geometry, at.device), _views(cameras, at.device)
+    id_address = address("ids", ids, (-1,), torch.int32, at.device)
+    n = len(ids)
+    mask_address = address("mask", mask, (n, (len(cameras) + 31) // 32), torch.int32, at.device)
+    if out is None:
+        out = torch.empty(n, dtype=torch.bool, device=at.device)
+    out_address = address("out", out, (n,), torch.bool, at.device)
+    if os.environ.get("GS_CHECK_INDEX", "0") not in ("", "0"):
+        there = Cameras(cameras.viewmats.cpu(), cameras.Ks.cpu(), cameras.sizes)
+        host.check_marking(len(geometry[0]), there, options, ids.cpu(), mask.cpu())
+    _core.mark_cuda(
+        rows, views, options, id_address, mask_address, n, out_address, at.number, at.stream
+    )
+    return out
 
 
 def boxes(geometry: Geometry, cameras: Cameras, options: _core.Options, ids: Tensor) -> Tensor:

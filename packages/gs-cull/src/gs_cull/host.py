@@ -51,6 +51,28 @@ def cull(
     return _like(means, ids), _like(means, mask), _like(means, counts), n_not_finite
 
 
+def mark(
+    geometry: Geometry,
+    cameras: Cameras,
+    options: _core.Options,
+    ids: Array,
+    mask: Array,
+    out: Array | None,
+) -> Array:
+    """(U,) bool, ``out`` if given: which of the rows ``ids`` a view of their mask sees."""
+    views = (cameras.viewmats, cameras.Ks, cameras.sizes)
+    marks = _core.mark_cpu(*geometry, *views, options, ids, _words(mask), out)
+    return _like(ids, marks) if out is None else out
+
+
+def check_marking(
+    n_rows: int, cameras: Cameras, options: _core.Options, ids: Array, mask: Array
+) -> None:
+    """Raise what :func:`mark` raises for these views, ids and mask."""
+    views = (cameras.viewmats, cameras.Ks, cameras.sizes)
+    _core.check_marking(n_rows, *views, options, ids, _words(mask))
+
+
 def boxes(geometry: Geometry, cameras: Cameras, options: _core.Options, ids: Array) -> Array:
     """(n, 4) pixels x0, y0, x1, y1 that the rows ``ids`` may reach in the one view."""
     out = _core.boxes_cpu(*geometry, cameras.viewmats, cameras.Ks, cameras.sizes, options, ids)
