@@ -24,6 +24,10 @@ def cull(**options: Any) -> Any:
     return gs_cull.cull(*SCENE.arguments, **options)
 
 
+def mark(**options: Any) -> Any:
+    return gs_cull.mark(*SCENE.arguments, **{"ids": VISIBLE.ids, "mask": VISIBLE.mask, **options})
+
+
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
@@ -33,6 +37,11 @@ def cull(**options: Any) -> Any:
                          "antialiased", "inflate", "blocks", "rects", "opacities")
         ),
         (lambda wrong: gs_cull.cull(*ROWS, SCENE.viewmats, SCENE.Ks, wrong, 9), "width"),
+        *(
+            (lambda wrong, name=name: mark(**{name: wrong}), name)
+            for name in ("near", "far", "eps2d", "radius_clip", "camera_model", "activated",
+                         "antialiased", "rects", "opacities", "ids", "mask", "out")
+        ),
         (lambda wrong: gs_cull.visible_ids(*ROWS, wrong, *VIEW[1:]), "viewmats?"),
         (lambda wrong: gs_cull.balanced_split(*ROWS, *VIEW, n=wrong), "n"),
         (lambda wrong: gs_cull.balanced_split(*ROWS, *VIEW, halo=wrong), "halo"),

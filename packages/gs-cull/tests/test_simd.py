@@ -32,6 +32,13 @@ for model in ("pinhole", "ortho", "fisheye"):
                          camera_model=model, activated=activated)
         total += [v.ids, v.mask[:, 0].astype("i4"), v.counts, np.array([v.n_not_finite], "i4")]
         total.append(v.and_counts().astype("i4").ravel())
+        wide = gs_cull.cull(means, scales, quats, poses, K, 320, 240, opacities=opacities,
+                            camera_model=model, activated=activated,
+                            inflate=gs_cull.Inflate(means=0.5))
+        marks = gs_cull.mark(means, scales, quats, poses, K, 320, 240, wide.ids, wide.mask,
+                             opacities=opacities, camera_model=model, activated=activated)
+        assert wide.ids[marks].tolist() == v.ids.tolist()
+        total.append(marks.astype("i4"))
 sys.stdout.buffer.write(np.concatenate(total).tobytes())
 """
 
