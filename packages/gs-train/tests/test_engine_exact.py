@@ -15,7 +15,7 @@ from torch import Tensor
 from watchdog import within
 
 import gs_order
-from gs_train.engine import preparing
+from gs_train.engine import planner
 from gs_train.engine.limits import Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.rows import NAMES
@@ -40,7 +40,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[gs_order.Plan]:
         made.append(real(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr(preparing.gs_order, "plan", plan)
+    monkeypatch.setattr(planner.gs_order, "plan", plan)
     return made
 
 

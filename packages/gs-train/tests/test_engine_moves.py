@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from scripted import ScriptedRenderer
 from scripted_runs import BLANK, rows, script, views
-from watchdog import within
 
 import gs_order
 from gs_train.engine.backend import StepSettings
@@ -117,59 +115,4 @@ def test_every_row_of_a_batch_crosses_the_link_once_each_way() -> None:
         assert loaded == stored == union
         assert union >= len(_seen(batch).ids)
         assert union < stats.visible / stats.batches, "views must share rows"
-    _close(engine)
-
-
-def test_the_next_batch_is_on_its_way_before_a_batch_ends() -> None:
-    """All of its rows that this one does not update, the first before this one's last."""
-    engine = _engine(PRESETS["best"], Limits(residents=0))
-    calls = Calls(engine)
-    _step(engine, BATCHES[0], BATCHES[1])
-    n_early = 0
-    for batch, following in pairwise(BATCHES[1:]):
-        calls.take()
-        _step(engine, batch, following)
-        coming = engine._preparing.next
-        assert coming is not None
-        made = calls.take()
-        updated = set().union(*(ids for is_update, ids in made if is_update))
-        brought = set().union(*(ids for is_update, ids in made if not is_update))
-        asleep = set(coming.seen.ids.tolist()) - updated
-        assert asleep, "the next batch must see other rows than this one"
-        assert brought == asleep
-        last_update = max(k for k, (is_update, _) in enumerate(made) if is_update)
-        n_early += sum(not is_update for is_update, _ in made[:last_update])
-    assert n_early
-    _close(engine)
-
-
-# ---------------------------------------------------------------------- updates
-
-
-@within(60)
-def test_updates_that_the_next_batch_begins_with_run_before_others() -> None:
-    engine = _engine(PRESETS["best"], Limits(residents=0))
-    calls, worker = Calls(engine), engine.model.host.worker
-    n_overtaken = 0
-    for batch, following in pairwise(BATCHES):
-        worker.wait()  # what this batch needs: the worker does nothing more until all are sent
-        worker.record(True)
-        calls.take()
-        worker.take_spans()
-        all_sent = threading.Event()
-        calls.hold = all_sent.wait
-        _step(engine, batch, following)
-        all_sent.set()
-        worker.wait()
-        coming = engine._preparing.next
-        assert coming is not None
-        assert coming.plan is not None
-        needed = set(coming.plan[0].load.tolist())
-        # The first one had begun.
-        sent = {len(ids): ids <= needed for is_update, ids in calls.take() if is_update}
-        ran = [sent[span.rows] for span in worker.take_spans() if span.is_update]
-        assert len(ran) == len(sent), "sizes must tell the updates apart"
-        assert ran[1:] == sorted(ran[1:], reverse=True)
-        n_overtaken += [*sent.values()][1:] != ran[1:]
-    assert n_overtaken
     _close(engine)

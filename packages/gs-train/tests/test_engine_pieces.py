@@ -27,6 +27,7 @@ from gs_train.engine.early import largest_move
 from gs_train.engine.microbatches import Microbatch, look
 from gs_train.engine.streaming import _begun_at
 from gs_train.engine.sums import Returning, ReturningSum
+from gs_train.engine.view_costs import ViewCosts
 from gs_train.loss import Crop
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
 from gs_train.row_copies import Begun, add_rows
@@ -120,7 +121,9 @@ def _drawn(
     view = whole_street()
     seen = look(rows(), [view], renderer(), most_rows=most_rows)
     told: list[tuple[Tensor, Splats]] = []
-    drawing = Drawing(renderer(), STEP, lambda ids, splats: told.append((ids, splats)), 2, _keys())
+    drawing = Drawing(
+        renderer(), STEP, lambda ids, splats: told.append((ids, splats)), 2, _keys(), ViewCosts()
+    )
     total = {name: torch.zeros_like(values) for name, values in rows().items()}
     loss = 0.0
     for m, microbatch in enumerate(seen.microbatches):
@@ -156,7 +159,7 @@ def test_crops_that_have_been_drawn_hold_no_rows() -> None:
     view = whole_street()
     seen = look(rows(), [view], renderer(), most_rows=1000)
     assert len(seen.microbatches) > 1
-    drawing = Drawing(renderer(), STEP, lambda *_: None, 1, _keys())
+    drawing = Drawing(renderer(), STEP, lambda *_: None, 1, _keys(), ViewCosts())
     ids = seen.ids[seen.mask[:, 0] & 1 == 1]
     leaves = _leaves(ids)
     drawing.draw(seen.microbatches[0], _truth(view), ids, leaves)
@@ -191,7 +194,7 @@ def test_a_pass_that_found_no_memory_is_gone_when_it_is_tried_again() -> None:
     view = whole_street()
     seen = look(rows(), [view], renderer())
     tight = _TightOnce()
-    drawing = Drawing(tight, STEP, lambda *_: None, 1, _keys())  # type: ignore[arg-type]
+    drawing = Drawing(tight, STEP, lambda *_: None, 1, _keys(), ViewCosts())  # type: ignore[arg-type]
     drawing.draw(seen.microbatches[0], _truth(view), seen.ids, _leaves(seen.ids))
     assert tight.is_left is False
 
@@ -199,7 +202,7 @@ def test_a_pass_that_found_no_memory_is_gone_when_it_is_tried_again() -> None:
 def test_a_crop_without_rows_still_has_a_loss() -> None:
     view = street_views()[-1]
     told: list[object] = []
-    drawing = Drawing(renderer(), STEP, lambda *_: told.append(None), 1, _keys())
+    drawing = Drawing(renderer(), STEP, lambda *_: told.append(None), 1, _keys(), ViewCosts())
     none = torch.zeros(0, dtype=torch.int32)
     loss = drawing.draw(Microbatch(0, Crop(view, view.rect)), _truth(view), none, _leaves(none))
     assert float(loss) > 0

@@ -92,11 +92,11 @@ class RowKeys:
             raise ValueError(f"{KEYS} must be (N,) int32, got {tuple(values.shape)} {values.dtype}")
         keys = cls(values, int(next_key))
         in_order = values.index_select(0, keys.order)
+        if not 0 <= keys.next <= END_OF_KEYS:
+            raise ValueError(f"{NEXT_KEY} must be at least 0 and at most 2^31, got {keys.next}")
         is_distinct = bool((in_order[1:] > in_order[:-1]).all())
         if len(values) and not (is_distinct and 0 <= in_order[0] <= in_order[-1] < keys.next):
             raise ValueError(f"{KEYS} must be distinct, at least 0 and below {keys.next}")
-        if not 0 <= keys.next <= END_OF_KEYS:
-            raise ValueError(f"{NEXT_KEY} must be at least 0 and at most 2^31, got {keys.next}")
         return keys
 
     def _become(self, values: Tensor) -> None:

@@ -118,7 +118,9 @@ class Residents:
         self._lanes.wait("compute", self._lanes.mark("cull"))
         return self._slot_of.index_select(0, ids)
 
-    def wake(self, slots: Tensor, ids: Tensor, marks: Tensor | None, step: int) -> int | Tensor:
+    def wake(
+        self, slots: Tensor, ids: Tensor, step: int, marks: Tensor | None = None
+    ) -> int | Tensor:
         """Make rows what ``step`` of the host's optimizer, which is open, begins with.
 
         Args:
@@ -141,7 +143,12 @@ class Residents:
         return slept
 
     def update(
-        self, slots: Tensor, ids: Tensor, marks: Tensor | None, gradients: Tensor, step: int
+        self,
+        slots: Tensor,
+        ids: Tensor,
+        gradients: Tensor,
+        step: int,
+        marks: Tensor | None = None,
     ) -> None:
         """Take a step with the gradients, (U, W), of the rows that `wake` was given."""
         values, exp_avg, exp_avg_sq = self._rows

@@ -50,7 +50,7 @@ class Residing:
         with self._trace.host("wake"):
             edited = self._lanes.mark("compute")
             with self._trace.on("compute", "wake"):
-                slept = residents.wake(slots, seen.ids, work.batch.marks, work.step)
+                slept = residents.wake(slots, seen.ids, work.step, work.batch.marks)
             sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
             places = Places(seen, slots)
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
@@ -61,7 +61,7 @@ class Residing:
                     self._draw(i, places, work, sums)
         name = "update appearance"
         with self._trace.host(name), self._trace.on("compute", name):
-            residents.update(slots, seen.ids, work.batch.marks, sums, work.step)
+            residents.update(slots, seen.ids, sums, work.step, work.batch.marks)
         self._stats.count(
             seen,
             loaded=residents.loaded - self._counted[0],
