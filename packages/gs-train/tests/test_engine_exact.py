@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from one_thread import one_threaded
 from scripted import numbers
 from scripted_runs import Outcome, Seen, draw_uniformly, reference, run, views
 from street import NOTHING
 from torch import Tensor
-from watchdog import within
 
 import gs_order
 from gs_train.engine import preparing
@@ -56,7 +56,7 @@ def assert_close(
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("strategy", ["adc", "mcmc"])
-@within(400)
+@one_threaded
 def test_every_preset_does_what_torch_adam_does(
     strategy: str,
     batch_size: int,

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from one_thread import one_threaded
 from scripted import ScriptedRenderer
 from scripted_runs import BLANK, rows, script, views
-from watchdog import within
 
 import gs_order
 from gs_train.engine.backend import StepSettings
@@ -146,7 +146,7 @@ def test_the_next_batch_is_on_its_way_before_a_batch_ends() -> None:
 # ---------------------------------------------------------------------- updates
 
 
-@within(60)
+@one_threaded
 def test_updates_that_the_next_batch_begins_with_run_before_others() -> None:
     engine = _engine(PRESETS["best"], Limits(residents=0))
     calls, worker = Calls(engine), engine.model.host.worker
