@@ -22,7 +22,7 @@ def _plain(last: int = 0):
 
 def _process(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=600
     )
 
 

@@ -62,7 +62,7 @@ from waiting import has_ended, until
         [sys.executable, "-W", "ignore", "-c", start + textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": FOLDER},
     )
 
