@@ -54,8 +54,15 @@ def assert_close(
         assert excess.max() <= 1e-5, f"{name}: {excess.max():.2e} at {int(excess.argmax())}"
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@pytest.mark.parametrize(
+    ("strategy", "batch_size"),
+    [
+        ("adc", 1),
+        ("mcmc", 4),
+        pytest.param("adc", 4, marks=pytest.mark.long),
+        pytest.param("mcmc", 1, marks=pytest.mark.long),
+    ],
+)
 @one_threaded
 def test_every_preset_does_what_torch_adam_does(
     strategy: str,

@@ -109,8 +109,15 @@ def along_fox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return len(rows["means"])
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@pytest.mark.parametrize(
+    ("strategy", "batch_size"),
+    [
+        ("adc", 4),
+        ("mcmc", 1),
+        pytest.param("adc", 1, marks=pytest.mark.long),
+        pytest.param("mcmc", 4, marks=pytest.mark.long),
+    ],
+)
 @one_threaded
 def test_scripted_runs_do_what_torch_adam_does(
     strategy: str, batch_size: int, along_fox: int, monkeypatch: pytest.MonkeyPatch

@@ -142,8 +142,17 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("drawn_by", ["cpu", pytest.param("gsplat", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
-@pytest.mark.parametrize("batch_size", [1, 4, 8])
+@pytest.mark.parametrize(
+    ("strategy", "batch_size"),
+    [
+        ("adc", 1),
+        ("mcmc", 4),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("adc", 4), ("adc", 8), ("mcmc", 1), ("mcmc", 8))
+        ),
+    ],
+)
 @pytest.mark.parametrize("scene", TWO)
 @one_threaded
 def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
@@ -182,8 +191,15 @@ def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
 
 
 @pytest.mark.parametrize("scene", TWO)
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@pytest.mark.parametrize(
+    ("strategy", "batch_size"),
+    [
+        ("adc", 4),
+        ("mcmc", 1),
+        pytest.param("adc", 1, marks=pytest.mark.long),
+        pytest.param("mcmc", 4, marks=pytest.mark.long),
+    ],
+)
 @one_threaded
 def test_a_free_run_resumed_in_the_middle_leaves_the_same_bytes(
     scene: str, batch_size: int, strategy: str
