@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import zlib
 from pathlib import Path
 
 import nox
@@ -16,7 +18,7 @@ import nox
 nox.needs_version = ">=2025.2"
 # pip rather than uv: uv resolves torch to a build that brings gigabytes of CUDA packages.
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["tests", "integration"]
+nox.options.sessions = ["tests"]
 # Tests start many processes, each of which would compile torch's modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -27,8 +29,15 @@ PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam")
 PACKAGES = (*PARTS, "gs-train")
 NATIVE = ("gs-cull", "gs-pinned", "gs-adam")
 NEEDS = dict.fromkeys(PARTS, ()) | {"gs-train": PARTS}
-# Their tests are many and mostly one thread each.
-ONE_THREADED = ("gs-order", "gs-adam", "gs-train")
+# Groups of tests, each run by one pytest: folders, and its number of processes. The tests of all
+# packages together come first: they compile most of numba's functions for the workers that follow.
+# The tests of gs-pinned and gs-cull are of threads themselves.
+TEST_GROUPS = (
+    (("tests",), 1),
+    (("packages/gs-pinned/tests",), 1),
+    (("packages/gs-cull/tests",), 1),
+    (tuple(f"packages/{name}/tests" for name in ("gs-order", "gs-adam", "gs-train")), 2),
+)
 CPP_FILES = ("*.hpp", "*.cpp", "*.cu", "*.cuh")
 # What CI itself runs, by the file in .ci/locks that holds exact versions and hashes of it.
 TOOLS = {
@@ -59,21 +68,28 @@ def lint(session: nox.Session) -> None:
         session.run("mypy", str(ROOT / "packages" / package / "src"))
 
 
-@nox.session
-@nox.parametrize("package", PACKAGES, ids=PACKAGES)
-def tests(session: nox.Session, package: str) -> None:
-    """One package alone (with the siblings that it declares) and its tests."""
-    _install(session, package, extra="test")
-    workers = ["-n2", "--dist=worksteal"] if package in ONE_THREADED else []
-    session.run("pytest", f"packages/{package}/tests", *workers, *session.posargs)
+@nox.session(reuse_venv=True)
+def tests(session: nox.Session) -> None:
+    """Tests of every package and of all together: ``-- packages/gs-adam/tests -k name`` for some.
 
-
-@nox.session
-def integration(session: nox.Session) -> None:
-    """All packages together: what no single one can test."""
-    _install(session, *PACKAGES, extra="test")
-    session.install("setuptools")
-    session.run("pytest", "tests", *session.posargs)
+    One environment, kept from run to run, and packages built without CUDA. That each package
+    installs alone is for ``sdist`` to show. Options without a path go to every group of tests.
+    """
+    wheels = _install(session, *PACKAGES, extra="test", GS_CUDA="OFF")
+    # An environment that is kept has packages of other sources and of the same version.
+    session.install("--no-compile", "--no-deps", "--force-reinstall", *wheels)
+    session.install(*PIP, "setuptools")
+    cache = _numba_cache(session)
+    paths = [arg for arg in session.posargs if "/" in arg or arg == "tests"]
+    may_find_none = bool(session.posargs and not paths)
+    for folders, workers in [((), 1)] if paths else TEST_GROUPS:
+        parallel, environment = [], {"NUMBA_CACHE_DIR": str(cache / "main")}
+        if workers > 1:
+            parallel, environment["OMP_NUM_THREADS"] = [f"-n{workers}", "--dist=worksteal"], "1"
+            for worker in range(workers):
+                _seed(cache / "main", cache / f"gw{worker}")
+        command = ("pytest", *folders, *parallel, *session.posargs)
+        session.run(*command, env=environment, success_codes=[0, 5] if may_find_none else [0])
 
 
 @nox.session
@@ -135,7 +151,7 @@ def sanitize_cpu(session: nox.Session) -> None:
         "OMP_NUM_THREADS": "1",  # torch's own threads are not watched
     }
     # What a sanitizer says as it ends the process would be lost in what pytest captures.
-    marked = ["--capture=sys", "-m", "not gpu and not unsanitized"]
+    marked = ["--capture=sys", "-m", "not gpu and not unsanitized and not long"]
     for tests_of in chosen or [f"packages/{package}/tests" for package in NATIVE]:
         session.run("pytest", *marked, tests_of, env=environment)
 
@@ -143,7 +159,7 @@ def sanitize_cpu(session: nox.Session) -> None:
 @nox.session
 def cuda_compile(session: nox.Session) -> None:
     """Build every native package with CUDA, warnings as errors; needs nvcc, no GPU."""
-    # The wheels of the tests: GS_CUDA=AUTO builds CUDA where nvcc works, and what follows insists.
+    # The wheels of ``demo`` and ``bench``: AUTO builds CUDA where nvcc works, what follows insists.
     wheels = [_wheel(session, package) for package in NATIVE]
     session.install("numpy", *map(str, wheels))
     for package in NATIVE:
@@ -163,7 +179,9 @@ def gpu(session: nox.Session) -> None:
     session.install(*PIP, "gsplat>=1.5.3,<1.6", "ninja")
     environment = {"GS_REQUIRE_GPU": "1"}
     for folder in (*(f"packages/{package}/tests" for package in PACKAGES), "tests"):
-        session.run("pytest", folder, *session.posargs, env=environment)
+        # Where there is a GPU, all that is for it.
+        marked = ["-m", "gpu or not long"]
+        session.run("pytest", folder, *marked, *session.posargs, env=environment)
     out = ROOT / "build" / "bench"
     out.mkdir(parents=True, exist_ok=True)
     for script, *options in GPU_BENCHMARKS:
@@ -233,12 +251,47 @@ def _install_tools(session: nox.Session, tools: str) -> None:
     session.install("--no-compile", "--require-hashes", "-r", str(_lock(tools)))
 
 
-def _install(session: nox.Session, *packages: str, extra: str | None = None) -> None:
-    """Install packages with what they declare, siblings from this checkout."""
+def _install(
+    session: nox.Session, *packages: str, extra: str | None = None, **settings: str
+) -> list[str]:
+    """Install packages with what they declare, siblings from this checkout; their wheels."""
     wanted = list(dict.fromkeys(p for name in packages for p in (*NEEDS[name], name)))
+    wheels = {name: str(_wheel(session, name, **settings)) for name in wanted}
     suffix = f"[{extra}]" if extra else ""
-    wheels = [f"{_wheel(session, name)}{suffix if name in packages else ''}" for name in wanted]
-    session.install(*PIP, *wheels)
+    session.install(*PIP, *(w + suffix * (name in packages) for name, w in wheels.items()))
+    return list(wheels.values())
+
+
+def _numba_cache(session: nox.Session) -> Path:
+    """The folder of what numba compiles of the packages installed, one for each of their states.
+
+    numba compiles a function anew when the time of its file has changed, as each installation
+    changes it, and not when another file has changed that the function uses. So a file here gets a
+    time that follows from its contents, and the folder's name comes from the contents of the files
+    that have compiled functions and of all that these import.
+    """
+    files: dict[str, Path] = {}
+    for site in Path(session.virtualenv.location).glob("lib/python*/site-packages"):
+        for file in (f for name in ("gs_order", "gs_train") for f in site.glob(f"{name}/**/*.py")):
+            module = ".".join(file.relative_to(site).with_suffix("").parts)
+            files[module.removesuffix(".__init__")] = file
+    texts = {name: file.read_text() for name, file in files.items()}
+    for name, file in files.items():
+        seconds = zlib.crc32(texts[name].encode())
+        os.utime(file, (seconds, seconds))
+    used = [name for name, text in texts.items() if re.search(r"^from numba ", text, re.MULTILINE)]
+    for name in used:  # grows meanwhile
+        imported = re.findall(r"^from (gs_[\w.]+) import", texts[name], re.MULTILINE)
+        used += [each for each in imported if each in texts and each not in used]
+    key = hashlib.sha256("".join(f"{name}\n{texts[name]}" for name in sorted(used)).encode())
+    return session.cache_dir / "numba" / key.hexdigest()[:16]
+
+
+def _seed(compiled: Path, own: Path) -> None:
+    """Begin a pytest worker's own folder (packages/conftest.py) with what has been compiled."""
+    if compiled.exists() and not own.exists():
+        shutil.copytree(compiled, f"{own}.tmp", dirs_exist_ok=True)
+        Path(f"{own}.tmp").rename(own)
 
 
 def _wheel(session: nox.Session, package: str, **settings: str) -> Path:
@@ -249,8 +302,9 @@ def _wheel(session: nox.Session, package: str, **settings: str) -> Path:
     )
     if python is None:  # nox -R: nothing is installed
         return folder
+    is_sanitized = "GS_SANITIZE" in settings
     # With a sanitizer's checks gcc warns of what it no longer sees through.
-    options = {"GS_CUDA": "AUTO", "GS_WERROR": "OFF" if settings else "ON"} | settings
+    options = {"GS_CUDA": "AUTO", "GS_WERROR": "OFF" if is_sanitized else "ON"} | settings
     key = hashlib.sha256(repr((python, options, os.environ.get("CUDAARCHS"))).encode())
     sources = [folder, ROOT / "cpp" / "include", ROOT / "cmake"]
     for path in sorted(f for source in sources for f in _sources(source)):
@@ -261,7 +315,7 @@ def _wheel(session: nox.Session, package: str, **settings: str) -> Path:
         session.run_install(
             *("python", "-m", "pip", "wheel", "--no-deps", "-w", f"{out}.tmp", str(folder)),
             *(defines if package in NATIVE else ()),
-            *(["-Cinstall.strip=false"] if settings else []),
+            *(["-Cinstall.strip=false"] if is_sanitized else []),
         )
         Path(f"{out}.tmp").rename(out)
     (wheel,) = out.glob("*.whl")

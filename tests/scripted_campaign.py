@@ -10,7 +10,7 @@ from pathlib import Path
 
 from campaigns.case import Case
 
-SECONDS = 1.0
+SECONDS = 5.0
 GOOD, RAISES, CRASHES, HANGS = range(4)
 
 

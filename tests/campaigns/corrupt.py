@@ -27,7 +27,7 @@ from campaigns.good_files import MORE_STEPS, OPTIONS, STEPS, write_captures, wri
 from campaigns.mutations import NAMES, damage, damage_folder
 from gs_train.ply import load_ply
 
-SECONDS = 60.0
+SECONDS = 300.0
 
 _CAPTURES = ("binary", "distorted", "text")
 _AFTER = ("resume", "eval", "export", "export-gsplat", "render")

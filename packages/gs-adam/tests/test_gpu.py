@@ -6,6 +6,8 @@ import torch
 
 from gs_adam import DeviceAdam, HostAdam, Worker
 
+from .held_stream import held
+
 pytestmark = pytest.mark.gpu
 
 SHAPES = ((3,), (3,), (4,), (), (1, 3), (15, 3))
@@ -105,19 +107,19 @@ def test_all_rows_may_have_gradients():
         torch.testing.assert_close(a, b, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.asynchrony
 def test_it_runs_on_the_current_stream_without_waiting():
     _, device = make(1000, DeviceAdam)
     ids, grads = gradients(1000, 0)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     device.step(ids, grads)  # allocates the state
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)
+    done = torch.cuda.Event()
+    with torch.cuda.stream(stream), held():
         device.step(ids, grads)
-        done = torch.cuda.Event()
         done.record()
-    assert not done.query()
-    done.synchronize()
+        assert not done.query()
+    assert done.query()
 
 
 def test_checked_ids_are_refused(monkeypatch):
@@ -152,6 +154,7 @@ def test_sparse_host_rows_equal_gsplats_selective_adam():
     torch.testing.assert_close(p, q.cpu(), rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.asynchrony
 def test_the_worker_takes_gradients_when_their_copy_has_landed():
     table = torch.zeros(1000, 48).pin_memory()
     p, q = torch.nn.Parameter(table), torch.nn.Parameter(torch.zeros(1000, 48))
@@ -159,13 +162,14 @@ def test_the_worker_takes_gradients_when_their_copy_has_landed():
     ids = torch.arange(0, 1000, 7, dtype=torch.int32)
     source = torch.randn(len(ids), 48, device="cuda")
     landing = torch.zeros(len(ids), 48).pin_memory()
-    torch.cuda._sleep(100_000_000)
-    landing.copy_(source, non_blocking=True)
     landed = torch.cuda.Event()
-    landed.record()
     with Worker(host) as worker:
         step = host.begin_step()
-        worker.submit(ids, [landing], step=step, ready=landed.query)
+        with held():
+            landing.copy_(source, non_blocking=True)
+            landed.record()
+            worker.submit(ids, [landing], step=step, ready=landed.query)
+            assert not worker.is_idle
         host.end_step(step)
         worker.wait()
     front.step(ids, [source.cpu()])

@@ -25,6 +25,8 @@ SOURCES = tuple(str(FOLDER / f"{name}.py") for name in _TRACED)
 N, WIDTHS = 12, (3, 5)
 ROWS = torch.tensor([1, 2, 7])
 SEMANTICS = ["dense", "deferred", "sparse"]
+# Of each semantics: whether steps have been taken before, whether only some rows have gradients.
+EACH_ONCE = {"dense": (True, True), "deferred": (False, False), "sparse": (True, False)}
 
 
 def interrupted(call, at):
@@ -76,9 +78,20 @@ def rows_of(host):
     return torch.cat([p.clone() for p in host._params()], 1)
 
 
-@pytest.mark.parametrize("rows", [None, ROWS], ids=["all", "some"])
-@pytest.mark.parametrize("taken", [0, 2])
-@pytest.mark.parametrize("semantics", SEMANTICS)
+@pytest.mark.parametrize(
+    ("semantics", "taken", "rows"),
+    [
+        pytest.param(
+            *(semantics, taken, ROWS if is_some else None),
+            id=f"{semantics}-{taken}-{'some' if is_some else 'all'}",
+            # The long run has every pair.
+            marks=() if (taken > 0, is_some) == EACH_ONCE[semantics] else pytest.mark.long,
+        )
+        for semantics in SEMANTICS
+        for taken in (0, 2)
+        for is_some in (False, True)
+    ],
+)
 def test_a_step_is_taken_whole_or_not_at_all(semantics, taken, rows):
     def begun(steps):
         host = HostAdam(values(), lr=0.1, semantics=semantics)

@@ -125,6 +125,6 @@ def test_a_step_takes_no_memory_that_grows_with_its_rows(semantics):
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
     done = subprocess.run(
         [sys.executable, "-c", STEPS, semantics],
-        env=environment, capture_output=True, text=True, timeout=100,
+        env=environment, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.stdout == "limited\ndone within it\n", done.stderr

@@ -347,7 +347,7 @@ def run_script(rest):
         [sys.executable, "-W", "ignore", "-c", SCRIPT + rest],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 

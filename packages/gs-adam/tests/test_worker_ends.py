@@ -62,7 +62,7 @@ from waiting import has_ended, until
         [sys.executable, "-W", "ignore", "-c", start + textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": FOLDER},
     )
 
@@ -369,6 +369,24 @@ def test_closing_answers_ctrl_c(drain):
     released.set()
     worker.close(drain=drain)
     assert worker.is_closed
+
+
+@pytest.mark.usefixtures("_ctrl_c_raises")
+def test_ctrl_c_ends_waiting_for_what_does_not_come():
+    host, come = HostAdam([torch.zeros(N, 3)], semantics="dense"), threading.Event()
+    with Worker(host) as worker:
+        step = host.begin_step()
+        ticket = worker.submit(ROWS, GRADS, step=step, ready=come.is_set)
+        for within, wait in (
+            (Worker.wait, lambda: worker.wait(ticket)),
+            (Worker.wait, worker.wait),
+            (Worker.wait, lambda: worker.wait(rows=ROWS)),
+            (HostAdam.end_step, lambda: host.end_step(step)),
+        ):
+            with pytest.raises(KeyboardInterrupt), once_in(within, ctrl_c):
+                wait()
+        come.set()
+        host.end_step(step)
 
 
 @pytest.mark.parametrize("stopped_by", [KeyboardInterrupt, SystemExit])

@@ -252,6 +252,7 @@ def test_work_is_ordered_on_the_current_stream() -> None:
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
+        # Makes a fault likelier to show. The outcome of right code does not depend on it.
         torch.cuda._sleep(20_000_000)
         late = arguments[0] + 0  # not there before the sleep ends
         found = gs_cull.cull(late, *arguments[1:], opacities=opacities)

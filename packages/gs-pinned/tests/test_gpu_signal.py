@@ -80,7 +80,7 @@ def test_a_thread_that_has_not_used_the_device_may_begin_with_a_signal(per_threa
     for first in (lambda: done.set_on(stream, 1), lambda: held.wait_on(stream, 1)):
         with ThreadPoolExecutor(1) as thread:
             thread.submit(first).result()
-    done.wait(1, timeout_s=60)
+    done.wait(1)
 
 
 def test_a_stream_waits_for_a_thread_that_waits_for_a_stream() -> None:
@@ -98,7 +98,7 @@ def test_a_stream_waits_for_a_thread_that_waits_for_a_stream() -> None:
         ready.set_on(stream, step)
         work.wait_on(stream, step)
         done.set_on(stream, step)
-    done.wait(49, timeout_s=20.0)
+    done.wait(49)
     server.join()
 
 
@@ -160,8 +160,9 @@ def test_a_full_queue_of_a_held_stream_keeps_nobody_from_raising_the_signal() ->
 
     filler = threading.Thread(target=fill, daemon=True)
     filler.start()
-    assert started.wait(10.0)
-    filler.join(timeout=1.0)  # time to get stuck; nothing depends on how far it got
+    started.wait()
+    # Time to get stuck. The outcome is the same however far it got.
+    filler.join(timeout=1.0)
     signal.set(n)
     filler.join()
     stream.synchronize()

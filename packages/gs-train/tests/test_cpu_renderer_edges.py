@@ -117,7 +117,7 @@ def test_two_python_threads_may_render_at_once(set_threads):
 
 
 def run_python(source: str) -> None:
-    subprocess.run([sys.executable, "-c", source], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=600)
 
 
 def test_a_forked_child_renders_after_its_parent_did():

@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from gs_pinned import Signal
 from gs_train.engine.beside import Beside
 from gs_train.engine.lanes import Lanes
 
@@ -50,24 +51,26 @@ def test_the_block_goes_on_meanwhile_and_both_have_the_same_stream() -> None:
     beside, stream = Beside(torch.device("cuda")), torch.cuda.Stream()
     begun = threading.Event()
 
-    def call() -> tuple[bool, int, int]:
-        is_begun = begun.wait(10.0)
-        return is_begun, torch.cuda.current_stream().cuda_stream, threading.get_ident()
+    def call() -> tuple[int, int]:
+        begun.wait()  # for ever, unless the block goes on
+        return torch.cuda.current_stream().cuda_stream, threading.get_ident()
 
     with torch.cuda.stream(stream), beside.running(call) as task:
         begun.set()
-    is_begun, found, thread = task.result()
-    assert is_begun
+    found, thread = task.result()
     assert found == stream.cuda_stream
     assert thread != threading.get_ident()
 
 
 @pytest.mark.gpu
+@pytest.mark.asynchrony
 def test_an_event_has_passed_when_what_is_before_it_is_done() -> None:
     lanes = Lanes(torch.device("cuda"))
-    torch.cuda._sleep(100_000_000)
+    latch = Signal()
+    latch.wait_on(torch.cuda.current_stream(), 1)
     event = lanes.mark("compute")
     assert not lanes.has_passed(event)
+    latch.set(1)
     torch.cuda.synchronize()
     assert lanes.has_passed(event)
     assert lanes.has_passed(None)

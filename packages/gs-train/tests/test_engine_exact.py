@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from one_thread import one_threaded
 from scripted import numbers
 from scripted_runs import Outcome, Seen, draw_uniformly, reference, run, views
 from street import NOTHING
 from torch import Tensor
-from watchdog import within
 
 import gs_order
 from gs_train.engine import planner
@@ -54,9 +54,16 @@ def assert_close(
         assert excess.max() <= 1e-5, f"{name}: {excess.max():.2e} at {int(excess.argmax())}"
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
-@within(400)
+@pytest.mark.parametrize(
+    ("strategy", "batch_size"),
+    [
+        ("adc", 1),
+        ("mcmc", 4),
+        pytest.param("adc", 4, marks=pytest.mark.long),
+        pytest.param("mcmc", 1, marks=pytest.mark.long),
+    ],
+)
+@one_threaded
 def test_every_preset_does_what_torch_adam_does(
     strategy: str,
     batch_size: int,

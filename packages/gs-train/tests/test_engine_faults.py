@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_thread import one_threaded
 from scripted import Script, ScriptedRenderer, ScriptedSplats, signed, small_rings
 from scripted_runs import BLANK, scripted_config
 from street import EXTENT, NOTHING, street_rows, street_views, whole_street
 from torch import Tensor
-from watchdog import within
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from gs_train.engine import pipeline
@@ -91,7 +91,7 @@ def _close(trainer: Trainer) -> None:
 
 
 @pytest.mark.parametrize("preset", SPLIT)
-@within(60)
+@one_threaded
 def test_an_exception_in_the_worker_surfaces_at_the_next_step(preset: str) -> None:
     trainer = _trainer(preset, limits=Limits(residents=0))
     for k in range(3):
@@ -110,7 +110,7 @@ def test_an_exception_in_the_worker_surfaces_at_the_next_step(preset: str) -> No
 
 @pytest.mark.usefixtures("_beside")
 @pytest.mark.parametrize("preset", SPLIT)
-@within(60)
+@one_threaded
 def test_an_exception_in_the_worker_in_the_middle_of_a_batch_surfaces(preset: str) -> None:
     trainer = _trainer(preset, 4, limits=Limits(residents=0))
     batch = [VIEWS[k] for k in (3, 5, 7, 9)]
@@ -137,7 +137,7 @@ def test_an_exception_in_the_worker_in_the_middle_of_a_batch_surfaces(preset: st
 @pytest.mark.usefixtures("_beside")
 @pytest.mark.parametrize("at", [0, 2, 3])
 @pytest.mark.parametrize("preset", PRESETS)
-@within(60)
+@one_threaded
 def test_ctrl_c_in_a_batch_leaves_the_last_checkpoint_to_go_on_from(
     preset: str, at: int, tmp_path: Path
 ) -> None:
@@ -197,7 +197,7 @@ def _restored(trainer: Trainer, folder: Path) -> Trainer:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@within(60)
+@one_threaded
 def test_views_that_see_nothing_move_no_row(preset: str) -> None:
     trainer = _trainer(preset, 2)
     nothing = [VIEWS[NOTHING]] * 2
@@ -209,7 +209,7 @@ def test_views_that_see_nothing_move_no_row(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", ["naive", *SPLIT])
-@within(60)
+@one_threaded
 def test_views_of_nothing_and_of_everything_train_as_they_do_on_the_device(preset: str) -> None:
     """And a batch with more views than there are: some come twice."""
     batches = [
@@ -266,7 +266,7 @@ def _fails_in_the_backward_pass() -> Callable[[ScriptedSplats], None]:
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("preset", PRESETS)
-@within(60)
+@one_threaded
 def test_a_view_that_memory_does_not_suffice_for_is_drawn_in_two_halves(
     preset: str, where: str
 ) -> None:
@@ -291,7 +291,7 @@ def test_a_view_that_memory_does_not_suffice_for_is_drawn_in_two_halves(
 
 @pytest.mark.parametrize("where", ["everywhere", "on the right"])
 @pytest.mark.parametrize("preset", PRESETS)
-@within(60)
+@one_threaded
 def test_a_view_of_too_many_intersections_is_drawn_in_as_many_parts_as_that_takes(
     preset: str, where: str
 ) -> None:
@@ -319,7 +319,7 @@ def test_a_view_of_too_many_intersections_is_drawn_in_as_many_parts_as_that_take
 
 
 @pytest.mark.parametrize("preset", ["none", "clm", "best"])
-@within(60)
+@one_threaded
 def test_a_view_is_cut_into_as_many_parts_as_memory_suffices_for(preset: str) -> None:
     tight, roomy = _trainer(preset), _trainer(preset)
     for k, n_failures in ((3, 0), (5, 2), (3, 4)):
@@ -335,7 +335,7 @@ def test_a_view_is_cut_into_as_many_parts_as_memory_suffices_for(preset: str) ->
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@within(60)
+@one_threaded
 def test_memory_that_does_not_suffice_for_a_part_of_a_view_is_a_clear_error(preset: str) -> None:
     trainer = _trainer(preset)
     _step(trainer, [VIEWS[3]])

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import scripted_runs
 import torch
+from one_thread import one_threaded
 from photographed import FOX
 from scripted import Script, signed
 from street import drive
 from torch import Tensor
-from watchdog import within
 
 from gs_train.cli import main
 from gs_train.data.capture import load_capture
@@ -65,7 +65,7 @@ def _rows(out: Path) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("preset", "batch"), [("naive", 4), ("clm", 4), ("best", 4), ("best", 1), ("gs-scale", 1)]
 )
-@within(300)
+@one_threaded
 def test_a_batch_of_photographs_moves_rows_as_on_the_device(
     trained: Callable[[int], Path], tmp_path: Path, preset: str, batch: int
 ) -> None:
@@ -109,9 +109,16 @@ def along_fox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return len(rows["means"])
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
-@within(400)
+@pytest.mark.parametrize(
+    ("strategy", "batch_size"),
+    [
+        ("adc", 4),
+        ("mcmc", 1),
+        pytest.param("adc", 1, marks=pytest.mark.long),
+        pytest.param("mcmc", 4, marks=pytest.mark.long),
+    ],
+)
+@one_threaded
 def test_scripted_runs_do_what_torch_adam_does(
     strategy: str, batch_size: int, along_fox: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

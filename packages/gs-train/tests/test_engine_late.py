@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
+from one_thread import one_threaded
 from scripted import Script, ScriptedRenderer, signed, small_rings
 from scripted_runs import BLANK, Products, scripted_config
 from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
-from watchdog import within
 
 from gs_train.config import FitConfig
 from gs_train.engine import pipeline, preparing, streaming
@@ -61,9 +61,7 @@ class Late:
             self._last = step
         # On the CPU gradients have landed when they are sent.
         event = threading.Event()
-        ticket = int(
-            self._submit(rows, grads, step=step, ready=lambda: event.wait(0.001), **options)
-        )
+        ticket = int(self._submit(rows, grads, step=step, ready=event.is_set, **options))
         self._updates[ticket] = step, event
         return ticket
 
@@ -120,7 +118,7 @@ def _assert_same(
 
 
 @pytest.mark.parametrize(("preset", "batch_size"), [("gs-scale", 1), ("best", 1), ("best", 4)])
-@within(120)
+@one_threaded
 def test_rows_are_read_only_after_the_updates_that_they_need(
     preset: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +141,7 @@ def test_rows_are_read_only_after_the_updates_that_they_need(
         ("clm", 4, "sparse"),
     ],
 )
-@within(120)
+@one_threaded
 def test_edits_of_geometry_alone_leave_no_update_behind(
     preset: str, batch_size: int, semantics: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,29 +164,45 @@ def test_edits_of_geometry_alone_leave_no_update_behind(
     _assert_same(late, prompt, loaded_late, loaded)
 
 
+@pytest.mark.parametrize("place", ["before", "beside", "after"])
 @pytest.mark.parametrize(
     ("preset", "batch_size", "residents"),
     [("gs-scale", 1, 0), ("best", 1, 0), ("best", 4, 0), ("clm", 4, 0), ("best", 4, None)],
 )
-@within(120)
+@one_threaded
 def test_a_thread_beside_drawing_changes_no_number(
-    preset: str, batch_size: int, residents: int | None, monkeypatch: pytest.MonkeyPatch
+    preset: str,
+    batch_size: int,
+    residents: int | None,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The thread's work is done before drawing begins, beside it, or after it has ended."""
     alone, loaded, _ = _run(preset, batch_size, is_late=False, residents=residents)
-    delay = itertools.cycle((0.0, 0.003, 0.0005))
 
-    class Delayed(Beside):
+    class Placed(Beside):
         def __init__(self, device: torch.device) -> None:
             super().__init__(device, has_thread=True)
 
-        def running(self, call: Callable[[], Any], *, waits: bool = True) -> Any:
-            def late() -> Any:
-                time.sleep(next(delay))
+        @contextmanager
+        def running(self, call: Callable[[], Any], *, waits: bool = True) -> Iterator[Future[Any]]:
+            go_on = threading.Event()
+
+            def placed() -> Any:
+                go_on.wait()
                 return call()
 
-            return super().running(late)
+            with super().running(placed) as task:
+                if place != "after":
+                    go_on.set()
+                if place == "before":
+                    wait((task,))
+                try:
+                    yield task
+                finally:
+                    go_on.set()
 
-    monkeypatch.setattr(pipeline, "Beside", Delayed)
+    monkeypatch.setattr(pipeline, "Beside", Placed)
     beside, loaded_beside, _ = _run(preset, batch_size, is_late=False, residents=residents)
     _assert_same(beside, alone, loaded_beside, loaded)
 
@@ -197,7 +211,7 @@ def test_a_thread_beside_drawing_changes_no_number(
 @pytest.mark.parametrize(
     ("residents", "is_behind"), [(10**6, False), (10**6, True), (2000, False), (2000, True)]
 )
-@within(60)
+@one_threaded
 def test_looking_ahead_takes_a_thread_only_where_it_waits(
     residents: int, is_behind: bool, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,32 +235,40 @@ def test_looking_ahead_takes_a_thread_only_where_it_waits(
 
 
 @pytest.mark.parametrize("preset", ["best", "clm"])
-@within(120)
+@one_threaded
 def test_gradients_leave_before_the_next_batch_is_known(
     preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, loaded, _ = _run(preset, 4, is_late=False)
-    sent = threading.Event()
+    sent, go_on = threading.Event(), threading.Event()
     send = Stores.send
     had_left: list[bool] = []
 
     class Held(Beside):
-        """Looks ahead when some gradients have left."""
+        """Looks ahead when some gradients have left, or when drawing is over."""
 
         def __init__(self, device: torch.device) -> None:
             super().__init__(device, has_thread=True)
 
-        def running(self, call: Callable[[], Any], *, waits: bool = True) -> Any:
+        @contextmanager
+        def running(self, call: Callable[[], Any], *, waits: bool = True) -> Iterator[Future[Any]]:
             def held() -> Any:
-                had_left.append(sent.wait(0.05))
+                go_on.wait()
+                had_left.append(sent.is_set())
                 return call()
 
+            go_on.clear()
             sent.clear()
-            return super().running(held)
+            with super().running(held) as task:
+                try:
+                    yield task
+                finally:
+                    go_on.set()
 
     def sending(self: Stores, *args: Any, **options: Any) -> None:
         send(self, *args, **options)
         sent.set()
+        go_on.set()
 
     monkeypatch.setattr(pipeline, "Beside", Held)
     monkeypatch.setattr(Stores, "send", sending)
@@ -257,7 +279,7 @@ def test_gradients_leave_before_the_next_batch_is_known(
 
 
 @pytest.mark.parametrize(("preset", "residents"), [("clm", 0), ("best", 0), ("best", None)])
-@within(60)
+@one_threaded
 def test_memory_given_back_between_batches_changes_nothing(
     preset: str, residents: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,7 +310,7 @@ def _held_bytes(engine: Engine) -> int:
 
 @pytest.mark.parametrize("has_thread", [False, True])
 @pytest.mark.parametrize(("preset", "residents"), [("clm", 0), ("gs-scale", 0), ("best", None)])
-@within(60)
+@one_threaded
 def test_where_memory_does_not_suffice_to_look_ahead_it_is_done_later(
     preset: str, residents: int | None, has_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,7 +338,7 @@ def test_where_memory_does_not_suffice_to_look_ahead_it_is_done_later(
 
 @pytest.mark.parametrize("has_thread", [False, True])
 @pytest.mark.parametrize(("preset", "residents"), [("clm", 0), ("best", 0), ("best", None)])
-@within(60)
+@one_threaded
 def test_where_memory_does_not_suffice_to_plan_ahead_it_is_done_later(
     preset: str, residents: int | None, has_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +363,7 @@ def test_where_memory_does_not_suffice_to_plan_ahead_it_is_done_later(
         assert excess.max() <= 1e-5, name
 
 
-@within(60)
+@one_threaded
 def test_memory_that_does_not_suffice_for_rows_that_no_view_sees_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

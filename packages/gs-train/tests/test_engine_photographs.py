@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_thread import one_threaded
 from photographed import (
     LIVELY,
     TWO,
@@ -25,7 +26,6 @@ from plain_adam import PlainLoop
 from scripted import small_rings
 from street import drive
 from torch import Tensor
-from watchdog import within
 
 import gs_cull
 from gs_train.config import FitConfig
@@ -60,7 +60,7 @@ def _trainer(config: FitConfig, preset: str, scene: Photographed, drawn_by: str 
 
 @pytest.mark.parametrize("scene", TWO)
 @pytest.mark.parametrize("batch_size", [1, 4])
-@within(300)
+@one_threaded
 def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(
     batch_size: int, scene: str
 ) -> None:
@@ -107,7 +107,7 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(
 @pytest.mark.gpu
 @pytest.mark.parametrize("scene", TWO)
 @pytest.mark.parametrize("batch_size", [1, 4])
-@within(300)
+@one_threaded
 def test_on_a_gpu_it_does_so_up_to_the_spread_of_none(batch_size: int, scene: str) -> None:
     """There sums have no order, so `none` does not repeat itself either."""
     taken = photographed(scene)
@@ -201,7 +201,7 @@ def _missed_and_surplus(preset: str) -> tuple[int, int]:
     return missed, surplus
 
 
-@within(120)
+@one_threaded
 def test_batches_found_early_miss_no_row_that_moves_into_view(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,11 +7,11 @@ import dataclasses
 
 import pytest
 import torch
+from one_thread import one_threaded
 from scripted import Script, ScriptedRenderer, signed, small_rings
 from scripted_runs import BLANK, scripted_config
 from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
-from watchdog import within
 
 from gs_train.config import FitConfig
 from gs_train.engine.limits import Limits
@@ -113,7 +113,7 @@ def _copied(trainer: Trainer) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("preset", "strategy", "batch_size"), RUNS)
-@within(300)
+@one_threaded
 def test_a_run_resumed_in_the_middle_leaves_the_same_bytes(
     preset: str, strategy: str, batch_size: int
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_run_resumed_in_the_middle_leaves_the_same_bytes(
 
 
 @pytest.mark.parametrize(("strategy", "batch_size", "limits"), PATHS)
-@within(300)
+@one_threaded
 def test_best_resumes_with_the_same_bytes_on_either_path(
     strategy: str, batch_size: int, limits: Limits
 ) -> None:
@@ -161,7 +161,7 @@ def test_best_resumes_with_the_same_bytes_on_either_path(
 
 
 @pytest.mark.parametrize("preset", ["clm", "gs-scale", "best"])
-@within(300)
+@one_threaded
 def test_saving_does_not_change_what_follows(preset: str) -> None:
     """What is saved is saved as it is: no row is brought up to date for it."""
     config = _config("adc", 1)
@@ -178,7 +178,7 @@ def test_saving_does_not_change_what_follows(preset: str) -> None:
 
 
 @pytest.mark.parametrize(("preset", "batch_size"), [("clm", 4), ("gs-scale", 1), ("best", 4)])
-@within(300)
+@one_threaded
 def test_what_is_said_to_come_next_changes_nothing_beyond_rounding(
     preset: str, batch_size: int
 ) -> None:
@@ -196,7 +196,7 @@ def test_what_is_said_to_come_next_changes_nothing_beyond_rounding(
 
 @pytest.mark.parametrize("stop", [16, 17])  # the next batch was foretold wrongly; the one after it
 @pytest.mark.parametrize(("preset", "batch_size"), [("gs-scale", 1), ("best", 4)])
-@within(300)
+@one_threaded
 def test_a_run_that_was_told_wrongly_resumes_with_the_batches_that_come(
     preset: str, batch_size: int, stop: int
 ) -> None:

@@ -90,9 +90,14 @@ def test_a_step_may_end_while_the_next_one_runs():
 def test_a_model_without_rows_has_none_to_update():
     host = make_host(5, "dense")
     host.keep(torch.empty(0, dtype=torch.int32))
-    untouched, nothing = Untouched(host, torch.device("cpu")), torch.empty(0, dtype=torch.int32)
-    untouched.update(nothing, nothing, host.begin())
+    untouched, submitted = Untouched(host, torch.device("cpu")), Submitted(host)
+    nothing = torch.empty(0, dtype=torch.int32)
+    step = host.begin()
+    untouched.update(nothing, nothing, step)
+    assert all(len(rows) == 0 for rows, _ in submitted.calls)
     host.rest()
+    assert host.adam.step_count == step
+    assert host.adam.open_steps == ()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

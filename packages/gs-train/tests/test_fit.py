@@ -37,10 +37,8 @@ def _fit(capture: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def _wait_for_checkpoint(run: subprocess.Popen[str], out: Path, step: int) -> None:
-    deadline = time.monotonic() + 120
     while not (out / "checkpoints" / f"step_{step:06}").exists():
         assert run.poll() is None, run.communicate()[1]
-        assert time.monotonic() < deadline, "no checkpoint in two minutes"
         time.sleep(0.01)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_thread import one_threaded
 from photographed import photo_config, renderer, street
 from street import EXTENT, drive
-from watchdog import within
 
 from gs_train import figures
 from gs_train.cli import main
@@ -31,7 +31,7 @@ STILL = LearningRates(**dict.fromkeys(("means", "scales", "quats", "opacities", 
     ("preset", "residents"), [("none", None), ("naive", None), ("clm", None), ("gs-scale", None),
                               ("best", None), ("best", 300), ("best", 0)],
 )  # fmt: skip
-@within(300)
+@one_threaded
 def test_a_thousand_batches_take_no_more_memory_than_the_first(
     preset: str, residents: int | None
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_thousand_batches_take_no_more_memory_than_the_first(
         trainer.model.close()  # type: ignore[attr-defined]
 
 
-@within(300)
+@one_threaded
 def test_auto_measures_where_both_fit_and_takes_what_is_faster(
     tiny_capture: Path,
     tmp_path: Path,
@@ -102,7 +102,7 @@ def test_auto_measures_where_both_fit_and_takes_what_is_faster(
         assert taken in (None, name)
 
 
-@within(120)
+@one_threaded
 def test_a_run_says_what_it_took_and_what_was_to_be_expected(
     tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

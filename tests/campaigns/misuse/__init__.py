@@ -28,7 +28,7 @@ from campaigns.misuse.ends import end_in_the_middle
 from campaigns.misuse.forks import use_in_a_child
 from campaigns.misuse.threads import use_from_two_threads
 
-SECONDS = 120.0
+SECONDS = 600.0
 
 ENTRIES = tuple(
     entry

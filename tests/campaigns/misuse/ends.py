@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-_SECONDS = 90.0
+_SECONDS = 300.0
 _BUSY = """
 import sys, threading
 import numpy as np

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from campaigns.misuse.calls import Entry, Room
 from campaigns.misuse.judge import fault_of, is_same, shown
 
-_SECONDS = 60.0
+_SECONDS = 300.0
 _GOOD, _BAD = 0, 3
 
 
