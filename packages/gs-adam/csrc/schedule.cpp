@@ -153,6 +153,15 @@ std::shared_ptr<const StepPlan> Schedule::now() {
   return last_;
 }
 
+std::shared_ptr<const StepPlan> Schedule::following() {
+  const std::shared_ptr<StepPlan> plan = plan_of(step_ + 1);
+  plan->is_known_ = false;
+  plan->constants_.resize(n_groups_);
+  plan->before_ = now()->after_;
+  plan->series_ = series_;
+  return plan;
+}
+
 void Schedule::restore(std::int32_t step, std::vector<std::shared_ptr<Series>> series,
                        std::int32_t known_since) {
   step_ = step;

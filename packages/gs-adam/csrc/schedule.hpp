@@ -84,6 +84,10 @@ class Schedule {
   /// The last step begun. After restore() its constants are not known, only how rows sleep.
   std::shared_ptr<const StepPlan> now();
 
+  /// The step to come as far as sleeping rows go, who wake up to the last step begun; its constants
+  /// are not known. Where rows sleep in no step so far it has no sleeps.
+  std::shared_ptr<const StepPlan> following();
+
   /// Where rows sleep: (rate, eps, keep, log_keep) of every step and (total, eps, skew2, skew3,
   /// trust) of every sleep that outlasted the window, [step + 1] a group, and its betas. restore()
   /// continues from them bit for bit.

@@ -16,11 +16,14 @@ import pytest
 import torch
 
 import gs_adam
-from gs_adam import DeviceAdam, DeviceRows, HostAdam
+from gs_adam import DeviceAdam, DeviceRows, HostAdam, RowSchedule
 from gs_adam._rows_on_cpu import RowsOnCpu
 
 FOLDER = Path(gs_adam.__file__).parent
-_TRACED = ("_host_base", "_row_edits", "_steps", "_storage", "device", "host")
+_TRACED = (
+    "_host_base", "_open_steps", "_row_edits", "_steps", "_storage", "device", "host",
+    "row_schedule",
+)  # fmt: skip
 SOURCES = tuple(str(FOLDER / f"{name}.py") for name in _TRACED)
 N, WIDTHS = 12, (3, 5)
 ROWS = torch.tensor([1, 2, 7])
@@ -224,6 +227,47 @@ def test_rows_that_visited_know_their_last_step_where_ctrl_c_came_in_the_call(ca
     with pytest.raises(KeyboardInterrupt):
         calls[call]()
     assert last_step[ROWS].tolist() == [2 if call == "wake" else 3] * len(ROWS)
+
+
+@pytest.mark.parametrize("semantics", ["deferred", "sparse"])
+def test_a_step_without_a_host_is_begun_or_not_and_ended_or_not(semantics):
+    def rows_after(schedule):
+        """What its steps, and one more, make of rows that sleep through them."""
+        tables = [torch.full((2, 8), 0.5) for _ in range(3)]
+        last_step, ids = torch.zeros(2, dtype=torch.int32), torch.arange(2)
+        rows = DeviceRows(schedule, "cpu", widths=WIDTHS)
+        rows.flush(*tables, ids, last_step, ids)
+        step = schedule.begin_step()
+        rows.update(*tables, ids, last_step, ids, torch.ones(2, 8), step=step)
+        schedule.end_step(step)
+        return torch.cat(tables)
+
+    def begun(steps):
+        schedule = RowSchedule([{"lr": 0.1}, {}], semantics=semantics)
+        for _ in range(steps):
+            schedule.end_step(schedule.begin_step())
+        return schedule
+
+    saved, expected = begun(5).state_dict(), {n: rows_after(begun(n)) for n in (3, 4, 5)}
+    for name, outcomes in {"begin": {3, 4}, "end": {4}, "load": {3, 5}}.items():
+        seen = set()
+        for at in itertools.count(1):
+            schedule = begun(3)
+            if name == "end":
+                schedule.begin_step()
+            call = {
+                "begin": schedule.begin_step,
+                "end": lambda schedule=schedule: schedule.end_step(4),
+                "load": lambda schedule=schedule: schedule.load_state_dict(saved),
+            }[name]
+            if not interrupted(call, at):
+                break
+            seen.add(schedule.step_count)
+            for step in schedule.open_steps:
+                schedule.end_step(step)
+            count = schedule.step_count
+            assert torch.equal(rows_after(schedule), expected[count]), f"{name}, bytecode {at}"
+        assert seen == outcomes
 
 
 @contextmanager

@@ -41,6 +41,8 @@ def test_the_examples_of_other_storage_run(device: str) -> None:
     for example in _examples("On the GPU, and in storage of your own"):
         exec(example, names)
     assert names["means"].count_nonzero() == 3 * 2000
+    assert names["values"].count_nonzero() == 48 * 2000
+    assert (names["updated"] == 1).all()
     assert (names["table"] != 0).any(axis=1).sum() == 3
     assert (names["last_step"] == 1).all()
 

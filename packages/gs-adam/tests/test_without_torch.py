@@ -18,7 +18,9 @@ def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["DeviceAdam", "DeviceRows", "HostAdam", "Worker", "follow"])
+@pytest.mark.parametrize(
+    "name", ["DeviceAdam", "DeviceRows", "HostAdam", "RowSchedule", "Worker", "follow"]
+)
 def test_what_needs_torch_says_so_with_the_remedy(name: str) -> None:
     done = run_without_torch(f"from gs_adam import {name}")
     assert done.returncode == 1

@@ -14,6 +14,7 @@ from gs_adam import (
     DeviceAdam,
     DeviceRows,
     HostAdam,
+    RowSchedule,
     Schedule,
     Worker,
     flush_rows,
@@ -84,6 +85,26 @@ def _device_adam(**arguments: Any) -> None:
 def _tables() -> dict[str, Any]:
     tables = {key: torch.zeros(4, 3) for key in ("param", "exp_avg", "exp_avg_sq")}
     return {**tables, "slots": ROWS, "last_step": torch.zeros(N).int(), "ids": ROWS, "step": 2}
+
+
+def _row_schedule(begun: bool = False) -> RowSchedule:
+    schedule = RowSchedule([{}])
+    for _ in range(2):
+        schedule.end_step(schedule.begin_step())
+    if begun:
+        schedule.begin_step()
+    return schedule
+
+
+def _packed(**changes: Any) -> None:
+    (group,) = _row_schedule().state_dict()["schedule"]
+    _row_schedule().load_state_dict({"step": 2, "schedule": [{**group, **changes}]})
+
+
+def _begin_with(groups: Any) -> None:
+    schedule = RowSchedule([{}])
+    schedule.param_groups = groups
+    schedule.begin_step()
 
 
 OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.99), "eps": 1e-15, "weight_decay": 0.0}
@@ -220,6 +241,40 @@ CALLS: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "DeviceRows.update": (
         lambda **a: DeviceRows(_host(begun=True), "cpu").update(**a),
         {**_tables(), "grads": torch.ones(2, 3), "marks": None},
+    ),
+    "DeviceRows.flush": (
+        lambda **a: DeviceRows(_host(), "cpu").flush(**a),
+        {**{k: v for k, v in _tables().items() if k != "step"}, "marks": None},
+    ),
+    "DeviceRows of a schedule": (
+        lambda **a: DeviceRows(RowSchedule([{}]), "cpu", **a),
+        {"widths": [3]},
+    ),
+    "RowSchedule": (
+        RowSchedule,
+        {"groups": [{}], "semantics": "sparse", "bias_correction": "off", "threads": None},
+    ),
+    "a group without tensors": (
+        lambda **a: RowSchedule([{**OPTIONS, **a}]),
+        {**OPTIONS, "name": "sh0"},
+    ),
+    "RowSchedule.begin_step": (
+        lambda **a: RowSchedule([{}]).begin_step(**a),
+        {"all_awake": False},
+    ),
+    "groups of a schedule": (_begin_with, {"groups": [{}]}),
+    "RowSchedule.end_step": (lambda **a: _row_schedule(begun=True).end_step(**a), {"step": 3}),
+    "RowSchedule.load_state_dict": (
+        lambda **a: _row_schedule().load_state_dict(**a),
+        {"state_dict": {}},
+    ),
+    "parts of a schedule's state": (
+        lambda **a: _row_schedule().load_state_dict({**_row_schedule().state_dict(), **a}),
+        {"step": 2, "schedule": []},
+    ),
+    "a group of a schedule's state": (
+        _packed,
+        dict.fromkeys(("beta1", "beta2", "known_since", "missed", "settled")),
     ),
     "follow": (follow, {"strategy": None}),
 }

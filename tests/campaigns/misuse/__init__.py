@@ -41,7 +41,13 @@ MADE_BY_OTHERS = (
     *of_pinned.MADE_BY_OTHERS,
 )
 """What callers get from functions and do not make, or what cannot be tried."""
-SHARED = of_cull.SHARED + of_order.SHARED + of_pinned.SHARED + of_adam_objects.SHARED
+SHARED = (
+    *of_cull.SHARED,
+    *of_order.SHARED,
+    *of_pinned.SHARED,
+    *of_adam.SHARED,
+    *of_adam_objects.SHARED,
+)
 
 
 def prepare(shared: Path) -> None:

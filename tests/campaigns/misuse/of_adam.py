@@ -11,6 +11,7 @@ import torch
 
 import gs_adam
 from campaigns.misuse.calls import Call, Entry, Room
+from campaigns.misuse.threads import Shared
 
 N_STEPS = 3
 
@@ -187,20 +188,85 @@ def _refused(**_: Any) -> str:
     return "refused"
 
 
+def _row_schedule(room: Room, n_groups: int, *, steps: int = N_STEPS) -> gs_adam.RowSchedule:
+    groups = [{"lr": 0.1, "name": str(k)} for k in range(n_groups)]
+    semantics = room.pick("deferred", "sparse")
+    schedule = gs_adam.RowSchedule(groups, semantics=semantics, threads=room.pick(None, 2))
+    for _ in range(steps):
+        schedule.end_step(schedule.begin_step())
+    return schedule
+
+
+def _steps_of(schedule: gs_adam.RowSchedule) -> Any:
+    """What is kept of its steps; of one with open steps their numbers alone."""
+    counts = [schedule.step_count, schedule.open_steps, schedule.param_groups]
+    return counts if schedule.open_steps else [*counts, schedule.state_dict()]
+
+
+def _new_row_schedule(room: Room) -> Call:
+    options = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-15, "weight_decay": 0.0, "name": "sh0"}
+    args = {
+        "groups": [dict(options) for _ in range(room.between(1, 3))],
+        "semantics": room.pick("deferred", "sparse"),
+        "bias_correction": "global",
+        "threads": room.pick(None, 2),
+    }
+
+    def make_and_begin(**given: Any) -> Any:
+        schedule = gs_adam.RowSchedule(**given)
+        schedule.end_step(schedule.begin_step())
+        return _steps_of(schedule)
+
+    return Call(make_and_begin, args, limits={"threads": 8})
+
+
+def _of_row_schedule(name: str) -> Callable[[Room], Call]:
+    """A method, and what the schedule has of its steps then."""
+
+    def make(room: Room) -> Call:
+        schedule = _row_schedule(room, room.between(1, 3))
+        args: dict[str, Any] = {}
+        if name == "begin_step":
+            args["all_awake"] = room.chance()
+        elif name == "end_step":
+            args["step"] = schedule.begin_step()
+        elif name == "load_state_dict":
+            args["state_dict"] = schedule.state_dict()
+            schedule.end_step(schedule.begin_step())
+
+        def call(**given: Any) -> Any:
+            return [getattr(schedule, name)(**given), _steps_of(schedule)]
+
+        return Call(call, args, state=lambda: _steps_of(schedule))
+
+    return make
+
+
 def _device_rows(room: Room) -> Call:
-    adam = gs_adam.HostAdam([torch.zeros(5, 3)], semantics=room.pick("deferred", "sparse"))
-    return Call(gs_adam.DeviceRows, {"adam": adam, "device": "cpu"}, show=lambda made: made.width)
+    args: dict[str, Any] = {"device": "cpu"}
+    if room.chance():
+        args["adam"] = _row_schedule(room, 2)
+        args["widths"] = [room.between(0, 5), 45]
+    else:
+        semantics = room.pick("deferred", "sparse")
+        args["adam"] = gs_adam.HostAdam([torch.zeros(5, 3)], semantics=semantics)
+    return Call(gs_adam.DeviceRows, args, show=lambda made: made.width)
 
 
 def _visit(name: str) -> Callable[[Room], Call]:
     def make(room: Room) -> Call:
         n_rows, shapes = shapes_of(room)
-        semantics = room.pick("deferred", "sparse")
-        adam = gs_adam.HostAdam([torch.zeros(n_rows, *s) for s in shapes], semantics=semantics)
-        for _ in range(2):
-            adam.end_step(adam.begin_step())
-        step = adam.begin_step()
-        rows = gs_adam.DeviceRows(adam, "cpu")
+        adam: gs_adam.HostAdam | gs_adam.RowSchedule
+        if room.chance():
+            adam = _row_schedule(room, len(shapes), steps=2)
+            widths = [int(np.prod(shape)) for shape in shapes]
+            rows = gs_adam.DeviceRows(adam, "cpu", widths=widths)
+        else:
+            semantics = room.pick("deferred", "sparse")
+            adam = gs_adam.HostAdam([torch.zeros(n_rows, *s) for s in shapes], semantics=semantics)
+            for _ in range(2):
+                adam.end_step(adam.begin_step())
+            rows = gs_adam.DeviceRows(adam, "cpu")
         n_slots, n = 20, room.between(1, min(20, n_rows))
         tables = [room.tensor(room.rng.random((n_slots, rows.width)), np.float32) for _ in range(3)]
         args: dict[str, Any] = dict(zip(("param", "exp_avg", "exp_avg_sq"), tables, strict=True))
@@ -209,14 +275,39 @@ def _visit(name: str) -> Callable[[Room], Call]:
             "last_step": room.tensor(np.ones(n_rows), np.int32),
             "ids": room.tensor(room.rng.permutation(n_rows)[:n], np.int64),
         }
+        if name != "flush":
+            args["step"] = adam.begin_step()
         if name == "update":
             args["grads"] = room.tensor(room.rng.standard_normal((n, rows.width)), np.float32)
         if room.chance():
             args["marks"] = room.tensor(room.rng.random(n) < 0.7, np.bool_)
         writes = ("param", "exp_avg", "exp_avg_sq", "last_step")
-        return Call(getattr(rows, name), {**args, "step": step}, writes=writes)
+        return Call(getattr(rows, name), args, writes=writes)
 
     return make
+
+
+def _steps_together(room: Room) -> dict[str, Callable[[], Any]]:
+    schedule, n_rows = _row_schedule(room, 2), 40
+    rows = gs_adam.DeviceRows(schedule, "cpu", widths=[3, 45])
+    tables = [torch.ones(n_rows, 48) for _ in range(3)]
+    last_step, ids = torch.zeros(n_rows, dtype=torch.int32), torch.arange(n_rows)
+    saved = schedule.state_dict()
+
+    def step() -> None:
+        number = schedule.begin_step()
+        try:
+            rows.wake(*tables, ids, last_step, ids, step=number)
+        finally:
+            schedule.end_step(number)
+
+    return {
+        "a step": step,
+        "flush": lambda: rows.flush(*tables, ids, last_step, ids),
+        "state_dict": schedule.state_dict,
+        "load_state_dict": lambda: schedule.load_state_dict(saved),
+        "open_steps": lambda: schedule.open_steps,
+    }
 
 
 class _Strategy:
@@ -249,5 +340,13 @@ ENTRIES = (
     Entry("gs_adam.DeviceRows", _device_rows),
     Entry("gs_adam.DeviceRows.wake", _visit("wake")),
     Entry("gs_adam.DeviceRows.update", _visit("update")),
+    Entry("gs_adam.DeviceRows.flush", _visit("flush")),
+    Entry("gs_adam.RowSchedule", _new_row_schedule),
+    Entry("gs_adam.RowSchedule.begin_step", _of_row_schedule("begin_step")),
+    Entry("gs_adam.RowSchedule.end_step", _of_row_schedule("end_step")),
+    Entry("gs_adam.RowSchedule.state_dict", _of_row_schedule("state_dict")),
+    Entry("gs_adam.RowSchedule.load_state_dict", _of_row_schedule("load_state_dict")),
     Entry("gs_adam.build_info", lambda room: Call(gs_adam.build_info, {})),
 )
+
+SHARED = (Shared("gs_adam.RowSchedule", _steps_together),)

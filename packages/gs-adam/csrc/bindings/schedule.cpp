@@ -145,6 +145,8 @@ void register_schedule(py::module_& module) {
           [](Schedule& self, const std::shared_ptr<StepPlan>& plan) { self.accept(plan); },
           py::arg("plan"))
       .def("now", [](Schedule& self) { return std::const_pointer_cast<StepPlan>(self.now()); })
+      .def("following",
+           [](Schedule& self) { return std::const_pointer_cast<StepPlan>(self.following()); })
       .def("restart", &Schedule::restart, py::arg("step"))
       .def(
           "restore",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gs_adam.device import DeviceAdam
     from gs_adam.device_rows import DeviceRows
     from gs_adam.host import HostAdam
+    from gs_adam.row_schedule import RowSchedule
     from gs_adam.strategy import follow
     from gs_adam.worker import Worker
 
@@ -18,6 +19,7 @@ __all__ = [
     "DeviceAdam",
     "DeviceRows",
     "HostAdam",
+    "RowSchedule",
     "Schedule",
     "Worker",
     "__version__",
@@ -32,6 +34,7 @@ _NEED_TORCH = {
     "DeviceAdam": "gs_adam.device",
     "DeviceRows": "gs_adam.device_rows",
     "HostAdam": "gs_adam.host",
+    "RowSchedule": "gs_adam.row_schedule",
     "follow": "gs_adam.strategy",
     "Worker": "gs_adam.worker",
 }

@@ -38,6 +38,21 @@ def unpack_schedule(packed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return series(groups, "state_dict's schedule")
 
 
+def check_schedule(packed: Any) -> list[dict[str, Any]]:
+    """What `pack_schedule` returned, as far as kinds go.
+
+    Raises:
+        TypeError, ValueError: it is put together in another way.
+    """
+    groups = listed(packed, "state_dict's schedule")
+    for k, group in enumerate(groups):
+        keyed(group, f"state_dict's schedule[{k}]", "missed")
+        number(group.get("known_since", 0), "state_dict's known_since")
+        if getattr(group["missed"], "ndim", 0) != 2:
+            raise TypeError(f"state_dict's schedule[{k}] must hold tables, got other kinds")
+    return groups
+
+
 def check_kinds(state_dict: Any) -> dict[str, Any]:
     """The state dict of an optimizer.
 
@@ -123,11 +138,7 @@ def check_own(
     own: dict[str, Any], *, step: int, n_rows: int, n_groups: int, deferred: bool
 ) -> None:
     """Raise unless a deferred optimizer's own part of a state dict fits."""
-    for k, group in enumerate(listed(keyed(own, KEY).get("schedule", []), "state_dict's schedule")):
-        keyed(group, f"state_dict's schedule[{k}]", "missed")
-        number(group.get("known_since", 0), "state_dict's known_since")
-        if getattr(group["missed"], "ndim", 0) != 2:
-            raise TypeError(f"state_dict's schedule[{k}] must hold tables, got other kinds")
+    check_schedule(keyed(own, KEY).get("schedule", []))
     for key in ("last_step", "schedule"):
         if key not in own:
             raise ValueError(f"state_dict must hold {key} under {KEY}, got {sorted(own)}")

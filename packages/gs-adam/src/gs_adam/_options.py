@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gs_adam._arguments import flag, number, shown
 
 GroupOptions = tuple[float, float, float, float, float]
 """lr, beta1, beta2, eps, weight_decay."""
+
+DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-15, "weight_decay": 0.0}
+"""Of a group that does not say."""
+
+MOST_TENSORS = 32
+"""One pass over a row updates all its tensors."""
 
 _IGNORED = ("foreach", "fused")
 """Keywords of torch.optim.Adam that choose how it computes, and nothing here."""
@@ -44,6 +51,26 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
         if not 0 <= value < float("inf"):
             raise ValueError(f"{name} must be at least 0 and finite, got {value}")
     return lr, beta1, beta2, eps, decay
+
+
+def check_rule(semantics: Any, bias_correction: Any, known: Sequence[str]) -> None:
+    """Look at what an optimizer does in every step.
+
+    Args:
+        known: the semantics that it may have.
+
+    Raises:
+        TypeError, ValueError: one is none of its words, or the two do not go together.
+    """
+    for name, value in (("semantics", semantics), ("bias_correction", bias_correction)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a string, got {shown(value)}")
+    if semantics not in known:
+        raise ValueError(f"semantics must be one of {', '.join(known)}, got {semantics!r}")
+    if bias_correction not in ("global", "off"):
+        raise ValueError(f"bias_correction must be global or off, got {bias_correction!r}")
+    if bias_correction == "off" and semantics != "sparse":
+        raise ValueError(f"bias_correction must be global with {semantics}, got 'off'")
 
 
 def check_torchs(options: dict[str, Any], owner: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from gs_adam import _core
-from gs_adam._storage import Storage
 from gs_adam._tensors import as_native, place
 from gs_adam._visit import Visit
 
@@ -18,12 +17,16 @@ class RowsOnCpu:
     """Binds the columns of three tables as an optimizer's tensors.
 
     Args:
-        storage: the optimizer's.
+        schedule: counts its steps.
+        threads: 0 means one per processor.
         widths, groups: columns and group of each parameter.
     """
 
-    def __init__(self, storage: Storage, widths: list[int], groups: list[int]) -> None:
-        self._storage = storage
+    def __init__(
+        self, schedule: _core.Schedule, threads: int, widths: list[int], groups: list[int]
+    ) -> None:
+        self._schedule = schedule
+        self._threads = threads
         self._widths = widths
         self._groups = groups
         self._places: list[Any] = []
@@ -67,7 +70,10 @@ class RowsOnCpu:
                 self._last_step = torch.zeros(len(visit.param), dtype=torch.int32, device="cpu")
             param, exp_avg, exp_avg_sq = (self._columns(table) for table in visit[:3])
             last_step = self._last_step if sleeps else None
-            self._rows = self._storage.native(param, exp_avg, exp_avg_sq, self._groups, last_step)
+            self._rows = _core.Rows(
+                param, exp_avg, exp_avg_sq, self._groups, last_step, self._schedule, False,
+                self._threads,
+            )  # fmt: skip
             self._places = places
         return self._rows
 

@@ -33,7 +33,8 @@ class RowsOnCuda:
         self._launch(plan, visit, grads)
 
     def _launch(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
-        if len(visit.slots) == 0:
+        # Before the first step, and where no rates are known, no row sleeps.
+        if len(visit.slots) == 0 or (grads is None and plan.recent_bytes == 0):
             return
         recent, past = (None, None) if visit.last_step is None else self._tables.of(plan)
         marks = None if visit.marks is None else visit.marks.view(torch.uint8)

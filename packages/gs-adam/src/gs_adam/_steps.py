@@ -44,10 +44,7 @@ class Steps(HostBase):
             self._follow()
         if self._semantics == "dense":
             self._storage.marked()  # the end of the step writes where tensors are now
-        plan = self._schedule.propose(options, self._all_awake)
-        self._plans[plan.step] = plan
-        self._all_awake = False
-        self._schedule.accept(plan)
+        plan = self._begin_plan(options)
         self._note_step(plan.step)
         return plan.step
 
@@ -110,16 +107,6 @@ class Steps(HostBase):
                 self._storage.note_written()
             self._raise_failures()
 
-    def _begin_end(self, step: int) -> _core.Call[_core.StepPlan]:
-        """The end of a step, to be entered: calls on its rows are refused until it is left."""
-        with self._lock:
-            plan = self._opened(step)
-            if step != min(self._open):
-                raise ValueError(f"step must end after step {min(self._open)}, got {step}")
-            self._wait_for_calls("end_step()")
-            self._ending = step
-            return self._endings.call(plan)
-
     def _has_failed(self) -> bool:
         """Whether a task of a worker has raised something."""
         try:
@@ -127,9 +114,6 @@ class Steps(HostBase):
         except BaseException:
             return True
         return False
-
-    def _close_step(self, step: int) -> None:
-        del self._plans[step]
 
     @torch.no_grad()
     def step(  # type: ignore[override]

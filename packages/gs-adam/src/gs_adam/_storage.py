@@ -219,22 +219,11 @@ class Storage:
     def _native(self, last_step: torch.Tensor | None) -> _core.Rows:
         states = self._known_states()
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
-        return self.native(self._known, exp_avg, exp_avg_sq, self._groups, last_step)
-
-    def native(
-        self,
-        params: list[Any],
-        exp_avg: list[Any],
-        exp_avg_sq: list[Any],
-        groups: list[int],
-        last_step: torch.Tensor | None,
-    ) -> _core.Rows:
-        """Native views of any tensors, updated as this optimizer's own are."""
         return _core.Rows(
-            params,
+            self._known,
             exp_avg,
             exp_avg_sq,
-            groups,
+            self._groups,
             last_step,
             self._schedule,
             self.skips_nonfinite,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a host optimizer that are updated on a device for a while."""
+"""Rows that are updated on a device, by the schedule of an optimizer."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 
-from gs_adam import _core
-from gs_adam._arguments import of_kind, shown
+from gs_adam._arguments import listed, shown, whole
+from gs_adam._open_steps import OpenSteps
 from gs_adam._rows_on_cpu import RowsOnCpu
 from gs_adam._rows_on_cuda import RowsOnCuda
 from gs_adam._visit import Visit
 from gs_adam.host import HostAdam
+from gs_adam.row_schedule import RowSchedule
 
 
 class DeviceRows:
-    """Updates rows of a `HostAdam` in slots of device memory, by its rule and its schedule.
+    """Updates rows in slots of device memory by the rule and the schedule of a `HostAdam`, or of a
+    `RowSchedule` where no row is the host's.
 
     Rows of all parameters lie side by side in tables of C slots, W = sum of the parameters' widths
     floats each, in the optimizer's order. Which row is in which slot, and whose values are the
@@ -31,40 +33,36 @@ class DeviceRows:
     Non-finite gradients are not counted on CUDA.
 
     Args:
-        adam: an optimizer with deferred or sparse semantics.
+        adam: an optimizer with deferred or sparse semantics, or a `RowSchedule`.
         device: where the tables are, ``"cpu"`` or a CUDA device.
+        widths: floats of a row in each group's tensor, for a `RowSchedule` alone.
 
     Raises:
+        TypeError: an argument is of another kind.
         ValueError: dense semantics, whose steps end on the host for all rows; ``skip_nonfinite``,
-            which would need a row's gradients before any of its values.
+            which would need a row's gradients before any of its values; widths missing or not one
+            a group.
 
+    Threads: on the CPU one call at a time updates rows. `end_step` waits for calls of other
+        threads.
     Cost: 28 bytes of memory traffic a value to update, 24 to wake, none for a row that is awake;
         one kernel. On the CPU slots out of order are sorted first.
     Asynchrony: on the device's current stream; never synchronises unless ``GS_CHECK_INDEX=1``.
     """
 
-    def __init__(self, adam: HostAdam, device: Any) -> None:
-        of_kind(adam, "adam", HostAdam)
-        if adam.semantics == "dense":
-            raise ValueError(
-                "adam must have deferred or sparse semantics, got dense, which updates rows that "
-                "a step is not given on the host"
-            )
-        if adam._storage.skips_nonfinite:
-            raise ValueError("adam must have skip_nonfinite=False, got True")
-        self._adam = adam
+    def __init__(self, adam: HostAdam | RowSchedule, device: Any, *, widths: Any = None) -> None:
+        self._widths, groups = _columns_of(adam, widths)
+        self._steps: OpenSteps = adam
         self._sleeps = adam.semantics == "deferred"
         self._device = _indexed(device)
-        params, groups = adam._params_and_groups()
-        self._widths = [param.shape[1:].numel() for param in params]
         self._rows: RowsOnCpu | RowsOnCuda
         if self._device.type == "cpu":
-            self._rows = RowsOnCpu(adam._storage, self._widths, groups)
+            self._rows = RowsOnCpu(adam._schedule, adam._threads, self._widths, groups)
         else:
             self._rows = RowsOnCuda(self._device, self._widths, groups)
 
     def __repr__(self) -> str:
-        return f"DeviceRows(width={self.width}, device={self._device}, {self._adam.semantics})"
+        return f"DeviceRows(width={self.width}, device={self._device}, {self._steps.semantics})"
 
     @property
     def width(self) -> int:
@@ -99,7 +97,7 @@ class DeviceRows:
             last_step: (N,) int32 on the device: the step that each row was last updated in. That
                 of rows which sleep becomes ``step - 1``. Not read where semantics is sparse.
             ids: (R,) int32 or int64 rows of ``last_step``, distinct, in the order of ``slots``.
-            step: what `HostAdam.begin_step` returned.
+            step: what ``begin_step`` returned.
             marks: (R,) bool on the device, in the order of ``slots``. A row whose mark is False
                 keeps its values, moments and ``last_step``, as if it had not been given; its slot
                 and id are checked like the others. None marks all rows. The host learns of no
@@ -111,10 +109,10 @@ class DeviceRows:
                 Nothing is changed.
             CudaError: the launch failed, or this build has no CUDA.
         """
-        plan = self._plan(step)
-        visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
-        if self._sleeps:
-            self._rows.wake(plan, visit)
+        with self._steps._call_in(step) as plan:
+            visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
+            if self._sleeps:
+                self._rows.wake(plan, visit)
 
     @torch.no_grad()
     def update(
@@ -142,14 +140,36 @@ class DeviceRows:
             TypeError, ValueError, IndexError, CudaError: as `wake`; a marked row updated twice in
                 the step (checked as ids are).
         """
-        plan = self._plan(step)
-        visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
-        visit.check_step(grads, step)
-        self._rows.update(plan, visit, grads)
+        with self._steps._call_in(step) as plan:
+            visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
+            visit.check_step(grads, plan.step)
+            self._rows.update(plan, visit, grads)
 
-    def _plan(self, step: int) -> _core.StepPlan:
-        with self._adam._lock:
-            return self._adam._opened(step)
+    @torch.no_grad()
+    def flush(
+        self,
+        param: torch.Tensor,
+        exp_avg: torch.Tensor,
+        exp_avg_sq: torch.Tensor,
+        slots: torch.Tensor,
+        last_step: torch.Tensor | None,
+        ids: torch.Tensor | None,
+        marks: torch.Tensor | None = None,
+    ) -> None:
+        """Bring rows up to date with the last step begun, which has ended. Sparse: nothing.
+
+        Args:
+            param, exp_avg, exp_avg_sq, slots, last_step, ids, marks: as for `wake`; ``last_step``
+                of the marked rows becomes the number of steps.
+
+        Raises:
+            RuntimeError: a step is open.
+            TypeError, ValueError, IndexError, CudaError: as `wake`.
+        """
+        with self._steps._call_between("flush()") as plan:
+            visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
+            if self._sleeps:
+                self._rows.wake(plan, visit)
 
     def _visit(
         self,
@@ -169,6 +189,36 @@ class DeviceRows:
         visit = Visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
         visit.check(self.width, self._device)
         return visit
+
+
+def _columns_of(adam: Any, widths: Any) -> tuple[list[int], list[int]]:
+    """Width and group of each tensor of a row."""
+    if isinstance(adam, RowSchedule):
+        if widths is None:
+            raise ValueError("widths must be given with a RowSchedule, got None")
+        n_groups = adam._n_groups
+        given = enumerate(listed(widths, "widths"))
+        own = [whole(width, f"widths[{k}]", least=0) for k, width in given]
+        if len(own) != n_groups:
+            raise ValueError(f"widths must be {n_groups}, one a group, got {len(own)}")
+        if sum(own) >= 2**31:
+            raise ValueError(f"widths must sum to less than 2**31, got {sum(own)}")
+        return own, list(range(n_groups))
+    if not isinstance(adam, HostAdam):
+        raise TypeError(f"adam must be a HostAdam or a RowSchedule, got {shown(adam)}")
+    if adam.semantics == "dense":
+        raise ValueError(
+            "adam must have deferred or sparse semantics, got dense, which updates rows that "
+            "a step is not given on the host"
+        )
+    if adam._storage.skips_nonfinite:
+        raise ValueError("adam must have skip_nonfinite=False, got True")
+    if widths is not None:
+        raise ValueError(
+            f"widths must be None with a HostAdam, whose params have them, got {shown(widths)}"
+        )
+    params, groups = adam._params_and_groups()
+    return [param.shape[1:].numel() for param in params], groups
 
 
 def _indexed(device: Any) -> torch.device:

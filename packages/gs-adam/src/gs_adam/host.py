@@ -142,12 +142,12 @@ class HostAdam(RowEdits):
         if own is not None and own["schedule"]:
             assert last_step is not None
             last_step.copy_(own["last_step"])
-            self._schedule.restore(step, _checkpoint.unpack_schedule(own["schedule"]))
+            self._restore_steps(step, own["schedule"])
             self._all_awake = bool((last_step == step).all())
             return
         if last_step is not None:
             last_step.fill_(step)
-        self._schedule.restart(step)
+        self._restore_steps(step, [])
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("HostAdam must be saved with state_dict(), got a request to pickle it")
