@@ -111,6 +111,8 @@ class FormatOne:
         damaged = damaged_checkpoint(path)
         with open_shard(path, n_bytes=shard["bytes"]) as file:
             crc, spans = _header(file, parts, shard["bytes"], damaged)
+            if report is not None:
+                report(shard["bytes"] - sum(n_bytes for n_bytes, _ in spans))
             for n_bytes, name in spans:
                 if name in parts:
                     part = parts[name]
