@@ -209,12 +209,13 @@ def _as_before(run: Path) -> None:
     save_format_one(run / "checkpoints", step=saved.step, tensors=tensors, state=saved.state)
 
 
+@pytest.mark.parametrize("preset", ["none", "best"])
 def test_a_run_goes_on_from_it_and_a_line_says_how(
-    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], preset: str
 ) -> None:
     run = tmp_path / "run"
     command = ["fit", str(tiny_capture), "--out", str(run), "--renderer", "cpu", "--cap", "200"]
-    assert main([*command, "--steps", "3"]) == 0
+    assert main([*command, "--steps", "3", "--offload", preset]) == 0
     _as_before(run)
     before = open_latest(run / "checkpoints")
     assert before is not None

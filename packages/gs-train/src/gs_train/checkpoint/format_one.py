@@ -57,7 +57,7 @@ class FormatOne:
         self.step: int = manifest["step"]
         self.state: dict[str, Any] = manifest["state"]
         self.dropped = tuple(name for name in self._tensors if name.startswith(_AHEAD))
-        kept = {name: of for name, of in self._tensors.items() if name not in self.dropped}
+        kept = {name: of for name, of in self._tensors.items() if not name.startswith(_AHEAD)}
         self.shapes: dict[str, tuple[int, ...]] = {
             name: tuple(of["shape"]) for name, of in kept.items()
         }
