@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from campaigns.case import Case
+from campaigns.checkpoints import damage_checkpoint, keeps_values, make_right, split_newest
 from campaigns.commands import Ended, run_command
 from campaigns.good_files import MORE_STEPS, OPTIONS, STEPS, write_captures, write_points, write_run
 from campaigns.mutations import NAMES, damage, damage_folder
@@ -30,7 +31,7 @@ from gs_train.ply import load_ply
 SECONDS = 300.0
 
 _CAPTURES = ("binary", "distorted", "text")
-_AFTER = ("resume", "eval", "export", "export-gsplat", "render")
+_AFTER = ("resume", "eval", "export", "export-gsplat", "render", "inspect")
 """What is done with a run."""
 
 
@@ -41,6 +42,7 @@ def prepare(shared: Path) -> None:
     for name in _CAPTURES:
         run = shared / f"run-{name}"
         write_run(shared / name, run)
+        split_newest(run)
         for what in _AFTER:
             out = shared / "results" / name / what
             shutil.copytree(run, out)
@@ -50,6 +52,7 @@ def prepare(shared: Path) -> None:
 
 def run(case: Case) -> None:
     kinds = (*[_bad_capture] * 5, *[_bad_run] * 4, *[_bad_folder] * 2, _bad_points, _bad_name)
+    kinds = (*kinds, *[_bad_checkpoint] * 4)
     kinds = (*kinds, _bad_out, _bomb)
     kinds[case.rng.integers(len(kinds))](case)
 
@@ -76,9 +79,24 @@ def _bad_run(case: Case) -> None:
     is_checkpoint = "checkpoints" in file.parts
     if is_checkpoint and file.is_file() and not file.is_symlink() and case.rng.random() < 0.3:
         said += ", checksums made right"
-        _make_right(file.parent)
+        make_right(file.parent)
         is_checkpoint = False
     _go_on(case, name, out, case.shared / name, said, is_same=is_checkpoint)
+
+
+def _bad_checkpoint(case: Case) -> None:
+    """The newest checkpoint of a run: bytes, whole files, or what its manifest and headers say."""
+    name = _CAPTURES[case.rng.integers(len(_CAPTURES))]
+    out = case.folder / "run"
+    shutil.copytree(case.shared / f"run-{name}", out)
+    newest = out / "checkpoints" / f"step_{STEPS:06}"
+    said, is_told = damage_checkpoint(newest, case.rng)
+    if case.rng.random() < 0.5:
+        case.say(f"{said}; inspect of {name}")
+        ended = run_command(["inspect", str(newest), "--verify"], case.folder)
+        assert ended.status == 2 or not is_told, "checksums must tell what is damaged"
+    else:
+        _go_on(case, name, out, case.shared / name, said, is_same=keeps_values(said))
 
 
 def _bad_folder(case: Case) -> None:
@@ -227,6 +245,8 @@ def _after(what: str, out: Path, capture: Path) -> list[str]:
         return ["fit", str(capture), "--out", str(out), "--resume", "--steps", str(MORE_STEPS)]
     if what == "eval":
         return ["eval", str(out), "--renderer", "cpu", "--data", str(capture)]
+    if what == "inspect":
+        return ["inspect", str(out), "--verify"]
     if what == "render":
         of_test = ["--renderer", "cpu", "--path", "test"]
         return ["render", str(out), *of_test, "--data", str(capture)]
@@ -241,6 +261,7 @@ def _results(what: str) -> tuple[str, ...]:
         "export": ("export/inria/point_cloud/*/point_cloud.ply", "cameras.json"),
         "export-gsplat": ("export/gsplat/ply/*.ply",),
         "render": ("renders/test/*.png",),
+        "inspect": (),
     }[what]
 
 
@@ -276,21 +297,6 @@ def _check_results(out: Path, ended: Ended) -> None:
     assert n + n_lost == _check_scores(out) > 0, f"{clouds[-1]} must hold all, got {n}"
     for attribute, values in rows.items():
         assert values.isfinite().all(), f"{attribute} must be finite"
-
-
-def _make_right(checkpoint: Path) -> None:
-    """Give a checkpoint the checksums of what it holds: not damage, but malice."""
-    path = checkpoint / "manifest.json"
-    try:
-        manifest = json.loads(path.read_bytes())
-        for shard in manifest["shards"]:
-            data = (checkpoint / shard["file"]).read_bytes()
-            shard["bytes"], shard["crc32"] = len(data), zlib.crc32(data)
-        manifest.pop("crc32")
-        manifest["crc32"] = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
-        return
-    path.write_text(json.dumps(manifest))
 
 
 def _files(folder: Path) -> list[Path]:

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_train import checkpoint, shards
-from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from gs_train.checkpoint import blocks, latest_checkpoint, load_checkpoint, save_checkpoint, writer
+from gs_train.checkpoint.shards import write_shard
 from gs_train.errors import InputError
 
 
@@ -68,7 +68,7 @@ def test_tensors_and_state_come_back_bit_for_bit(tmp_path, max_shard_bytes):
 )
 def test_shards_are_filled_up_and_hold_every_row_once(rows, widths, limit):
     tensors = {str(i): torch.empty(n, w) for i, (n, w) in enumerate(zip(rows, widths))}
-    plan = checkpoint._plan(tensors, limit)
+    plan = writer.plan_shards(tensors, limit)
     pieces = [piece for shard in plan for piece in shard]
     for name, tensor in tensors.items():
         mine = [(p.start, p.stop) for p in pieces if p.name == name]
@@ -93,7 +93,7 @@ def test_the_shards_are_what_safetensors_reads(tmp_path):
 
 
 def test_blocks_smaller_than_a_tensor_change_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
     tensors = some_tensors()
     path = save_checkpoint(tmp_path, step=1, tensors=tensors, state={})
     assert_same(load_checkpoint(path).tensors, tensors)
@@ -142,7 +142,7 @@ def test_saving_a_step_again_never_touches_the_saved_one_before_the_new_is_whole
         latest = latest_checkpoint(tmp_path)
         assert load_checkpoint(latest).state == {"value": value}
         assert os.listdir(tmp_path) == [latest.name]
-    monkeypatch.setattr(checkpoint, "write_shard", fail_with(RuntimeError("no")))
+    monkeypatch.setattr(writer, "write_shard", fail_with(RuntimeError("no")))
     with pytest.raises(RuntimeError, match="no"):
         save_checkpoint(tmp_path, step=5, tensors=some_tensors(), state={}, keep=1)
     assert load_checkpoint(latest_checkpoint(tmp_path)).state == {"value": 3}
@@ -164,9 +164,9 @@ def test_a_disk_that_becomes_full_leaves_the_older_checkpoint_alone(tmp_path, mo
         if len(calls) == 3:
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
-        return shards.write_shard(path, tensors)
+        return write_shard(path, tensors)
 
-    monkeypatch.setattr(checkpoint, "write_shard", write)
+    monkeypatch.setattr(writer, "write_shard", write)
     with pytest.raises(InputError, match=r"disk became full while writing .*step_000002"):
         save_checkpoint(tmp_path, step=2, tensors=some_tensors(), state={}, max_shard_bytes=1000)
     assert os.listdir(tmp_path) == ["step_000001"]
@@ -232,7 +232,9 @@ def test_another_format_version_is_refused_with_both_versions(tmp_path):
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["version"] = 7
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="must have checkpoint format version 1, got version 7"):
+    with pytest.raises(
+        InputError, match="must have checkpoint format version 1 or 2, got version 7"
+    ):
         load_checkpoint(path)
 
 

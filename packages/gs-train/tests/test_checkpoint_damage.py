@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from signed import Change, change_header, change_manifest, sign_shard
 
 from gs_train.checkpoint import (
     incomplete_checkpoints,
@@ -24,42 +23,17 @@ from gs_train.checkpoint import (
 )
 from gs_train.errors import InputError
 
-Change = Callable[[dict[str, Any]], None]
-
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    tensors = {"a": torch.ones(40, 3), "b": torch.arange(40), "none": torch.empty(0, 3)}
+    tensors = {
+        "a": torch.ones(40, 3),
+        "b": torch.arange(40),
+        "none": torch.empty(0, 3),
+        "model/keys": torch.arange(40, dtype=torch.int32),
+        "model/means": torch.ones(40, 3),
+    }
     return save_checkpoint(tmp_path, step=3, tensors=tensors, state={}, max_shard_bytes=400)
-
-
-def _sign(path: Path, manifest: dict[str, Any]) -> None:
-    manifest.pop("crc32", None)
-    manifest["crc32"] = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
-    (path / "manifest.json").write_text(json.dumps(manifest))
-
-
-def _change_manifest(path: Path, change: Change) -> None:
-    manifest = json.loads((path / "manifest.json").read_text())
-    change(manifest)
-    _sign(path, manifest)
-
-
-def _change_shard(path: Path, change: Change) -> None:
-    """Change the header of the first shard, and sign both."""
-    file = path / "00000.safetensors"
-    data = file.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    change(header)
-    new = json.dumps(header).encode()
-    data = struct.pack("<Q", len(new)) + new + data[8 + length :]
-    file.write_bytes(data)
-
-    def sign(manifest: dict[str, Any]) -> None:
-        manifest["shards"][0].update(bytes=len(data), crc32=zlib.crc32(data))
-
-    _change_manifest(path, sign)
 
 
 def _set(*keys: Any) -> Change:
@@ -106,21 +80,60 @@ MANIFESTS = {
     "pieces that leave rows out": _drop("tensors", "a", "pieces", 0),
     "pieces that end early": _drop("tensors", "a", "pieces", -1),
     "pieces in another order": lambda m: m["tensors"]["a"]["pieces"].reverse(),
-    "a piece of two numbers": _set("tensors", "a", "pieces", [[0, 0]]),
-    "a piece of a shard that there is not": _set("tensors", "b", "pieces", 0, 0, 99),
-    "a piece of a shard counted from the end": _set("tensors", "b", "pieces", 0, 0, -1),
+    "a piece without rows": _drop("tensors", "a", "pieces", 0, "rows"),
+    "a piece of one row number": _set("tensors", "a", "pieces", 0, "rows", [0]),
+    "a piece of rows backwards": _set("tensors", "a", "pieces", 0, "rows", [33, 0]),
+    "a piece of a shard that there is not": _set("tensors", "b", "pieces", 0, "shard", 99),
+    "a piece of a shard counted from the end": _set("tensors", "b", "pieces", 0, "shard", -1),
+    "a piece that is a list": _set("tensors", "a", "pieces", 0, [0, 0, 33]),
+    "an offset of text": _set("tensors", "a", "pieces", 0, "offset", "0"),
+    "an offset within the header": _set("tensors", "a", "pieces", 0, "offset", 8),
+    "an offset beyond the file": _set("tensors", "a", "pieces", 0, "offset", 2**62),
+    "an offset that is one too large": lambda m: _add(m["tensors"]["a"]["pieces"][0], "offset", 1),
+    "a checksum of 33 bits": _set("tensors", "a", "pieces", 0, "crc32", 2**32),
+    "no checksum of a piece": _drop("tensors", "a", "pieces", 0, "crc32"),
+    "a row more in a piece": lambda m: _move_border(m, "a", 1),
+    "two tensors in the same bytes": lambda m: m["tensors"].update(twice=m["tensors"]["a"]),
+    "a tensor that is left out": _drop("tensors", "b"),
+    "no word of rows": _drop("tensors", "a", "by_row"),
+    "a number for by row": _set("tensors", "model/means", "by_row", 1),
+    "by row with other rows": _set("tensors", "none", "by_row", True),
+    "a scalar by row": lambda m: m["tensors"]["a"].update(shape=[], by_row=True),
+    "no number of rows": _drop("rows"),
+    "another number of rows": _set("rows", 41),
+    "rows that are null": _set("rows", None),
+    "keys that are not by row": _set("tensors", "model/keys", "by_row", False),
+    "keys of another type": _set("tensors", "model/keys", "dtype", "F32"),
+    "keys of two dimensions": _set("tensors", "model/keys", "shape", [40, 1]),
     "a shard that is no mapping": _set("shards", 0, "00000.safetensors"),
     "a shard without a size": _drop("shards", 0, "bytes"),
     "a shard without a checksum": _set("shards", 0, "crc32", None),
     "a shard in another folder": _set("shards", 0, "file", "../secret.safetensors"),
     "a shard anywhere": _set("shards", 0, "file", "/etc/passwd"),
     "a shard whose name is a number": _set("shards", 0, "file", 7),
+    "a shard that is there twice": _set("shards", 0, "file", "00001.safetensors"),
+    "a shard that no piece needs": lambda m: m["shards"].append(
+        {"file": "00099.safetensors", "bytes": 8, "crc32": 0, "header_bytes": 0, "header_crc32": 0}
+    ),
+    "a header without a length": _set("shards", 0, "header_bytes", 0),
+    "a header of a terabyte": _set("shards", 0, "header_bytes", 2**40),
+    "a header without a checksum": _drop("shards", 0, "header_crc32"),
 }
+
+
+def _add(plain: dict[str, Any], name: str, n: int) -> None:
+    plain[name] += n
+
+
+def _move_border(manifest: dict[str, Any], name: str, n: int) -> None:
+    first, second = manifest["tensors"][name]["pieces"][:2]
+    first["rows"][1] += n
+    second["rows"][0] += n
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_manifest_that_does_not_fit_is_damaged(saved: Path, name: str) -> None:
-    _change_manifest(saved, MANIFESTS[name])
+    change_manifest(saved, MANIFESTS[name])
     with pytest.raises(InputError, match=r"manifest\.json is damaged; remove its folder"):
         open_checkpoint(saved)
 
@@ -145,14 +158,83 @@ SHARDS = {
     "a tensor that is there twice": _set(
         "more", {"dtype": "U8", "shape": [396], "data_offsets": [0, 396]}
     ),
+    "another name": lambda header: header.update(c=header.pop("a")),
 }
 
 
 @pytest.mark.parametrize("name", SHARDS)
 def test_a_header_is_checked_before_it_is_believed(saved: Path, name: str) -> None:
-    _change_shard(saved, SHARDS[name])
+    change_header(saved, 0, SHARDS[name])
     with pytest.raises(InputError, match=r"00000\.safetensors is damaged; remove its folder"):
         load_checkpoint(saved)
+
+
+def test_metadata_of_others_in_a_header_is_no_damage(saved: Path) -> None:
+    change_header(saved, 0, _set("__metadata__", {"made by": "somebody"}))
+    assert torch.equal(load_checkpoint(saved).tensors["a"], torch.ones(40, 3))
+
+
+def test_a_header_whose_length_is_not_that_of_the_manifest_is_damage(saved: Path) -> None:
+    file = saved / "00000.safetensors"
+    data = bytearray(file.read_bytes())
+    data[:8] = struct.pack("<Q", 2**62)
+    file.write_bytes(data)
+
+    def sign(manifest: dict[str, Any]) -> None:
+        shard = manifest["shards"][0]
+        shard["header_crc32"] = zlib.crc32(data[: shard["header_bytes"]])
+
+    change_manifest(saved, sign)
+    with pytest.raises(InputError, match=r"00000\.safetensors is damaged; remove its folder"):
+        load_checkpoint(saved)
+
+
+@pytest.mark.parametrize("keys", [[0, 1, 1], [0, -1, 1], [-(2**31), 0, 2**31 - 1]])
+def test_keys_that_are_not_distinct_or_negative_are_damage(tmp_path: Path, keys: list[int]) -> None:
+    tensors = {"model/keys": torch.tensor(keys, dtype=torch.int32), "model/means": torch.ones(3, 3)}
+    checkpoint = open_checkpoint(save_checkpoint(tmp_path, step=1, tensors=tensors, state={}))
+    said = r"manifest\.json is damaged: model/keys must be distinct and not negative; remove"
+    for read in (checkpoint.read, checkpoint.verify, lambda: checkpoint.read(rows=slice(0, 3))):
+        with pytest.raises(InputError, match=said):
+            read()
+    assert torch.equal(checkpoint.read(["model/means"])["model/means"], torch.ones(3, 3))
+
+
+def test_files_that_were_swapped_are_damage(saved: Path) -> None:
+    """Though their sizes are the same, and the checksums of their names as well."""
+    one, two = saved / "00001.safetensors", saved / "00002.safetensors"
+    data = one.read_bytes(), two.read_bytes()
+    one.write_bytes(data[1]), two.write_bytes(data[0])
+
+    def sign(manifest: dict[str, Any]) -> None:
+        for shard in manifest["shards"][1:3]:
+            shard["bytes"] = (saved / shard["file"]).stat().st_size
+
+    with pytest.raises(InputError, match=r"is damaged|must have .* bytes"):
+        load_checkpoint(saved)
+    change_manifest(saved, sign)
+    with pytest.raises(InputError, match="is damaged"):
+        load_checkpoint(saved)
+
+
+def test_values_whose_checksums_were_made_right_are_what_is_read(saved: Path) -> None:
+    file = saved / "00000.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-4:] = struct.pack("<f", 7.0)
+    file.write_bytes(data)
+    with pytest.raises(InputError, match=r"00000\.safetensors is damaged"):
+        load_checkpoint(saved)
+    change_manifest(saved, lambda manifest: sign_shard(saved, manifest, 0))
+    assert float(load_checkpoint(saved).tensors["a"].sum()) == 126
+
+
+def test_a_file_whose_own_checksum_is_wrong_is_found_by_verifying(saved: Path) -> None:
+    """Its pieces are right, so that nothing wrong is ever read."""
+    change_manifest(saved, _set("shards", 1, "crc32", 7))
+    checkpoint = open_checkpoint(saved)
+    checkpoint.read()
+    with pytest.raises(InputError, match=r"00001\.safetensors is damaged"):
+        checkpoint.verify()
 
 
 @pytest.mark.parametrize("bit", [0, 1, 4])
@@ -199,6 +281,16 @@ def test_a_shard_that_is_no_file_of_its_own_is_not_read(saved: Path, kind: str) 
         file.mkdir()
     with pytest.raises(InputError, match=r"00001\.safetensors must have .* got no such file"):
         open_checkpoint(saved)
+
+
+def test_a_shard_that_changed_since_it_was_looked_at_is_damage(saved: Path) -> None:
+    checkpoint = open_checkpoint(saved)
+    file = saved / "00000.safetensors"
+    data = file.read_bytes()
+    for other in (data[:-1], data + b"x", b""):
+        file.write_bytes(other)
+        with pytest.raises(InputError, match=r"00000\.safetensors is damaged"):
+            checkpoint.read()
 
 
 def test_a_shard_that_is_gone_when_it_is_read_is_one_line(saved: Path) -> None:

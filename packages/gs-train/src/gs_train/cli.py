@@ -21,6 +21,7 @@ from gs_train.evaluate import EvalConfig, evaluate
 from gs_train.export import ExportConfig, export
 from gs_train.fit import fit
 from gs_train.guard import file_trouble, unforeseen
+from gs_train.inspection import InspectConfig, inspect
 from gs_train.interrupt import Interrupted
 from gs_train.names import printable
 from gs_train.out_of_memory import in_short, memory_that_ran_out
@@ -34,6 +35,7 @@ _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "eval": (EvalConfig, evaluate),
     "render": (RenderConfig, render),
     "export": (ExportConfig, export),
+    "inspect": (InspectConfig, inspect),
     "demo": (DemoConfig, demo),
 }
 

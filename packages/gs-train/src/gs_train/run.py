@@ -33,7 +33,6 @@ from gs_train.errors import InputError
 from gs_train.frame import Frame
 from gs_train.gaussians import Gaussians
 from gs_train.interrupt import StopRequest
-from gs_train.manifest import whole
 from gs_train.names import printable
 from gs_train.placing import Placing
 from gs_train.progress import task_progress
@@ -44,6 +43,7 @@ from gs_train.run_record import RunRecord
 from gs_train.scene import capture_digest
 from gs_train.ssim import WINDOW
 from gs_train.trainer import Trainer
+from gs_train.whole import whole
 
 
 @dataclass(frozen=True)
@@ -257,9 +257,16 @@ class Run:
     def trainer(self, renderer: Renderer, config: FitConfig, placing: Placing) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
 
+        One line says so where the checkpoint is of an earlier format.
+
         Raises:
             InputError: the checkpoint is damaged.
         """
+        if self.checkpoint.is_of_old_format:
+            rules = "the run goes on by the rules of this version"
+            line = f"has checkpoint format {self.checkpoint.version}: {rules}, with the index of"
+            said = f"{self.checkpoint.path} {line} each Gaussian as its key"
+            print(printable(said), file=sys.stderr)
         with _damage(self.checkpoint):
             return Trainer.restore(
                 config,

@@ -16,8 +16,8 @@ from gs_train.atomic import replacing
 from gs_train.camera_paths import PathCamera, view_path
 from gs_train.data import Capture
 from gs_train.errors import InputError
-from gs_train.manifest import whole
 from gs_train.small_files import read_small
+from gs_train.whole import whole
 
 _FORMAT = {"format": "gs-train run", "version": 1}
 _MOST_BYTES = 1 << 30
