@@ -3,7 +3,7 @@
 
 Format 2 says so in its manifest. A trainer's tensors say so by their names: the stored attributes
 and their moments, the last steps of sleeping rows, keys, strands, and densification's statistics.
-Step counts, schedules of rates and what was found early about the next batch have no such rows.
+Step counts, schedules of rates and what each view costs to draw have no such rows.
 """
 
 from __future__ import annotations

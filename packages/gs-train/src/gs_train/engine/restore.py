@@ -114,7 +114,7 @@ def restored_gaussians(
     targets = _targets(model, source, NAMES, with_state=not to_look_at)
     keys = _key_targets(source, device)
     source.fill({**targets, **keys})
-    model.keys = RowKeys.load(*keys.values())
+    model.keys = _keys(keys)
     _take_state(model, targets)
     return model
 
@@ -162,7 +162,7 @@ def restored_offloaded(
     device_part = _targets(model.geometry, source, GEOMETRY, with_state=not to_look_at)
     keys = _key_targets(source, device)
     source.fill({**host, **device_part, **keys})
-    model.geometry.keys = RowKeys.load(*keys.values())
+    model.geometry.keys = _keys(keys)
     load_state(adam, {name: value for name, value in host.items() if "." in name})
     _take_state(model.geometry, device_part)
     return model
@@ -174,10 +174,18 @@ def _no_values(source: Source) -> dict[str, Tensor]:
 
 
 def _key_targets(source: Source, device: torch.device) -> dict[str, Tensor]:
+    devices = {KEYS: device, NEXT_KEY: torch.device("cpu")}
     return {
-        KEYS: torch.empty(source.shapes[KEYS], dtype=source.dtypes[KEYS], device=device),
-        NEXT_KEY: torch.empty(source.shapes[NEXT_KEY], dtype=source.dtypes[NEXT_KEY]),
+        name: torch.empty(source.shapes[name], dtype=source.dtypes[name], device=device)
+        for name, device in devices.items()
+        if name == KEYS or name in source.shapes
     }
+
+
+def _keys(targets: Mapping[str, Tensor]) -> RowKeys:
+    """What was read; from a checkpoint of format 1 there are no more keys than rows."""
+    values = targets[KEYS]
+    return RowKeys.load(values, targets.get(NEXT_KEY, torch.tensor(len(values))))
 
 
 def _targets(
