@@ -61,9 +61,10 @@ def mark(
         IndexError: an id out of range, on the CPU.
         CudaError: CUDA tensors reached a build without CUDA, or the launch failed.
 
-        With ``GS_CHECK_INDEX=1`` CUDA refuses all that the CPU refuses. Without it a bit at or
-        above B counts for nothing there, and a view whose pose is not finite or whose intrinsics
-        are singular sees no row: to look for either would wait for the device.
+        With ``GS_CHECK_INDEX=1`` CUDA refuses all that the CPU refuses. Without it, because a check
+        would wait for the device, a bit at or above B counts for nothing there, and a view whose
+        pose is not finite or whose intrinsics are singular is not noticed: which rows such a view
+        sees is undefined.
 
     Asynchrony: on CUDA one kernel on torch's current stream, one for each 128 views. Never
         synchronises unless ``GS_CHECK_INDEX=1``, needs no workspace, and may be captured into a
