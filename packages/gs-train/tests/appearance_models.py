@@ -138,6 +138,11 @@ def train(models, n_steps, seed, *, share=0.3):
                 model.step(ids, gradients)
 
 
+def without_keys(tensors):
+    """A model's tensors but the keys of its rows, which host rows leave to the geometry."""
+    return {name: value for name, value in tensors.items() if name not in ("keys", "next_key")}
+
+
 def copied(tensors):
     return {name: value.clone() for name, value in tensors.items()}
 

@@ -203,7 +203,8 @@ def _as_before(run: Path) -> None:
     assert newest is not None
     saved = load_checkpoint(newest)
     shutil.rmtree(run / "checkpoints")
-    tensors = {name: value for name, value in saved.tensors.items() if name != "model/keys"}
+    later = ("model/keys", "model/next_key", "costs/")
+    tensors = {name: v for name, v in saved.tensors.items() if not name.startswith(later)}
     # What culling found early, of which the next version has no use.
     tensors |= {"ahead/ids": torch.arange(7), "ahead/views": torch.zeros(32, dtype=torch.uint8)}
     save_format_one(run / "checkpoints", step=saved.step, tensors=tensors, state=saved.state)

@@ -25,7 +25,7 @@ RUNS = (
     ("clm", Limits()),
     ("gs-scale", Limits()),
     ("best", Limits(residents=0)),
-    ("best", Limits(residents=0, slots=700)),
+    ("best", Limits(residents=0, slots=560)),
     ("best", Limits(residents=1000)),
 )
 

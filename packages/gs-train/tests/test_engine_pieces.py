@@ -172,6 +172,8 @@ class _TightOnce:
     """A renderer whose first rasterization finds no memory; notes what is left of that pass when
     the next one begins."""
 
+    blends_by_key = False
+
     def __init__(self) -> None:
         self._renderer = renderer()
         self._colours: list[weakref.ref[Tensor]] = []

@@ -179,9 +179,7 @@ def test_saving_does_not_change_what_follows(preset: str) -> None:
 
 @pytest.mark.parametrize(("preset", "batch_size"), [("clm", 4), ("gs-scale", 1), ("best", 4)])
 @one_threaded
-def test_what_is_said_to_come_next_changes_nothing_beyond_rounding(
-    preset: str, batch_size: int
-) -> None:
+def test_what_is_said_to_come_next_changes_nothing(preset: str, batch_size: int) -> None:
     config = _config("adc", batch_size)
     told = _new(config, preset)
     _train(told, STEPS)
@@ -189,7 +187,7 @@ def test_what_is_said_to_come_next_changes_nothing_beyond_rounding(
     for hints in ("none", "wrong"):
         other = _new(config, preset)
         _train(other, STEPS, hints=hints)
-        _assert_rounding(other, told)
+        _assert_same(other, told)
         _close(other)
     _close(told)
 
@@ -207,19 +205,13 @@ def test_a_run_that_was_told_wrongly_resumes_with_the_batches_that_come(
     saved = _copied(wrong)
     resumed = _resumed(config, preset, saved, stop)
     _train(resumed, STEPS)
-    _assert_rounding(resumed, told)
+    _assert_same(resumed, told)
     for trainer in (told, wrong, resumed):
         _close(trainer)
 
 
-def _assert_rounding(ours: Trainer, theirs: Trainer) -> None:
+def _assert_same(ours: Trainer, theirs: Trainer) -> None:
     ours.backend.finish()
     theirs.backend.finish()
-    assert ours.model.n_rows == theirs.model.n_rows
-    rates = vars(ours.config.lr)
     for name in NAMES:
-        a, b = ours.model.read(name).double(), theirs.model.read(name).double()
-        excess = (a - b).abs() / b.abs().clamp_min(rates[name])
-        assert excess.max() <= 1e-5, f"{name}: {excess.max():.2e}"
-        if ours.preset.semantics == "dense" or name not in ("sh0", "shN"):
-            assert torch.equal(a, b), name
+        assert torch.equal(ours.model.read(name), theirs.model.read(name)), name

@@ -163,5 +163,4 @@ def _by_key(trainer: Trainer) -> dict[str, Tensor]:
     return {
         name: value[order] if value.ndim and len(value) == len(order) else value
         for name, value in tensors.items()
-        if not name.startswith("ahead/")
     }

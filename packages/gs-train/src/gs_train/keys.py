@@ -47,9 +47,9 @@ class RowKeys:
 
     @property
     def order(self) -> Tensor:
-        """(N,) int64: the rows in the order of their keys; kept until rows change."""
+        """(N,) int32: the rows in the order of their keys; kept until rows change."""
         if self._order is None:
-            self._order = torch.argsort(self.values)
+            self._order = torch.argsort(self.values).int()
         return self._order
 
     def born(self, n: int) -> Tensor:

@@ -120,7 +120,7 @@ class Mcmc:
     def _relocate(self, rows: RowOperations, step: int) -> int:
         opacities = rowwise.sigmoid(rows.read("opacities"))
         order = rows.keys.order
-        is_dead = (opacities <= self._config.min_opacity)[order]
+        is_dead = (opacities <= self._config.min_opacity).index_select(0, order)
         dead, alive = order[is_dead], order[~is_dead]
         if len(dead) == 0 or len(alive) == 0:
             return 0
@@ -144,7 +144,8 @@ class Mcmc:
             return 0
         opacities = rowwise.sigmoid(rows.read("opacities"))
         order = rows.keys.order
-        drawn = draw(opacities[order], n_new, seed=self._seed, purpose=Purpose.ADD, step=step)
+        weights = opacities.index_select(0, order)
+        drawn = draw(weights, n_new, seed=self._seed, purpose=Purpose.ADD, step=step)
         sources = order[drawn.sort().values]
         self._share(rows, sources, opacities)
         rows.append({name: rows.read(name, sources) for name in NAMES}, new_keys)

@@ -25,6 +25,8 @@ GEOMETRY = 11
 """Floats of means, scales, quats and opacities."""
 
 _FLOAT = 4
+_KEY = 4
+_MARK = 1
 _STAGED_IMAGES = 3
 _REORDER = 72  # bytes a row: a slab of 64 bytes, and the order
 _SORTING_ROWS = 8 + 2 + 1  # bytes a row: the order, stretches of the curve, one of them
@@ -83,6 +85,7 @@ def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
 
     of = _split(preset, work, room) if is_split else _whole(preset, work)
     device, pinned, pageable = of.device, of.pinned, of.pageable
+    device["keys"] = _KEY * n
     device["densification"] = work.statistics_bytes * n
     device["culling"] = _culling_bytes(preset, work)
     device["photographs"] = (work.batch_size + _STAGED_IMAGES) * image
@@ -150,7 +153,7 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
         of.device["gradients"] += appearance * int(union * buffers.HEADROOM)
         of.device["residents"] = 3 * appearance * kept
         lists = _OF_ROW * work.n_rows + (_OF_SLOT + _CHOSEN) * kept
-        of.device["lists of residents"] = lists + 4 * union
+        of.device["lists of residents"] = lists + (4 + _MARK) * union
         of.pinned.update({"moments": moments, "steps of rows": steps})
         return of
     of.device["row buffers"] = int(2 * appearance * room.slots * buffers.HEADROOM)
@@ -197,10 +200,10 @@ def _culling_bytes(preset: Preset, work: Workload) -> int:
 
 def _plan_bytes(preset: Preset, work: Workload) -> int:
     """Lists of gs-order, ids, positions and slots, and where sums of loaded rows begin; int32."""
-    visible, batches = work.most.visible, 2 if preset.early_cull else 1
+    visible = work.most.visible
     if preset.retain == "last_use":
-        return batches * _ceil(16 * visible + 20 * work.most.union)
-    return batches * _ceil(12 * visible + 20 * work.most.loaded)
+        return _ceil(16 * visible + 20 * work.most.union)
+    return _ceil(12 * visible + 20 * work.most.loaded)
 
 
 def _ceil(x: float) -> int:

@@ -29,7 +29,7 @@ class Preset:
         residents: rows that a batch sees come to the device with their moments, are updated there,
             and stay until others need their room; what follows says what becomes of batches that
             see more rows than there is room for. Else the host updates them all.
-        early_cull: find the next batch's rows while this one renders.
+        early_cull: find rows that the next batch may see while this one renders.
         overlapped: host updates run while the device renders.
         split_share: rows of one view, as a share of the scene, above which the view is split into
             crops; None: only where memory forces it.
@@ -92,7 +92,7 @@ PRESETS: dict[str, Preset] = {
             semantics="deferred",
             order="given",
             retain="previous",
-            early_cull=True,
+            early_cull=False,
             overlapped=True,
             split_share=0.3,
             single_view=True,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gs_train.names import encoded
 from gs_train.renderers import View
 
 LAG = 3
@@ -88,4 +89,4 @@ class ViewCosts:
 
 def _number(view: View) -> int:
     """63 bits of its name's digest: a checkpoint holds no names."""
-    return int.from_bytes(hashlib.sha256(view.name.encode()).digest()[:8], "little") >> 1
+    return int.from_bytes(hashlib.sha256(encoded(view.name)).digest()[:8], "little") >> 1
