@@ -37,7 +37,7 @@ def test_auto_stays_on_the_device_while_the_scene_fits() -> None:
     config = _config(cap=WORK.n_rows)
     chosen = choose(config, WORK, Caps(full, 10**15))
     assert chosen.preset.name == "none"
-    assert chosen.reason.startswith("all of it fits on the device (9.1 GiB for 10,000,000")
+    assert chosen.reason.startswith("all of it fits on the device (9.2 GiB for 10,000,000")
     chosen = choose(config, WORK, Caps(full - 1, 10**15))
     assert chosen.preset.name == "best"
     assert chosen.need.device_bytes < full
@@ -158,7 +158,7 @@ def test_auto_takes_what_is_foretold_to_be_faster_where_both_fit() -> None:
     )
     name, reason = _chosen(replace(RATES, both=4e9))
     assert name == "none"
-    assert reason.startswith("all of it fits on the device (9.1 GiB for 10,000,000 Gaussians, ")
+    assert reason.startswith("all of it fits on the device (9.2 GiB for 10,000,000 Gaussians, ")
     assert reason.endswith(
         "and best is not much faster (images/s expected: 93 with best, 245 with none)"
     )

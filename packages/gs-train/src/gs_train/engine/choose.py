@@ -74,7 +74,7 @@ def expected_rows(config: FitConfig, n_now: int) -> int:
 def statistics_bytes(config: FitConfig) -> int:
     """Bytes a row on the device that densification keeps between steps."""
     if config.strategy == "mcmc":
-        return 0
+        return 4  # the order of the keys
     return 12 if config.adc.refine_scale2d_stop > 0 else 8
 
 
