@@ -125,7 +125,7 @@ def read_result(path: Path) -> Result:
         for one in found["lines"]
     )
     fields = ("benchmark", "command", "commit", "date", "seconds", "machine", "facts")
-    return Result(*(found[name] for name in fields), lines)
+    return Result(**{name: found[name] for name in fields}, lines=lines)
 
 
 def _problem(found: Any) -> str:
@@ -133,7 +133,7 @@ def _problem(found: Any) -> str:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         got = found.get("format") if isinstance(found, dict) else type(found).__name__
         return f"format must be {FORMAT}, got {got!r}"
-    kinds = {"benchmark": str, "command": str, "commit": str, "date": str, "seconds": (int, float),
+    kinds: dict[str, Any] = {"benchmark": str, "command": str, "commit": str, "date": str, "seconds": (int, float),
              "machine": dict, "facts": dict, "lines": list}  # fmt: skip
     for name, kind in kinds.items():
         if not isinstance(found.get(name), kind):
@@ -148,10 +148,15 @@ def _problem(found: Any) -> str:
             return f"machine's {name} must be known, got {found['machine'][name]!r}"
     if not found["lines"]:
         return "lines must hold one at least, got none"
+    seen = set()
     for k, line in enumerate(found["lines"]):
         if not isinstance(line, dict) or set(line) != {"name", "axes", "unit", "samples", "facts"}:
             return f"line {k} must have name, axes, unit, samples and facts, got {line!r:.80}"
         samples = line["samples"]
         if not samples or not all(isinstance(value, int | float) for value in samples):
             return f"line {k} ({line['name']}) must have samples, got {samples!r:.80}"
+        key = Line(line["name"], line["unit"], (), line["axes"]).key
+        if key in seen:
+            return f"line {k} must differ from all before, got {key} again"
+        seen.add(key)
     return ""

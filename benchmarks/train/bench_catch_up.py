@@ -8,7 +8,7 @@ follows its own catching up; the second reads the table once and sends rows side
 
 Without a device the link is a copy within the host's memory.
 
-    PYTHONPATH=benchmarks python benchmarks/train/bench_catch_up.py --n 20_000_000 --json catch_up.json
+    PYTHONPATH=benchmarks python benchmarks/train/bench_catch_up.py --n 20_000_000
 """
 
 from __future__ import annotations

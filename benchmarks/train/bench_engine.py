@@ -9,7 +9,9 @@ kernel), the same with gsplat's SelectiveAdam, and the same without an optimizer
     PYTHONPATH=benchmarks python benchmarks/train/bench_engine.py --n 20_000_000 --batch 1 4 8
 
 A sample is the rate of a run of ``--seconds``, from an idle device to an idle device. Memory is all
-that the process takes of the device. With ``--trace FOLDER`` each preset runs on for a moment after it was timed, with a trace that
+that the process takes of the device.
+
+With ``--trace FOLDER`` each preset runs on for a moment after it was timed, with a trace that
 ``trace_shares.py`` explains.
 """
 
@@ -301,7 +303,9 @@ def note(record: Record, row: Row, scene: Scene) -> None:
         "overlap": round(scene.overlap, 2),
         "batch": row.batch,
     }
-    facts = {name: value for name, value in vars(row).items() if name not in ("name", "rates")}
+    facts = {
+        name: value for name, value in vars(row).items() if name not in ("name", "rates", "batch")
+    }
     record.add(row.name, row.rates, "images/s", axes=axes, visible=scene.visible, **facts)
 
 
