@@ -4,7 +4,7 @@
     python benchmarks/render_results.py             # after new files came into benchmarks/results
     python benchmarks/render_results.py --check     # exit status 1 if a page says something else
 
-A page holds its tables between ``<!-- results: NAME -->`` and ``<!-- end of results -->``. A table
+A page holds tables between ``<!-- results: NAME NAME -->`` and ``<!-- end of results -->``. A table
 comes from one file, so from one machine and one commit: ``results/NAME.json``. Where that file is
 missing the page says so, and the README's claim stays as it is.
 """
@@ -26,14 +26,13 @@ PRESETS = (ALL_ON_DEVICE, "none, SelectiveAdam", "naive", "clm", "gs-scale", "be
 PEER = "gsplat's loop"
 COLOURS = {"best": "#1b6ca8", ALL_ON_DEVICE: "#9aa5b1", "clm": "#e0a030", "naive": "#c8553d"}
 CLAIM, CHART = "claim", "chart"
+END = "<!-- end of results -->"
 # What the tables of the parts show of the lines in a file.
-ON_DEVICE = r"(torch fused, all rows|gs-adam, .*)"
-ON_HOST = r"(torch fused, all rows|gs-adam dense, all rows|gs-adam deferred, 1?\d% (random|runs).*)"
-CULLING = r"(gs-cull, rows in Morton order.*|gs-cull, one view, blocks|gsplat's .*|plain torch)"
-OVER_THE_LINK = (
-    r"(cudaMemcpyAsync to device, 5 %|gather 5 % (sorted|in runs of 32)|scatter 5 % sorted"
-    r"|torch index_select \+ copy 5 % sorted|exchange, .*)"
-)
+ON_DEVICE = r"torch fused, all rows|gs-adam, (10|100)% have gradients"
+ON_HOST = r"torch fused, all rows|gs-adam dense, all rows|gs-adam deferred, 10% random"
+CULLING = r"gs-cull, rows in Morton order, blocks|gsplat's projection"
+LINK = r"cudaMemcpyAsync to device, 5 %|gather 5 % sorted|torch index_select \+ copy 5 % sorted"
+ORDERS, SCENE = ("random", "tsp"), "city"
 
 Results = Mapping[str, Result]
 Row = list[str]
@@ -141,14 +140,15 @@ def largest(name: str, result: Result) -> list[str]:
 
 
 def start(name: str, result: Result) -> list[str]:
-    """Seconds of each part of a start."""
+    """One sentence on a start from points."""
     host, device = (result.facts[f"peak_{of}_bytes"] / 1e9 for of in ("host", "device"))
+    seconds = {line.name: line.median for line in result.lines}
+    parts = ", ".join(f"{part} {number(s)}" for part, s in seconds.items() if part != "all")
     words = (
-        f"Seconds to start from {result.lines[0].axes['points']:,} points, with at most "
-        f"{host:.1f} GB of host memory and {device:.1f} GB of the device's."
+        f"A start from {result.lines[0].axes['points']:,} points takes {number(seconds['all'])} s "
+        f"({parts}), {host:.1f} GB of host memory and {device:.1f} GB of the device's."
     )
-    heads = [line.name for line in result.lines]
-    return below(name, result, words) + grid(heads, [[number(x.median) for x in result.lines]])
+    return below(name, result, words)[:1]
 
 
 def rates(question: str, wanted: str) -> Callable[[str, Result], list[str]]:
@@ -179,7 +179,7 @@ def culling(name: str, result: Result) -> list[str]:
         views = line.axes["views"]
         rows.append([f"{line.name} ({views} together)", spread(line), times, room])
     words = (
-        f"Milliseconds a view of {result.facts['n']:,} Gaussians, "
+        f"gs-cull: what a view sees of {result.facts['n']:,} Gaussians, "
         f"{result.facts['visible per view']:,.0f} of them visible, "
         f"{result.facts['missed']} missed; median of {len(result.lines[0].samples)} samples."
     )
@@ -191,15 +191,14 @@ def ordering(name: str, result: Result) -> list[str]:
     """Bytes of a batch by order and by what stays on the device."""
     retains = result.axis("retain")
     views = max(result.axis("views"))
+    axes = {"scene": SCENE, "views": views, "mode": "shuffle"}
     rows = []
-    for scene in result.axis("scene"):
-        for order in dict.fromkeys(line.name for line in result.lines):
-            axes = {"scene": scene, "views": views, "mode": "shuffle"}
-            lines = [result.line(order, **axes, retain=retain) for retain in retains]
-            rows.append([f"{scene}, `{order}`", *(number(x.median) if x else "-" for x in lines)])
+    for order in ORDERS:
+        lines = [result.line(order, **axes, retain=retain) for retain in retains]
+        rows.append([f"`{order}`", *(number(x.median) if x else "-" for x in lines)])
     words = (
-        f"Megabytes each way of a batch of {views} views drawn at random, exact, by order and by "
-        "what stays on the device from one view to the next."
+        f"gs-order: megabytes each way of a batch of {views} random views of the synthetic city, "
+        "exact, by order and by what stays on the device from one view to the next."
     )
     heads = ["", *(f"`{retain}`" for retain in retains)]
     return below(name, result, words) + grid(heads, rows)
@@ -213,9 +212,9 @@ TABLES: dict[str, Callable[[str, Result], list[str]]] = {
     "init": start,
     "cull": culling,
     "order": ordering,
-    "pinned": rates("Rows over the link, a part", OVER_THE_LINK),
-    "adam-device": rates("A step on the device", ON_DEVICE),
-    "adam-host": rates("A step on the host", ON_HOST),
+    "pinned": rates("gs-pinned: chosen rows over the link, of a table", LINK),
+    "adam-device": rates("gs-adam: a step on the device", ON_DEVICE),
+    "adam-host": rates("gs-adam: a step on the host", ON_HOST),
 }
 
 
@@ -306,15 +305,17 @@ def filled(page: str, made: Mapping[str, list[str] | None]) -> str:
     """
 
     def replace(found: re.Match[str]) -> str:
-        name = found[1]
-        if name not in made:
-            raise ValueError(f"a mark must name one of {sorted(made)}, got {name!r}")
-        lines = made[name]
-        if lines is None:
+        mark, names = found[1], found[2].split()
+        unknown = [name for name in names if name not in made]
+        if unknown:
+            raise ValueError(f"a mark must name some of {sorted(made)}, got {unknown}")
+        parts = [made[name] for name in names]
+        if None in parts:
             return found[0]
-        return "\n".join([f"<!-- results: {name} -->", "", *lines, "", "<!-- end of results -->"])
+        lines = [line for part in parts for line in ["", *(part or [])]][1:]
+        return "\n".join([mark, *lines, END])
 
-    marks = r"<!-- results: ([\w-]+) -->\n.*?<!-- end of results -->"
+    marks = rf"(<!-- results: ([\w -]+) -->)\n.*?{END}"
     return re.sub(marks, replace, page, flags=re.DOTALL)
 
 

@@ -133,8 +133,8 @@ def _problem(found: Any) -> str:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         got = found.get("format") if isinstance(found, dict) else type(found).__name__
         return f"format must be {FORMAT}, got {got!r}"
-    kinds: dict[str, Any] = {"benchmark": str, "command": str, "commit": str, "date": str, "seconds": (int, float),
-             "machine": dict, "facts": dict, "lines": list}  # fmt: skip
+    kinds: dict[str, Any] = dict.fromkeys(("benchmark", "command", "commit", "date"), str)
+    kinds |= {"seconds": (int, float), "machine": dict, "facts": dict, "lines": list}
     for name, kind in kinds.items():
         if not isinstance(found.get(name), kind):
             return f"{name} must be there, got {found.get(name)!r}"
