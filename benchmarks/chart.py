@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_WIDTH, _HEIGHT = 720, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 64, 44
+_WIDTH, _HEIGHT = 720, 336
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 80, 44
 _STEPS = (1, 2, 5)
 
 

@@ -194,13 +194,13 @@ def main() -> None:
     options = ["--steps", str(arguments.steps), "--views", str(arguments.views)]
     failed: dict[str, str] = {}
     for case in arguments.cases:
-        row = _alone(case, options)
-        if "failed" in row:
-            failed[case] = row["failed"]
+        found = _alone(case, options)
+        if "failed" in found:
+            failed[case] = found["failed"]
             continue
-        axes = {name: row.pop(name) for name in ("n_rows", "cap_gib", "batch")}
-        name, rate = row.pop("preset"), row.pop("images_per_second")
-        record.add(name, [rate], "images/s", axes=axes, case=case, **row)
+        axes = {name: found.pop(name) for name in ("n_rows", "cap_gib", "batch")}
+        name, rate = found.pop("preset"), found.pop("images_per_second")
+        record.add(name, [rate], "images/s", axes=axes, case=case, **found)
         record.facts["failed"] = failed
         record.write()
 
