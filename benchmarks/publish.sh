@@ -65,7 +65,7 @@ for name in "${names[@]}"; do
   [ "$left" -lt "$most" ] && most=$left
   started=$SECONDS
   if [ "$most" -gt 0 ]; then
-    eval "timeout $most \"\$python\" benchmarks/$command --json \"\$out/$name.json\"" >"$out/$name.log" 2>&1
+    eval "timeout -k 5 $most \"\$python\" benchmarks/$command --json \"\$out/$name.json\"" >"$out/$name.log" 2>&1
     status=$?
   else
     status=124
