@@ -7,22 +7,19 @@ fused Adam, which needs that gradient (whose filling is timed apart). A value co
 more where it has a gradient. The device is held until a call is queued: its own time is measured,
 and apart from it how long the host takes to queue.
 
-    python benchmarks/adam/bench_device.py [--rows N] [--json PATH]
+    PYTHONPATH=benchmarks python benchmarks/adam/bench_device.py [--rows N] [--json PATH]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from device_timing import copy_bandwidth, host_time, timed
 
-import gs_adam
 from gs_adam import DeviceAdam
+from harness import Record, add_json_option
 
 WIDTHS = (3, 3, 4, 1)
 SHARES = (0.02, 0.1, 1.0)
@@ -57,15 +54,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
+    record = Record(options.json)
     check()
     n_rows, width = options.rows, sum(WIDTHS)
     limit = copy_bandwidth(n_rows * width, options.samples)
     name = torch.cuda.get_device_name()
     print(f"{name}: {n_rows} rows x {width}, copy {limit:.0f} GB/s")
     print(f"{'case':40} {'best ms':>9} {'median':>9} {'GB/s':>8} {'limit':>6} {'x fused':>8}")
-    results: list[dict[str, Any]] = []
+    record.facts["copy_gb_per_second"] = limit
 
     def report(case: str, seconds: list[float], n_bytes: int, fused: float) -> float:
         best = min(seconds)
@@ -75,7 +73,8 @@ def main() -> None:
             f"{case:40} {best * 1e3:9.3f} {median * 1e3:9.3f} {rate:8.0f} "
             f"{rate / limit:6.0%} {best / (fused or best):8.3f}"
         )
-        results.append({"case": case, "seconds": seconds, "bytes": n_bytes})
+        axes = {"rows": n_rows, "width": width}
+        record.add(case, seconds, "s", axes=axes, bytes=n_bytes)
         return best
 
     params = make_params(n_rows)
@@ -109,16 +108,7 @@ def main() -> None:
         n_bytes = 24 * n_rows * width + 4 * n_ids * (width + 1)
         report(f"gs-adam, {share:.0%} have gradients", timed(step, options.samples), n_bytes, fused)
         print(f"{'  host, until it is queued':40} {host_time(step, options.samples) * 1e3:9.3f}")
-    if options.json:
-        facts = {
-            "device": name,
-            "torch": torch.__version__,
-            "gs_adam": gs_adam.build_info(),
-            "rows": n_rows,
-            "copy_gb_per_second": limit,
-            "results": results,
-        }
-        options.json.write_text(json.dumps(facts, indent=1))
+    record.write()
 
 
 if __name__ == "__main__":

@@ -7,23 +7,20 @@ it is woken; of a row that is awake, waking reads its ids and its last step alon
 are in random order, then the same ones sorted. The device is held until a call is queued: its own
 time is measured, and apart from it how long the host takes to queue.
 
-    python benchmarks/adam/bench_device_rows.py [--rows N N] [--slots N] [--json PATH]
+    PYTHONPATH=benchmarks python benchmarks/adam/bench_device_rows.py --json PATH
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from device_timing import copy_bandwidth, host_time, nothing, timed
 
-import gs_adam
 from gs_adam import DeviceRows, HostAdam
+from harness import Record, add_json_option
 
 WIDTHS = (3, 45)
 WIDTH = sum(WIDTHS)
@@ -104,31 +101,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 480_000])
     parser.add_argument("--slots", type=int, default=2_000_000)
     parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
+    record = Record(options.json)
     check()
-    results: list[dict[str, Any]] = []
     for n_rows in options.rows:
-        results += run(n_rows, options.slots, options.samples)
-    if options.json:
-        facts = {
-            "device": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "gs_adam": gs_adam.build_info(),
-            "slots": options.slots,
-            "results": results,
-        }
-        options.json.write_text(json.dumps(facts, indent=1))
+        run(n_rows, options.slots, options.samples, record)
+    record.write()
 
 
-def run(n_rows: int, n_slots: int, samples: int) -> list[dict[str, Any]]:
+def run(n_rows: int, n_slots: int, samples: int, record: Record) -> None:
     """All cases of one number of rows."""
     limit = copy_bandwidth(n_rows * WIDTH, samples)
     name = torch.cuda.get_device_name()
     print(f"{name}: {n_rows} rows x {WIDTH} in {n_slots} slots, copy {limit:.0f} GB/s")
     print(f"{'case':44} {'best ms':>9} {'median':>9} {'GB/s':>8} {'limit':>6} {'host ms':>8}")
     case = Case(n_rows, n_slots)
-    results = []
 
     def report(
         what: str, call: Callable[[], None], value_bytes: int, prepare: Callable[[], None]
@@ -141,16 +129,10 @@ def run(n_rows: int, n_slots: int, samples: int) -> list[dict[str, Any]]:
             f"{what:44} {best * 1e3:9.3f} {float(np.median(seconds)) * 1e3:9.3f} {rate:8.0f} "
             f"{rate / limit:6.0%} {queued * 1e3:8.3f}"
         )
-        results.append(
-            {
-                "case": what,
-                "rows": n_rows,
-                "seconds": seconds,
-                "bytes": n_bytes,
-                "copy_gb_per_second": limit,
-                "host_seconds": queued,
-            }
-        )
+        record.add(
+            what, seconds, "s", axes={"rows": n_rows, "slots": n_slots},
+            bytes=n_bytes, copy_gb_per_second=limit, host_seconds=queued,
+        )  # fmt: skip
 
     for order in ("random", "sorted"):
         if order == "sorted":
@@ -163,7 +145,6 @@ def run(n_rows: int, n_slots: int, samples: int) -> list[dict[str, Any]]:
             report(f"update, {asleep}", case.update, UPDATE_BYTES, lambda s=slept: case.sleep(s))
         case.sleep(0)
         report(f"update, none asleep, {order}", case.update, UPDATE_BYTES, nothing)
-    return results
 
 
 if __name__ == "__main__":

@@ -6,19 +6,16 @@ bandwidth, the best of three plain loops measured here; the peers, on the same t
 run, are torch's fused and default Adam and, where it is installed, DeepSpeed's CPUAdam. Beside
 some of the rows stands what GS-Scale's kernel did on 16 cores, which says nothing on others.
 
-    python benchmarks/adam/bench_host.py [--rows N] [--threads T] [--cases NAME...] [--json PATH]
+    PYTHONPATH=benchmarks python benchmarks/adam/bench_host.py --json PATH
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
-import platform
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,6 +25,7 @@ from host_table import SLEEP, WIDTH, Rows, Table, check, decay, random_rows, row
 import gs_adam
 from gs_adam import HostAdam, Worker
 from gs_adam._tensors import as_ids
+from harness import Record, add_json_option
 
 UPDATE_BYTES, ABSENT_BYTES, LOOKAHEAD_BYTES, CATCH_UP_BYTES = 28, 24, 16, 16
 # GB/s of GS-Scale's published kernel at one row in so many, measured once on a machine like those
@@ -226,8 +224,9 @@ def main() -> None:
     parser.add_argument(
         "--pages", choices=("huge", "small"), default="huge", help="what the tables lie in"
     )
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
+    record = Record(options.json)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     check(options.threads)
@@ -242,19 +241,14 @@ def main() -> None:
     for case in options.cases:
         CASES[case](table, report, options.samples)
     print(f"took {time.perf_counter() - begin:.0f} s")
-    if options.json:
-        facts = {
-            "processor": platform.processor() or platform.machine(),
-            "torch": torch.__version__,
-            "gs_adam": gs_adam.build_info(),
-            "rows": options.rows,
-            "threads": options.threads,
-            "pages": options.pages,
-            "gb_in_large_pages": huge_gb(),
-            "limits_gb_per_second": measured,
-            "results": report.results,
-        }
-        options.json.write_text(json.dumps(facts, indent=1))
+    record.facts |= {
+        "gs_adam": gs_adam.build_info(),
+        "gb_in_large_pages": huge_gb(),
+        "limits_gb_per_second": measured,
+    }
+    axes = {"rows": options.rows, "threads": options.threads, "pages": options.pages}
+    report.add_to(record, axes)
+    record.write()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness import Record
+
 
 def nothing() -> None:
     """Nothing to prepare."""
@@ -102,3 +104,9 @@ class Report:
         ratio = f"{times:.1f} x"
         print(f"{f'  beside {peer}':50} {'':9} {'':9} {rate:7.1f} {ratio:>6}", flush=True)
         last["beside"] = {"peer": peer, "gb_per_second": rate, "times": times}
+
+    def add_to(self, record: Record, axes: dict[str, Any]) -> None:
+        """Give all cases to the file of this run."""
+        for result in self.results:
+            facts = {name: fact for name, fact in result.items() if name not in ("case", "seconds")}
+            record.add(result["case"], result["seconds"], "s", axes=axes, **facts)

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import copy_rate, parser, peak_bytes, samples_ms, table, typical, write_json
+from timing import copy_rate, parser, peak_bytes, samples_ms, table, typical
 
 import gs_cull
+from harness import Record
 
 
 def main() -> None:
@@ -26,6 +27,7 @@ def main() -> None:
     options.add_argument("--block-size", type=int, default=4096)
     args = options.parse_args()
     device, n = args.device, args.n
+    record = Record(args.json, device=device)
     generator = torch.Generator(device).manual_seed(0)
     means = torch.rand((n, 3), generator=generator, device=device)
     scales = torch.randn((n, 3), generator=generator, device=device)
@@ -38,6 +40,7 @@ def main() -> None:
     assert torch.equal(blocks.order.sort().values, everyone), "the order is no permutation"
     del everyone
     rate = copy_rate(device)
+    record.facts["copy_gb_per_second"] = rate / 1e6
     lines: list[dict[str, Any]] = []
 
     def measure(name: str, call: Callable[[], Any], n_bytes: float | None = None) -> None:
@@ -50,9 +53,10 @@ def main() -> None:
                 "ms": ms,
                 "share of limit": None if n_bytes is None else n_bytes / rate / ms,
                 "peak bytes per row": None if peak is None else peak / n,
-                "samples_ms": samples,
             }
         )
+        axes = {"rows": n, "block_size": args.block_size}
+        record.add(name, samples, "ms", axes=axes, bytes=n_bytes, peak_bytes=peak)
 
     measure("sort and build", lambda: gs_cull.Blocks.build(*rows, args.block_size), 264 * n)
     measure("refit, rows in order", lambda: own.refit(*rows), 24 * n)
@@ -65,7 +69,7 @@ def main() -> None:
     print(f"n = {n:,}; memory copies at {rate / 1e6:.0f} GB/s")
     columns = ("name", "ms", "torch.sort / this", "share of limit", "peak bytes per row")
     print(table(lines, columns))
-    write_json(args.json, {"n": n, "copy GB/s": rate / 1e6, "lines": lines})
+    record.write()
 
 
 if __name__ == "__main__":

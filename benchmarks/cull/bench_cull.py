@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from peers import gsplat_projection, gsplat_reference, plain_torch
-from timing import copy_rate, parser, peak_bytes, samples_ms, table, typical, write_json
+from timing import copy_rate, parser, peak_bytes, samples_ms, table, typical
 
 import gs_cull
+from harness import Record
 from workloads import City, Flight, city, flight
 
 
@@ -41,6 +42,7 @@ def main() -> None:
     options.add_argument("--peer-views", type=int, default=2, help="views that the peers look at")
     args = options.parse_args()
     device = args.device
+    record = Record(args.json, device=device)
     scene = city(args.n, share=args.share, device=device)
     blocks = gs_cull.Blocks.build(*scene.rows, args.block_size)
     in_order = scene.reordered(blocks.order)
@@ -64,6 +66,7 @@ def main() -> None:
         **errors,
     }
     print(facts)
+    record.facts |= facts
 
     one = Flight(views.viewmats[:1], views.Ks[:1], views.width, views.height)
     few = City(*(a[:1000] for a in (*in_order.rows, in_order.opacities)), in_order.side,
@@ -83,6 +86,7 @@ def main() -> None:
          lambda: [plain_torch(scene, views, v) for v in range(args.peer_views)]),
     ]  # fmt: skip
     rate = copy_rate(device)
+    record.facts["copy_gb_per_second"] = rate / 1e6
     lines: list[dict[str, Any]] = []
     for name, n_views, call in cases:
         samples = samples_ms(call, args.samples, device)
@@ -92,10 +96,13 @@ def main() -> None:
                 "name": name,
                 "ms per view": typical(samples, device) / n_views,
                 "peak bytes per Gaussian": None if peak is None else peak / args.n,
-                "samples_ms": samples,
                 "n_views": n_views,
             }
         )
+        record.add(
+            name, [sample / n_views for sample in samples], "ms a view",
+            axes={"rows": args.n, "views": n_views}, peak_bytes=peak,
+        )  # fmt: skip
     peer = lines[-2]["ms per view"]
     for line in lines:
         if line["name"].startswith("gs-cull") and line["name"].endswith(("order", "are", "view")):
@@ -108,7 +115,7 @@ def main() -> None:
         "peak bytes per Gaussian",
     )  # fmt: skip
     print(table(lines, columns))
-    write_json(args.json, {"facts": facts, "lines": lines})
+    record.write()
 
 
 if __name__ == "__main__":

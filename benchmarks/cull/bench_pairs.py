@@ -12,10 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from timing import copy_rate, parser, peak_bytes, samples_ms, table, typical, write_json
+from timing import copy_rate, parser, peak_bytes, samples_ms, table, typical
 from torch import Tensor
 
 import gs_cull
+from harness import Record
 
 
 def unpacked(mask: Tensor, n_views: int) -> Tensor:
@@ -34,6 +35,7 @@ def main() -> None:
     options.add_argument("--views", type=int, default=64)
     args = options.parse_args()
     n, n_views, device = args.rows, args.views, args.device
+    record = Record(args.json, device=device)
     generator = torch.Generator(device).manual_seed(0)
     words = -(-n_views // 32)
     mask = torch.zeros((n, words), dtype=torch.int32, device=device)
@@ -47,6 +49,7 @@ def main() -> None:
     same = n > 2**24 or torch.equal(visibility.xor_counts(), unpacked(mask, n_views).long())
     assert same, "the counts differ from torch's"
     rate = copy_rate(device)
+    record.facts["copy_gb_per_second"] = rate / 1e6
     lines: list[dict[str, Any]] = []
     for name, call in (
         ("gs-cull", visibility.xor_counts),
@@ -61,15 +64,14 @@ def main() -> None:
                 "ms": ms,
                 "share of limit": 4 * words * n / rate / ms,
                 "peak MB": None if peak is None else peak / 1e6,
-                "samples_ms": samples,
             }
         )
+        record.add(name, samples, "ms", axes={"rows": n, "views": n_views}, peak_bytes=peak)
     for line in lines:
         line["torch / this"] = lines[-1]["ms"] / line["ms"]
     print(f"{n:,} rows, {n_views} views; memory copies at {rate / 1e6:.0f} GB/s")
     print(table(lines, ("name", "ms", "torch / this", "share of limit", "peak MB")))
-    results = {"rows": n, "views": n_views, "copy GB/s": rate / 1e6, "lines": lines}
-    write_json(args.json, results)
+    record.write()
 
 
 if __name__ == "__main__":

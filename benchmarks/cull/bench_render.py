@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 from gsplat import rasterization
-from timing import parser, peak_bytes, samples_ms, table, typical, write_json
+from timing import parser, peak_bytes, samples_ms, table, typical
 from torch import Tensor
 
 import gs_cull
+from harness import Record
 from workloads import city, flight
 
 
@@ -29,6 +30,7 @@ def main() -> None:
     options.add_argument("--views", type=int, default=8)
     options.add_argument("--block-size", type=int, default=4096)
     args = options.parse_args()
+    record = Record(args.json, device=args.device)
     scene = city(args.n, device=args.device)
     scene = scene.reordered(gs_cull.Blocks.build(*scene.rows, args.block_size).order)
     blocks = gs_cull.Blocks.build(*scene.rows, args.block_size, sort=False)
@@ -94,16 +96,20 @@ def main() -> None:
                 "name": name,
                 "ms per view": typical(samples, args.device) / args.views,
                 "peak MB": None if peak is None else peak / 1e6,
-                "samples_ms": samples,
             }
         )
+        record.add(
+            name, [sample / args.views for sample in samples], "ms a view",
+            axes={"rows": args.n, "views": args.views}, peak_bytes=peak,
+        )  # fmt: skip
     for line in lines:
         line["all rows / this"] = lines[0]["ms per view"] / line["ms per view"]
         line["share of limit"] = lines[-1]["ms per view"] / line["ms per view"]
     mean = sum(map(len, known)) / len(known)
     print(f"n = {args.n:,}, {mean:,.0f} visible per view, images equal to 1e-5")
     print(table(lines, ("name", "ms per view", "all rows / this", "share of limit", "peak MB")))
-    write_json(args.json, {"n": args.n, "visible": mean, "lines": lines})
+    record.facts["visible per view"] = mean
+    record.write()
 
 
 if __name__ == "__main__":

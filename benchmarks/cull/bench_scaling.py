@@ -13,13 +13,14 @@ import argparse
 import functools
 from typing import Any
 
-from timing import parser, samples_ms, table, typical, write_json
+from timing import parser, samples_ms, table, typical
 
 import gs_cull
+from harness import Record
 from workloads import Flight, city, flight
 
 
-def measure(n: int, args: argparse.Namespace) -> dict[str, Any]:
+def measure(n: int, args: argparse.Namespace, record: Record) -> dict[str, Any]:
     """One line of the table."""
     scene = city(n, share=args.visible / n, device=args.device)
     order = gs_cull.Blocks.build(*scene.rows, args.block_size).order
@@ -37,7 +38,10 @@ def measure(n: int, args: argparse.Namespace) -> dict[str, Any]:
         for kind, through in (("blocks", blocks), ("all rows", None)):
             samples = samples_ms(functools.partial(cull, some, through), args.samples, args.device)
             line[f"{name}, {kind}: ms per view"] = typical(samples, args.device) / len(some)
-            line[f"{name}, {kind}: samples_ms"] = samples
+            record.add(
+                f"{name}, {kind}", [sample / len(some) for sample in samples], "ms a view",
+                axes={"rows": n, "views": len(some)}, visible=line["visible per view"],
+            )  # fmt: skip
     return line
 
 
@@ -48,8 +52,9 @@ def main() -> None:
     options.add_argument("--visible", type=int, default=100_000, help="rows per view, about")
     options.add_argument("--block-size", type=int, default=4096)
     args = options.parse_args()
-    lines = [measure(n, args) for n in args.n]
-    print(table(lines, [c for c in lines[0] if "samples" not in c]))
+    record = Record(args.json, device=args.device)
+    lines = [measure(n, args, record) for n in args.n]
+    print(table(lines, list(lines[0])))
     ratios = {
         column: lines[-1][column] / lines[0][column]
         for column in lines[0]
@@ -57,7 +62,7 @@ def main() -> None:
     }
     for column, ratio in ratios.items():
         print(f"{column}: {ratio:.2f} times from n = {args.n[0]:,} to {args.n[-1]:,}")
-    write_json(args.json, {"lines": lines, "ratios": ratios})
+    record.write()
 
 
 if __name__ == "__main__":

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing, one table, one JSON file: what the benchmarks of gs-cull share."""
+"""Timing and one table: what the benchmarks of gs-cull share."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-import gs_cull
+from harness import add_json_option
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -25,7 +21,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     )
     made.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     made.add_argument("--samples", type=int, default=10)
-    made.add_argument("--json", type=Path, help="where to write the raw samples")
+    add_json_option(made)
     return made
 
 
@@ -82,18 +78,3 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in cells
     )
-
-
-def write_json(path: Path | None, results: Any) -> None:
-    """Results with the machine and versions, if a path was given."""
-    if path is None:
-        return
-    facts = {
-        "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "torch": torch.__version__,
-        "gs_cull": gs_cull.build_info(),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": facts, "results": results}, indent=1) + "\n")

@@ -3,22 +3,24 @@
 
 Decides the engine's presets. Every order with every way to retain, on the synthetic city and on a
 real capture's points, for batches drawn at random and for local ones (runs of neighbours from
-`ViewSampler`). The capacity is a share of the most rows that staying to the last use keeps, or the
-rows of the widest view where that is more. No time is measured: bytes are exact, seconds are those
-of `CostModel`.
+`ViewSampler`). A line's megabytes are those of a batch, each way. The capacity is a share of the
+most rows that staying to the last use keeps, or the rows of the widest view where that is more. No
+time is measured: bytes are exact, seconds are those of `CostModel`.
 
     PYTHONPATH=benchmarks python benchmarks/order/bench_ablation.py --json ablation.json
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from report import parser, write_json
+from report import parser
 from scenes import Scene, caliterra, city_scene
 
 from gs_order import CostModel, Simulation, ViewSampler, simulate
+from harness import Record
 
 ORDERS = ("random", "camera", "count", "tsp", "tsp+tail")
 
@@ -41,6 +43,11 @@ def simulated(scene: Scene, n_views: int, mode: str, options: Any) -> Simulation
     return simulate(batches, ORDERS, retain=retain, **arguments)
 
 
+def _retain_name(retain: str) -> str:
+    """A capacity is a number of rows, which differs from scene to scene."""
+    return "capacity" if retain.isdigit() else retain
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--views", type=int, nargs="+", default=[16, 64])
@@ -52,19 +59,23 @@ def main() -> None:
     arguments.add_argument("--render-ms", type=float, default=0.2, help="of a microbatch")
     arguments.add_argument("--figure", type=Path, help="where to draw the last table")
     options = arguments.parse_args()
-    results = []
+    record = Record(options.json, batches=options.batches, render_ms=options.render_ms)
     for scene in (city_scene(options.n, options.city_views, options.share), caliterra()):
         for n_views in options.views if scene is not None else ():
             for mode in ("shuffle", "local"):
                 found = simulated(scene, n_views, mode, options)
                 print(f"\n{scene.name}, {n_views} views, {mode}: {found.union_rows:.0f} rows seen")
                 print(found.table())
-                results.append(
-                    {"scene": scene.name, "views": n_views, "mode": mode, **found.to_json()}
-                )
+                for outcome in found.outcomes:
+                    axes = {"scene": scene.name, "views": n_views, "mode": mode}
+                    axes |= {"retain": _retain_name(outcome.retain)}
+                    record.add(
+                        outcome.order, [(outcome.load_bytes + outcome.store_bytes) / 2e6], "MB",
+                        axes=axes, union_rows=found.union_rows, **asdict(outcome),
+                    )  # fmt: skip
     if options.figure is not None:
         found.figure().savefig(options.figure)
-    write_json(options.json, results)
+    record.write()
 
 
 if __name__ == "__main__":

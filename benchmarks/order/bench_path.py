@@ -18,11 +18,12 @@ from typing import Any
 
 import fast_tsp
 import numpy as np
-from report import parser, samples_ms, table, write_json
+from report import parser, samples_ms, table
 from scenes import Scene, caliterra, city_scene
 
 from gs_order import order, xor_counts
 from gs_order.search import EXACT_VIEWS, default_iterations
+from harness import Record
 
 COLUMNS = ("scene", "views", "ours_ms", "ours_%", "peer_ms", "peer_%", "worst_ours_%", "random_%")
 
@@ -77,7 +78,8 @@ def main() -> None:
     arguments.add_argument("--city-views", type=int, default=1024)
     options = arguments.parse_args()
     scenes = [city_scene(options.n, options.city_views, options.share), caliterra()]
-    rows, raw = [], []
+    record = Record(options.json)
+    rows = []
     for scene in (s for s in scenes if s is not None):
         for n_views in (n for n in options.sizes if n <= len(scene)):
             found = [measure(scene, n_views, s, options.samples) for s in range(options.batches)]
@@ -97,10 +99,14 @@ def main() -> None:
                     "random_%": float(np.mean(over["random"])),
                 }
             )
-            raw.append({"scene": scene.name, "views": n_views, "batches": found})
+            axes = {"scene": scene.name, "views": n_views}
+            times = [ms for batch in found for ms in batch["samples_ms"]]
+            record.add("ours", times, "ms", axes=axes, batches=found)
+            for name, above in over.items():
+                record.add(f"{name}, above the best known", above, "%", axes=axes)
     print("Length of the path above the best known, mean over batches; time: best of the samples.")
     print(table(rows, COLUMNS))
-    write_json(options.json, {"rows": rows, "raw": raw})
+    record.write()
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from report import parser, samples_ms, table, write_json
+from report import parser, samples_ms, table
 from scenes import city_scene
 
 from gs_order import and_counts, order, plan
+from harness import Record
 
 ROWS_PER_UNION = 4.28
 """Gaussians of a city of which 64 views, 2 % each, see one together."""
@@ -34,6 +35,7 @@ def main() -> None:
     arguments.add_argument("--views", type=int, default=64)
     arguments.add_argument("--samples", type=int, default=10)
     options = arguments.parse_args()
+    record = Record(options.json)
     scene = city_scene(int(ROWS_PER_UNION * options.rows), options.views, 0.02)
     ids, mask = scene.batch(np.random.default_rng(0).permutation(options.views))
     views = order(mask, n_views=options.views)
@@ -41,7 +43,8 @@ def main() -> None:
     kinds: dict[str, Any] = {"previous": "previous", "last_use": "last_use"}
     kinds["capacity, its peak"] = peak
     kinds["capacity, 0.7 of its peak"] = int(0.7 * peak)
-    rows, raw = [], []
+    axes = {"rows": len(ids), "views": options.views}
+    rows = []
     for device, arrays, wait in places(ids, mask):
         for name, retain in kinds.items():
             calls = lambda: plan(*arrays, views, retain=retain)  # noqa: E731, B023
@@ -51,13 +54,14 @@ def main() -> None:
             times = samples_ms(calls, options.samples, wait)
             copy = copy_ms(arrays[0], n_bytes, wait)
             rows.append(row(device, f"plan, {name}", times, copy, n_bytes))
-            raw.append({"device": device, "retain": name, "samples_ms": times})
+            where = axes | {"device": device}
+            record.add(f"plan, {name}", times, "ms", axes=where, copy_ms=copy, list_bytes=n_bytes)
         times = samples_ms(lambda: and_counts(arrays[1], n_views=options.views), 5, wait)  # noqa: B023
         rows.append(row(device, "and_counts", times, copy_ms(arrays[0], mask.nbytes, wait), 0))
-        raw.append({"device": device, "call": "and_counts", "samples_ms": times})
+        record.add("and_counts", times, "ms", axes=axes | {"device": device})
     print(f"{len(ids)} rows, {options.views} views, {mask_bits(mask)} visible in all, peak {peak}")
     print(table(rows, COLUMNS))
-    write_json(options.json, {"rows": rows, "raw": raw})
+    record.write()
 
 
 def places(ids: Any, mask: Any) -> list[tuple[str, tuple[Any, Any], Any]]:

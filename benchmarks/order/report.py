@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing, one table, one JSON file: what the benchmarks of gs-order share."""
+"""Timing and one table: what the benchmarks of gs-order share."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import gs_order
+from harness import add_json_option
 
 
 def samples_ms(
@@ -46,14 +43,5 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--json", type=Path, help="where to write the raw samples")
+    add_json_option(made)
     return made
-
-
-def write_json(path: Path | None, results: Any) -> None:
-    """Results with the machine and versions, if a path was given."""
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"platform": platform.platform(), "versions": gs_order.build_info()}
-    path.write_text(json.dumps({"machine": facts, "results": results}, indent=1) + "\n")

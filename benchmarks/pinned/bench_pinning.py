@@ -5,7 +5,7 @@ Decides whether a trainer may allocate its tables at start-up. The ceiling is ze
 threads, then cudaHostRegister (10 GB/s on the GPU machine); the peer is torch's pin_memory, which
 rounds sizes up to powers of two.
 
-    python benchmarks/pinned/bench_pinning.py --bytes 17179869184 --json pinning.json
+    PYTHONPATH=benchmarks python benchmarks/pinned/bench_pinning.py --json pinning.json
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from samples import Result, arguments_of, save, show
 
 from gs_pinned import Table
+from harness import Record
 
 WIDTH = 48
 
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=(16 << 30) if has_device else (1 << 30))
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
+    record = Record(arguments.json)
     rows = arguments.bytes // (WIDTH * 4)
     asked = rows * WIDTH * 4
 
@@ -76,7 +78,8 @@ def main() -> None:
         )
         del tensor
     show(results)
-    save(arguments.json, results, **facts)
+    record.facts |= facts
+    save(record, results, bytes=asked)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,21 @@ a stream waits for, the stream then raises a signal, and a thread waits for that
 round trip with spinning, the floor, crosses the link twice; half of it is taken as the time to
 wake when spinning, and what sleeping adds to it as the price of sleeping.
 
-    python benchmarks/pinned/bench_signal.py --json signal.json
+    PYTHONPATH=benchmarks python benchmarks/pinned/bench_signal.py --json signal.json
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import threading
 import time
 from collections.abc import Callable
 
 import torch
-from samples import arguments_of, machine
+from samples import arguments_of
 
 from gs_pinned import Signal
+from harness import Record
 
 
 def round_trips(
@@ -74,6 +74,7 @@ def main() -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--count", type=int, default=200)
     arguments = parser.parse_args()
+    record = Record(arguments.json)
     if torch.cuda.is_available():
         stream = torch.cuda.Stream()
 
@@ -106,17 +107,14 @@ def main() -> None:
     ):
         print(f"{name:32s} {seconds * 1e6:8.1f} us {target}")
     print(f"{'processor while asleep for 1 s':32s} {share * 100:8.2f} %  < 2")
-    if arguments.json:
-        facts = {
-            "machine": machine(),
-            "spinning_s": spinning,
-            "sleeping_s": sleeping,
-            "wake_spinning_s": wake_spinning,
-            "wake_sleeping_s": wake_sleeping,
-            "processor_share": share,
-        }
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(facts, indent=1))
+    for name, samples in (
+        ("round trip, spinning", spinning),
+        ("round trip, sleeping", sleeping),
+        ("round trip, after 50 ms asleep", long_asleep),
+    ):
+        record.add(name, samples, "s")
+    record.add("processor while asleep for 1 s", [share], "of one core")
+    record.write()
 
 
 if __name__ == "__main__":

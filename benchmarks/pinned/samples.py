@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing, the table and the JSON that the benchmarks of this folder share."""
+"""Timing, the table and the lines of JSON that the benchmarks of this folder share."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-import gs_pinned
+from harness import Record, add_json_option
 
 
 @dataclass
@@ -42,7 +38,7 @@ def arguments_of(question: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=question, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--json", type=Path, default=None, help="where raw samples go")
+    add_json_option(parser)
     return parser
 
 
@@ -74,18 +70,6 @@ def stream_seconds(
     return samples
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on and with."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "device": device,
-        "torch": torch.__version__,
-        "gs_pinned": gs_pinned.build_info(),
-    }
-
-
 def show(results: Sequence[Result]) -> None:
     """Prints one table: GB/s, share of the limit measured in the same run, target."""
     rates = {result.name: result.rate for result in results}
@@ -100,10 +84,11 @@ def show(results: Sequence[Result]) -> None:
         )
 
 
-def save(path: Path | None, results: Sequence[Result], **facts: Any) -> None:
-    """Writes raw samples, facts of the machine and what else is given as JSON."""
-    if path is None:
-        return
-    lines = [asdict(result) | {"gigabytes_per_second": result.rate} for result in results]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine(), "results": lines, **facts}, indent=1))
+def save(record: Record, results: Sequence[Result], **axes: Any) -> None:
+    """Writes the lines of a table, each with the axes given."""
+    for line in results:
+        record.add(
+            line.name, line.seconds, "s", axes=axes,
+            bytes=line.bytes, limit=line.limit, target=line.target, **line.notes,
+        )  # fmt: skip
+    record.write()

@@ -8,25 +8,23 @@ follows its own catching up; the second reads the table once and sends rows side
 
 Without a device the link is a copy within the host's memory.
 
-    python benchmarks/train/bench_catch_up.py --n 20_000_000 --visible 430_000 --json catch_up.json
+    PYTHONPATH=benchmarks python benchmarks/train/bench_catch_up.py --n 20_000_000
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import gs_adam
 import gs_pinned
+from harness import Record, add_json_option
 
 WIDTH, RATES, SLEPT, SETS = 48, (2.5e-3, 1.25e-4), 50, 7
 WAYS = TABLE, RING = "table, then gather", "ring, then copy"
@@ -83,8 +81,8 @@ class Scene:
         return time.perf_counter() - started
 
 
-def measure(scene: Scene, count: int, run: int) -> dict[str, dict[str, float]]:
-    """Median milliseconds of each way's parts, each of rows that no cache holds any more.
+def measure(scene: Scene, count: int, run: int) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds of each way's parts, each of rows that no cache holds any more.
 
     The ways take turns with a set of rows each. All sets are caught up and sent before the first
     is updated, as in training, where a batch lies between the two.
@@ -114,7 +112,7 @@ def measure(scene: Scene, count: int, run: int) -> dict[str, dict[str, float]]:
         noted(WAYS[k % 2], "update", partial(scene.adam.update, ids, grads, step=step))
     scene.adam.end_step(step)
     return {
-        way: {name: 1e3 * statistics.median(found[1:]) for name, found in of_way.items()}
+        way: {name: [1e3 * s for s in found[1:]] for name, found in of_way.items()}
         for way, of_way in parts.items()
     }
 
@@ -126,22 +124,24 @@ def main() -> None:
     )
     parser.add_argument("--n", type=int, default=20_000_000)
     parser.add_argument("--visible", type=int, default=430_000)
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     arguments = parser.parse_args()
+    record = Record(arguments.json)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     scene = Scene(arguments.n, device)
     print(f"{arguments.visible:,} of {arguments.n:,} rows that slept 1 to {SLEPT} steps, {device}")
     print(f"{'rows':12} {'way':20} {'catch up':>9} {'link':>7} {'update':>7} {'host':>7}  ms")
-    results: dict[str, Any] = {}
     for name, run in (("random", 1), ("runs of 32", 32)):
-        results[name] = measure(scene, arguments.visible, run)
-        for way, ms in results[name].items():
+        for way, samples in measure(scene, arguments.visible, run).items():
+            ms = {part: statistics.median(found) for part, found in samples.items()}
+            for part, found in samples.items():
+                axes = {"gaussians": arguments.n, "visible": arguments.visible, "rows": name}
+                record.add(part, found, "ms", axes=axes | {"way": way})
             print(
                 f"{name:12} {way:20} {ms['catch up']:9.2f} {ms['link']:7.2f} {ms['update']:7.2f} "
                 f"{ms['catch up'] + ms['update']:7.2f}"
             )
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1))
+    record.write()
 
 
 if __name__ == "__main__":

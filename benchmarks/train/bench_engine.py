@@ -8,6 +8,9 @@ kernel), the same with gsplat's SelectiveAdam, and the same without an optimizer
 
     PYTHONPATH=benchmarks python benchmarks/train/bench_engine.py --n 20_000_000 --batch 1 4 8
 
+A sample is the rate of a run of ``--seconds``, from an idle device to an idle device. Memory is all
+that the process takes of the device.
+
 With ``--trace FOLDER`` each preset runs on for a moment after it was timed, with a trace that
 ``trace_shares.py`` explains.
 """
@@ -16,8 +19,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +43,7 @@ from gs_train.engine.presets import PRESETS
 from gs_train.gaussians import Gaussians
 from gs_train.morton import morton_order
 from gs_train.renderers import Renderer, RenderOptions, Splats, View, make_renderer
+from harness import Record, add_json_option
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as gs-train does
 
@@ -64,14 +68,23 @@ class Row:
     name: str
     batch: int
     overlap: float
-    images_per_second: float
+    rates: list[float]  # images a second of each run
     device_gb: float  # of the process, read from the device
     loaded: float = 0.0  # rows over the link per row rendered
     union: float = 0.0  # distinct rows of a batch over the sum of its views
-    milliseconds: float = 0.0  # per image
     bound: float = 0.0  # milliseconds per image of the longest part alone
     bound_by: str = ""
     busy: dict[str, float] = field(default_factory=dict)  # share of the time by track, if traced
+
+    @property
+    def images_per_second(self) -> float:
+        """Of the median run."""
+        return statistics.median(self.rates)
+
+    @property
+    def milliseconds(self) -> float:
+        """Per image."""
+        return 1e3 / self.images_per_second
 
 
 @dataclass(frozen=True)
@@ -184,6 +197,7 @@ def measure(
     scene: Scene,
     batch: int,
     seconds: float,
+    samples: int,
     limits: Alone,
     trace: Path | None,
 ) -> Row:
@@ -223,9 +237,8 @@ def measure(
 
     for _ in range(max(2, 16 // batch)):
         step()
-    n, elapsed = run(seconds)
-    row = Row(name, batch, scene.overlap, n * batch / elapsed, process_bytes() / 1e9)
-    row.milliseconds = 1e3 / row.images_per_second
+    rates = [n * batch / elapsed for n, elapsed in (run(seconds) for _ in range(samples))]
+    row = Row(name, batch, scene.overlap, rates, process_bytes() / 1e9)
     if isinstance(backend, Engine):
         row.loaded = backend.stats.loaded / max(1, backend.stats.visible)
         row.union = backend.stats.union / max(1, backend.stats.visible)
@@ -281,6 +294,21 @@ def show(rows: Sequence[Row]) -> None:
         )
 
 
+def note(record: Record, row: Row, scene: Scene) -> None:
+    """Give a line to the file."""
+    view = scene.views[0]
+    axes = {
+        "gaussians": len(scene.rows["sh0"]),
+        "size": [view.width, view.height],
+        "overlap": round(scene.overlap, 2),
+        "batch": row.batch,
+    }
+    facts = {
+        name: value for name, value in vars(row).items() if name not in ("name", "rates", "batch")
+    }
+    record.add(row.name, row.rates, "images/s", axes=axes, visible=scene.visible, **facts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -293,19 +321,20 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="these lines of the table")
     parser.add_argument("--views", type=int, default=128)
     parser.add_argument("--size", type=int, nargs=2, default=(1920, 1080))
-    parser.add_argument("--seconds", type=float, default=2.0, help="per line")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per sample")
+    parser.add_argument("--samples", type=int, default=3, help="runs of a line")
+    add_json_option(parser)
     parser.add_argument("--trace", type=Path, help="folder for a trace of each preset")
     arguments = parser.parse_args()
     if arguments.trace is not None:
         arguments.trace.mkdir(parents=True, exist_ok=True)
+    record = Record(arguments.json)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     renderer = make_renderer("gsplat" if device.type == "cuda" else "cpu", RenderOptions())
     city = workloads.city(arguments.n, device=device)
     city = city.reordered(morton_order(city.means))
     rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
     alone = Alone(renderer.device)
-    results: list[Row] = []
     size = tuple(arguments.size)
     scenes = [make_scene(city, o or None, arguments.views, size, rows) for o in arguments.overlap]
     del city  # its copy on the device is not the trainer's
@@ -319,14 +348,17 @@ def main() -> None:
             for name, make in makers(scene, renderer, batch).items():
                 if arguments.only and name not in arguments.only:
                     continue
-                row = measure(name, make, scene, batch, arguments.seconds, alone, arguments.trace)
+                row = measure(
+                    name, make, scene, batch, arguments.seconds, arguments.samples, alone,
+                    arguments.trace,
+                )  # fmt: skip
                 table.append(row)
                 if name == CEILING:
                     alone.render_s = 1e-3 * table[-1].milliseconds
             show(table)
-            results += table
-    if arguments.json:
-        arguments.json.write_text(json.dumps([vars(row) for row in results], indent=1))
+            for row in table:
+                note(record, row, scene)
+            record.write()
 
 
 if __name__ == "__main__":

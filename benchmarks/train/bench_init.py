@@ -5,13 +5,12 @@ Decides whether 50 million points need more than one pass of each part: reading,
 thinning, neighbours, rotations and colours, tables. The ceiling is the disk for reading and memory
 for the rest. Spacings of some points are held to an exact search first.
 
-    python benchmarks/train/bench_init.py --n 50_000_000 --folder /tmp
+    PYTHONPATH=benchmarks python benchmarks/train/bench_init.py --n 50_000_000 --folder /tmp
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from gs_train.metrics import peak_host_bytes
 from gs_train.neighbours import neighbour_spacing
 from gs_train.point_ply import read_point_ply
 from gs_train.thinning import thinned_order
+from harness import Record, add_json_option
 
 _CHUNK = 1 << 20
 
@@ -63,7 +63,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=2_000_000, help="points in the file")
     parser.add_argument("--cap", type=int, default=None, help="thin to so many")
     parser.add_argument("--folder", type=Path, default=Path("."), help="for the file of points")
+    add_json_option(parser)
     args = parser.parse_args()
+    record = Record(args.json)
     check_spacing()
     path = args.folder / f"points_{args.n}.ply"
     if not path.exists():
@@ -90,19 +92,12 @@ def main() -> None:
     model = OffloadedGaussians(rows, device=device, semantics="deferred")
     lap("tables")
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-    print(
-        json.dumps(
-            {
-                "points": args.n,
-                "rows": model.n_rows,
-                "seconds": {name: round(value, 2) for name, value in seconds.items()},
-                "total_s": round(sum(seconds.values()), 2),
-                "peak_host_GB": round(peak_host_bytes() / 1e9, 2),
-                "peak_device_GB": round(peak / 1e9, 2),
-            },
-            indent=1,
-        )
-    )
+    record.facts |= {"peak_host_bytes": peak_host_bytes(), "peak_device_bytes": peak}
+    for name, value in (*seconds.items(), ("all", sum(seconds.values()))):
+        print(f"{name:32s} {value:7.2f} s")
+        record.add(name, [value], "s", axes={"points": args.n, "gaussians": model.n_rows})
+    print(f"peak {peak_host_bytes() / 1e9:.2f} GB on the host, {peak / 1e9:.2f} on the device")
+    record.write()
 
 
 if __name__ == "__main__":

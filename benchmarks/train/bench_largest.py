@@ -21,6 +21,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from harness import Record, add_json_option
+
 SCALE = {"k": 10**3, "M": 10**6}
 HOST_MEMORY = "112GiB"
 
@@ -175,7 +177,7 @@ def main() -> None:
     parser.add_argument("--here", help="one case, in this process")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--views", type=int, default=32)
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     arguments = parser.parse_args()
     if arguments.here:
         preset, n, cap, *batch = arguments.here.split(":")
@@ -183,15 +185,24 @@ def main() -> None:
         row = run(preset, _count(n), float(cap), size, arguments.steps, arguments.views)
         print(json.dumps(dataclasses.asdict(row)))
         return
+    record = Record(arguments.json)
     print(
         f"{'preset:N:GiB':18s} {'images/s':>9s} {'predicted':>9s} {'loss':>7s} {'later':>7s} "
         f"{'process':>8s} {'device GB':>9s} {'predicted':>9s} {'pinned GB':>9s} {'predicted':>9s} "
         f"{'host GB':>8s} {'predicted':>9s} {'updates':>7s} {'seconds':>8s} preset"
     )
     options = ["--steps", str(arguments.steps), "--views", str(arguments.views)]
-    results = [_alone(case, options) for case in arguments.cases]
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1))
+    failed: dict[str, str] = {}
+    for case in arguments.cases:
+        found = _alone(case, options)
+        if "failed" in found:
+            failed[case] = found["failed"]
+            continue
+        axes = {name: found.pop(name) for name in ("n_rows", "cap_gib", "batch")}
+        name, rate = found.pop("preset"), found.pop("images_per_second")
+        record.add(name, [rate], "images/s", axes=axes, case=case, **found)
+        record.facts["failed"] = failed
+        record.write()
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ photograph once and, where it is asked for, the gradient once.
 Views take turns, so that none is found in the cache. Kernels are queued behind a pause, so times
 are the device's; what the host needs to launch them is its own column.
 
-    python benchmarks/train/bench_loss.py --json loss.json
+    PYTHONPATH=benchmarks python benchmarks/train/bench_loss.py --json loss.json
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from torch import Tensor
 from gs_train import loss_triton
 from gs_train.loss import Crop, dssim_term, l1_term, photometric_loss
 from gs_train.renderers import View
+from harness import Record, add_json_option
 
 SIZES = ((1920, 1080), (1436, 1076))
 SSIM_LAMBDA = 0.2
@@ -155,14 +155,15 @@ def main() -> None:
     )
     parser.add_argument("--against", type=Path, help="another loss_triton.py")
     parser.add_argument("--samples", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="where to write the raw samples")
+    add_json_option(parser)
     arguments = parser.parse_args()
+    record = Record(arguments.json)
     losses: dict[str, Loss] = {"ours": ours, "torch": in_torch}
     if arguments.against is not None:
         losses["against"] = from_file(arguments.against)
     copy = copy_bytes_per_ms()
     print(f"{torch.cuda.get_device_name()}: a copy moves {copy / 1e9:.2f} TB/s")
-    results = []
+    record.facts["copy_bytes_per_ms"] = copy
     for width, height in SIZES:
         view = View("view", torch.eye(4), torch.eye(3), width, height)
         crop, n = Crop(view, view.rect), width * height * 3
@@ -179,10 +180,12 @@ def main() -> None:
                     f"{name:>8} {mode:<17} {device:8.3f} {host:9.3f} {least / device:10.1%} "
                     f"{found['extra_bytes'] / 1e6:10.1f}"
                 )
-                results.append({"size": [width, height], "mode": mode, "loss": name, **found})
-    if arguments.json is not None:
-        facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-        arguments.json.write_text(json.dumps({"machine": facts, "results": results}, indent=1))
+                axes = {"size": [width, height], "mode": mode}
+                record.add(
+                    name, found["device_ms"], "ms", axes=axes,
+                    host_ms=found["host_ms"], extra_bytes=found["extra_bytes"],
+                )  # fmt: skip
+    record.write()
 
 
 if __name__ == "__main__":

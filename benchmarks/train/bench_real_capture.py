@@ -7,13 +7,12 @@ rows, one fused torch Adam for each parameter, its ``DefaultStrategy``) on the s
 rows, learning rates and loss. Both in one process, one after the other, for several seeds: single
 runs differ by some tenths of a dB.
 
-    python benchmarks/train/bench_real_capture.py CAPTURE --steps 3000 --seeds 0 1 2 --json out.json
+    PYTHONPATH=benchmarks python benchmarks/train/bench_real_capture.py CAPTURE --seeds 0 1 2
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -33,12 +32,20 @@ from gs_train.feed import ImageFeed
 from gs_train.fit import fit
 from gs_train.initialize import rows_from_points
 from gs_train.loss import Crop, photometric_loss
-from gs_train.metrics import package_versions, psnr, ssim
+from gs_train.metrics import psnr, ssim
 from gs_train.scene import Scene
 from gs_train.schedule import LearningRates
+from harness import Record, add_json_option
 
 PEER = "gsplat's loop"
-COLUMNS = ("psnr", "ssim", "n_gaussians", "images_per_second", "peak_device_mb")
+UNITS = {
+    "psnr": "dB",
+    "ssim": "SSIM",
+    "n_gaussians": "Gaussians",
+    "images_per_second": "images/s",
+    "peak_device_mb": "MB",
+}
+COLUMNS = tuple(UNITS)
 
 
 def ours(data: Path, seed: int, offload: str, options: argparse.Namespace) -> dict[str, float]:
@@ -153,6 +160,27 @@ def _sequence(capture: Capture, seed: int, steps: int) -> Iterator[int]:
         yield capture.train[batch[0]]
 
 
+def write(
+    record: Record, runs: dict[str, list[dict[str, float]]], capture: Capture, options: Any
+) -> None:
+    """The file anew, with a sample for each seed so far."""
+    view = capture.views[0]
+    axes = {
+        "photographs": len(capture.views),
+        "test": len(capture.test),
+        "size": [view.width, view.height],
+        "steps": options.steps,
+        "strategy": options.strategy,
+    }
+    record.facts["seeds"] = options.seeds[: max(map(len, runs.values()))]
+    record.clear()
+    for name, results in runs.items():
+        for column, unit in UNITS.items():
+            if results:
+                record.add(name, [result[column] for result in results], unit, axes=axes)
+    record.write()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("capture", type=Path)
@@ -164,8 +192,9 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--offload", nargs="+", default=["none"], help="presets, one after another")
     parser.add_argument("--device-memory", help="as gs-train's, where the presets shall live")
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
+    record = Record(options.json)
 
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in options.offload}
     runs |= {} if options.no_peer else {PEER: []}
@@ -176,6 +205,7 @@ def main() -> None:
                 runs[name].append(ours(options.capture, seed, name, options))
             if not options.no_peer:
                 runs[PEER].append(gsplats_loop(capture, seed, options.steps))
+            write(record, runs, capture, options)
     print(f"{options.strategy}, {options.steps} steps, seeds {options.seeds}: mean (least to most)")
     print(f"{'':14s}" + "".join(f"{column:>28s}" for column in COLUMNS))
     for name, results in runs.items():
@@ -186,12 +216,6 @@ def main() -> None:
         if name != other:
             rate = _mean(runs[name], "images_per_second") / _mean(runs[other], "images_per_second")
             print(f"rate of {name} over {other}: {rate:.2f}")
-    if options.json:
-        machine = {"gpu": torch.cuda.get_device_name(), "versions": package_versions()}
-        arguments = {k: str(v) for k, v in vars(options).items()}
-        options.json.write_text(
-            json.dumps({"machine": machine, "arguments": arguments, "runs": runs}, indent=1)
-        )
 
 
 def _mean(results: list[dict[str, float]], column: str) -> float:

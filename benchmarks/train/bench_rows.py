@@ -8,16 +8,14 @@ gsplat's operations. The ceiling is a copy of the bytes that must move.
 Device times are of kernels queued behind a pause; what the host needs to launch them is its own
 column, and on a busy link the larger one.
 
-    python benchmarks/train/bench_rows.py --n 20_000_000 --visible 480_000 --json rows.json
+    PYTHONPATH=benchmarks python benchmarks/train/bench_rows.py --n 20_000_000 --json rows.json
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +26,7 @@ from gs_train.engine.columns import columns
 from gs_train.renderers import View
 from gs_train.renderers.activation import activate, activate_apart
 from gs_train.row_copies import add_rows, take_rows
+from harness import Record, add_json_option
 
 DEGREE, WIDTH, GEOMETRY = 3, 48, 11
 GEOMETRY_SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": ()}
@@ -109,14 +108,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=20_000_000)
     parser.add_argument("--visible", type=int, default=480_000)
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     arguments = parser.parse_args()
+    record = Record(arguments.json)
     rate = copy_bytes_per_ms()
     rows = f"{arguments.visible:,} of {arguments.n:,} rows, in runs of 8"
     print(f"copy {rate / 1e6:.0f} GB/s; {rows}")
     heads = f"{'us':>7s} {'of copy':>8s} {'apart':>8s} {'ratio':>6s}"
     print(f"{'':14s} {heads} {'host us':>8s} {'apart':>7s}")
-    results = []
+    record.facts["copy_bytes_per_ms"] = rate
+    axes = {"gaussians": arguments.n, "visible": arguments.visible}
     for name, (ours, other, floats) in makers(arguments.n, arguments.visible).items():
         check(name, ours, other)
         mine, theirs = (measure(lambda _, call=call: call(), 5, 20) for call in (ours, other))
@@ -130,12 +131,11 @@ def main() -> None:
             f"{name:14s} {us:7.1f} {share:8.2f} {us_apart:8.1f} {us_apart / us:6.2f} "
             f"{host:8.1f} {host_apart:7.1f}"
         )
-        results.append(
-            {"name": name, "us": us, "us_apart": us_apart, "of_copy": share,
-             "host_us": host, "host_us_apart": host_apart}
-        )  # fmt: skip
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1))
+        for kind, found in (("one kernel", mine), ("torch's operations", theirs)):
+            record.add(
+                name, found["device_ms"], "ms", axes=axes | {"by": kind}, host_ms=found["host_ms"]
+            )
+    record.write()
 
 
 if __name__ == "__main__":

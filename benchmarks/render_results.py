@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the tables of docs/benchmarks.md, its chart and the README's claim from results/.
+
+    python benchmarks/render_results.py             # after new files came into benchmarks/results
+    python benchmarks/render_results.py --check     # exit status 1 if a page says something else
+
+A page holds tables between ``<!-- results: NAME NAME -->`` and ``<!-- end of results -->``. A table
+comes from one file, so from one machine and one commit: ``results/NAME.json``. Where that file is
+missing the page says so, and the README's claim stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import chart
+from results import Line, Result, read_result
+
+ROOT = Path(__file__).resolve().parent.parent
+ALL_ON_DEVICE, ALONE = "none", "none, no optimizer"
+PRESETS = (ALL_ON_DEVICE, "none, SelectiveAdam", "naive", "clm", "gs-scale", "best", ALONE)
+PEER = "gsplat's loop"
+COLOURS = {"best": "#1b6ca8", ALL_ON_DEVICE: "#9aa5b1", "clm": "#e0a030", "naive": "#c8553d"}
+CLAIM, CHART = "claim", "chart"
+END = "<!-- end of results -->"
+# What the tables of the parts show of the lines in a file.
+ON_DEVICE = r"torch fused, all rows|gs-adam, (10|100)% have gradients"
+ON_HOST = r"torch fused, all rows|gs-adam dense, all rows|gs-adam deferred, 10% random"
+CULLING = r"gs-cull, rows in Morton order, blocks|gsplat's projection"
+LINK = r"cudaMemcpyAsync to device, 5 %|gather 5 % sorted|torch index_select \+ copy 5 % sorted"
+ORDERS, SCENE = ("random", "tsp"), "city"
+
+Results = Mapping[str, Result]
+Row = list[str]
+
+
+def number(value: float, digits: int | None = None) -> str:
+    """So many digits after the point; without that, three that count and thousands apart."""
+    if digits is not None:
+        return f"{value:,.{digits}f}"
+    for limit, count in ((100, 0), (10, 1), (1, 2)):
+        if abs(value) >= limit:
+            return f"{value:,.{count}f}"
+    return f"{value:.3g}"
+
+
+def spread(line: Line | None, digits: int | None = None, scale: float = 1.0) -> str:
+    """The median of a line, and from least to most where it has several samples."""
+    if line is None:
+        return "-"
+    low, high = (number(scale * end(line.samples), digits) for end in (min, max))
+    middle = number(scale * line.median, digits)
+    return middle if len(line.samples) == 1 else f"{middle} ({low} to {high})"
+
+
+def grid(heads: Row, rows: Iterable[Row]) -> list[str]:
+    """A table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
+
+
+def below(name: str, result: Result, words: str) -> list[str]:
+    """What stands above a table: what was measured, where, and with which command."""
+    raw = f"[every sample](../benchmarks/results/{name}.json)"
+    return [f"{words} {result.place}, {raw}: `{result.command}`", ""]
+
+
+def label(preset: str) -> str:
+    """How a table calls a line of the engine's benchmark."""
+    return "rendering alone, no optimizer" if preset == ALONE else f"`{preset}`"
+
+
+def engine(name: str, result: Result) -> list[str]:
+    """Presets by batch size, for each overlap of the file."""
+    batches, first = result.axis("batch"), result.lines[0]
+    rows = []
+    for overlap in result.axis("overlap"):
+        for preset in PRESETS:
+            lines = [result.line(preset, overlap=overlap, batch=batch) for batch in batches]
+            if not any(lines):
+                continue
+            over = [result.line(ALL_ON_DEVICE, overlap=overlap, batch=batch) for batch in batches]
+            ratios = [f"{a.median / b.median:.2f}" if a and b else "-" for a, b in zip(lines, over)]
+            memory = [f"{line.facts['device_gb']:.1f}" if line else "-" for line in lines]
+            rows.append(
+                [label(preset), f"{overlap:.2f}", *map(spread, lines), ", ".join(ratios),
+                 ", ".join(memory)]
+            )  # fmt: skip
+    width, height = first.axes["size"]
+    words = (
+        f"Images a second of {first.axes['gaussians']:,} Gaussians, {width} x {height}, "
+        f"{first.facts['visible']:,.0f} rows a view; median of {len(first.samples)} runs "
+        "(least to most)."
+    )
+    heads = ["", "overlap", *(f"batch {batch}" for batch in batches), "times `none`", "device GB"]
+    return below(name, result, words) + grid(heads, rows)
+
+
+def capture(name: str, result: Result) -> list[str]:
+    """Quality, rate and memory of each trainer."""
+    units = {"dB": 2, "SSIM": 4, "Gaussians": 0, "images/s": 0, "MB": 0}
+    names = list(dict.fromkeys(line.name for line in result.lines))
+    rows = [
+        [PEER if who == PEER else f"gs-train, `{who}`",
+         *(spread(result.line(who, unit), digits) for unit, digits in units.items())]
+        for who in names
+    ]  # fmt: skip
+    axes, n_seeds = result.lines[0].axes, len(result.lines[0].samples)
+    width, height = axes["size"]
+    words = (
+        f"{axes['photographs']} photographs, {width} x {height}, {axes['test']} of them held out, "
+        f"{axes['steps']:,} steps of one image; median of {n_seeds} seeds (least to most)."
+    )
+    heads = ["", "PSNR, dB", "SSIM", "Gaussians", "images/s", "peak device MB"]
+    return below(name, result, words) + grid(heads, rows)
+
+
+def largest(name: str, result: Result) -> list[str]:
+    """Each case of its own process, with what was foretold."""
+    rows = []
+    for line in result.lines:
+        facts, (first, last) = line.facts, line.facts["loss"]
+        pairs = (
+            (facts["device_gb"], facts["predicted_device_gb"]),
+            (facts["host_gb"], facts["predicted_host_gb"]),
+        )
+        rows.append(
+            [f"`{line.name}`, updated on the {facts['updated_on']}", f"{line.axes['n_rows']:,}",
+             number(line.axes["cap_gib"]), str(line.axes["batch"]),
+             f"{number(line.median)} ({number(facts['predicted_images_per_second'])})",
+             *(f"{had:.1f} ({foretold:.1f})" for had, foretold in pairs),
+             f"{first:.4f} to {last:.4f}"]
+        )  # fmt: skip
+    heads = ["", "Gaussians", "cap, GiB", "batch", "images/s", "device GB", "host GB", "loss"]
+    return below(name, result, "In brackets what `gs-train plan` foretells.") + grid(heads, rows)
+
+
+def start(name: str, result: Result) -> list[str]:
+    """One sentence on a start from points."""
+    host, device = (result.facts[f"peak_{of}_bytes"] / 1e9 for of in ("host", "device"))
+    seconds = {line.name: line.median for line in result.lines}
+    parts = ", ".join(f"{part} {number(s)}" for part, s in seconds.items() if part != "all")
+    words = (
+        f"A start from {result.lines[0].axes['points']:,} points takes {number(seconds['all'])} s "
+        f"({parts}), {host:.1f} GB of host memory and {device:.1f} GB of the device's."
+    )
+    return below(name, result, words)[:1]
+
+
+def rates(question: str, wanted: str) -> Callable[[str, Result], list[str]]:
+    """A table of times and of bytes a second, of the lines whose name matches."""
+
+    def table(name: str, result: Result) -> list[str]:
+        lines = [line for line in result.lines if re.fullmatch(wanted, line.name)]
+        rows = [
+            [line.name, spread(line, scale=1e3),
+             number(line.facts["bytes"] / line.median / 1e9) if line.facts["bytes"] else ""]
+            for line in lines
+        ]  # fmt: skip
+        n_rows = max(line.axes["rows"] for line in lines)
+        words = f"{question} of {n_rows:,} rows; median of {len(lines[0].samples)} samples."
+        return below(name, result, words) + grid(["", "ms", "GB/s"], rows)
+
+    return table
+
+
+def culling(name: str, result: Result) -> list[str]:
+    """Time of a view's visible set."""
+    peer = result.line("gsplat's projection")
+    rows = []
+    for line in (line for line in result.lines if re.fullmatch(CULLING, line.name)):
+        times = f"{peer.median / line.median:.2f}" if peer else "-"
+        peak = line.facts["peak_bytes"]
+        room = "-" if peak is None else number(peak / line.axes["rows"])
+        views = line.axes["views"]
+        rows.append([f"{line.name} ({views} together)", spread(line), times, room])
+    words = (
+        f"gs-cull: what a view sees of {result.facts['n']:,} Gaussians, "
+        f"{result.facts['visible per view']:,.0f} of them visible, "
+        f"{result.facts['missed']} missed; median of {len(result.lines[0].samples)} samples."
+    )
+    heads = ["", "ms a view", "times gsplat's projection", "peak bytes a Gaussian"]
+    return below(name, result, words) + grid(heads, rows)
+
+
+def ordering(name: str, result: Result) -> list[str]:
+    """Bytes of a batch by order and by what stays on the device."""
+    retains = result.axis("retain")
+    views = max(result.axis("views"))
+    axes = {"scene": SCENE, "views": views, "mode": "shuffle"}
+    rows = []
+    for order in ORDERS:
+        lines = [result.line(order, **axes, retain=retain) for retain in retains]
+        rows.append([f"`{order}`", *(number(x.median) if x else "-" for x in lines)])
+    words = (
+        f"gs-order: megabytes each way of a batch of {views} random views of the synthetic city, "
+        "exact, by order and by what stays on the device from one view to the next."
+    )
+    heads = ["", *(f"`{retain}`" for retain in retains)]
+    return below(name, result, words) + grid(heads, rows)
+
+
+TABLES: dict[str, Callable[[str, Result], list[str]]] = {
+    "engine-20m": engine,
+    "engine-5m": engine,
+    "capture": capture,
+    "largest": largest,
+    "init": start,
+    "cull": culling,
+    "order": ordering,
+    "pinned": rates("gs-pinned: chosen rows over the link, of a table", LINK),
+    "adam-device": rates("gs-adam: a step on the device", ON_DEVICE),
+    "adam-host": rates("gs-adam: a step on the host", ON_HOST),
+}
+
+
+def headline(result: Result) -> str:
+    """The chart of presets by batch size, at the largest overlap."""
+    batches, overlap = result.axis("batch"), max(result.axis("overlap"))
+
+    def values(name: str) -> tuple[tuple[float, float, float] | None, ...]:
+        lines = [result.line(name, overlap=overlap, batch=batch) for batch in batches]
+        return tuple((x.median, min(x.samples), max(x.samples)) if x else None for x in lines)
+
+    series = [chart.Series(f"{name}", colour, values(name)) for name, colour in COLOURS.items()]
+    series.append(chart.Series("rendering alone", "#222222", values(ALONE), is_mark=True))
+    title = (
+        f"{result.lines[0].axes['gaussians']:,} Gaussians, {result.machine['gpu'] or 'no GPU'}, "
+        f"neighbours share {overlap:.2f} of what they see"
+    )
+    return chart.bars(title, "images a second", [f"batch {batch}" for batch in batches], series)
+
+
+def claim(results: Results) -> list[str]:
+    """What the README says first; nothing without results."""
+    makers = {"engine-20m": claim_of_city, "capture": claim_of_capture}
+    made = [make(results[name]) for name, make in makers.items() if name in results]
+    return [line for k, lines in enumerate(made) for line in ([""] if k else []) + lines]
+
+
+def claim_of_city(result: Result) -> list[str]:
+    """`best` against all on the device, with most and with fewest views a batch."""
+    overlap, batches = max(result.axis("overlap")), result.axis("batch")
+
+    def line(name: str, batch: int) -> Line:
+        return required(result.line(name, overlap=overlap, batch=batch), name)
+
+    many, few = max(batches), min(batches)
+    ratios = [line("best", b).median / line(ALL_ON_DEVICE, b).median for b in (many, few)]
+    memory = [line(name, many).facts["device_gb"] for name in ("best", ALL_ON_DEVICE)]
+    return [
+        f"{result.lines[0].axes['gaussians']:,} Gaussians train from host memory {ratios[0]:.1f} "
+        f"times as fast in batches of {many}, and",
+        f"{ratios[1]:.1f} times in batches of {few}, as all inside the GPU with fused dense Adam,",
+        f"in {memory[0]:.1f} instead of {memory[1]:.1f} GB of its memory "
+        f"({result.machine['gpu']}, neighbouring views with an overlap of {overlap:.2f}).",
+    ]
+
+
+def claim_of_capture(result: Result) -> list[str]:
+    """All on the device against gsplat's loop."""
+
+    def line(name: str, unit: str) -> Line:
+        return required(result.line(name, unit), name)
+
+    ours, theirs = line(ALL_ON_DEVICE, "images/s"), line(PEER, "images/s")
+    psnr, other = line(ALL_ON_DEVICE, "dB").median, line(PEER, "dB").median
+    return [
+        f"On {ours.axes['photographs']} drone photographs it trains {number(ours.median)} images "
+        f"a second to {psnr:.2f} dB, gsplat's own loop",
+        f"{number(theirs.median)} to {other:.2f} dB, given the same loss and image feed "
+        f"(medians of {len(ours.samples)} seeds, {result.machine['gpu']}).",
+    ]
+
+
+def required(line: Line | None, name: str) -> Line:
+    if line is None:
+        raise ValueError(f"the README's claim must have a line {name} in its result, got none")
+    return line
+
+
+def blocks(results: Results) -> dict[str, list[str] | None]:
+    """What stands between a page's marks, by name; None: what stands there."""
+    made: dict[str, list[str] | None] = {}
+    for name, table in TABLES.items():
+        made[name] = [f"Not measured yet: `benchmarks/publish.sh OUT {name}` writes `{name}.json`."]
+        if name in results:
+            made[name] = table(name, results[name])
+    made[CHART] = ["![Images a second of each preset, by batch size](benchmarks.svg)"]
+    if "engine-20m" not in results:
+        made[CHART] = ["The chart is drawn from `engine-20m.json`."]
+    made[CLAIM] = claim(results) or None
+    return made
+
+
+def filled(page: str, made: Mapping[str, list[str] | None]) -> str:
+    """A page with its tables anew.
+
+    Raises:
+        ValueError: a mark names nothing that is known.
+    """
+
+    def replace(found: re.Match[str]) -> str:
+        mark, names = found[1], found[2].split()
+        unknown = [name for name in names if name not in made]
+        if unknown:
+            raise ValueError(f"a mark must name some of {sorted(made)}, got {unknown}")
+        parts = [made[name] for name in names]
+        if None in parts:
+            return found[0]
+        lines = [line for part in parts for line in ["", *(part or [])]][1:]
+        return "\n".join([mark, *lines, END])
+
+    marks = rf"(<!-- results: ([\w -]+) -->)\n.*?{END}"
+    return re.sub(marks, replace, page, flags=re.DOTALL)
+
+
+def read_folder(folder: Path) -> dict[str, Result]:
+    """All results, by name.
+
+    Raises:
+        ValueError: a file is not as ``results.py`` says, or is of no table.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        if path.stem not in TABLES:
+            raise ValueError(f"{path} must be named after one of {sorted(TABLES)}")
+        found[path.stem] = read_result(path)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--root", type=Path, default=ROOT, help="with docs/ and README.md")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    arguments = parser.parse_args()
+    try:
+        results = read_folder(arguments.results)
+        made = blocks(results)
+        wanted: dict[Path, str | None] = {
+            path: filled(path.read_text(), made)
+            for path in (arguments.root / "docs" / "benchmarks.md", arguments.root / "README.md")
+        }
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    picture = arguments.root / "docs" / "benchmarks.svg"
+    wanted[picture] = headline(results["engine-20m"]) if "engine-20m" in results else None
+    stale = [
+        path
+        for path, text in wanted.items()
+        if (path.read_text() if path.exists() else None) != text
+    ]
+    for path in stale:
+        print(f"{'differs' if arguments.check else 'written'}: {path}")
+        if not arguments.check:
+            text = wanted[path]
+            path.unlink() if text is None else path.write_text(text)
+    if stale and arguments.check:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

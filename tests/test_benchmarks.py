@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks' files, the comparison of two of them, and the page that is made from them."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "benchmarks"
+RESULTS = sorted((FOLDER / "results").glob("*.json"))
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+MACHINE = {
+    "gpu": "NVIDIA H100 80GB HBM3", "driver": "570.1", "gpu_memory_bytes": 85 * 10**9,
+    "cpu": "A processor", "cores": 16, "memory_bytes": 128 * 10**9, "platform": "Linux",
+    "python": "3.12.3", "torch": "2.11.0", "cuda": "13.0", "packages": {"gsplat": "1.5.3"},
+    "environment": {},
+}  # fmt: skip
+
+
+def _line(name: str, samples: list[float], unit: str, axes: Any, **facts: Any) -> dict[str, Any]:
+    return {"name": name, "axes": axes, "unit": unit, "samples": samples, "facts": facts}
+
+
+def _result(lines: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    return {
+        "format": 1, "benchmark": "train/bench_engine.py", "command": "python bench --n 1",
+        "commit": COMMIT, "date": "2026-01-02T03:04:05+00:00", "seconds": 12.5,
+        "machine": MACHINE, "facts": {}, "lines": lines, **fields,
+    }  # fmt: skip
+
+
+def _engine(gaussians: int) -> dict[str, Any]:
+    rates = {"none": 50.0, "naive": 2.0, "clm": 5.0, "best": 150.0, "none, no optimizer": 180.0}
+    return _result(
+        [
+            _line(
+                name, [rate + batch, rate + batch + 2, rate + batch + 1], "images/s",
+                {"gaussians": gaussians, "size": [1920, 1080], "overlap": 0.67, "batch": batch},
+                visible=480_000.0, device_gb=20.25 if name == "none" else 5.0 + batch / 8,
+            )
+            for batch in (1, 4, 8)
+            for name, rate in rates.items()
+        ]
+    )  # fmt: skip
+
+
+def _capture() -> dict[str, Any]:
+    axes = {"photographs": 75, "test": 10, "size": [1436, 1076], "steps": 3000, "strategy": "adc"}
+    of = {"dB": 32.5, "SSIM": 0.9, "Gaussians": 240_000.0, "images/s": 260.0, "MB": 450.0}
+    return _result(
+        [
+            _line(who, [value, 1.001 * value, 1.002 * value], unit, axes)
+            for who in ("none", "best", "gsplat's loop")
+            for unit, value in of.items()
+        ],
+        facts={"seeds": [0, 1, 2]},
+    )
+
+
+def _largest() -> dict[str, Any]:
+    facts = {
+        "loss": [0.03, 0.02], "predicted_images_per_second": 170.0, "device_gb": 16.25,
+        "predicted_device_gb": 16.0, "host_gb": 11.6, "predicted_host_gb": 11.7,
+        "updated_on": "device",
+    }  # fmt: skip
+    sizes = (20, 21, 34, 100, 120)
+    axes = [{"n_rows": n * 10**6, "cap_gib": 24.0, "batch": 8} for n in sizes]
+    return _result([_line("best", [180.0], "images/s", one, **facts) for one in axes])
+
+
+def _init() -> dict[str, Any]:
+    axes = {"points": 50_000_000, "gaussians": 50_000_000}
+    lines = [_line(name, [8.0], "s", axes) for name in ("read", "order", "tables", "all")]
+    return _result(lines, facts={"peak_host_bytes": 33 * 10**9, "peak_device_bytes": 2 * 10**9})
+
+
+def _cull() -> dict[str, Any]:
+    names = ("gs-cull, rows in Morton order, blocks", "gsplat's projection", "plain torch")
+    lines = [
+        _line(name, [0.5, 0.75], "ms a view", {"rows": 1000, "views": 64}, peak_bytes=2900)
+        for name in names
+    ]
+    return _result(lines, facts={"n": 1000, "visible per view": 47.0, "missed": 0})
+
+
+def _order() -> dict[str, Any]:
+    return _result(
+        [
+            _line(
+                name, [7.0], "MB",
+                {"scene": "city", "views": 64, "mode": "shuffle", "retain": retain},
+            )
+            for name in ("random", "tsp")
+            for retain in ("none", "previous", "capacity", "last_use")
+        ]
+    )  # fmt: skip
+
+
+def _times(*names: str) -> dict[str, Any]:
+    return _result([_line(name, [1e-3, 2e-3], "s", {"rows": 1000}, bytes=10**6) for name in names])
+
+
+def _all_results() -> dict[str, dict[str, Any]]:
+    """An invented file for each table."""
+    return {
+        "engine-20m": _engine(20_000_000), "engine-5m": _engine(5_000_000), "capture": _capture(),
+        "largest": _largest(), "init": _init(), "cull": _cull(), "order": _order(),
+        "pinned": _times("cudaMemcpyAsync to device, 5 %", "gather 5 % sorted",
+                         "torch index_select + copy 5 % sorted"),
+        "adam-device": _times("torch fused, all rows", "gs-adam, 10% have gradients",
+                              "gs-adam, 100% have gradients"),
+        "adam-host": _times("torch fused, all rows", "gs-adam dense, all rows",
+                            "gs-adam deferred, 10% random"),
+    }  # fmt: skip
+
+
+def _write(folder: Path, results: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, result in results.items():
+        (folder / f"{name}.json").write_text(json.dumps(result))
+    return folder
+
+
+def _run(script: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(FOLDER / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A copy of the pages that hold tables."""
+    root = tmp_path / "root"
+    (root / "docs").mkdir(parents=True)
+    shutil.copy(ROOT / "README.md", root)
+    for page in ROOT.glob("docs/benchmarks.*"):
+        shutil.copy(page, root / "docs")
+    return root
+
+
+def _render(root: Path, results: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return _run("render_results.py", "--root", root, "--results", results, *options)
+
+
+# The page
+
+
+def test_the_pages_are_what_the_results_render_to() -> None:
+    done = _run("render_results.py", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_is_short_and_has_no_number_outside_what_is_rendered() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert len(page.splitlines()) <= 120
+    typed = re.sub(r"<!-- results: .*?<!-- end of results -->", "", page, flags=re.DOTALL)
+    assert typed != page
+    assert not re.findall(r".*\d.*", typed)
+
+
+def test_the_page_is_short_with_every_table_too(pages: Path, tmp_path: Path) -> None:
+    results = _write(tmp_path / "results", _all_results())
+    done = _render(pages, results)
+    assert done.returncode == 0, done.stderr
+    page = (pages / "docs" / "benchmarks.md").read_text()
+    assert len(page.splitlines()) <= 120
+    assert "Not measured" not in page
+    assert page.count(f"commit {COMMIT[:9]}, 2026-01-02") == len(_all_results())
+    assert "| `best` | 0.67 | 152 (151 to 153) | 155 (154 to 156) | 159 (158 to 160) |" in page
+    assert "2.92, 2.82, 2.69 | 5.1, 5.5, 6.0 |" in page
+    assert "| gsplat's loop | 32.53 (32.50 to 32.56) | 0.9009 (0.9000 to 0.9018) |" in page
+    assert "| gather 5 % sorted | 1.50 (1.00 to 2.00) | 0.667 |" in page
+    assert _render(pages, results, "--check").returncode == 0
+
+
+def test_the_readmes_claim_comes_from_the_results_once_there_are_some(
+    pages: Path, tmp_path: Path
+) -> None:
+    before = (pages / "README.md").read_text()
+    _render(pages, _write(tmp_path / "none", {}))
+    assert (pages / "README.md").read_text() == before
+    _render(pages, _write(tmp_path / "results", _all_results()))
+    claim = (pages / "README.md").read_text().split("<!-- end of results -->")[0]
+    assert "20,000,000 Gaussians train from host memory 2.7 times as fast in batches of 8" in claim
+    assert "6.0 instead of 20.2 GB" in claim
+    assert "trains 260 images a second to 32.53 dB, gsplat's own loop\n260 to 32.53 dB" in claim
+    assert "(medians of 3 seeds, NVIDIA H100 80GB HBM3)" in claim
+
+
+def test_the_chart_is_drawn_and_goes_with_its_result(pages: Path, tmp_path: Path) -> None:
+    chart = pages / "docs" / "benchmarks.svg"
+    results = _write(tmp_path / "results", _all_results())
+    _render(pages, results)
+    first = chart.read_bytes()
+    root = xml.etree.ElementTree.fromstring(first)
+    words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"152", "155", "159", "182", "batch 1", "rendering alone"} <= set(words)
+    chart.unlink()
+    _render(pages, results)
+    assert chart.read_bytes() == first
+    (results / "engine-20m.json").unlink()
+    _render(pages, results)
+    assert not chart.exists()
+    assert "benchmarks.svg" not in (pages / "docs" / "benchmarks.md").read_text()
+
+
+def test_a_page_that_was_edited_by_hand_is_found(pages: Path, tmp_path: Path) -> None:
+    results = _write(tmp_path / "results", _all_results())
+    _render(pages, results)
+    page = pages / "docs" / "benchmarks.md"
+    page.write_text(page.read_text().replace("152 (151 to 153)", "252 (151 to 153)"))
+    done = _render(pages, results, "--check")
+    assert done.returncode == 1
+    assert done.stdout == f"differs: {page}\n"
+
+
+def test_a_file_of_no_table_is_refused(pages: Path, tmp_path: Path) -> None:
+    done = _render(pages, _write(tmp_path / "results", {"other": _cull()}))
+    assert done.returncode == 2
+    assert "must be named after one of" in done.stderr
+
+
+# The files
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
+def test_every_result_names_machine_commit_and_command(path: Path) -> None:
+    found = json.loads(path.read_text())
+    assert re.fullmatch("[0-9a-f]{40}", found["commit"]), "measured with changes"
+    assert found["machine"]["cpu"]
+    assert found["machine"]["cores"] > 0
+    script = found["command"].split()[2]
+    assert script == f"benchmarks/{found['benchmark']}"
+    assert (ROOT / script).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "format must be 1, got 2"),
+        ({"command": None}, "command must be there, got None"),
+        ({"commit": "main"}, "commit must be 40 hexadecimal digits, got 'main'"),
+        ({"machine": {}}, r"machine must name gpu, got \[\]"),
+        ({"machine": MACHINE | {"driver": ""}}, "machine's driver must be known, got ''"),
+        ({"lines": []}, "lines must hold one at least, got none"),
+        ({"lines": [{"name": "best"}]}, "line 0 must have name, axes, unit, samples and facts"),
+        ({"lines": [_line("best", [], "s", {})]}, r"line 0 \(best\) must have samples, got \[\]"),
+        ({"lines": 2 * [_line("best", [1.0], "s", {})]}, "line 1 must differ from all before"),
+    ],
+)
+def test_a_file_that_lacks_something_is_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    _write(tmp_path, {"good": _cull(), "bad": _cull() | change})
+    done = _run("compare.py", tmp_path / "good.json", tmp_path / "bad.json")
+    assert done.returncode == 2
+    assert re.search(f"bad.json: {message}", done.stderr), done.stderr
+
+
+RECORDING = """
+import argparse
+from harness import Record, add_json_option
+parser = argparse.ArgumentParser()
+parser.add_argument("--n", type=int)
+add_json_option(parser)
+options = parser.parse_args()
+record = Record(options.json, device="cpu")
+record.add("ours", [1.0, 3.0, 2.0], "ms", axes={"n": options.n}, unknown=float("nan"))
+record.write()
+"""
+
+
+def _recorded(tmp_path: Path, *options: str, commit: str = COMMIT) -> Any:
+    """What a benchmark of one line does, in a folder that is no checkout."""
+    folder = tmp_path / "benchmarks"
+    (folder / "train").mkdir(parents=True)
+    for name in ("harness.py", "results.py"):
+        shutil.copy(FOLDER / name, folder)
+    script = folder / "train" / "bench_it.py"
+    script.write_text(RECORDING)
+    environment = {"PYTHONPATH": str(folder), "GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    if commit:
+        environment["GS_COMMIT"] = commit
+    return subprocess.run(
+        [sys.executable, str(script), "--n", "5", *options],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["--json {}", "--json={}"])
+def test_a_record_names_machine_commit_command_and_every_sample(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "new" / "it.json"
+    done = _recorded(tmp_path, *form.format(path).split())
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    assert found["benchmark"] == "train/bench_it.py"
+    assert found["command"] == "PYTHONPATH=benchmarks python benchmarks/train/bench_it.py --n 5"
+    assert found["commit"] == COMMIT
+    assert found["facts"] == {"device": "cpu"}
+    assert found["lines"] == [_line("ours", [1.0, 3.0, 2.0], "ms", {"n": 5}, unknown=None)]
+    assert found["machine"].keys() == MACHINE.keys()
+    assert _run("compare.py", path, path).returncode == 0
+
+
+def test_a_record_without_a_file_needs_no_commit(tmp_path: Path) -> None:
+    assert _recorded(tmp_path, commit="").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("commit", "message"),
+    [("", "is no git checkout: set GS_COMMIT"), ("main", "must be 40 hexadecimal digits")],
+)
+def test_a_record_must_know_its_commit(tmp_path: Path, commit: str, message: str) -> None:
+    path = tmp_path / "it.json"
+    done = _recorded(tmp_path, "--json", str(path), commit=commit)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not path.exists()
+
+
+# Comparing two files
+
+
+def test_lines_differ_where_their_medians_are_further_apart_than_both_spreads(
+    tmp_path: Path,
+) -> None:
+    names = {
+        "slower": ([10.0, 11.0, 12.0], [13.0, 14.0, 15.0]),  # 3 apart, quartiles 1 and 1
+        "alike": ([10.0, 11.0, 12.0], [12.0, 13.0, 14.0]),  # 2 apart
+        "once": ([10.0], [99.0]),
+    }
+    before, after = (
+        _result([_line(name, both[k], "ms", {"n": 5}) for name, both in names.items()])
+        for k in (0, 1)
+    )
+    before["lines"].append(_line("gone", [1.0], "ms", {}))
+    after["machine"] = MACHINE | {"torch": "2.12.0"}
+    _write(tmp_path, {"before": before, "after": after})
+    done = _run("compare.py", tmp_path / "before.json", tmp_path / "after.json")
+    assert done.returncode == 0, done.stderr
+    cells = {
+        line.split("  ")[0]: line.split() for line in done.stdout.splitlines() if "(n 5)" in line
+    }
+    assert cells["slower (n 5)"][4:] == ["11", "1", "14", "1", "1.273", "differs"]
+    assert cells["alike (n 5)"][4:] == ["11", "1", "13", "1", "1.182"]
+    assert cells["once (n 5)"][-2:] == ["one", "sample"]
+    assert "1 of 4 lines are only in before" in done.stdout
+    assert "The machines or versions are not the same." in done.stdout
+
+
+# Measuring all
+
+
+def _published() -> dict[str, str]:
+    done = subprocess.run(
+        [str(FOLDER / "publish.sh"), "--list"], capture_output=True, text=True, check=True
+    )
+    return {name: command for name, _, command in (s.split("|") for s in done.stdout.splitlines())}
+
+
+def test_publish_writes_a_file_for_every_table_by_a_script_that_exists() -> None:
+    published = _published()
+    assert published.keys() == _all_results().keys()
+    for command in published.values():
+        assert (FOLDER / command.split()[0]).exists(), command
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    marks = " ".join(re.findall(r"<!-- results: ([\w -]+) -->", page)).split()
+    assert set(marks) == published.keys() | {"chart"}
+    table = (FOLDER / "results" / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w-]+)\.json` \| `([\w/.]+)`", table, re.MULTILINE))
+    assert rows == {name: command.split()[0] for name, command in published.items()}
+
+
+def test_publish_refuses_a_name_that_it_does_not_know(tmp_path: Path) -> None:
+    command = [str(FOLDER / "publish.sh"), str(tmp_path / "out"), "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "NAME must be one of those that --list prints, got nothing" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("script", sorted(FOLDER.glob("*/bench_*.py")), ids=lambda path: path.stem)
+def test_every_benchmark_writes_through_the_harness(script: Path) -> None:
+    assert re.search(r"\bRecord\(\w+\.json\b", script.read_text()), script
