@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gs_train.engine.microbatches import Microbatch, Seen
+from gs_train.engine.microbatches import Microbatch, Seen, cameras_of
 from gs_train.engine.places import Places
 from gs_train.loss import Crop
 from gs_train.renderers import View
@@ -23,7 +23,8 @@ def _seen(bits: torch.Tensor, device: str) -> Seen:
     ids = (3 * torch.arange(n_rows) + 1).int()
     microbatches = tuple(Microbatch(i, Crop(VIEW, VIEW.rect)) for i in range(n_views))
     counts = tuple(int(n) for n in bits.sum(0))
-    return Seen(microbatches, ids.to(device), mask.to(device), counts)
+    cameras = cameras_of([VIEW] * n_views)
+    return Seen(microbatches, ids.to(device), mask.to(device), counts, cameras)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

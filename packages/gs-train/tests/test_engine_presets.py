@@ -38,9 +38,9 @@ from gs_train.engine.sums import Returning
 from gs_train.engine.workload import BatchRows, Workload, measure_workload
 from gs_train.errors import InputError
 from gs_train.gaussians import Gaussians
+from gs_train.keys import RowKeys
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.keys import RowKeys
 from gs_train.rows import NAMES
 
 SPLIT = [preset for preset in PRESETS.values() if preset.placement == "split"]

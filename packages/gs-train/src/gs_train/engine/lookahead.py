@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.early import largest_move
@@ -142,7 +141,7 @@ class Lookahead:
             self._culled = self._lanes.mark("cull")  # the geometry may still be read
             return None
         self._lists.append(EarlyList(names_of(views), seen, self._model.edits, settings.rates))
-        self._lanes.share("compute", seen.ids, seen.mask)
+        self._lanes.share("compute", seen.ids, seen.mask, *seen.cameras[:2])
         self._culled = self._lanes.mark("cull")
         return self._lists[k]
 
@@ -150,8 +149,3 @@ class Lookahead:
 def names_of(views: Sequence[View]) -> tuple[str, ...]:
     """Of views, which are unique in a capture."""
     return tuple(view.name for view in views)
-
-
-def tensors_of(early: EarlyList) -> tuple[Tensor, Tensor]:
-    """Ids (U,) int32 and mask of an early list."""
-    return early.seen.ids, early.seen.mask

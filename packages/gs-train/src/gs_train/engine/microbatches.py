@@ -17,6 +17,9 @@ from gs_train.renderers import Renderer, View
 from gs_train.renderers.protocol import Rect
 from gs_train.ssim import HALO
 
+Cameras = tuple[Tensor, Tensor, np.ndarray, np.ndarray]
+"""World to camera (B, 4, 4), K (B, 3, 3), widths and heights (B,)."""
+
 
 @dataclass(frozen=True)
 class Microbatch:
@@ -46,12 +49,14 @@ class Seen:
         ids: (U,) int32 sorted union.
         mask: (U, ceil(M / 32)) int32: bit m says that microbatch m sees the row.
         counts: (M,) visible rows, on the host.
+        cameras: of the microbatches, as gs_cull takes them.
     """
 
     microbatches: tuple[Microbatch, ...]
     ids: Tensor
     mask: Tensor
     counts: tuple[int, ...]
+    cameras: Cameras
 
 
 def look(
@@ -98,7 +103,7 @@ def mark(geometry: Mapping[str, Tensor], seen: Seen, renderer: Renderer) -> Tens
     """
     return gs_cull.mark(
         *_arrays(geometry),
-        *_cameras([microbatch.crop.view for microbatch in seen.microbatches]),
+        *seen.cameras,
         seen.ids,
         seen.mask,
         opacities=geometry["opacities"].detach(),
@@ -116,9 +121,10 @@ def _cull(
     rects = None
     if not all(microbatch.is_whole for microbatch in microbatches):
         rects = np.array([[*vars(crop.rect).values()] for crop in crops], np.int32)
+    cameras = cameras_of([crop.view for crop in crops])
     visible = gs_cull.cull(
         *_arrays(geometry),
-        *_cameras([crop.view for crop in crops]),
+        *cameras,
         opacities=geometry["opacities"].detach(),
         rects=rects,
         inflate=inflate,
@@ -126,7 +132,7 @@ def _cull(
     )
     # Of a single view it is known without waiting for the device once more.
     counts = (len(visible),) if len(crops) == 1 else tuple(visible.counts.tolist())
-    return Seen(tuple(microbatches), visible.ids, visible.mask, counts)
+    return Seen(tuple(microbatches), visible.ids, visible.mask, counts, cameras)
 
 
 def _cut(
@@ -162,7 +168,8 @@ def _cut(
     return [Microbatch(microbatch.index, Crop(view, core), len(cores)) for core in cores]
 
 
-def _cameras(views: Sequence[View]) -> tuple[Tensor, Tensor, np.ndarray, np.ndarray]:
+def cameras_of(views: Sequence[View]) -> Cameras:
+    """The cameras of views, on their device."""
     return (
         torch.stack([view.viewmat for view in views]),
         torch.stack([view.K for view in views]),
