@@ -323,10 +323,12 @@ def _wheel(session: nox.Session, package: str, **settings: str) -> Path:
 
 
 def _sources(folder: Path) -> list[Path]:
+    """What a wheel is built from."""
     return [
         path
         for path in folder.rglob("*")
-        if path.is_file() and not {"build", "__pycache__"} & set(path.relative_to(folder).parts)
+        if path.is_file()
+        and not {"build", "tests", "__pycache__"} & set(path.relative_to(folder).parts)
     ]
 
 

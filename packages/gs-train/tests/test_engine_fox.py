@@ -113,8 +113,8 @@ def along_fox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     ("strategy", "batch_size"),
     [
         ("adc", 4),
-        ("mcmc", 1),
         pytest.param("adc", 1, marks=pytest.mark.long),
+        pytest.param("mcmc", 1, marks=pytest.mark.long),
         pytest.param("mcmc", 4, marks=pytest.mark.long),
     ],
 )
