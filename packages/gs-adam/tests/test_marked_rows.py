@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from .held_stream import held
 from .slots import DEVICES, SHAPES, Host, Slots, width_of
 
 OF_WIDTH = {"quads": SHAPES, "single": ((3,), (0,), (7,)), "wider than a block": ((700,), (900,))}
@@ -185,14 +186,22 @@ def test_marks_are_made_and_read_on_the_stream():
     _, slots, step = begun("deferred", "cuda", SHAPES, 0)
     where, ids = slots.lists(torch.arange(12))
     marks = torch.zeros(12, dtype=torch.bool, device="cuda")
+    chosen = torch.arange(12, device="cuda") % 3 == 0
     grads = torch.ones(12, 48, device="cuda")
+
+    def update():
+        slots.rows.update(*slots.tables, where, slots.last_step, ids, grads, step=step, marks=marks)
+
     slots.rows.wake(*slots.tables, where, slots.last_step, ids, step=step)  # uploads the tables
+    marks.copy_(chosen.logical_not())
+    marks.zero_()
+    update()  # of no row: kernels are loaded
     torch.cuda.synchronize()
-    torch.cuda._sleep(400_000_000)
-    marks.copy_(torch.arange(12, device="cuda") % 3 == 0)
-    slots.rows.update(*slots.tables, where, slots.last_step, ids, grads, step=step, marks=marks)
-    done = torch.cuda.Event()
-    done.record()
-    assert not done.query()
+    with held():
+        marks.copy_(chosen)
+        update()
+        done = torch.cuda.Event()
+        done.record()
+        assert not done.query()
     done.synchronize()
     assert (slots.last_step == step).nonzero().flatten().tolist() == [0, 3, 6, 9]
