@@ -38,7 +38,7 @@ class Alone:
     def parts(self, engine: Engine, batch: int) -> dict[str, float]:
         """Seconds an image of rendering with the device's optimizers, of the link (the busier
         direction, while both are in use), and of the host's memory."""
-        stats, host = engine.stats, engine.model.host
+        stats, host = engine.stats, engine.model.appearance
         union, width = stats.union / stats.batches, host.width
         moved = max(stats.bytes_loaded, stats.bytes_stored) / stats.batches
         on_host = 0.0

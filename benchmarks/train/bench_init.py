@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy.spatial import cKDTree
 
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.frame import Frame
 from gs_train.initialize import rows_from_cloud
 from gs_train.metrics import peak_host_bytes
@@ -89,7 +89,7 @@ def main() -> None:
     lap("gather")
     rows = rows_from_cloud(points, colors, sh_degree=3, seed=0)
     lap("neighbours, rotations, colours")
-    model = OffloadedGaussians(rows, device=device, semantics="deferred")
+    model = TieredGaussians(rows, device=device, semantics="deferred")
     lap("tables")
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     record.facts |= {"peak_host_bytes": peak_host_bytes(), "peak_device_bytes": peak}

@@ -18,7 +18,6 @@ RATES = Rates(
     both=40e9,
     gather=45e9,
     device_adam=2e12,
-    fused_adam=3e12,
     host_adam=150e9,
     host_rows=100e9,
     cull_rows=20e9,

@@ -209,7 +209,7 @@ def watch(trainer: Trainer, seen: Seen) -> None:
     def train_step(*args: Any, **options: Any) -> Any:
         before.clear()
         if trainer.step % 3 == 2:
-            last = trainer.model.host.tensors()["appearance.last_step"]  # type: ignore[attr-defined]
+            last = trainer.model.appearance.tensors()["appearance.last_step"]  # type: ignore[attr-defined]
             before.append(trainer.step - last)
         return step_once(*args, **options)
 

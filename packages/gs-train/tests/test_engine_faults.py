@@ -100,7 +100,7 @@ def test_an_exception_in_the_worker_surfaces_at_the_next_step(preset: str) -> No
     def ready() -> bool:
         raise OSError("gradients never arrived")
 
-    trainer.model.host.worker.flush(torch.arange(5), ready=ready)  # type: ignore[attr-defined]
+    trainer.model.appearance.worker.flush(torch.arange(5), ready=ready)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="never arrived"):
         _steps(trainer, [[VIEWS[k]] for k in range(3, 6)])
     with pytest.raises((OSError, RuntimeError), match=r"never arrived|last checkpoint"):
@@ -123,7 +123,7 @@ def test_an_exception_in_the_worker_in_the_middle_of_a_batch_surfaces(preset: st
     def before(view: View, rect: Rect) -> None:
         drawn.append(view.name)
         if len(drawn) == 2:
-            trainer.model.host.worker.flush(torch.arange(5), ready=ready)  # type: ignore[attr-defined]
+            trainer.model.appearance.worker.flush(torch.arange(5), ready=ready)  # type: ignore[attr-defined]
 
     _renderer(trainer).before = before
     with pytest.raises(OSError, match="never arrived"):

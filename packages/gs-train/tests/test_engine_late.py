@@ -49,7 +49,7 @@ class Late:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self._worker = trainer.model.host.worker  # type: ignore[attr-defined]
+        self._worker = trainer.model.appearance.worker  # type: ignore[attr-defined]
         self._submit, self._wait = self._worker.submit, self._worker.wait
         self._updates: dict[int, tuple[int, threading.Event]] = {}
         self._last = 0

@@ -16,7 +16,7 @@ from gs_train.engine import lookahead
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.microbatches import Seen, look, mark
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
@@ -31,7 +31,7 @@ SETTINGS = StepSettings(1, dict.fromkeys(NAMES, 1e-3), (0.9, 0.999), 1e-15, 0.2)
 def _engine(preset: str = "best") -> Engine:
     of = PRESETS[preset]
     rows = street_rows(1500, sh_degree=1)
-    model = OffloadedGaussians(rows, device="cpu", semantics=of.semantics, travels=of.residents)
+    model = TieredGaussians(rows, device="cpu", semantics=of.semantics, travels=of.residents)
     return Engine(model, CpuRenderer(), of)
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import gs_adam
 from gs_train.engine.host_rows import APPEARANCE
-from gs_train.engine.model import GEOMETRY, OffloadedGaussians
+from gs_train.engine.model import GEOMETRY, TieredGaussians
 from gs_train.gaussians import Gaussians
 from gs_train.rows import NAMES
 
@@ -23,14 +23,14 @@ def make_rows(n, seed=0, k=3):
 
 
 def set_rates(model):
-    model.host.set_rates(RATES, **OPTIONS)
+    model.appearance.set_rates(RATES, **OPTIONS)
     for group in model.geometry.optimizer.param_groups:
         group.update(lr=RATES[group["name"]], **OPTIONS)
     return model
 
 
 def make_model(n, semantics="deferred", *, k=3, device="cpu"):
-    return set_rates(OffloadedGaussians(make_rows(n, k=k), device=device, semantics=semantics))
+    return set_rates(TieredGaussians(make_rows(n, k=k), device=device, semantics=semantics))
 
 
 def host_adam(groups):
@@ -48,11 +48,11 @@ def train(models, n_steps, seed):
         ids = (torch.rand(models[0].n_rows, generator=generator) < 0.2).nonzero().flatten()
         gradients = make_rows(len(ids), seed + i, K_OF[models[0].sh_degree])
         for model in models:
-            if isinstance(model, OffloadedGaussians):
+            if isinstance(model, TieredGaussians):
                 host = [gradients[name] for name in APPEARANCE]
-                step = model.host.begin()
-                model.host.worker.submit(ids, host, step=step)
-                model.host.end(step)
+                step = model.appearance.begin()
+                model.appearance.worker.submit(ids, host, step=step)
+                model.appearance.end(step)
                 device = model.device
                 own = [gradients[name].to(device) for name in GEOMETRY]
                 model.geometry.optimizer.step(ids.to(device), own)
@@ -119,7 +119,7 @@ def test_dense_tiers_do_bit_for_bit_what_one_model_in_one_place_does(n, k, opera
             train([model, reference], 1 + seed % 10, seed)
         elif operation == "restore":
             saved = model.tensors()
-            twin = OffloadedGaussians.from_tensors(saved, device="cpu", semantics="dense")
+            twin = TieredGaussians.from_tensors(saved, device="cpu", semantics="dense")
             assert_same(twin.tensors(), saved)
             model.close()
             model = set_rates(twin)
@@ -162,7 +162,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_with_rows_asleep():
     edit(model, "permute", 1)
     saved = copied(model.tensors())
     assert (saved["appearance.last_step"] < 40).any()
-    twin = set_rates(OffloadedGaussians.from_tensors(saved, device="cpu", semantics="deferred"))
+    twin = set_rates(TieredGaussians.from_tensors(saved, device="cpu", semantics="deferred"))
     assert_same(twin.tensors(), saved)
     for each in (model, twin):
         train([each], 10, 70)
@@ -178,16 +178,16 @@ def test_checkpoints_without_sleeping_rows_are_exchanged_with_a_model_in_one_pla
     assert set(model.tensors()) == set(reference.tensors())
     there = Gaussians.from_tensors(model.tensors(), device="cpu", make_optimizer=host_adam)
     back = [
-        set_rates(OffloadedGaussians.from_tensors(there.tensors(), device="cpu", semantics=each))
+        set_rates(TieredGaussians.from_tensors(there.tensors(), device="cpu", semantics=each))
         for each in ("dense", "deferred")
     ]
     assert_same(back[0].tensors(), model.tensors())
     every_row = torch.arange(12)
     gradients = make_rows(12, 8)
     for each in back:
-        step = each.host.begin()
-        each.host.worker.submit(every_row, [gradients[n] for n in APPEARANCE], step=step)
-        each.host.end(step)
+        step = each.appearance.begin()
+        each.appearance.worker.submit(every_row, [gradients[n] for n in APPEARANCE], step=step)
+        each.appearance.end(step)
     assert torch.equal(back[0].read("shN"), back[1].read("shN"))
 
 
@@ -211,7 +211,7 @@ def test_what_culling_and_the_engine_see():
     model = make_model(5, k=8)
     assert tuple(model.params) == GEOMETRY
     assert (model.sh_degree, model.n_rows, len(model), model.device.type) == (2, 5, 5, "cpu")
-    assert repr(model) == "OffloadedGaussians(5 rows, sh_degree=2, device=cpu, deferred)"
+    assert repr(model) == "TieredGaussians(5 rows, sh_degree=2, device=cpu, deferred)"
     assert repr(model.geometry) == "Gaussians(5 rows, means, scales, quats, opacities, device=cpu)"
     with pytest.raises(KeyError, match=r"name must be one of means, scales, .*, got shN"):
         _ = model.geometry.sh_degree
@@ -220,13 +220,13 @@ def test_what_culling_and_the_engine_see():
 
 
 def test_memory_that_runs_out_on_the_host_changes_neither_tier():
-    model = OffloadedGaussians(make_rows(4), device="cpu", semantics="dense", capacity=5)
+    model = TieredGaussians(make_rows(4), device="cpu", semantics="dense", capacity=5)
     before = copied(set_rates(model).tensors())
     with pytest.raises(MemoryError, match="host memory is there for 5 rows, not 6"):
         model.append(make_rows(2))
     assert_same(copied(model.tensors()), before)
     model.append(make_rows(1))
-    assert model.n_rows == model.host.n_rows == 5
+    assert model.n_rows == model.appearance.n_rows == 5
 
 
 def test_bad_arguments_are_refused_before_either_tier_changes():
@@ -277,14 +277,12 @@ def test_bad_states_are_refused():
     good = model.tensors()
 
     def load(changed, semantics="deferred"):
-        return OffloadedGaussians.from_tensors(
-            {**good, **changed}, device="cpu", semantics=semantics
-        )
+        return TieredGaussians.from_tensors({**good, **changed}, device="cpu", semantics=semantics)
 
     with pytest.raises(ValueError, match=r"tensors must belong to .*, got colors"):
         load({"colors.exp_avg": torch.zeros(4)})
     with pytest.raises(ValueError, match="rows must have the keys means"):
-        OffloadedGaussians.from_tensors(
+        TieredGaussians.from_tensors(
             {name: value for name, value in good.items() if name != "means"},
             device="cpu",
             semantics="deferred",

@@ -16,7 +16,7 @@ import gs_order
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.limits import Limits
 from gs_train.engine.microbatches import Seen, look
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS, Preset
 from gs_train.rows import NAMES
@@ -27,7 +27,7 @@ BATCHES = [[first + 2 * k for k in (2, 0, 3, 1)] for first in (0, 4, 8, 10, 4, 0
 
 
 def _engine(preset: Preset, limits: Limits | None = None) -> Engine:
-    model = OffloadedGaussians(
+    model = TieredGaussians(
         rows(), device="cpu", semantics=preset.semantics, travels=preset.residents
     )
     renderer = ScriptedRenderer(script())
@@ -82,7 +82,7 @@ class Calls:
     """
 
     def __init__(self, engine: Engine) -> None:
-        worker = engine.model.host.worker
+        worker = engine.model.appearance.worker
         self.made: list[tuple[bool, set[int]]] = []
         self.hold: Callable[[], object] | None = None
         self._submit, worker.submit = worker.submit, self.submit  # type: ignore[method-assign]

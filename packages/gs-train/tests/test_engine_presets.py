@@ -24,7 +24,7 @@ from gs_train.engine.caps import Caps
 from gs_train.engine.choose import choose, statistics_bytes
 from gs_train.engine.fitting import fit_into, limits_within
 from gs_train.engine.limits import Limits
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS, Preset, preset_named
 from gs_train.engine.room import (
@@ -221,11 +221,11 @@ def test_bytes_on_the_device_are_those_of_real_tensors(degree: int) -> None:
 @pytest.mark.parametrize("preset", SPLIT, ids=lambda preset: preset.name)
 def test_bytes_of_a_split_scene_are_those_of_real_tensors(preset, degree: int) -> None:
     n, k = 37, (degree + 1) ** 2 - 1
-    model = OffloadedGaussians(
+    model = TieredGaussians(
         _rows(n, k), device="cpu", semantics=preset.semantics, travels=preset.residents
     )
-    model.host.end(model.host.begin())
-    model.host.rest()
+    model.appearance.end(model.appearance.begin())
+    model.appearance.rest()
     tensors = model.tensors()
     parts = need(preset, replace(WORK, sh_degree=degree).with_rows(n))
     assert parts.device["parameters"] == _bytes(*model.params.values())
@@ -244,7 +244,7 @@ def test_bytes_of_residents_are_those_of_real_tensors() -> None:
     n = 400
     rows, views = _rows(n), _views(4)
     renderer = CpuRenderer()
-    model = OffloadedGaussians(rows, device="cpu", semantics="deferred", travels=True)
+    model = TieredGaussians(rows, device="cpu", semantics="deferred", travels=True)
     engine = Engine(model, renderer, PRESETS["best"])
     settings = StepSettings(3, dict.fromkeys(NAMES, 1e-3), (0.9, 0.999), 1e-15, 0.2)
     truth = torch.zeros(64, 96, 3, dtype=torch.uint8)

@@ -108,7 +108,7 @@ def test_clm_begins_a_batch_before_all_rows_have_had_the_last_step(batch_size):
     )
     settings = StepSettings(1, dict.fromkeys(NAMES, 1e-4), (0.9, 0.999), 1e-15, 0.2)
     photo = torch.full((views[0].height, views[0].width, 3), 99, dtype=torch.uint8)
-    host = backend.model.host
+    host = backend.model.appearance
 
     def step(first, *, known):
         now, following = (views[k : k + batch_size] for k in (first, first + batch_size))

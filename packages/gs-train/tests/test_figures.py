@@ -19,7 +19,7 @@ from gs_train.engine.backend import StepSettings
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.occupancy import Span, device_idle_share, optimizer_tail_s
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS
@@ -95,7 +95,7 @@ def _caught_up(limits: Limits) -> list[int]:
     """Of each batch."""
     rows, views = street_rows(2000), street_views()
     engine = Engine(
-        OffloadedGaussians(rows, device="cpu", semantics="deferred", travels=True),
+        TieredGaussians(rows, device="cpu", semantics="deferred", travels=True),
         CpuRenderer(),
         PRESETS["best"],
         limits=limits,

@@ -14,7 +14,7 @@ from gs_order import ViewSampler
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.budget import need
 from gs_train.engine.limits import Limits
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.rates import measure_rates
@@ -122,7 +122,7 @@ def test_training_takes_the_memory_that_is_counted(residents: int | None) -> Non
     batches = [[views[k] for k in sampler.batch(step)] for step in range(n_batches + 2)]
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    model = OffloadedGaussians(
+    model = TieredGaussians(
         rows, device="cuda", semantics="deferred", travels=limits.residents != 0
     )
     engine = Engine(model, renderer, best, limits=limits)
@@ -136,7 +136,9 @@ def test_training_takes_the_memory_that_is_counted(residents: int | None) -> Non
     real = torch.cuda.max_memory_allocated() - before
     expected = counted.device_bytes - counted.device["photographs"]
     print(json.dumps({"counted": counted.device, "real": real, "ratio": real / expected}))
-    locked = sum(table.stats.locked_bytes for table in (model.host.table, *model.host.moments))
+    locked = sum(
+        table.stats.locked_bytes for table in (model.appearance.table, *model.appearance.moments)
+    )
     parts = ("parameters", "moments")
     assert locked == pytest.approx(sum(counted.pinned.get(part, 0) for part in parts), rel=0.01)
     assert 0.9 < real / expected < 1.1

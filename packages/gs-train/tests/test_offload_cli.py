@@ -24,9 +24,9 @@ from gs_train.config import FitConfig
 from gs_train.data.colmap import find_model, read_points
 from gs_train.engine.caps import Caps
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.presets import PRESETS
-from gs_train.engine.restore import Part, restored_offloaded
+from gs_train.engine.restore import Part, restored_tiered
 from gs_train.errors import InputError
 from gs_train.gaussians import Gaussians
 from gs_train.placing import Placing, cap_device_memory
@@ -126,7 +126,7 @@ def test_a_finished_run_is_scored_rendered_and_exported(
     def refused(*_: object) -> Tensor:
         raise AssertionError("read() of appearance, which changes rows that sleep")
 
-    monkeypatch.setattr(OffloadedGaussians, "read", refused)
+    monkeypatch.setattr(TieredGaussians, "read", refused)
     assert main(["eval", str(out), "--renderer", "cpu"]) == 0
     after = json.loads((out / "metrics.json").read_text())
     assert after == before
@@ -149,7 +149,7 @@ def test_what_is_written_of_rows_that_sleep_is_their_present_value(
     asleep = stored["model/appearance.last_step"] < STEPS
     assert asleep.any()
     model = run.model(torch.device("cpu"))
-    assert isinstance(model, OffloadedGaussians)
+    assert isinstance(model, TieredGaussians)
     now = model.read("sh0")
     assert not torch.equal(now[asleep], stored["model/sh0"][asleep])
     assert torch.equal(load_ply(out / PLY)["sh0"], now)
@@ -374,7 +374,7 @@ def test_looking_at_a_model_in_training_changes_no_bit(
     """Rows that sleep are shown as they would be awake, and sleep on."""
     run = Run.open(fitted("best", 2))
     device = torch.device("cpu")
-    model = restored_offloaded(Part(run.checkpoint, "model/"), device=device, semantics="deferred")
+    model = restored_tiered(Part(run.checkpoint, "model/"), device=device, semantics="deferred")
     before = {name: value.clone() for name, value in model.tensors().items()}
     assert (before["appearance.last_step"] < STEPS).any()
     awake = run.model(device)

@@ -206,7 +206,7 @@ def check_layouts(saved: str, wanted: str, semantics: str) -> None:
 
     def sleeps(name: str) -> bool:
         preset = preset_named(name)
-        return preset.placement == "split" and preset.host_semantics(semantics) == "deferred"
+        return preset.host_semantics(semantics) == "deferred"
 
     if sleeps(saved) and not sleeps(wanted):
         raise InputError(

@@ -114,7 +114,6 @@ def _rates(rates: dict[str, Any]) -> Table:
         "both": "both at once, each",
         "gather": "gather of sorted rows",
         "device_adam": "Adam on the device, geometry",
-        "fused_adam": "Adam on the device, all attributes",
         "host_adam": "Adam on the host, all rows",
         "host_rows": "Adam on the host, one row in twenty",
     }

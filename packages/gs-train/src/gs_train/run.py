@@ -21,13 +21,13 @@ from gs_train.data import Capture, load_capture
 from gs_train.data.fingerprint import changes, first_of
 from gs_train.engine.caps import caps_of
 from gs_train.engine.limits import Limits
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.restore import (
     Part,
     has_sleeping_rows,
     restored_gaussians,
-    restored_offloaded,
+    restored_tiered,
 )
 from gs_train.errors import InputError
 from gs_train.frame import Frame
@@ -210,7 +210,7 @@ class Run:
             read = self.checkpoint.read([f"model/{name}" for name in names])
         return {name: read[f"model/{name}"] for name in names}
 
-    def read(self, device: torch.device) -> tuple[Run, Gaussians | OffloadedGaussians]:
+    def read(self, device: torch.device) -> tuple[Run, Gaussians | TieredGaussians]:
         """The model for looking at, and the run as of the checkpoint that it is from.
 
         That is a newer one where a running ``fit`` has removed this one meanwhile.
@@ -232,7 +232,7 @@ class Run:
                 if not is_newer(run.checkpoint.path, old):
                     raise
 
-    def model(self, device: torch.device) -> Gaussians | OffloadedGaussians:
+    def model(self, device: torch.device) -> Gaussians | TieredGaussians:
         """The model for looking at, without state that only training needs.
 
         Appearance is in host memory where rows were saved asleep, and where the whole model would
@@ -245,11 +245,9 @@ class Run:
         with _damage(self.checkpoint):
             n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
             if has_sleeping_rows(source):
-                return restored_offloaded(
-                    source, device=device, semantics="deferred", to_look_at=True
-                )
+                return restored_tiered(source, device=device, semantics="deferred", to_look_at=True)
             if n_bytes > caps_of(self.config, device).device // 2:
-                return restored_offloaded(source, device=device, semantics="dense", to_look_at=True)
+                return restored_tiered(source, device=device, semantics="dense", to_look_at=True)
             return restored_gaussians(
                 source, device=device, make_optimizer=torch.optim.SGD, to_look_at=True
             )

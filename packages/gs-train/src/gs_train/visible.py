@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gs_cull
 from gs_train.engine.backend import Model
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.ply import CHUNK_ROWS
 from gs_train.renderers import Rect, Renderer, Splats, TooManyIntersectionsError, View
 from gs_train.rows import NAMES
@@ -79,7 +79,7 @@ def caught_up_rows(model: Model, ids: Tensor) -> dict[str, Tensor]:
     Returns:
         Copies on the model's device.
     """
-    if isinstance(model, OffloadedGaussians):
+    if isinstance(model, TieredGaussians):
         return model.snapshot(ids)
     return {name: model.read(name, ids) for name in NAMES}
 
@@ -93,7 +93,7 @@ def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dic
     """
     for start in range(0, max(model.n_rows, 1), chunk_rows):
         part = slice(start, min(model.n_rows, start + chunk_rows))
-        if isinstance(model, OffloadedGaussians):
+        if isinstance(model, TieredGaussians):
             yield model.snapshot(part, device="cpu")
         else:
             yield {name: model.read(name)[part] for name in NAMES}

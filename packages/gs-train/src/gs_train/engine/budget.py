@@ -30,7 +30,7 @@ _MARK = 1
 _STAGED_IMAGES = 3
 _REORDER = 72  # bytes a row: a slab of 64 bytes, and the order
 _SORTING_ROWS = 8 + 2 + 1  # bytes a row: the order, stretches of the curve, one of them
-_MOVING = 8 + 16 + 1  # the order, the largest attribute once more, its check
+_MOVING = 8 + 1  # the order and its check, beside the widest table once more
 _SLOT = 8  # bytes a row: where torch finds it, in 64 bits
 _PLACE = 12  # where it is in the union, its id and its slot
 _OF_ROW, _OF_SLOT = 8, 8  # bytes: slot and last step of a row; row and last batch of a slot
@@ -83,20 +83,23 @@ def need(preset: Preset, work: Workload, room: Room | None = None) -> Need:
     n, image = work.n_rows, 3 * work.pixels
     is_split = preset.placement == "split"
 
-    of = _split(preset, work, room) if is_split else _whole(preset, work)
+    of = _PARTS[preset.placement](preset, work, room)
     device, pinned, pageable = of.device, of.pinned, of.pageable
     device["keys"] = _KEY * n
     device["densification"] = work.statistics_bytes * n
     device["culling"] = _culling_bytes(preset, work)
     device["photographs"] = (work.batch_size + _STAGED_IMAGES) * image
     device["rendering"] = _rendering_bytes(preset, work, room)
-    if is_split:
-        device["rendering"] += (_PLACE if room.residents else _SLOT) * room.rows
+    if preset.placement != "mirror":
+        by_slot = preset.placement == "device" or room.residents
+        device["rendering"] += (_PLACE if by_slot else _SLOT) * room.rows
         # Nothing is rendered while rows are re-ordered, and none of them is in a batch's memory.
         sorting = _SORTING_ROWS * n + morton.SORT_BYTES * min(n, morton.PIECE)
-        idle = ("rendering", "residents", "lists of residents", "row buffers")
+        moving = _MOVING + (_FLOAT * work.appearance if preset.placement == "device" else 16)
+        idle = ("rendering", "gradients", "residents", "lists of residents", "row buffers")
         unused = sum(device.get(part, 0) for part in idle)
-        device["re-ordering"] = max(0, max(sorting, _MOVING * n) - unused)
+        device["re-ordering"] = max(0, max(sorting, moving * n) - unused)
+    if is_split:
         pageable["re-ordering"] = _REORDER * n
     pinned["photographs"] = _STAGED_IMAGES * image
     pageable["photographs"] = work.image_cache
@@ -125,16 +128,26 @@ def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _whole(preset: Preset, work: Workload) -> Need:
-    """All rows with their gradients on the device."""
+def _mirror(preset: Preset, work: Workload, room: Room) -> Need:
+    """All rows with their gradients on the device, and once more with the moments on the host."""
     of = Need({}, {}, {})
     one = (GEOMETRY + work.appearance) * _FLOAT * work.n_rows
     of.device["parameters"] = of.device["gradients"] = one
-    if preset.placement == "mirror":
-        of.pinned["parameters"] = of.pinned["gradients"] = one
-        of.pageable["moments"] = 2 * one
-    else:
-        of.device["moments"] = 2 * one
+    of.pinned["parameters"] = of.pinned["gradients"] = one
+    of.pageable["moments"] = 2 * one
+    return of
+
+
+def _device(preset: Preset, work: Workload, room: Room) -> Need:
+    """All rows on the device, with gradients of those that a batch sees."""
+    of = Need({}, {}, {})
+    geometry, appearance = GEOMETRY * _FLOAT, work.appearance * _FLOAT
+    union = _ceil(work.most.union)
+    of.device["parameters"] = (geometry + appearance) * work.n_rows
+    of.device["moments"] = 2 * of.device["parameters"]
+    of.device["steps of rows"] = 4 * work.n_rows
+    of.device["gradients"] = geometry * union + appearance * int(union * buffers.HEADROOM)
+    of.device["marks"] = _MARK * union
     return of
 
 
@@ -169,6 +182,9 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
     return of
 
 
+_PARTS = {"device": _device, "mirror": _mirror, "split": _split}
+
+
 def _rendering_bytes(preset: Preset, work: Workload, room: Room) -> int:
     """One microbatch, at the fullest of three moments: sorting intersections, the gradient of the
     image, and the gradients of the rows."""
@@ -191,7 +207,7 @@ def _culling_bytes(preset: Preset, work: Workload) -> int:
         bits += work.n_rows + max(
             12 * untouched.listed_at_once(work.n_rows), 8 * _ceil(work.most.union)
         )
-    if preset.placement != "split":
+    if preset.placement == "mirror":
         return bits + (4 + 4 + 8) * _ceil(work.most.largest)  # one view; ids of torch are int64
     batches = 1 + preset.early_cull + (preset.early_cull and preset.residents)
     words = 4 * _ceil(work.batch_size / 32)

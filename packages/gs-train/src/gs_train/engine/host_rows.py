@@ -11,7 +11,7 @@ from torch import Tensor
 
 import gs_adam
 import gs_pinned
-from gs_train.engine.host_state import flat_state, load_state, split_state
+from gs_train.engine.host_state import MOMENTS, flat_state, load_state, split_state
 from gs_train.engine.host_tables import HostTables
 from gs_train.renderers.protocol import Rows
 from gs_train.rows import (
@@ -232,7 +232,7 @@ class HostRows:
         """Caught-up copies of rows; nothing is changed, so training goes on to the same bits.
 
         Args:
-            ids: a slice of step 1, or (R,) sorted and unique ids on the CPU; None means all.
+            ids: a slice of step 1, or (R,) sorted and unique ids on any device; None means all.
 
         Returns:
             ``sh0`` (R, 1, 3) and ``shN`` (R, K, 3), fresh CPU tensors.
@@ -246,7 +246,8 @@ class HostRows:
                 raise ValueError(f"ids must be a slice of step 1, got step {stride}")
             ids = torch.arange(first, max(first, end), dtype=torch.int32)
         elif ids is not None:
-            check_sorted(ids, self.n_rows, torch.device("cpu"), wait=True)
+            ids = ids.cpu()
+            check_sorted(ids, self.n_rows, ids.device, wait=True)
         self.rest()
         return dict(zip(APPEARANCE, self.adam.lookahead(ids), strict=True))
 
@@ -368,6 +369,24 @@ class HostRows:
         """
         self.rest()
         return {**self._tables.views(self.table), **flat_state(self.adam)}
+
+    def targets(self, shapes: Iterable[str]) -> dict[str, Tensor]:
+        """What values and moments of these names are read into, as far as they are stored here."""
+        stored: dict[str, Tensor] = {}
+        for group in self.adam.param_groups:
+            (values,) = group["params"]
+            stored[group["name"]] = values.detach()
+            state = self.adam.state[values]
+            stored |= {f"{group['name']}.{key}": state[key] for key in MOMENTS}
+        return {name: value for name, value in stored.items() if name in set(shapes)}
+
+    def take(self, states: Mapping[str, Tensor]) -> None:
+        """Go on from states that have been read, those of `targets` into their places.
+
+        Raises:
+            ValueError: something is missing, or rows sleep and may not.
+        """
+        load_state(self.adam, states)
 
     @classmethod
     def from_tensors(

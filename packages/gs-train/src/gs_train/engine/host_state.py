@@ -36,11 +36,20 @@ def flat_state(adam: gs_adam.HostAdam) -> dict[str, Tensor]:
     own = state_dict.get(_OWN)
     if own is not None and own["schedule"]:  # else no step since rows were all up to date
         flat[LAST_STEP] = own["last_step"]
-        for group, packed in zip(state_dict["param_groups"], own["schedule"], strict=True):
-            for key, value in packed.items():
-                name = f"{SCHEDULE}{group['name']}.{key}"
-                is_number = isinstance(value, float)
-                flat[name] = torch.tensor(value, dtype=torch.float64) if is_number else value
+        names = [group["name"] for group in state_dict["param_groups"]]
+        flat |= flat_schedule(dict(zip(names, own["schedule"], strict=True)))
+    return flat
+
+
+def flat_schedule(schedule: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
+    """A schedule as `gs_adam` packs it, by the groups' names, under flat names."""
+    flat = {}
+    for group, packed in schedule.items():
+        for key, value in packed.items():
+            is_number = isinstance(value, float)
+            flat[f"{SCHEDULE}{group}.{key}"] = (
+                torch.tensor(value, dtype=torch.float64) if is_number else value
+            )
     return flat
 
 
@@ -71,8 +80,32 @@ def load_state(adam: gs_adam.HostAdam, states: Mapping[str, Tensor]) -> None:
     """
     state_dict = adam.state_dict()
     saved: dict[int, dict[str, Tensor]] = {}
-    for index, group in enumerate(adam.param_groups):
-        name, shape = group["name"], group["params"][0].shape
+    shapes = {group["name"]: group["params"][0].shape for group in adam.param_groups}
+    check_states(states, shapes)
+    for index, name in enumerate(shapes):
+        keys = [key for key in ("step", *MOMENTS) if f"{name}.{key}" in states]
+        if keys:
+            saved[index] = {key: states[f"{name}.{key}"] for key in keys}
+            saved[index]["step"] = saved[index]["step"].to("cpu", copy=True)
+    state_dict["state"] = saved
+    state_dict.pop(_OWN, None)
+    if LAST_STEP in states:
+        schedule = [schedule_of(states, group["name"]) for group in adam.param_groups]
+        state_dict[_OWN] = {"last_step": states[LAST_STEP].cpu(), "schedule": schedule}
+    if saved:
+        adam.load_state_dict(state_dict)
+
+
+def check_states(states: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Check step and moments of each attribute, all of them or none.
+
+    Args:
+        shapes: of the attributes' values.
+
+    Raises:
+        TypeError, ValueError: something is missing, or of another type or shape.
+    """
+    for name, shape in shapes.items():
         keys = [key for key in ("step", *MOMENTS) if f"{name}.{key}" in states]
         for key in keys:
             value = states[f"{name}.{key}"]
@@ -83,19 +116,14 @@ def load_state(adam: gs_adam.HostAdam, states: Mapping[str, Tensor]) -> None:
                 raise TypeError(f"{name}.{key} must be float32, got {value.dtype}")
         if keys and len(keys) != 1 + len(MOMENTS):
             raise ValueError(f"tensors must hold step and moments of {name}, got {keys}")
-        if keys:
-            saved[index] = {key: states[f"{name}.{key}"] for key in keys}
-            saved[index]["step"] = saved[index]["step"].to("cpu", copy=True)
-    state_dict["state"] = saved
-    state_dict.pop(_OWN, None)
-    if LAST_STEP in states:
-        schedule = [_schedule_of(states, group["name"]) for group in adam.param_groups]
-        state_dict[_OWN] = {"last_step": states[LAST_STEP].cpu(), "schedule": schedule}
-    if saved:
-        adam.load_state_dict(state_dict)
 
 
-def _schedule_of(states: Mapping[str, Tensor], group: str) -> dict[str, Any]:
+def schedule_of(states: Mapping[str, Tensor], group: str) -> dict[str, Any]:
+    """The schedule of a group, as `gs_adam` packs it.
+
+    Raises:
+        ValueError: there is none.
+    """
     prefix = f"{SCHEDULE}{group}."
     packed: dict[str, Any] = {
         name.removeprefix(prefix): value.item() if value.ndim == 0 else value

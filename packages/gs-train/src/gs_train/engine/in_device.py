@@ -12,9 +12,7 @@ from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Microbatch
-from gs_train.engine.naive import HostMirrorAdam
 from gs_train.engine.regularise import add_to, penalties
-from gs_train.engine.selective import SelectiveAdam
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
@@ -66,13 +64,11 @@ class InDevice:
             group["lr"] = settings.rates[group["name"]]
             group["betas"] = settings.betas
             group["eps"] = settings.eps
-        is_sparse = isinstance(model.optimizer, SelectiveAdam)
-        everything = settings.regularise_all and not is_sparse
-        union = None if everything else torch.cat(seen).unique()
+        union = None if settings.regularise_all else torch.cat(seen).unique()
         with self.trace.host("update"), self.trace.on("compute", "update"):
             self._update(settings, union)
         self.costs.end_batch()
-        self._count(seen, len(union) if is_sparse and union is not None else model.n_rows)
+        self._count(seen)
         return loss
 
     @torch.no_grad()
@@ -80,36 +76,30 @@ class InDevice:
         """Regularise and step.
 
         Args:
-            seen: (U,) sorted rows that the losses act on and, where the optimizer is selective,
-                that are updated; None for all.
+            seen: (U,) sorted rows that the losses act on; None for all.
         """
         model, of = self.model, penalties(settings, self.model.n_rows)
         gradients = {name: p.grad for name, p in model.params.items() if p.grad is not None}
         if seen is None:
             add_to(gradients, model.params, of)
-            model.optimizer.step()
-            return
-        values = {name: model.params[name].index_select(0, seen) for name in of}
-        compact = {name: grad.index_select(0, seen) for name, grad in gradients.items()}
-        add_to(compact, values, of)
-        if isinstance(model.optimizer, SelectiveAdam):
-            groups = model.optimizer.param_groups
-            model.optimizer.step(seen, [compact[group["name"]] for group in groups])
-            return
-        for name in of:
-            gradients[name].index_copy_(0, seen, compact[name])
+        else:
+            values = {name: model.params[name].index_select(0, seen) for name in of}
+            compact = {name: gradients[name].index_select(0, seen) for name in of}
+            add_to(compact, values, of)
+            for name in of:
+                gradients[name].index_copy_(0, seen, compact[name])
         model.optimizer.step()
 
-    def _count(self, seen: Sequence[Tensor], n_updated: int) -> None:
+    def _count(self, seen: Sequence[Tensor]) -> None:
         stats = self.stats
         stats.batches += 1
         stats.microbatches += len(seen)
         stats.visible += sum(map(len, seen))
-        stats.updated += n_updated
-        if isinstance(self.model.optimizer, HostMirrorAdam):  # gradients out, parameters in
-            moved = sum(param.nbytes for param in self.model.params.values())
-            stats.bytes_loaded += moved
-            stats.bytes_stored += moved
+        stats.updated += self.model.n_rows
+        # Gradients out, parameters in.
+        moved = sum(param.nbytes for param in self.model.params.values())
+        stats.bytes_loaded += moved
+        stats.bytes_stored += moved
 
     def finish(self) -> None:
         """See `Backend.finish`: nothing is in the background."""

@@ -15,7 +15,7 @@ from gs_train.engine.backend import StepSettings
 from gs_train.engine.early import largest_move
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Seen, look
-from gs_train.engine.model import GEOMETRY, OffloadedGaussians
+from gs_train.engine.model import GEOMETRY, TieredGaussians
 from gs_train.engine.presets import Preset
 from gs_train.renderers import Renderer, View
 
@@ -52,7 +52,7 @@ class Lookahead:
     """
 
     def __init__(
-        self, model: OffloadedGaussians, renderer: Renderer, preset: Preset, lanes: Lanes
+        self, model: TieredGaussians, renderer: Renderer, preset: Preset, lanes: Lanes
     ) -> None:
         self._model = model
         self._renderer = renderer
@@ -127,9 +127,9 @@ class Lookahead:
         if not views or not self._preset.early_cull:
             return None
         # Sparse steps and losses of the rows that a batch sees tell these rows from others.
-        if self._model.host.adam.semantics == "sparse" or settings.regularises_seen:
+        if self._model.appearance.adam.semantics == "sparse" or settings.regularises_seen:
             return None
-        step = self._model.host.adam.step_count
+        step = self._model.appearance.adam.step_count
         inflate = largest_move(settings.rates, settings.betas, step, k + 1)
         if inflate is None:
             return None

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose geometry is on the device and whose appearance is in host memory."""
+"""A model whose geometry is on the device, and its appearance there or in host memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 import gs_adam
+from gs_train.engine.device_appearance import DeviceAppearance
 from gs_train.engine.host_rows import APPEARANCE, HostRows, Semantics
 from gs_train.engine.selective import SelectiveAdam
 from gs_train.gaussians import Gaussians, MakeOptimizer
@@ -28,16 +30,20 @@ GEOMETRY = ("means", "scales", "quats", "opacities")
 """The attributes that live on the device: what culling needs."""
 
 
-class OffloadedGaussians:
-    """N Gaussians in two tiers, each with its optimizer.
+Home = Literal["host", "device"]
+"""The tier of the appearance."""
+
+
+class TieredGaussians:
+    """N Gaussians in two parts, each with its optimizer.
 
     A `gs_train.densify.RowOperations`: to whoever edits rows it is one model. Arguments are checked
-    as a whole before either tier changes.
+    as a whole before either part changes.
 
     Attributes:
         geometry: means, scales, quats and opacities on `device`, updated by `gs_adam.DeviceAdam`
             from gradients of some rows.
-        host: sh0 and shN in host memory, updated by `gs_adam.HostAdam`.
+        appearance: sh0 and shN: `HostRows`, updated by `gs_adam.HostAdam`, or `DeviceAppearance`.
         edits: grows with every row operation: what was derived from the rows before is stale.
     """
 
@@ -49,6 +55,7 @@ class OffloadedGaussians:
         *,
         device: torch.device | str,
         semantics: Semantics,
+        home: Home = "host",
         travels: bool = False,
         capacity: int | None = None,
         keys: RowKeys | None = None,
@@ -58,7 +65,8 @@ class OffloadedGaussians:
         Args:
             rows: the six attributes, float32, on any device.
             device: where the geometry is and where ids and values are exchanged.
-            semantics: of the host's optimizer; the geometry's is sparse with it, else dense.
+            semantics: of the appearance's optimizer; the geometry's is sparse with it, else dense.
+            home: of the appearance.
             travels: rows of the host go to the device with their moments; see `HostRows`.
             capacity: the most rows ever; None for as many as the machine's memory holds.
             keys: of the rows, on ``device``, taken over; None numbers them from 0.
@@ -68,13 +76,16 @@ class OffloadedGaussians:
             MemoryError: the host's memory is not there.
         """
         check_rows(rows)
-        self.host = HostRows(
-            {name: rows[name] for name in APPEARANCE},
-            semantics=semantics,
-            device=device,
-            travels=travels,
-            capacity=capacity,
-        )
+        part = {name: rows[name] for name in APPEARANCE}
+        self.appearance: HostRows | DeviceAppearance
+        if home == "device":
+            self.appearance = DeviceAppearance(
+                part, semantics=semantics, device=device, capacity=capacity
+            )
+        else:
+            self.appearance = HostRows(
+                part, semantics=semantics, device=device, travels=travels, capacity=capacity
+            )
         self.geometry = Gaussians(
             {name: rows[name] for name in GEOMETRY},
             device=device,
@@ -88,14 +99,19 @@ class OffloadedGaussians:
 
     def __repr__(self) -> str:
         return (
-            f"OffloadedGaussians({self.n_rows} rows, sh_degree={self.sh_degree}, "
-            f"device={self.device}, {self.host.adam.semantics})"
+            f"TieredGaussians({self.n_rows} rows, sh_degree={self.sh_degree}, "
+            f"device={self.device}, {self.appearance.adam.semantics})"
         )
 
     @property
     def params(self) -> dict[str, torch.nn.Parameter]:
         """The geometry's parameters by name; culling reads them."""
         return self.geometry.params
+
+    @property
+    def host(self) -> HostRows:
+        """The appearance of a model whose appearance is in host memory."""
+        return cast(HostRows, self.appearance)
 
     @property
     def keys(self) -> RowKeys:
@@ -115,7 +131,7 @@ class OffloadedGaussians:
     @property
     def sh_degree(self) -> int:
         """The highest degree of spherical harmonics that ``shN`` has room for."""
-        return SH_DEGREES[self.host.k]
+        return SH_DEGREES[self.appearance.k]
 
     def read(self, name: str, ids: Tensor | None = None) -> Tensor:
         """Values of one attribute on `device`, as `Gaussians.read` and `HostRows.read`.
@@ -128,7 +144,9 @@ class OffloadedGaussians:
             this class exists to avoid.
         """
         _check_names((name,))
-        return self.host.read(name, ids) if name in APPEARANCE else self.geometry.read(name, ids)
+        return (
+            self.appearance.read(name, ids) if name in APPEARANCE else self.geometry.read(name, ids)
+        )
 
     def snapshot(
         self, ids: slice | Tensor, *, device: torch.device | str | None = None
@@ -142,11 +160,11 @@ class OffloadedGaussians:
         target = self.device if device is None else torch.device(device)
         if isinstance(ids, slice):
             geometry = {n: p.detach()[ids].to(target, copy=True) for n, p in self.params.items()}
-            host = self.host.snapshot(ids)
+            host = self.appearance.snapshot(ids)
         else:
             check_sorted(ids, self.n_rows, self.device, wait=True)
             geometry = {n: self.geometry.read(n, ids).to(target) for n in GEOMETRY}
-            host = self.host.snapshot(ids.cpu())
+            host = self.appearance.snapshot(ids)
         return {**geometry, **{name: values.to(target) for name, values in host.items()}}
 
     def append(self, rows: Rows, keys: Tensor | None = None) -> None:
@@ -161,10 +179,10 @@ class OffloadedGaussians:
             MemoryError: the host's memory is not there, or beyond the capacity. Nothing is changed
                 in either case.
         """
-        check_appended(rows, NAMES, self.host.k)
+        check_appended(rows, NAMES, self.appearance.k)
         self.edits += 1
         # The host first: where its memory is not enough, nothing has changed yet.
-        self.host.append({name: rows[name] for name in APPEARANCE})
+        self.appearance.append({name: rows[name] for name in APPEARANCE})
         self.geometry.append({name: rows[name] for name in GEOMETRY}, keys)
 
     def keep(self, ids: Tensor) -> None:
@@ -176,7 +194,7 @@ class OffloadedGaussians:
         """
         kept = ids_to_keep(ids, self.n_rows, self.device)
         self.edits += 1
-        self.host.keep(kept)
+        self.appearance.keep(kept)
         self.geometry.keep(kept)
 
     def permute(self, order: Tensor) -> None:
@@ -186,7 +204,7 @@ class OffloadedGaussians:
             TypeError, ValueError: ``order`` is no permutation; nothing is changed.
         """
         self.edits += 1
-        self.host.permute(order)
+        self.appearance.permute(order)
         self.geometry.permute(order)
 
     def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
@@ -199,9 +217,9 @@ class OffloadedGaussians:
         if ids is not None:
             check_sorted(ids, self.n_rows, self.device, wait=True)
         n_expected = self.n_rows if ids is None else len(ids)
-        check_overwriting(rows, NAMES, n_rows=n_expected, k=self.host.k)
+        check_overwriting(rows, NAMES, n_rows=n_expected, k=self.appearance.k)
         self.edits += 1
-        for part, names in ((self.host, APPEARANCE), (self.geometry, GEOMETRY)):
+        for part, names in ((self.appearance, APPEARANCE), (self.geometry, GEOMETRY)):
             chosen = {name: values for name, values in rows.items() if name in names}
             if chosen:
                 part.overwrite(ids, chosen)
@@ -219,7 +237,7 @@ class OffloadedGaussians:
         _check_names(wanted)
         if ids is not None:
             check_sorted(ids, self.n_rows, self.device, wait=True)
-        for part, its_names in ((self.host, APPEARANCE), (self.geometry, GEOMETRY)):
+        for part, its_names in ((self.appearance, APPEARANCE), (self.geometry, GEOMETRY)):
             chosen = [name for name in wanted if name in its_names]
             if chosen:
                 part.zero_moments(ids, names=chosen)
@@ -229,7 +247,7 @@ class OffloadedGaussians:
 
         As `Gaussians.tensors`; deferred semantics adds what `HostRows.tensors` says.
         """
-        return {**self.geometry.tensors(), **self.host.tensors()}
+        return {**self.geometry.tensors(), **self.appearance.tensors()}
 
     @classmethod
     def from_tensors(
@@ -238,14 +256,15 @@ class OffloadedGaussians:
         *,
         device: torch.device | str,
         semantics: Semantics,
+        home: Home = "host",
         travels: bool = False,
         capacity: int | None = None,
-    ) -> OffloadedGaussians:
+    ) -> TieredGaussians:
         """The model whose `tensors` these were, bit for bit; or those of a `Gaussians`.
 
         Args:
             tensors: by flat name, on any device; copied.
-            device, semantics, travels, capacity: as the constructor's.
+            device, semantics, home, travels, capacity: as the constructor's.
 
         Raises:
             TypeError: a tensor is not float32.
@@ -258,9 +277,14 @@ class OffloadedGaussians:
             parts[of_geometry][name] = value
         check_rows({name: tensors[name] for name in tensors if name in NAMES})
         model = cls.__new__(cls)
-        model.host = HostRows.from_tensors(
-            parts[False], semantics=semantics, device=device, travels=travels, capacity=capacity
-        )
+        if home == "device":
+            model.appearance = DeviceAppearance.from_tensors(
+                parts[False], semantics=semantics, device=device, capacity=capacity
+            )
+        else:
+            model.appearance = HostRows.from_tensors(
+                parts[False], semantics=semantics, device=device, travels=travels, capacity=capacity
+            )
         model.geometry = Gaussians.from_tensors(
             parts[True],
             device=device,
@@ -271,7 +295,7 @@ class OffloadedGaussians:
 
     def close(self) -> None:
         """End the worker after the running task and give the host's memory back."""
-        self.host.close()
+        self.appearance.close()
 
 
 def _geometry_optimizer(semantics: Semantics) -> MakeOptimizer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: batches whose appearance rows live in host memory.
+"""The engine: batches of rows, wherever their appearance lives.
 
 A preset chooses the order, what stays on the device, and who updates which rows when; what is
 computed is the same.
@@ -8,6 +8,7 @@ computed is the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,14 +16,17 @@ from torch import Tensor
 import gs_adam
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.beside import Beside
+from gs_train.engine.device_appearance import DeviceAppearance
 from gs_train.engine.drawing import Drawing
+from gs_train.engine.in_place import InPlace
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.lookahead import EarlyList, Lookahead
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.planner import Batch, Planner
 from gs_train.engine.presets import Preset
 from gs_train.engine.regularise import add_to, penalties
+from gs_train.engine.residents import Residents
 from gs_train.engine.residing import Residing
 from gs_train.engine.selective import SelectiveAdam
 from gs_train.engine.stats import BatchStats
@@ -35,7 +39,7 @@ from gs_train.renderers import Renderer, View
 
 
 class Engine:
-    """A `Backend` for models whose appearance is in host memory.
+    """A `Backend` for models whose appearance is on the device or in host memory.
 
     Args:
         model: the rows; made with ``travels`` where the preset has residents.
@@ -53,7 +57,7 @@ class Engine:
 
     def __init__(
         self,
-        model: OffloadedGaussians,
+        model: TieredGaussians,
         renderer: Renderer,
         preset: Preset,
         *,
@@ -65,7 +69,7 @@ class Engine:
         self._renderer = renderer
         self._lanes = Lanes(model.device)
         self.stats = BatchStats()
-        self.trace = Trace(self._lanes, model.host.worker)
+        self.trace = Trace(self._lanes, model.appearance.worker)
         self.costs = ViewCosts()
         self._lookahead = Lookahead(model, renderer, preset, self._lanes)
         self._planner = Planner(
@@ -74,12 +78,16 @@ class Engine:
             seed=seed,
         )
         beside = Beside(model.device)
-        self._streaming = Streaming(model, preset, self._lanes, self.stats, self.trace, beside)
-        self._path: Streaming | Residing = self._streaming
-        if preset.residents and limits.residents != 0:
-            self._path = self._residing = Residing(
-                model, self._lanes, limits.residents, self.stats, self.trace, beside
-            )
+        common = self._lanes, self.stats, self.trace, beside
+        self._path: Streaming | Residing
+        if preset.placement == "device":
+            slots = InPlace(cast(DeviceAppearance, model.appearance))
+            self._path = self._residing = Residing(model, slots, *common)
+        else:
+            self._path = self._streaming = Streaming(model, preset, *common)
+            if preset.residents and limits.residents != 0:
+                residents = Residents(model.host, self._lanes, self.trace, limits.residents)
+                self._path = self._residing = Residing(model, residents, *common)
         self._is_whole = True
 
     @property
@@ -104,7 +112,7 @@ class Engine:
             path.open(ready)
         self._is_whole = False
         with self.trace.host("begin step"):
-            step = self.model.host.begin()
+            step = self.model.appearance.begin()
             keys = self.model.keys.values
             drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
             loss = torch.zeros((), device=self.model.device)
@@ -136,13 +144,13 @@ class Engine:
         """See `Backend.finish`. Early lists stay."""
         self._check_whole()
         self._path.finish()
-        self.model.host.rest()
+        self.model.appearance.rest()
 
     def make_room(self) -> None:
         """See `Backend.make_room`."""
         self._check_whole()
         self._path.leave()
-        self.model.host.rest()
+        self.model.appearance.rest()
 
     def _check_whole(self) -> None:
         if not self._is_whole:
@@ -164,7 +172,7 @@ class Engine:
             group["lr"] = settings.rates[group["name"]]
             group["betas"] = settings.betas
             group["eps"] = settings.eps
-        self.model.host.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
+        self.model.appearance.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
 
     def _update_geometry(self, sums: CompactSum, settings: StepSettings) -> None:
         adam = self.model.geometry.optimizer

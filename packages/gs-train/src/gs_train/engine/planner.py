@@ -15,7 +15,7 @@ from gs_train.engine.backend import StepSettings
 from gs_train.engine.limits import Limits
 from gs_train.engine.lookahead import EarlyList, Lookahead
 from gs_train.engine.microbatches import Seen, look, mark
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.presets import Preset
 from gs_train.engine.sums import Returning
 from gs_train.engine.view_costs import ViewCosts
@@ -60,7 +60,7 @@ class Planner:
 
     def __init__(
         self,
-        model: OffloadedGaussians,
+        model: TieredGaussians,
         renderer: Renderer,
         preset: Preset,
         limits: Limits,

@@ -21,14 +21,15 @@ class Preset:
         placement: ``device``: everything is on the device. ``mirror``: parameters and gradients
             are on the device, a master copy and the moments in host memory. ``split``: geometry is
             on the device, appearance and its moments in host memory.
-        semantics: of the host optimizer, both with the result of dense Adam: ``dense`` updates all
+        semantics: of the appearance's optimizer, both with the result of dense Adam: ``dense`` updates all
             rows every step, ``deferred`` catches up rows when they are next needed.
         order: of a batch's views: ``given``, or along a short path (``tsp``).
         retain: rows that stay on the device within a batch: those that the ``previous`` view shares
             with the next, or all up to their ``last_use``.
-        residents: rows that a batch sees come to the device with their moments, are updated there,
-            and stay until others need their room; what follows says what becomes of batches that
-            see more rows than there is room for. Else the host updates them all.
+        residents: rows that a batch sees are updated on the device. With placement ``split`` they
+            come there with their moments and stay until others need their room; what follows says
+            what becomes of batches that see more rows than there is room for. Else the host
+            updates them all.
         early_cull: find rows that the next batch may see while this one renders.
         overlapped: host updates run while the device renders.
         split_share: rows of one view, as a share of the scene, above which the view is split into
@@ -62,11 +63,12 @@ PRESETS: dict[str, Preset] = {
         Preset(
             "none",
             placement="device",
-            semantics="dense",
+            semantics="deferred",
             order="given",
             retain="previous",
-            early_cull=False,
-            overlapped=False,
+            early_cull=True,
+            overlapped=True,
+            residents=True,
         ),
         Preset(
             "naive",

@@ -41,8 +41,6 @@ class Rates:
         both: the same at once, each way.
         gather: sorted rows, one in twenty, from a page-locked table to the device.
         device_adam: dense Adam on the device, 24 bytes a value.
-        fused_adam: dense Adam of a scene that is all on the device, with gradients that are zeroed
-            after, 32 bytes a value.
         host_adam: Adam on all host rows without gradients, 24 bytes a value.
         host_rows: Adam on sorted host rows, one in twenty, 28 bytes a value.
         cull_rows: rows a second more that a view is culled from, or the first of a batch.
@@ -63,7 +61,6 @@ class Rates:
     both: float
     gather: float
     device_adam: float
-    fused_adam: float
     host_adam: float
     host_rows: float
     cull_rows: float
@@ -149,7 +146,7 @@ def measure_rates(
     begin("Adam on the host")
     host_adam, host_rows = _host_adam(device)
     begin("Adam on the device")
-    device_adam, fused_adam = _device_adam(device), _fused_adam(device)
+    device_adam = _device_adam(device)
     views = measure_views(renderer, rows, view, n_visible, n_first, begin=begin)
     gc.collect()  # optimizers and what they are made of refer to one another
     if device.type == "cuda":
@@ -161,7 +158,6 @@ def measure_rates(
         both=both,
         gather=gather,
         device_adam=device_adam,
-        fused_adam=fused_adam,
         host_adam=host_adam,
         host_rows=host_rows,
         **views._asdict(),
@@ -280,33 +276,6 @@ def _device_adam(device: torch.device) -> float:
         state["exp_avg_sq"].fill_(1.0)
     seconds = seconds_of(lambda: optimizer.step(ids, gradients), device)
     return 24.0 * n * GEOMETRY / seconds
-
-
-def _fused_adam(device: torch.device) -> float:
-    """Bytes a second of the optimizer of ``none`` on all attributes."""
-    values = GEOMETRY + _WIDTH
-    n = table_rows(device, 4 * 4 * values)  # values, gradients and moments
-    shapes = ((3,), (3,), (4,), (), (1, 3), (_WIDTH // 3 - 1, 3))
-    params = [torch.nn.Parameter(torch.zeros(n, *shape, device=device)) for shape in shapes]
-    optimizer: torch.optim.Optimizer
-    if device.type == "cuda":
-        optimizer = torch.optim.Adam(params, fused=True)
-    else:
-        optimizer = gs_adam.HostAdam(params, semantics="dense")
-
-    def step() -> None:
-        for param in params:
-            assert param.grad is not None
-            param.grad.zero_()
-        optimizer.step()
-
-    for param in params:
-        param.grad = torch.full_like(param, 1e-3)
-    step()
-    for state in optimizer.state.values():  # moments of zero might cost less than others
-        state["exp_avg"].fill_(1.0)
-        state["exp_avg_sq"].fill_(1.0)
-    return 32.0 * n * values / seconds_of(step, device)
 
 
 def _some_rows(n: int, seed: int = 0) -> Tensor:

@@ -13,6 +13,7 @@ import gs_adam
 import gs_pinned
 from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
+from gs_train.engine.row_steps import SlotSteps
 from gs_train.engine.trace import Trace
 
 HEADROOM = 1.0625
@@ -49,7 +50,7 @@ class Residents:
         self._lanes = lanes
         self._trace = trace
         self._most = most
-        self._adam = gs_adam.DeviceRows(host.adam, host.device)
+        self._steps = SlotSteps(gs_adam.DeviceRows(host.adam, host.device))
         self._rows = self._nothing()
         self._last_step: Tensor | None = None
         self._is_open = False
@@ -131,14 +132,7 @@ class Residents:
             How many of them slept, () int64 on the device; 0 where none ever does.
         """
         self._lanes.wait("compute", self._arrived)
-        slept: int | Tensor = 0
-        if self._last_step is not None:
-            sleeps = self._last_step.index_select(0, ids) < step - 1
-            slept = (sleeps if marks is None else sleeps & marks).sum()
-        values, exp_avg, exp_avg_sq = self._rows
-        self._adam.wake(
-            values, exp_avg, exp_avg_sq, slots, self._last_step, ids, step=step, marks=marks
-        )
+        slept = self._steps.wake(self._rows, self._last_step, slots, ids, step, marks)
         self._is_newer = True
         return slept
 
@@ -151,12 +145,7 @@ class Residents:
         marks: Tensor | None = None,
     ) -> None:
         """Take a step with the gradients, (U, W), of the rows that `wake` was given."""
-        values, exp_avg, exp_avg_sq = self._rows
-        self._adam.update(
-            *(values, exp_avg, exp_avg_sq, slots, self._last_step, ids, gradients),
-            step=step,
-            marks=marks,
-        )
+        self._steps.update(self._rows, self._last_step, slots, ids, gradients, step, marks)
         self._updated = self._lanes.mark("compute")
 
     # -- the tables ----------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from gs_train.engine.beside import Beside
 from gs_train.engine.buffers import RowBuffer
+from gs_train.engine.in_place import InPlace
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.places import Places
 from gs_train.engine.planner import Batch
 from gs_train.engine.residents import Residents
@@ -19,22 +20,28 @@ from gs_train.engine.work import Work
 
 
 class Residing:
-    """Runs batches on `Residents`: rows of the next batch arrive while this one renders."""
+    """Runs batches on rows in slots: those of the next batch arrive while this one renders.
+
+    Args:
+        model: the rows.
+        residents: who has the slots: all rows have one, or those that batches want.
+        lanes, stats, trace, beside: of the engine.
+    """
 
     def __init__(
         self,
-        model: OffloadedGaussians,
+        model: TieredGaussians,
+        residents: Residents | InPlace,
         lanes: Lanes,
-        most: int | None,
         stats: BatchStats,
         trace: Trace,
         beside: Beside,
     ) -> None:
         self._lanes = lanes
-        self._host = model.host
-        self._residents = Residents(model.host, lanes, trace, most)
+        self._appearance = model.appearance
+        self._residents = residents
         self._beside = beside
-        self._sums = RowBuffer(model.host.width, model.device)
+        self._sums = RowBuffer(model.appearance.width, model.device)
         self._stats = stats
         self._trace = trace
         self._counted = 0, 0  # rows loaded and stored, of the batches before
@@ -74,7 +81,7 @@ class Residing:
 
     def close(self, step: int) -> None:
         """End the step: updates are in the order of the device's streams."""
-        self._host.end(step)
+        self._appearance.end(step)
 
     def finish(self) -> None:
         """Bring the rows home; they stay here as well."""

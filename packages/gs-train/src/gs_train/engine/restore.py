@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gs_train.engine.host_rows import APPEARANCE, Semantics
-from gs_train.engine.host_state import LAST_STEP, MOMENTS, load_state
-from gs_train.engine.model import GEOMETRY, OffloadedGaussians
+from gs_train.engine.host_state import LAST_STEP
+from gs_train.engine.model import GEOMETRY, Home, TieredGaussians
 from gs_train.gaussians import Gaussians, MakeOptimizer
 from gs_train.keys import KEYS, NEXT_KEY, RowKeys
 from gs_train.rows import NAMES
@@ -119,21 +119,22 @@ def restored_gaussians(
     return model
 
 
-def restored_offloaded(
+def restored_tiered(
     source: Source,
     *,
     device: torch.device,
     semantics: Semantics,
+    home: Home = "host",
     travels: bool = False,
     capacity: int | None = None,
     to_look_at: bool = False,
-) -> OffloadedGaussians:
+) -> TieredGaussians:
     """A model in two tiers.
 
     Args:
-        source: what `OffloadedGaussians.tensors` or `Gaussians.tensors` named. Rows may sleep in it
+        source: what `TieredGaussians.tensors` or `Gaussians.tensors` named. Rows may sleep in it
             only where semantics is deferred.
-        device, semantics, travels, capacity: as for `OffloadedGaussians`.
+        device, semantics, home, travels, capacity: as for `TieredGaussians`.
         to_look_at: leave out the optimizers' state as far as rows have none to catch up with.
 
     Raises:
@@ -142,28 +143,27 @@ def restored_offloaded(
 
     Cost: memory for the model alone; one read.
     """
-    model = OffloadedGaussians(
-        _no_values(source), device=device, semantics=semantics, travels=travels, capacity=capacity
+    model = TieredGaussians(
+        _no_values(source),
+        device=device,
+        semantics=semantics,
+        home=home,
+        travels=travels,
+        capacity=capacity,
     )
-    adam = model.host.adam
-    host: dict[str, Tensor] = {}
-    for group, name in zip(adam.param_groups, APPEARANCE, strict=True):
-        (stored,) = group["params"]
-        host[name] = stored.detach()
-        if f"{name}.step" in source.shapes:
-            host |= {f"{name}.{key}": adam.state[stored][key] for key in MOMENTS}
-    host |= {
+    part = model.appearance.targets(source.shapes)
+    part |= {
         name: torch.empty(source.shapes[name], dtype=source.dtypes[name])
         for name in source.shapes
-        if "." in name and name not in host and name.partition(".")[0] not in GEOMETRY
+        if "." in name and name not in part and name.partition(".")[0] not in GEOMETRY
     }
     if to_look_at and not has_sleeping_rows(source):
-        host = {name: host[name] for name in APPEARANCE}
+        part = {name: part[name] for name in APPEARANCE}
     device_part = _targets(model.geometry, source, GEOMETRY, with_state=not to_look_at)
     keys = _key_targets(source, device)
-    source.fill({**host, **device_part, **keys})
+    source.fill({**part, **device_part, **keys})
     model.geometry.keys = _keys(keys)
-    load_state(adam, {name: value for name, value in host.items() if "." in name})
+    model.appearance.take({name: value for name, value in part.items() if "." in name})
     _take_state(model.geometry, device_part)
     return model
 

@@ -13,9 +13,8 @@ from gs_train.engine.room import Room, room_wanted
 from gs_train.engine.workload import Workload
 
 _FLOAT = 4
-# Bytes a value. Of Adam on the device: with gradients that are zeroed, without gradients, of rows
-# that are caught up.
-_FULL, _DEVICE_ADAM, _WAKE = 32, 24, 24
+# Bytes a value. Of Adam on the device: without gradients, of rows that are caught up.
+_DEVICE_ADAM, _WAKE = 24, 24
 _IDLE, _UPDATE, _CATCH_UP, _CROSSING = 24, 28, 16, 8
 _TRAVELS = 3 * _FLOAT  # with both moments
 
@@ -57,31 +56,31 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
     room = room or room_wanted(preset, work)
     rows, n, batch = work.mean, work.n_rows, work.batch_size
     appearance, width = work.appearance, GEOMETRY + work.appearance
-    if preset.placement == "split":
+    on_device, is_split = preset.placement == "device", preset.placement == "split"
+    if preset.placement != "mirror":
         cull_s = n / rates.cull_rows + (batch - 1) * n / rates.cull_more_rows
         view_s, row_s = rates.streamed_view_s, rates.streamed_row_s
         microbatches = batch * _crops_of_a_view(work, room)
-        if room.residents:
+        if on_device or room.residents:
             view_s, row_s = rates.batch_view_s, rates.batch_row_s
             cull_s += rates.batch_s
         device_s = microbatches * view_s + row_s * rows.visible + cull_s
     else:
         device_s = batch * (rates.view_s + n / rates.cull_rows) + rates.row_s * rows.visible
     link_s = host_s = late_s = ends_s = 0.0
-    if preset.placement == "device":
-        device_s += _FULL * width * n / rates.fused_adam
-    elif preset.placement == "mirror":
+    if preset.placement == "mirror":
         device_s += _FLOAT * width * n / rates.device_adam
         link_s = _FLOAT * width * n * (1 / rates.to_host + 1 / rates.to_device)
         host_s = _UPDATE * width * n / rates.host_adam
     else:
         device_s += (_DEVICE_ADAM * n + _FLOAT * rows.union) * GEOMETRY / rates.device_adam
-    if room.residents:
+    if on_device or room.residents:
         device_s += (_WAKE + _UPDATE) * appearance * rows.union / rates.device_adam
+    if is_split and room.residents:
         travel_s = _TRAVELS * appearance / rates.both  # while another row leaves
         new, late = _rows_that_come(work, room.residents)
         link_s, late_s = travel_s * new, travel_s * late
-    elif preset.placement == "split":
+    elif is_split:
         crossing = appearance * (rows.union if preset.retain == "last_use" else rows.loaded)
         link_s = _FLOAT * crossing / min(rates.both, rates.gather)
         updated = appearance * rows.union

@@ -20,7 +20,7 @@ from gs_train.engine.finals import Finals
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.loads import Loads
 from gs_train.engine.lookahead import EarlyList
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.planner import LOADS_AHEAD, Batch
 from gs_train.engine.presets import Preset
 from gs_train.engine.stats import BatchStats
@@ -58,7 +58,7 @@ class Streaming:
 
     def __init__(
         self,
-        model: OffloadedGaussians,
+        model: TieredGaussians,
         preset: Preset,
         lanes: Lanes,
         stats: BatchStats,

@@ -17,7 +17,7 @@ from gs_train.engine.backend import Backend, StepSettings
 from gs_train.engine.budget import GEOMETRY
 from gs_train.engine.in_device import InDevice
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.model import OffloadedGaussians
+from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import PRESETS
 from gs_train.engine.timed import free_bytes, line, seconds_of, table_rows
@@ -136,7 +136,7 @@ def _in_device(rows: Rows, renderer: Renderer) -> Backend:
 
 def _engine(rows: Rows, renderer: Renderer, limits: Limits) -> Backend:
     travels = limits.residents != 0
-    model = OffloadedGaussians(rows, device=renderer.device, semantics="deferred", travels=travels)
+    model = TieredGaussians(rows, device=renderer.device, semantics="deferred", travels=travels)
     # The views are all the same. To order them cuBLAS would keep 32 MiB for each stream that asks.
     preset = replace(PRESETS["best"], order="given")
     return Engine(model, renderer, preset, limits=limits)
