@@ -12,6 +12,7 @@ from street import drive, street_rows
 from torch import Tensor
 
 from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.presets import PRESETS
 from gs_train.errors import InputError
 from gs_train.gaussians import Gaussians
@@ -100,13 +101,13 @@ def test_births_beyond_the_last_key_leave_rows_as_they_are(
     after_step = trainer.densifier.after_step
 
     def watched(*args: Any, **options: Any) -> Any:
-        before.update({n: t.clone() for n, t in trainer.model.tensors().items()})
+        before.update(_present(trainer))
         return after_step(*args, **options)
 
     monkeypatch.setattr(trainer.densifier, "after_step", watched)
     with pytest.raises(InputError, match="Gaussians more need keys"):
         train(trainer, _steps(), scene=photographed("street"))
-    for name, value in trainer.model.tensors().items():
+    for name, value in _present(trainer).items():
         assert torch.equal(value, before[name]), name
 
 
@@ -135,24 +136,78 @@ def test_rows_in_another_order_before_every_step_end_as_the_same_bits(
         assert torch.equal(ours[name], value), name
 
 
-def _steps() -> list[list[int]]:
-    return drive(18, 3, n_views=len(photographed("street").views))
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+def test_none_and_best_leave_the_same_bits_by_key(strategy: str, batch_size: int) -> None:
+    """Values, moments, what sleeps since when, statistics and costs, whatever the number of slots,
+    with coming batches known or not, and with rows re-sorted or not."""
+    none = _trained("none", strategy, batch_size)
+    for limits, n_known, resorts in (
+        (UNLIMITED, 2, True),
+        (UNLIMITED, 0, False),
+        (Limits(residents=1200), 2, False),
+        (Limits(residents=10**6), 1, True),
+    ):
+        best = _trained("best", strategy, batch_size, limits, n_known=n_known, resorts=resorts)
+        assert best.keys() == none.keys()
+        for name, value in none.items():
+            assert torch.equal(best[name], value), f"{name}, {limits}, {n_known}, {resorts}"
 
 
-def _trainer(preset: str, strategy: str) -> Trainer:
-    batch_size = 3
+def _trained(
+    preset: str,
+    strategy: str,
+    batch_size: int,
+    limits: Limits = UNLIMITED,
+    *,
+    n_known: int = 0,
+    resorts: bool = False,
+) -> dict[str, Tensor]:
+    trainer = _trainer(preset, strategy, batch_size, limits, resorts=resorts)
+    taken, steps = photographed("street"), _steps(batch_size)
+    for k, batch in enumerate(steps):
+        upcoming = [[taken.views[i] for i in of] for of in steps[k + 1 : k + 1 + n_known]]
+        trainer.train_step([(taken.views[i], taken.photographs[i]) for i in batch], upcoming)
+        assert trainer.backend.is_resident  # type: ignore[attr-defined]
+    return _by_key(trainer)
+
+
+def _present(trainer: Trainer) -> dict[str, Tensor]:
+    """Keys, geometry with its state, and appearance, of all rows as they are now."""
+    geometry = trainer.model.geometry.tensors()  # type: ignore[attr-defined]
+    rows = trainer.model.snapshot(slice(None))  # type: ignore[attr-defined]
+    return {name: value.clone() for name, value in (geometry | rows).items()}
+
+
+def _steps(batch_size: int = 3) -> list[list[int]]:
+    return drive(18, batch_size, n_views=len(photographed("street").views))
+
+
+def _trainer(
+    preset: str,
+    strategy: str,
+    batch_size: int = 3,
+    limits: Limits = UNLIMITED,
+    *,
+    resorts: bool = False,
+) -> Trainer:
     refining = {"refine_start": 3 * batch_size, "refine_every": 5 * batch_size}
     config = photo_config(
         batch_size=batch_size,
         strategy=strategy,
-        resort_every=0,
+        resort_every=7 * batch_size if resorts else 0,
         adc=AdcConfig(grow_grad2d=0.002, reset_every=9 * batch_size, cap=5000, **refining),
         mcmc=McmcConfig(cap_max=5000, noise_lr=2e2, min_opacity=0.05, **refining),
         lr=LIVELY,
     )
     taken = photographed("street")
     return Trainer(
-        config, taken.rows, renderer=renderer("cpu"), extent=taken.extent, preset=PRESETS[preset]
+        config,
+        taken.rows,
+        renderer=renderer("cpu"),
+        extent=taken.extent,
+        preset=PRESETS[preset],
+        limits=limits,
     )
 
 

@@ -21,8 +21,8 @@ class Preset:
         placement: ``device``: everything is on the device. ``mirror``: parameters and gradients
             are on the device, a master copy and the moments in host memory. ``split``: geometry is
             on the device, appearance and its moments in host memory.
-        semantics: of the appearance's optimizer, both with the result of dense Adam: ``dense`` updates all
-            rows every step, ``deferred`` catches up rows when they are next needed.
+        semantics: of the appearance's optimizer, both with the result of dense Adam: ``dense``
+            updates all rows every step, ``deferred`` catches up rows when they are next needed.
         order: of a batch's views: ``given``, or along a short path (``tsp``).
         retain: rows that stay on the device within a batch: those that the ``previous`` view shares
             with the next, or all up to their ``last_use``.
