@@ -13,6 +13,7 @@ import tyro
 import yaml
 
 from gs_train.atomic import replacing
+from gs_train.data.arrays import FROM_PYTHON
 from gs_train.data.photographs import MOST_PIXELS
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.presets import PRESETS
@@ -238,7 +239,7 @@ def for_the_record(config: FitConfig) -> FitConfig:
 
     return dataclasses.replace(
         config,
-        data=config.data.absolute(),
+        data=config.data if config.data == FROM_PYTHON else config.data.absolute(),
         out=config.out.absolute(),
         init=absolute(config.init),
         test_list=absolute(config.test_list),
