@@ -143,7 +143,7 @@ def train(
         elif has_rows and trainer.step > saver.saved_step:
             saver.save()
         raise
-    except (Interrupted, StopTraining):
+    except Interrupted:
         raise
     except Exception as error:
         if isinstance(error, OSError) and is_whole and trainer.step > saver.saved_step:

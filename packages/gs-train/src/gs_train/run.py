@@ -301,7 +301,9 @@ class Run:
             line = f"has checkpoint format {self.checkpoint.version}: {rules}, with the index of"
             said = f"{self.checkpoint.path} {line} each Gaussian as its key"
             print(printable(said), file=sys.stderr)
-        with _damage(self.checkpoint):
+        # What a strategy from Python raises is no damage of the checkpoint.
+        damage = _damage(self.checkpoint) if strategy is None else contextlib.nullcontext()
+        with damage:
             return Trainer.restore(
                 config,
                 self.checkpoint,

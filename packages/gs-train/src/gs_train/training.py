@@ -25,7 +25,6 @@ from gs_train.run_folder import RunFolder, require_same_options
 from gs_train.run_lock import RunLock, locked
 from gs_train.run_record import RunRecord, new_run_id
 from gs_train.scene import Scene, capture_digest
-from gs_train.step_report import StopTraining
 from gs_train.strategies import Strategy
 from gs_train.trainer import Trainer
 from gs_train.visible import caught_up_chunks
@@ -70,10 +69,8 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
             _say(line)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
-            trainer, placing, spent = (
-                *_started(config, scene, renderer, stop, parts.strategy),
-                Spent(),
-            )
+            trainer, placing = _started(config, scene, renderer, stop, parts.strategy)
+            spent = Spent()
             preset = placing.preset.name
             record = RunRecord.of(capture, new_run_id())
             photographs = PhotoReader(capture, skip_broken=config.skip_broken)
@@ -130,21 +127,17 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
                 stop=stop,
             )
         except Interrupted as stopped:
+            message = f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written"
             raise Interrupted(
-                stopped.signal_number, f"stopped {_how_to_go_on(trainer, parts)}"
+                stopped.signal_number, f"{message}; go on with: {_again(config, parts)}"
             ) from None
-        except StopTraining as stopped:
-            stopped.add_note(f"training stopped {_how_to_go_on(trainer, parts)}")
-            raise
 
 
-def _how_to_go_on(trainer: Trainer, parts: Parts) -> str:
-    config = trainer.config
-    again = shlex.join(["gs-train", "fit", str(config.data), "--out", str(config.out), "--resume"])
+def _again(config: FitConfig, parts: Parts) -> str:
+    """How a run that was stopped goes on."""
     if parts.given:
-        again = f"gs_train.fit(..., resume=True) and the same {', '.join(parts.given)}"
-    done = f"after step {trainer.step:,} of {config.steps:,}"
-    return f"{done}, checkpoint written; go on with: {again}"
+        return f"gs_train.fit(..., resume=True) and the same {', '.join(parts.given)}"
+    return shlex.join(["gs-train", "fit", str(config.data), "--out", str(config.out), "--resume"])
 
 
 def _capture_of(config: FitConfig, folder: RunFolder, stop: StopRequest, parts: Parts) -> Capture:
