@@ -147,6 +147,11 @@ def test_a_name_that_does_not_exist_is_an_input_error(name: str, tmp_path: Path)
         gs_train.fit(data=tmp_path, out=tmp_path / "run", **{name: "other"})
 
 
+def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(gs_train.InputError, match=r"--resume needs a checkpoint, .* holds none"):
+        gs_train.fit(out=tmp_path / "run", resume=True)
+
+
 # ------------------------------------------------------------------------------------- the capture
 
 

@@ -88,7 +88,7 @@ def _config_of(
     if config is None and options.get("resume") and "out" in options:
         config = saved_config(options["out"])
     if config is None:
-        if capture is not None:
+        if capture is not None or options.get("resume"):  # or there is nothing to resume
             options.setdefault("data", FROM_PYTHON)
         missing = [name for name in ("data", "out") if name not in options]
         if missing:
