@@ -339,7 +339,7 @@ def _turned(viewmats: np.ndarray) -> np.ndarray:
             ValueError,
             r"images must be \(H, W, 3\), got \(48, 64\) of image 0",
         ),
-        (lambda a: {"sizes": [(64, 48)]}, ValueError, "sizes must be 12, .* got 1"),
+        (lambda a: {"sizes": [(64, 48)]}, ValueError, r"sizes must be 12 pairs, .* got \(1, 2\)"),
         (
             lambda a: {"viewmats": a["viewmats"][:4]},
             ValueError,

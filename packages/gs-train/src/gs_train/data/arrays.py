@@ -16,6 +16,7 @@ from gs_train.data.colmap_records import FloatArray
 from gs_train.data.ranges import (
     FARTHEST_COORDINATE,
     FARTHEST_POINT,
+    LARGEST_SIDE,
     in_reach,
     require_cameras,
     require_intrinsics,
@@ -79,12 +80,8 @@ def capture_from_arrays(
     intrinsics = _numbers(intrinsics, "Ks", (n, 3, 3))
     labels = [f"view_{i:0{len(str(n - 1))}}" for i in range(n)] if names is None else list(names)
     _check_names(labels, n)
-    shapes = [_size_of(images[i], i) for i in range(n)] if sizes is None else list(sizes)
-    if len(shapes) != n:
-        raise ValueError(f"sizes must be {n}, one for each image, got {len(shapes)}")
+    shapes = [_size_of(images[i], i) for i in range(n)] if sizes is None else _sizes(sizes, n)
     for i, (width, height) in enumerate(shapes):
-        if min(width, height) < 1:
-            raise ValueError(f"sizes must be at least 1 pixel, got {width}x{height} of image {i}")
         _check_camera(labels[i], poses[i], intrinsics[i], max(width, height))
     order = sorted(range(n), key=lambda i: labels[i])
     frame = require_cameras("viewmats", [labels[i] for i in order], poses[order])
@@ -95,8 +92,8 @@ def capture_from_arrays(
             path=FROM_PYTHON / labels[i],
             world_to_camera=poses[i],
             K=intrinsics[i],
-            width=int(shapes[i][0]),
-            height=int(shapes[i][1]),
+            width=shapes[i][0],
+            height=shapes[i][1],
             pixels=partial(images.__getitem__, i),
         )
         for i in order
@@ -141,6 +138,18 @@ def _size_of(image: Any, index: int) -> tuple[int, int]:
     if array.ndim != 3 or array.shape[2] != 3:
         raise ValueError(f"images must be (H, W, 3), got {array.shape} of image {index}")
     return array.shape[1], array.shape[0]
+
+
+def _sizes(sizes: Iterable[tuple[int, int]], n: int) -> list[tuple[int, int]]:
+    """Given sizes, as whole numbers."""
+    pairs = np.array([tuple(pair) for pair in sizes])
+    if pairs.dtype.kind not in "iu":
+        raise TypeError(f"sizes must be whole numbers, got {pairs.dtype}")
+    if pairs.shape != (n, 2):
+        raise ValueError(f"sizes must be {n} pairs, one for each image, got {pairs.shape}")
+    if pairs.min() < 1 or pairs.max() > LARGEST_SIDE:
+        raise ValueError(f"sizes must be 1 to {LARGEST_SIDE:,}, got {pairs.min()} to {pairs.max()}")
+    return [(int(width), int(height)) for width, height in pairs]
 
 
 def _check_camera(name: str, pose: FloatArray, K: FloatArray, longest_side: int) -> None:
