@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does the trainer reach gsplat's quality on a real capture, at what rate and in how much memory?
 
-Decides whether a user of gsplat loses anything by training here. Ours is ``gs_train.fit`` as the
+Decides whether a user of gsplat loses anything by training here. Ours is ``gs-train fit`` as the
 command line runs it; the peer is the loop of gsplat's example trainer (its ``rasterization`` of all
 rows, one fused torch Adam for each parameter, its ``DefaultStrategy``) on the same images, initial
 rows, learning rates and loss. Both in one process, one after the other, for several seeds: single
@@ -29,12 +29,12 @@ from gs_train.config import FitConfig
 from gs_train.data import Capture, load_capture, read_image
 from gs_train.densify import AdcConfig
 from gs_train.feed import ImageFeed
-from gs_train.fit import fit
 from gs_train.initialize import rows_from_points
 from gs_train.loss import Crop, photometric_loss
 from gs_train.metrics import psnr, ssim
 from gs_train.scene import Scene
 from gs_train.schedule import LearningRates
+from gs_train.training import fit
 from harness import Record, add_json_option
 
 PEER = "gsplat's loop"

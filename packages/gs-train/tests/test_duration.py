@@ -162,9 +162,11 @@ def _trainer(config: FitConfig, device: str = "cpu", step: int = 0) -> Any:
 _SCENE: Any = SimpleNamespace(views=(SimpleNamespace(width=800, height=400),) * 3)
 
 
-def _said(trainer: Any, step_s: float, n_steps: int = 100) -> list[str]:
+def _said(trainer: Any, step_s: float, n_steps: int = 100, *, suggests: bool = True) -> list[str]:
     ticks = itertools.count()
-    expectation = Expectation(trainer, _SCENE, clock=lambda: next(ticks) * step_s / 2)
+    expectation = Expectation(
+        trainer, _SCENE, suggests=suggests, clock=lambda: next(ticks) * step_s / 2
+    )
     return [line for _ in range(n_steps) for line in expectation.after_step()]
 
 
@@ -182,6 +184,7 @@ def test_on_a_cpu_it_adds_a_command_that_ends_within_an_hour() -> None:
     assert len(lines) == 2
     assert lines[1].startswith("within an hour on this CPU: gs-train fit 'my data' --out run --st")
     assert lines[1].endswith(" --overwrite")
+    assert _said(_trainer(_config()), 2.0, suggests=False) == lines[:1]
 
 
 def test_short_and_resumed_runs_say_nothing() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gs_train.config import FitConfig
 from gs_train.data.synthetic import write_demo_capture
-from gs_train.fit import fit
+from gs_train.training import fit
 
 
 @pytest.mark.parametrize("renderer", ["cpu", pytest.param("gsplat", marks=pytest.mark.gpu)])

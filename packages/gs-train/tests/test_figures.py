@@ -27,10 +27,10 @@ from gs_train.engine.rates import Rates
 from gs_train.engine.residents import Residents
 from gs_train.engine.trace import Trace
 from gs_train.figures import Pace
-from gs_train.fit import fit
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows import NAMES
 from gs_train.trainer import StepResult, Trainer
+from gs_train.training import fit
 
 STEPS, BATCH = 6, 2
 OFFLOADS = ["none", "naive", "clm", "gs-scale", "best"]

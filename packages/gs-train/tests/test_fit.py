@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import gs_train.fit as fit
+import gs_train.training as fit
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data import write_demo_capture

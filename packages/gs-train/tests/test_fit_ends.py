@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import gs_train.evaluate
-import gs_train.fit
 import gs_train.loop
 import gs_train.scene
+import gs_train.training
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data.synthetic import write_demo_capture
@@ -92,7 +92,7 @@ def test_a_trace_that_cannot_be_written_is_found_before_training(
         path = blocked / "trace.json"
     else:
         path = Path(os.devnull)
-    monkeypatch.setattr(gs_train.fit, "open_capture", _raises(AssertionError("read first")))
+    monkeypatch.setattr(gs_train.training, "open_capture", _raises(AssertionError("read first")))
     assert main(_command(capture, out, "--trace", str(path))) == 2
     assert f"--trace {path} cannot be written: " in capsys.readouterr().err
     assert not out.exists()
@@ -152,7 +152,7 @@ def test_a_signal_loses_no_step_whenever_it_comes(
 
     with monkeypatch.context() as asked:
         asked.setattr(Trainer, "train_step", begins)
-        asked.setattr(gs_train.fit, "StopRequest", Looked)
+        asked.setattr(gs_train.training, "StopRequest", Looked)
         assert main(_command(capture, out)) == 130
     assert _saved_step(out) == 1 + looks
     assert main(["fit", str(capture), "--out", str(out), "--resume"]) == 0
@@ -199,7 +199,7 @@ def test_memory_that_runs_out_outside_of_training_is_a_clear_error(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as short:
-        short.setattr(gs_train.fit, where, _raises(error))
+        short.setattr(gs_train.training, where, _raises(error))
         assert main(_command(capture, out)) == 2
     name = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
     message = capsys.readouterr().err.splitlines()[-1]
@@ -218,7 +218,7 @@ def test_other_errors_are_no_lack_of_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for module, name in ((gs_train.fit, "place"), (gs_train.loop, "_view_batches")):
+    for module, name in ((gs_train.training, "place"), (gs_train.loop, "_view_batches")):
         with monkeypatch.context() as broken:
             broken.setattr(module, name, _raises(RuntimeError("a bug")))
             assert main(_command(capture, tmp_path / name)) == 1
@@ -333,7 +333,7 @@ def test_a_stop_before_training_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "run"
-    monkeypatch.setattr(gs_train.fit, "place", _interrupts(gs_train.fit.place))
+    monkeypatch.setattr(gs_train.training, "place", _interrupts(gs_train.training.place))
     assert main(_command(capture, out)) == 130
     assert "gs-train: stopped during the start" in capsys.readouterr().err
     assert not out.exists()

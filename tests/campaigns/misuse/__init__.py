@@ -39,6 +39,7 @@ MADE_BY_OTHERS = (
     *of_cull.MADE_BY_OTHERS,
     *of_order.MADE_BY_OTHERS,
     *of_pinned.MADE_BY_OTHERS,
+    *of_train.MADE_BY_OTHERS,
 )
 """What callers get from functions and do not make, or what cannot be tried."""
 SHARED = (

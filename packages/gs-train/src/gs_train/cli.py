@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import os
 import sys
@@ -13,13 +12,13 @@ from typing import Any
 
 import tyro
 
+from gs_train.api import fit
 from gs_train.command_line import command_of
-from gs_train.config import FitConfig, load_config
+from gs_train.config import FitConfig
 from gs_train.demo import DemoConfig, demo
 from gs_train.errors import InputError
 from gs_train.evaluate import EvalConfig, evaluate
 from gs_train.export import ExportConfig, export
-from gs_train.fit import fit
 from gs_train.guard import file_trouble, unforeseen
 from gs_train.inspection import InspectConfig, inspect
 from gs_train.interrupt import Interrupted
@@ -27,7 +26,7 @@ from gs_train.names import printable
 from gs_train.out_of_memory import in_short, memory_that_ran_out
 from gs_train.plan import PlanConfig, plan
 from gs_train.render import RenderConfig, render
-from gs_train.run_folder import RunFolder
+from gs_train.run_folder import RunFolder, saved_config
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),
@@ -116,10 +115,7 @@ def _saved_config(argv: list[str]) -> FitConfig | None:
     for i, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
         if name == "--out" and (equals or i + 1 < len(argv)):
-            path = RunFolder(Path(value if equals else argv[i + 1])).config
-            if not path.exists():
-                return None
-            return dataclasses.replace(load_config(path), resume=False, overwrite=False)
+            return saved_config(Path(value if equals else argv[i + 1]))
     return None
 
 

@@ -13,6 +13,7 @@ import tyro
 import yaml
 
 from gs_train.atomic import replacing
+from gs_train.data.arrays import FROM_PYTHON
 from gs_train.data.photographs import MOST_PIXELS
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.presets import PRESETS
@@ -160,7 +161,7 @@ class FitConfig:
             _require(self.init_scale > 0, "init_scale", "positive", self.init_scale)
         if self.resume and self.overwrite:
             raise InputError("--resume and --overwrite exclude each other")
-        for name in ("image_cache", "device_memory", "host_memory"):
+        for name in _SIZES:
             n_bytes = self.bytes_of(name)
             _require(
                 n_bytes is None or n_bytes >= 1, name, "at least one byte", getattr(self, name)
@@ -190,7 +191,9 @@ class FitConfig:
 
         Raises:
             InputError: it is no size.
+            ValueError: another name.
         """
+        _require_name(name, _SIZES)
         text = getattr(self, name)
         return None if text is None else parse_bytes(text, option=f"--{name.replace('_', '-')}")
 
@@ -208,10 +211,17 @@ class FitConfig:
         return plain
 
     def by_strategy(self, name: str) -> float:
-        """An option whose default depends on the strategy."""
+        """An option whose default depends on the strategy.
+
+        Raises:
+            ValueError: another name.
+        """
+        _require_name(name, tuple(_BY_STRATEGY[self.strategy]))
         value = getattr(self, name)
         return float(_BY_STRATEGY[self.strategy][name] if value is None else value)
 
+
+_SIZES = ("image_cache", "device_memory", "host_memory")
 
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
@@ -223,6 +233,11 @@ _BY_STRATEGY = {
     "adc": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
     "mcmc": {"init_opacity": 0.5, "init_scale": 0.1, "opacity_reg": 0.01, "scale_reg": 0.01},
 }
+
+
+def _require_name(name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        raise ValueError(f"name must be {one_of(names)}, got {name!r:.80}")
 
 
 def _require(condition: bool, name: str, rule: str, value: object) -> None:
@@ -238,7 +253,7 @@ def for_the_record(config: FitConfig) -> FitConfig:
 
     return dataclasses.replace(
         config,
-        data=config.data.absolute(),
+        data=config.data if config.data == FROM_PYTHON else config.data.absolute(),
         out=config.out.absolute(),
         init=absolute(config.init),
         test_list=absolute(config.test_list),

@@ -12,10 +12,10 @@ from gs_train.config import FitConfig
 from gs_train.data import write_demo_capture
 from gs_train.densify import AdcConfig
 from gs_train.errors import InputError
-from gs_train.fit import fit_locked
 from gs_train.run_folder import RunFolder
 from gs_train.run_lock import locked
 from gs_train.sizes import Count
+from gs_train.training import fit_locked
 
 _CAPTURE = "capture"
 
@@ -49,7 +49,7 @@ def demo(config: DemoConfig) -> None:
     """Write the capture below ``out`` and fit it.
 
     Raises:
-        InputError: ``out`` holds an earlier demo, or see :func:`gs_train.fit.fit`.
+        InputError: ``out`` holds an earlier demo, or see :func:`gs_train.training.fit`.
     """
     capture, run = config.out / _CAPTURE, config.run
     if not config.overwrite and (capture.exists() or run.exists()):

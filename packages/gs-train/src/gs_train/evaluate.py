@@ -18,9 +18,10 @@ from gs_train.file_lock import folder_lock
 from gs_train.interrupt import StopRequest
 from gs_train.lpips import Lpips, load_lpips, missing_for_lpips
 from gs_train.metrics import write_metrics
+from gs_train.parts import Parts
 from gs_train.pictures import write_comparison
 from gs_train.renderers import Renderer
-from gs_train.run import Run, Spent, renderer_for
+from gs_train.run import Run, Spent
 from gs_train.run_folder import RunFolder
 from gs_train.scene import Scene
 from gs_train.scores import score_views
@@ -47,25 +48,40 @@ class EvalConfig:
     data: Path | None = None
 
 
-def evaluate(config: EvalConfig) -> None:
+_NO_PARTS = Parts()
+
+
+def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
     """Score the run and write its metrics.json and comparison.png anew.
 
     A ``fit --resume`` that ends meanwhile writes results of a later step: these stay, and one line
     says that the scores of the earlier step were not written.
+
+    Args:
+        parts: the capture and the renderer are taken from here, where given.
+
+    Returns:
+        What metrics.json holds.
 
     Raises:
         InputError: no run there, or its photographs are gone or others.
         Interrupted: Ctrl-C or SIGTERM.
     """
     run = Run.open(config.dir)
-    renderer = renderer_for(run.config, config.renderer)
+    if parts.capture is None:
+        run.require_capture_on_disk()
+    renderer = parts.renderer or run.renderer(config.renderer)
     backbone = config.lpips_backbone or run.config.lpips_backbone
     lpips = load_lpips(backbone=backbone, device=renderer.device)
     with StopRequest() as stop:
-        capture = run.capture(stop, data=config.data)
+        if parts.capture is None:
+            capture = run.capture(stop, data=config.data)
+        else:
+            capture = parts.capture
+            run.require_capture(capture)
         run.require_data(capture)
         run, model = run.read(renderer.device)
-        report(
+        return report(
             model,
             Scene.load(capture, renderer.device, run.frame),
             run.folder,

@@ -31,14 +31,21 @@ class Expectation:
     Args:
         trainer: before its first step.
         scene: that it trains.
+        suggests: whether a command line can train the scene, so that one may be suggested.
         clock: seconds, monotonic.
     """
 
     def __init__(
-        self, trainer: Trainer, scene: Scene, *, clock: Callable[[], float] = time.monotonic
+        self,
+        trainer: Trainer,
+        scene: Scene,
+        *,
+        suggests: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trainer = trainer
         self._scene = scene
+        self._suggests = suggests
         self._clock = clock
         self._n_first = trainer.model.n_rows
         self._n_steps = 0
@@ -72,7 +79,7 @@ class Expectation:
         if last > self._n_first:
             line += f", with {self._n_first:,} Gaussians that become up to {last:,}"
         lines = [line]
-        if self._trainer.renderer.device.type == "cpu":
+        if self._suggests and self._trainer.renderer.device.type == "cpu":
             views = self._scene.views
             side = max(max(view.width, view.height) for view in views)
             smaller = within_an_hour(config, step, self._n_first, longer_side=side)

@@ -151,7 +151,7 @@ def _facts(saved: SavedCheckpoint, keys: tuple[int, int] | None) -> Iterator[tup
     yield "format", f"{saved.version}{earlier}"
     yield "step", f"{saved.step:,}"
     yield "images", _word(saved.state, "spent", "images")
-    yield "strategy", _word(saved.state, "recipe", "strategy")
+    yield "strategy", _strategy(saved.state)
     yield "placement", _word(saved.state, "placing", "preset")
     yield "run", _word(saved.state, "run_id")
     n_rows = "none" if saved.n_rows is None else f"{saved.n_rows:,}"
@@ -159,6 +159,11 @@ def _facts(saved: SavedCheckpoint, keys: tuple[int, int] | None) -> Iterator[tup
     by_index = ", the index of each Gaussian" if saved.is_of_old_format else ""
     yield "keys", "none" if keys is None else f"{keys[0]:,} to {keys[1]:,}{by_index}"
     yield "strands", "one for each Gaussian" if _STRANDS in saved.shapes else "none"
+
+
+def _strategy(state: dict[str, Any]) -> str:
+    given = _word(state, "given", "strategy")
+    return _word(state, "recipe", "strategy") if given == _NOT_SAID else f"{given}, from Python"
 
 
 def _degree(saved: SavedCheckpoint) -> str:

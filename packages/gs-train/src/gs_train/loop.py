@@ -24,6 +24,7 @@ from gs_train.interrupt import Interrupted, StopRequest
 from gs_train.logs import RunLog
 from gs_train.metrics import peak_host_bytes
 from gs_train.out_of_memory import in_short, memory_that_ran_out
+from gs_train.parts import Parts
 from gs_train.placing import Placing
 from gs_train.progress import Progress
 from gs_train.run import Spent, checkpoint_state
@@ -32,7 +33,8 @@ from gs_train.run_record import RunRecord
 from gs_train.scene import Scene, capture_digest
 from gs_train.sight import BlindEpochError, Sight
 from gs_train.sizes import parse_bytes
-from gs_train.trainer import Trainer
+from gs_train.step_report import OnStep, StepReport, StopTraining
+from gs_train.trainer import StepResult, Trainer
 
 _LOG_EVERY = 20
 
@@ -49,8 +51,12 @@ def train(
     placing: Placing,
     record: RunRecord,
     photographs: PhotoReader,
+    parts: Parts,
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
+
+    Args:
+        parts: ``on_step`` is called after each step, before a checkpoint of the step is written.
 
     Returns:
         What the run has cost, ``before`` included.
@@ -62,7 +68,8 @@ def train(
             a whole epoch saw none: again only what had been saved is left.
         OSError: something cannot be read or written between two steps (a terminal is gone). Steps
             done are saved.
-        Interrupted: after a checkpoint was written.
+        Interrupted, StopTraining: after a checkpoint was written.
+        Exception: whatever ``on_step`` raised; the last checkpoint stays.
     """
     config, device = trainer.config, trainer.renderer.device
     if trainer.step >= config.steps:
@@ -74,7 +81,7 @@ def train(
     fed, known = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
-    saver = _Saver(trainer, scene, folder, before, placing, record, photographs)
+    saver = _Saver(trainer, scene, folder, before, placing, record, photographs, parts)
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.model.n_rows
     is_whole = True  # no step has begun that has not ended
@@ -88,7 +95,7 @@ def train(
             if config.trace is not None:
                 trace.start(config.trace)
             saver.start_clock()
-            expectation = Expectation(trainer, scene)
+            expectation = Expectation(trainer, scene, suggests=not parts.given)
             while trainer.step < config.steps:
                 n_rows = trainer.model.n_rows
                 with trace.host(BATCH):
@@ -118,12 +125,16 @@ def train(
                     trace.settle()
                 for line in photographs.news():
                     bar.message(line)
+                asked = None if parts.on_step is None else _tell(parts.on_step, trainer, result)
                 every = config.checkpoint_every
                 is_stopping = stop.signal_number is not None  # asked once: it may come at any time
-                if is_last or is_stopping or (every and trainer.step % every == 0):
+                is_ending = is_last or is_stopping or asked is not None
+                if is_ending or (every and trainer.step % every == 0):
                     saver.save(is_last=is_last)
                 if is_stopping and not is_last:
                     stop.check("training")
+                if asked is not None and not is_last:
+                    raise asked
     except InputError as error:
         # Nothing can go on from no rows, or from rows that no view sees.
         has_rows = trainer.model.n_rows > 0 and not isinstance(error, BlindEpochError)
@@ -145,6 +156,23 @@ def train(
             folder.discard()
         raise InputError(_out_of_memory(what, error, trainer, n_rows, saver.saved_step)) from error
     return saver.spent
+
+
+def _tell(on_step: OnStep, trainer: Trainer, result: StepResult) -> StopTraining | None:
+    """Report a step to the caller; returns the request to stop, if that is what came."""
+    report = StepReport(
+        step=trainer.step,
+        images_seen=trainer.images_seen,
+        loss=result.loss,
+        changed=result.changed,
+        n_rows=trainer.model.n_rows,
+        _backend=trainer.backend,
+    )
+    try:
+        on_step(report)
+    except StopTraining as asked:
+        return asked
+    return None
 
 
 def _nothing_left(trainer: Trainer) -> str:
@@ -199,6 +227,7 @@ class _Saver:
         placing: Placing,
         record: RunRecord,
         photographs: PhotoReader,
+        parts: Parts,
     ) -> None:
         self._trainer = trainer
         self._scene = scene
@@ -208,6 +237,7 @@ class _Saver:
         self._placing = placing
         self._record = record
         self._photographs = photographs
+        self._given = parts.given
         self._first_step = self.saved_step = trainer.step
         self._started = time.perf_counter()
         self.spent = before
@@ -257,6 +287,7 @@ class _Saver:
                     data=self._photographs.fingerprint(),
                     run_id=self._record.id,
                     recipe=trainer.config.recipe,
+                    given=self._given,
                 ),
                 keep=trainer.config.keep_checkpoints,
             )

@@ -17,7 +17,7 @@ from gs_train.camera_paths import ellipse_path, interpolated_path, view_path
 from gs_train.errors import InputError
 from gs_train.interrupt import StopRequest
 from gs_train.progress import task_progress
-from gs_train.run import Run, renderer_for
+from gs_train.run import Run
 from gs_train.scene import view_in_frame
 from gs_train.sizes import Count
 from gs_train.video import require_video_writer, write_frames
@@ -67,7 +67,7 @@ def render(config: RenderConfig) -> None:
     require_video_writer(to)
     is_video = to.suffix.lower() == ".mp4"
     require_writable(to if is_video else to / "frame_00000.png", option="--to")
-    renderer = renderer_for(run.config, config.renderer)
+    renderer = run.renderer(config.renderer)
     with StopRequest() as stop:
         record = run.cameras(stop, data=config.data)
         train = [record.views[i] for i in record.train]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gs_train.checkpoint import SavedCheckpoint, is_newer, open_latest
 from gs_train.config import FitConfig, load_config
-from gs_train.data import Capture, load_capture
+from gs_train.data import FROM_PYTHON, Capture, load_capture
 from gs_train.data.fingerprint import changes, first_of
 from gs_train.engine.caps import caps_of
 from gs_train.engine.limits import Limits
@@ -34,6 +34,7 @@ from gs_train.frame import Frame
 from gs_train.gaussians import Gaussians
 from gs_train.interrupt import StopRequest
 from gs_train.names import printable
+from gs_train.parts import PARTS, require_given
 from gs_train.placing import Placing
 from gs_train.progress import task_progress
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
@@ -42,6 +43,7 @@ from gs_train.run_folder import RunFolder
 from gs_train.run_record import RunRecord
 from gs_train.scene import capture_digest
 from gs_train.ssim import WINDOW
+from gs_train.strategies import Strategy
 from gs_train.trainer import Trainer
 from gs_train.whole import whole
 
@@ -80,6 +82,7 @@ class Run:
         placing: what :meth:`gs_train.placing.Placing.to_plain` said then.
         id: of the run; None where an older version started it.
         record: of its cameras; None there.
+        given: full names of the parts that were given from Python, by name of the part.
     """
 
     folder: RunFolder
@@ -90,6 +93,7 @@ class Run:
     placing: dict[str, Any]
     id: str | None
     record: RunRecord | None
+    given: Mapping[str, str]
 
     @classmethod
     def open(cls, root: Path) -> Run:
@@ -114,6 +118,7 @@ class Run:
             dict.keys(state.get("recipe", {}))
             str.encode(state["capture"])
             _check_data(state.get("data"), record)
+            given = _given(state.get("given", {}))
         except (LookupError, TypeError, ValueError, AttributeError):
             raise checkpoint.damaged() from None
         with _damage(checkpoint):
@@ -124,7 +129,7 @@ class Run:
                 f"{checkpoint.path} is a checkpoint of {_named(id)}, {root} holds "
                 f"{_named(record.id)}: remove the checkpoint, or use it in its own run"
             )
-        return cls(folder, config, checkpoint, frame, spent, placing, id, record)
+        return cls(folder, config, checkpoint, frame, spent, placing, id, record, given)
 
     def require_data(self, capture: Capture) -> None:
         """Check that the photographs are the bytes that were trained on; print what else differs.
@@ -152,6 +157,11 @@ class Run:
             why = "photographs that changed, or another version of Pillow"
             print(printable(f"{what}: {first_of(found.remade)}: {why}"), file=sys.stderr)
 
+    def require_capture_on_disk(self) -> None:
+        """Raise InputError where the capture was given from Python."""
+        if "capture" in self.given:
+            require_given({"capture": self.given["capture"]}, self.folder.root)
+
     def require_capture(self, capture: Capture) -> None:
         """Check that ``capture`` is what was trained on, split as it was then.
 
@@ -159,6 +169,11 @@ class Run:
             InputError: it is not.
         """
         if self.checkpoint.state["capture"] != capture_digest(capture):
+            if capture.folder == FROM_PYTHON:
+                raise InputError(
+                    f"capture must be the one that {self.folder.root} was trained on, got one "
+                    "whose names, sizes, poses or held-out views differ"
+                )
             raise InputError(
                 f"--data {capture.folder} holds other views or another split than "
                 f"{self.config.data} held when {self.folder.root} was trained on it (names, sizes, "
@@ -187,9 +202,10 @@ class Run:
             data: where they are now, when not where they were.
 
         Raises:
-            InputError: they are gone or others.
+            InputError: they are gone or others, or were given from Python.
             Interrupted: a stop was asked for while images were prepared.
         """
+        self.require_capture_on_disk()
         try:
             capture = open_capture(self.config, self.folder, stop, data=data)
         except InputError as error:
@@ -252,7 +268,25 @@ class Run:
                 source, device=device, make_optimizer=torch.optim.SGD, to_look_at=True
             )
 
-    def trainer(self, renderer: Renderer, config: FitConfig, placing: Placing) -> Trainer:
+    def renderer(self, name: str) -> Renderer:
+        """A renderer for looking at the run, named as on the command line.
+
+        One line says so where the run was trained with one that was given from Python.
+        """
+        renderer = renderer_for(self.config, name)
+        if "renderer" in self.given:
+            root, full = self.folder.root, self.given["renderer"]
+            line = f"{root} was trained with the renderer {full:.80}; {renderer.name} draws it now"
+            print(printable(line), file=sys.stderr)
+        return renderer
+
+    def trainer(
+        self,
+        renderer: Renderer,
+        config: FitConfig,
+        placing: Placing,
+        strategy: Strategy | None = None,
+    ) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
 
         One line says so where the checkpoint is of an earlier format.
@@ -265,13 +299,16 @@ class Run:
             line = f"has checkpoint format {self.checkpoint.version}: {rules}, with the index of"
             said = f"{self.checkpoint.path} {line} each Gaussian as its key"
             print(printable(said), file=sys.stderr)
-        with _damage(self.checkpoint):
+        # What a strategy from Python raises is no damage of the checkpoint.
+        damage = _damage(self.checkpoint) if strategy is None else contextlib.nullcontext()
+        with damage:
             return Trainer.restore(
                 config,
                 self.checkpoint,
                 step=self.checkpoint.step,
                 renderer=renderer,
                 extent=self.frame.extent,
+                strategy=strategy,
                 preset=placing.preset,
                 limits=placing.limits,
             )
@@ -286,6 +323,7 @@ def checkpoint_state(
     data: Mapping[str, Any],
     run_id: str | None,
     recipe: Mapping[str, Any],
+    given: Mapping[str, str],
 ) -> dict[str, Any]:
     """What a checkpoint keeps beside the tensors; read by :meth:`Run.open`.
 
@@ -293,10 +331,12 @@ def checkpoint_state(
         capture: digest of the capture that it was trained on.
         data: what :meth:`gs_train.data.PhotoReader.fingerprint` gave.
         run_id, recipe: of the run: a checkpoint goes on with no other.
+        given: :attr:`gs_train.parts.Parts.given`.
     """
     return {
         "run_id": run_id,
         "recipe": dict(recipe),
+        "given": dict(given),
         "frame": dataclasses.asdict(frame),
         "spent": dataclasses.asdict(spent),
         "capture": capture,
@@ -334,13 +374,18 @@ def open_capture(
             skip_broken=config.skip_broken,
             progress=report,
         )
+    require_windows(capture)
+    return capture
+
+
+def require_windows(capture: Capture) -> None:
+    """Raise InputError where an image is smaller than the 11 pixels of SSIM's window."""
     for view in capture.views:
         if min(view.width, view.height) < WINDOW:
             raise InputError(
                 f"images must be at least {WINDOW} pixels wide and high, {view.name} is "
                 f"{view.width}x{view.height} here"
             )
-    return capture
 
 
 def renderer_for(config: FitConfig, name: str | None = None) -> Renderer:
@@ -375,6 +420,10 @@ def _check_rows(checkpoint: SavedCheckpoint) -> None:
 
 def _named(id: str | None) -> str:
     return "a run without an id" if id is None else f"the run {id!r:.40}"
+
+
+def _given(plain: Mapping[str, str]) -> dict[str, str]:
+    return {name: "".join(plain[name]) for name in PARTS if name in plain}
 
 
 def _frame(plain: Mapping[str, Any]) -> Frame:

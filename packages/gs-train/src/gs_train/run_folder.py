@@ -168,6 +168,16 @@ class RunFolder:
         record.save(self.record)
 
 
+def saved_config(root: Path) -> FitConfig | None:
+    """The options of the run in a folder, as the start of those that resume it; None without any.
+
+    Raises:
+        InputError: the file that holds them is damaged.
+    """
+    path = RunFolder(root).config
+    return load_config(path) if path.exists() else None
+
+
 def require_same_options(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check the recipe of a resumed run against the one it was started with.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gs_train.config import FitConfig
-from gs_train.densify import Adc, Changed, Densifier, Mcmc
+from gs_train.densify import Changed, Densifier
 from gs_train.densify.protocol import multiple_seen
 from gs_train.engine.backend import Backend, Model, StepSettings
 from gs_train.engine.limits import UNLIMITED, Limits
@@ -20,6 +20,7 @@ from gs_train.engine.restore import Part, Source, as_source, read_all
 from gs_train.morton import morton_order
 from gs_train.renderers import Renderer, Rows, Splats, View
 from gs_train.schedule import active_sh_degree, adam_options, means_decay
+from gs_train.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 
 _MODEL, _DENSIFY, _COSTS = "model/", "densify/", "costs/"
 
@@ -48,6 +49,7 @@ class Trainer:
         rows: the first Gaussians.
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.frame.Frame`).
+        strategy: makes the densifier; None: the one that the options name.
         preset: where the rows live.
         limits: of rows, where memory sets them.
     """
@@ -59,10 +61,11 @@ class Trainer:
         *,
         renderer: Renderer,
         extent: float,
+        strategy: Strategy | None = None,
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
     ) -> None:
-        self._start(config, renderer, extent, preset, limits, rows, None)
+        self._start(config, renderer, extent, strategy, preset, limits, rows, None)
 
     @classmethod
     def restore(
@@ -73,6 +76,7 @@ class Trainer:
         step: int,
         renderer: Renderer,
         extent: float,
+        strategy: Strategy | None = None,
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
     ) -> Trainer:
@@ -80,7 +84,7 @@ class Trainer:
         trainer = cls.__new__(cls)
         source = as_source(tensors)
         model = Part(source, _MODEL)
-        trainer._start(config, renderer, extent, preset, limits, None, model)
+        trainer._start(config, renderer, extent, strategy, preset, limits, None, model)
         trainer.step = step
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         trainer.backend.costs.load(read_all(Part(source, _COSTS)))
@@ -91,6 +95,7 @@ class Trainer:
         config: FitConfig,
         renderer: Renderer,
         extent: float,
+        strategy: Strategy | None,
         preset: Preset,
         limits: Limits,
         rows: Rows | None,
@@ -111,7 +116,14 @@ class Trainer:
             limits=limits,
             seed=config.seed,
         )
-        self.densifier = self._make_densifier()
+        start = StrategyStart(
+            n_rows=self.model.n_rows,
+            scene_scale=extent,
+            seed=config.seed,
+            device=self.model.device,
+            config=config,
+        )
+        self.densifier: Densifier = made_by(strategy or STRATEGIES[config.strategy], start)
 
     @property
     def model(self) -> Model:
@@ -196,17 +208,3 @@ class Trainer:
             self.model.permute(order)
             self.densifier.permute(order)
         return dataclasses.replace(changed, rows_changed=True)
-
-    def _make_densifier(self) -> Densifier:
-        config = self.config
-        if config.strategy == "mcmc":
-            cap = config.mcmc.cap_max if config.cap is None else config.cap
-            return Mcmc(dataclasses.replace(config.mcmc, cap_max=cap), seed=config.seed)
-        adc = config.adc if config.cap is None else dataclasses.replace(config.adc, cap=config.cap)
-        return Adc(
-            adc,
-            scene_scale=self.extent,
-            seed=config.seed,
-            n_rows=self.model.n_rows,
-            device=self.model.device,
-        )

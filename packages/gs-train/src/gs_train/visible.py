@@ -97,3 +97,12 @@ def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dic
             yield model.snapshot(part, device="cpu")
         else:
             yield {name: model.read(name)[part] for name in NAMES}
+
+
+def all_rows(model: Model) -> dict[str, Tensor]:
+    """Present values of all rows on the CPU, in order: copies. Nothing is changed."""
+    chunks = [
+        {name: values.detach().cpu() for name, values in chunk.items()}
+        for chunk in caught_up_chunks(model)
+    ]
+    return {name: torch.cat([chunk[name] for chunk in chunks]) for name in NAMES}

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +28,17 @@ from gs_train.names import printable
 
 @dataclass(frozen=True)
 class CaptureView:
-    """One posed pinhole image on disk.
+    """One posed pinhole image, on disk or wherever the caller has it.
 
     Attributes:
         name: posix path relative to the image folder, unique within the capture.
-        path: the file to read: the photograph itself, or what was made from it.
+        path: the file to read: the photograph itself, or what was made from it. Where ``pixels`` is
+            given, only what messages call the photograph.
         world_to_camera: (4, 4) float64; x right, y down, z forward.
         K: (3, 3) float64 pixels; the centre of the first pixel is (0.5, 0.5).
-        width, height: pixels of the file at ``path``.
+        width, height: pixels of the photograph.
+        pixels: gives (height, width, 3) uint8 RGB, always the same, from any thread; None: the file
+            at ``path`` is decoded.
     """
 
     name: str
@@ -43,14 +47,15 @@ class CaptureView:
     K: FloatArray
     width: int
     height: int
+    pixels: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)
 class Capture:
-    """What `load_capture` returns.
+    """What `load_capture` and `capture_from_arrays` return.
 
     Attributes:
-        folder: the capture's folder.
+        folder: the capture's folder; `gs_train.data.arrays.FROM_PYTHON` where there is none.
         views: sorted by name.
         points: (P, 3) float64, the model's frame; P > 0, all finite and in reach of float32 in
             the frame that is trained in (:mod:`gs_train.data.ranges`).
@@ -165,12 +170,23 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
     """The pixels of a view.
 
     Returns:
-        (view.height, view.width, 3) uint8 RGB.
+        (view.height, view.width, 3) uint8 RGB, contiguous and writable: not to be written to where
+        ``view.pixels`` gave it.
 
     Raises:
         BrokenPhotographError: the file is gone, truncated or corrupt, or has changed its size.
+        InputError: ``view.pixels`` gave something else than such an array.
     """
-    return decode_rgb(view.path, size=(view.width, view.height))
+    if view.pixels is None:
+        return decode_rgb(view.path, size=(view.width, view.height))
+    given = np.asarray(view.pixels())
+    shape = (view.height, view.width, 3)
+    if given.dtype != np.uint8 or given.shape != shape:
+        raise InputError(
+            f"pixels of {view.name} must be uint8 of shape {shape}, got {given.dtype} of "
+            f"{given.shape}"
+        )
+    return np.require(given, requirements=("C", "W"))
 
 
 def frame_and_points(

@@ -3,7 +3,8 @@
 
 A photograph's size and time of change are taken at once, the CRC of its bytes when it is decoded
 anyway. Another time alone is no change: a copied folder has other times. Another size is one, and
-where times differ the CRC decides.
+where times differ the CRC decides. A photograph that a caller in Python holds has no time: the CRC
+of its pixels decides.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from gs_train.data.pixels import BrokenPhotographError
 _CHUNK_BYTES = 1 << 20
 _N_THREADS = 8
 _SHOWN = 3
+_NO_TIME = 0
 
 Stamp = tuple[int, int]
-"""Bytes of a file, and its time of change in nanoseconds."""
+"""Bytes of a photograph, and its time of change in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def points_digest(capture: Capture) -> str:
 def stamps(capture: Capture) -> list[Stamp | None]:
     """Of the photograph of each view; None where it cannot be read."""
     with ThreadPoolExecutor(_N_THREADS) as pool:
-        return list(pool.map(_stamp, (_photograph(capture, i) for i in range(len(capture.views)))))
+        return list(pool.map(lambda i: _stamp(capture, i), range(len(capture.views))))
 
 
 def file_crc(path: Path) -> int:
@@ -71,6 +73,15 @@ def file_crc(path: Path) -> int:
         while chunk := file.read(_CHUNK_BYTES):
             crc = zlib.crc32(chunk, crc)
     return crc
+
+
+def photograph_crc(view: CaptureView) -> int:
+    """CRC-32 of a view's file, or of the pixels that a caller gives.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return file_crc(view.path) if view.pixels is None else zlib.crc32(read_image(view).data)
 
 
 def changes(saved: Mapping[str, Any], capture: Capture) -> Changes:
@@ -90,13 +101,13 @@ def changes(saved: Mapping[str, Any], capture: Capture) -> Changes:
         n_bytes, time_ns, crc = before
         if now[0] != n_bytes:
             changed.append(index)
-        elif now[1] != time_ns and crc is not None:
+        elif crc is not None and (now[1] != time_ns or now[1] == _NO_TIME):
             in_doubt.append((index, crc))
     with ThreadPoolExecutor(_N_THREADS) as pool:
-        crcs = pool.map(lambda item: file_crc(capture.views[item[0]].path), in_doubt)
+        crcs = pool.map(lambda item: photograph_crc(capture.views[item[0]]), in_doubt)
         others = [index for (index, before), now in zip(in_doubt, crcs) if before != now]
     whole = [i for i in sorted({*changed, *others}) if _is_whole(capture.views[i])]
-    remade = [i for i in whole if i in others and capture.views[i].path != _photograph(capture, i)]
+    remade = [i for i in whole if i in others and _is_made(capture, i)]
     changed = [i for i in whole if i not in remade]
     return Changes(
         tuple(capture.views[i].name for i in changed),
@@ -122,9 +133,18 @@ def _photograph(capture: Capture, index: int) -> Path:
     return capture.folder / "images" / capture.views[index].name
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _is_made(capture: Capture, index: int) -> bool:
+    """Whether an image made of the photograph is read in its place."""
+    view = capture.views[index]
+    return view.pixels is None and view.path != _photograph(capture, index)
+
+
+def _stamp(capture: Capture, index: int) -> Stamp | None:
+    view = capture.views[index]
+    if view.pixels is not None:
+        return 3 * view.width * view.height, _NO_TIME
     try:
-        status = path.stat()
+        status = _photograph(capture, index).stat()
     except (OSError, ValueError):  # a name with a NUL
         return None
     return status.st_size, status.st_mtime_ns

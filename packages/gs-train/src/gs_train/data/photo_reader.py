@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_train.data.capture import Capture, read_image
-from gs_train.data.fingerprint import file_crc, points_digest, stamps
+from gs_train.data.fingerprint import photograph_crc, points_digest, stamps
 from gs_train.data.pixels import BrokenPhotographError
 from gs_train.errors import InputError
 
@@ -65,7 +65,7 @@ class PhotoReader:
             try:
                 pixels = read_image(view)
                 if self._crcs[shown] is None:
-                    self._crcs[shown] = file_crc(view.path)
+                    self._crcs[shown] = photograph_crc(view)
             except BrokenPhotographError as error:
                 if self._may_come_back(shown, error):
                     raise InputError(f"{error}; go on with --resume when it can be read") from error

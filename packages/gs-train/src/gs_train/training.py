@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gs-train fit``: from a folder of photographs to a trained, scored and written model."""
+"""One run, from photographs to a trained, scored and written model: what `gs_train.fit` does."""
 
 from __future__ import annotations
 
@@ -9,27 +9,34 @@ from typing import Any
 
 from gs_train.atomic import require_free, require_writable
 from gs_train.config import FitConfig
-from gs_train.data import PhotoReader
+from gs_train.data import FROM_PYTHON, Capture, PhotoReader
 from gs_train.errors import InputError
 from gs_train.evaluate import report
 from gs_train.export_frame import ExportFrame
 from gs_train.interrupt import Interrupted, StopRequest
 from gs_train.loop import train
 from gs_train.lpips import load_lpips
+from gs_train.parts import Parts
 from gs_train.placing import Placing, cap_device_memory, place
 from gs_train.ply import write_ply
 from gs_train.renderers import Renderer
-from gs_train.run import Run, Spent, open_capture, renderer_for
+from gs_train.run import Run, Spent, open_capture, renderer_for, require_windows
 from gs_train.run_folder import RunFolder, require_same_options
 from gs_train.run_lock import RunLock, locked
 from gs_train.run_record import RunRecord, new_run_id
 from gs_train.scene import Scene, capture_digest
+from gs_train.strategies import Strategy
 from gs_train.trainer import Trainer
 from gs_train.visible import caught_up_chunks
 
+_NO_PARTS = Parts()
 
-def fit(config: FitConfig) -> dict[str, Any]:
+
+def fit(config: FitConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
     """Train, checkpoint, evaluate and write the model; what metrics.json holds is returned.
+
+    Args:
+        parts: taken instead of what ``config`` names.
 
     Raises:
         InputError: something that the user can correct, or another process writes to the folder.
@@ -37,29 +44,33 @@ def fit(config: FitConfig) -> dict[str, Any]:
             photograph that breaks off in the middle, a disk that fills up): then what was trained
             is saved.
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint was written if there was a step.
+        StopTraining: ``on_step`` did, and a checkpoint was written.
     """
     RunFolder(config.out).check_place()
     with locked(config.out) as lock:
-        return fit_locked(config, lock)
+        return fit_locked(config, lock, parts)
 
 
-def fit_locked(config: FitConfig, lock: RunLock) -> dict[str, Any]:
+def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> dict[str, Any]:
     """:func:`fit` for who has the lock of ``config.out`` already."""
     folder = RunFolder(config.out, lock)
     folder.check(config)
     if config.trace is not None:
         require_writable(config.trace, option="--trace")
-    renderer = renderer_for(config)
+    run = Run.open(config.out) if config.resume else None
+    if run is not None:
+        parts.require_those_of(run.given, config.out)
+    renderer = parts.renderer or renderer_for(config)
     cap_device_memory(config, renderer.device)
     lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
     with StopRequest() as stop:
-        run = Run.open(config.out) if config.resume else None
-        capture = open_capture(config, folder, stop)
+        capture = _capture_of(config, folder, stop, parts)
         for line in capture.notes:
             _say(line)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
-            trainer, placing, spent = *_started(config, scene, renderer, stop), Spent()
+            trainer, placing = _started(config, scene, renderer, stop, parts.strategy)
+            spent = Spent()
             preset = placing.preset.name
             record = RunRecord.of(capture, new_run_id())
             photographs = PhotoReader(capture, skip_broken=config.skip_broken)
@@ -70,7 +81,7 @@ def fit_locked(config: FitConfig, lock: RunLock) -> dict[str, Any]:
             photographs = PhotoReader(capture, skip_broken=config.skip_broken, saved=saved)
             before = run.placing
             placing = place(config, scene, run.geometry(), renderer, before=before)
-            trainer, spent = run.trainer(renderer, config, placing), run.spent
+            trainer, spent = run.trainer(renderer, config, placing, parts.strategy), run.spent
             is_done = trainer.step >= config.steps
             preset = before["preset"] if is_done else placing.preset.name
             record = run.record or RunRecord.of(capture, run.id)
@@ -88,7 +99,7 @@ def fit_locked(config: FitConfig, lock: RunLock) -> dict[str, Any]:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --steps")
         try:
-            spent = train(trainer, scene, folder, spent, stop, placing, record, photographs)
+            spent = train(trainer, scene, folder, spent, stop, placing, record, photographs, parts)
             frame = ExportFrame.of(config.frame, scene.frame, trainer.model)
             ply = folder.point_cloud(trainer.step)
             frame.tell(ply)
@@ -116,18 +127,32 @@ def fit_locked(config: FitConfig, lock: RunLock) -> dict[str, Any]:
                 stop=stop,
             )
         except Interrupted as stopped:
-            again = shlex.join(
-                ["gs-train", "fit", str(config.data), "--out", str(config.out), "--resume"]
-            )
+            message = f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written"
             raise Interrupted(
-                stopped.signal_number,
-                f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written; "
-                f"go on with: {again}",
+                stopped.signal_number, f"{message}; go on with: {_again(config, parts)}"
             ) from None
 
 
+def _again(config: FitConfig, parts: Parts) -> str:
+    """How a run that was stopped goes on."""
+    if parts.given:
+        return f"gs_train.fit(..., resume=True) and the same {', '.join(parts.given)}"
+    return shlex.join(["gs-train", "fit", str(config.data), "--out", str(config.out), "--resume"])
+
+
+def _capture_of(config: FitConfig, folder: RunFolder, stop: StopRequest, parts: Parts) -> Capture:
+    if parts.capture is None:
+        return open_capture(config, folder, stop)
+    require_windows(parts.capture)
+    return parts.capture
+
+
 def _started(
-    config: FitConfig, scene: Scene, renderer: Renderer, stop: StopRequest
+    config: FitConfig,
+    scene: Scene,
+    renderer: Renderer,
+    stop: StopRequest,
+    strategy: Strategy | None,
 ) -> tuple[Trainer, Placing]:
     rows = scene.initial_rows(config, stop)
     placing = place(config, scene, rows, renderer)
@@ -136,6 +161,7 @@ def _started(
         rows,
         renderer=renderer,
         extent=scene.frame.extent,
+        strategy=strategy,
         preset=placing.preset,
         limits=placing.limits,
     )
@@ -145,8 +171,9 @@ def _started(
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
     require_same_options(run.checkpoint.state.get("recipe", {}), config.recipe)
     if run.checkpoint.state["capture"] != digest:
+        where = "capture" if config.data == FROM_PYTHON else config.data
         raise InputError(
-            f"--resume needs the views and the split that the run was started with, {config.data} "
+            f"--resume needs the views and the split that the run was started with, {where} "
             "holds others (names, sizes, poses or held-out images differ)"
         )
     if config.steps < run.checkpoint.step:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gs_train.fit`: what the command ``gs-train fit`` does, with parts that a caller may replace."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from pathlib import Path
+from typing import Any
+
+from gs_train import training
+from gs_train.config import FitConfig
+from gs_train.data import FROM_PYTHON, Capture
+from gs_train.fitted import Fitted
+from gs_train.parts import Parts
+from gs_train.renderers import Renderer
+from gs_train.run_folder import saved_config
+from gs_train.step_report import OnStep
+from gs_train.strategies import Strategy
+
+_OF_A_FOLDER = ("max_side", "max_pixels", "test_every", "test_list")
+"""Options of a capture that is read from a folder: another one has its sizes and its split."""
+
+
+def fit(
+    config: FitConfig | None = None,
+    *,
+    capture: Capture | None = None,
+    renderer: str | Renderer | None = None,
+    strategy: str | Strategy | None = None,
+    on_step: OnStep | None = None,
+    **options: Any,
+) -> Fitted:
+    """Train a scene, with checkpoints, scores and files in the folder ``out``.
+
+    Args:
+        config: the options of ``gs-train fit``; None: all from ``options``.
+        capture: photographs, poses and points; None: of the folder ``data``. See
+            :func:`gs_train.data.load_capture` and :func:`gs_train.data.capture_from_arrays`.
+        renderer: ``auto``, ``gsplat``, ``cpu``, or an object as
+            :class:`gs_train.renderers.Renderer` describes; None: as the options say.
+        strategy: ``adc``, ``mcmc``, or a function that gets a
+            :class:`gs_train.strategies.StrategyStart` and returns a
+            :class:`gs_train.densify.Densifier`; None: as the options say. Defaults that depend on
+            the strategy (``init_opacity`` and so on) are those of the option ``strategy``.
+        on_step: called with a :class:`gs_train.StepReport` after each step. Checkpoints do not
+            know of it: a resumed run may have another, or none.
+        options: options of :class:`gs_train.config.FitConfig` by name, over those of ``config``.
+            Paths may be text. With ``resume=True`` and without ``config``, those of the run in
+            ``out`` stay where no others are given, as on the command line.
+
+    Returns:
+        The run, with its scores.
+
+    Raises:
+        TypeError: an argument is of another kind, or there is no such option.
+        InputError: as the command says in one line: an option, a file, a folder in use, too little
+            memory, a resumed run without the parts that it was started with.
+        Interrupted: Ctrl-C or SIGTERM, in Python's main thread, after a checkpoint was written.
+        StopTraining: ``on_step`` raised it; a checkpoint was written.
+        Exception: whatever else a part raised. The last checkpoint stays.
+
+    Not for two threads at a time: the cap on device memory belongs to the process.
+    """
+    if isinstance(renderer, str):
+        options["renderer"], renderer = renderer, None
+    if isinstance(strategy, str):
+        options["strategy"], strategy = strategy, None
+    parts = Parts(capture, renderer, strategy, on_step)
+    config = _config_of(config, options, capture)
+    metrics = training.fit(config, parts)
+    return Fitted(config.out, metrics)
+
+
+def _config_of(
+    config: FitConfig | None, options: dict[str, Any], capture: Capture | None
+) -> FitConfig:
+    if not isinstance(config, FitConfig | None):
+        raise TypeError(f"config must be a FitConfig, got {type(config).__name__}")
+    fields = {field.name: field for field in dataclasses.fields(FitConfig)}
+    for name, value in options.items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"options must be those of FitConfig, got {name}{hint}")
+        if isinstance(value, str) and "Path" in str(fields[name].type):
+            options[name] = Path(value)
+    if config is None and options.get("resume") and "out" in options:
+        config = saved_config(options["out"])
+    if config is None:
+        if capture is not None or options.get("resume"):  # or there is nothing to resume
+            options.setdefault("data", FROM_PYTHON)
+        missing = [name for name in ("data", "out") if name not in options]
+        if missing:
+            raise TypeError(f"{' and '.join(missing)} must be given, or config")
+        config = FitConfig(**options)
+    else:
+        config = dataclasses.replace(config, **options)
+    if capture is not None:
+        _check_left_alone(config, fields)
+    return config
+
+
+def _check_left_alone(config: FitConfig, fields: dict[str, Any]) -> None:
+    for name in _OF_A_FOLDER:
+        value = getattr(config, name)
+        if value != fields[name].default:
+            raise TypeError(
+                f"{name} must be left out where capture is given, which has its own sizes and "
+                f"split, got {value}"
+            )
