@@ -80,7 +80,7 @@ def tests(session: nox.Session) -> None:
     session.install("--no-compile", "--no-deps", "--force-reinstall", *wheels)
     session.install(*PIP, "setuptools")
     cache = _numba_cache(session)
-    paths = [arg for arg in session.posargs if "/" in arg or arg == "tests"]
+    paths = [a for a in session.posargs if (ROOT / a.split("::")[0]).exists()]
     may_find_none = bool(session.posargs and not paths)
     for folders, workers in [((), 1)] if paths else TEST_GROUPS:
         parallel, environment = [], {"NUMBA_CACHE_DIR": str(cache / "main")}

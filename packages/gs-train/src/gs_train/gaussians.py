@@ -220,13 +220,16 @@ class Gaussians:
         Raises:
             TypeError, ValueError: as the constructor; nothing is changed.
             MemoryError: beyond the capacity; nothing is changed.
+            InputError: no more keys are left; nothing is changed.
 
         Cost: copies the model, one tensor at a time: the peak is one tensor more.
         """
         check_appended(rows, self._names, self._k)
         n_new = len(rows[self._names[0]])
         check_capacity(self.n_rows + n_new, self._capacity)
-        self.keys.append(self.keys.born(n_new) if keys is None else keys)
+        if keys is None:
+            keys = self.keys.born(n_new)
+        RowKeys.check(keys, n_new)
 
         def extended(name: str, key: str | None, old: Tensor) -> Tensor:
             new = old.new_empty((len(old) + len(rows[name]), *old.shape[1:]))
@@ -235,6 +238,7 @@ class Gaussians:
             return new
 
         self._replace(extended)
+        self.keys.append(keys)
 
     @torch.no_grad()
     def keep(self, ids: Tensor) -> None:
@@ -250,8 +254,8 @@ class Gaussians:
         Cost: as `append`. Synchronises.
         """
         kept = ids_to_keep(ids, self.n_rows, self._device)
-        self.keys.select(kept)
         self._replace(lambda name, key, old: old.index_select(0, kept.to(old.device)))
+        self.keys.select(kept)
 
     @torch.no_grad()
     def permute(self, order: Tensor) -> None:
@@ -266,8 +270,8 @@ class Gaussians:
         Cost: as `append`. Synchronises.
         """
         check_permutation(order, self.n_rows, self._device)
-        self.keys.select(order)
         self._replace(lambda name, key, old: old.index_select(0, order.to(old.device)))
+        self.keys.select(order)
 
     @torch.no_grad()
     def overwrite(self, ids: Tensor | None, rows: Rows) -> None:

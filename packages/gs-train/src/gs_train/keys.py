@@ -64,18 +64,31 @@ class RowKeys:
         if self.next + n > END_OF_KEYS:
             raise InputError(
                 f"{n:,} Gaussians more need keys up to {self.next + n - 1:,}, and keys are below "
-                f"{END_OF_KEYS:,}: too many were born in this run; export it and go on from there"
+                f"{END_OF_KEYS:,}: too many were born in this run; export its last checkpoint and "
+                "start a new run from that"
             )
         first, self.next = self.next, self.next + n
         return torch.arange(first, self.next, dtype=torch.int32, device=self.values.device)
 
     def append(self, keys: Tensor) -> None:
-        """Add rows at the end. ``keys``: (R,) int32 that `born` gave."""
+        """Add rows at the end. ``keys``: (R,) int32 that `born` gave, see `check`."""
         self._become(torch.cat((self.values, keys.to(self.values.device))))
 
     def select(self, ids: Tensor) -> None:
         """Make row ``ids[i]`` row i, and drop the others. ``ids``: (R,) int32 or int64."""
         self._become(self.values.index_select(0, ids))
+
+    @staticmethod
+    def check(keys: Tensor, n_rows: int) -> None:
+        """Check keys of rows that shall be added.
+
+        Raises:
+            TypeError, ValueError: they are not (R,) int32.
+        """
+        if keys.dtype != torch.int32:
+            raise TypeError(f"keys must be int32, got {keys.dtype}")
+        if tuple(keys.shape) != (n_rows,):
+            raise ValueError(f"keys must have shape ({n_rows},), got {tuple(keys.shape)}")
 
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint, as `load` takes them; not copied."""
@@ -90,14 +103,18 @@ class RowKeys:
         """
         if values.dtype != torch.int32 or values.ndim != 1:
             raise ValueError(f"{KEYS} must be (N,) int32, got {tuple(values.shape)} {values.dtype}")
-        keys = cls(values, int(next_key))
-        in_order = values.index_select(0, keys.order)
-        if not 0 <= keys.next <= END_OF_KEYS:
-            raise ValueError(f"{NEXT_KEY} must be at least 0 and at most 2^31, got {keys.next}")
+        if next_key.dtype != torch.int64 or next_key.ndim:
+            raise ValueError(
+                f"{NEXT_KEY} must be () int64, got {tuple(next_key.shape)} {next_key.dtype}"
+            )
+        end = int(next_key)
+        if not 0 <= end <= END_OF_KEYS:
+            raise ValueError(f"{NEXT_KEY} must be at least 0 and at most 2^31, got {end}")
+        in_order = values.sort().values
         is_distinct = bool((in_order[1:] > in_order[:-1]).all())
-        if len(values) and not (is_distinct and 0 <= in_order[0] <= in_order[-1] < keys.next):
-            raise ValueError(f"{KEYS} must be distinct, at least 0 and below {keys.next}")
-        return keys
+        if len(values) and not (is_distinct and 0 <= in_order[0] <= in_order[-1] < end):
+            raise ValueError(f"{KEYS} must be distinct, at least 0 and below {end}")
+        return cls(values, end)
 
     def _become(self, values: Tensor) -> None:
         self.values = values

@@ -113,7 +113,7 @@ def train(
                 n_rows = trainer.model.n_rows
                 if not n_rows:
                     raise InputError(_nothing_left(trainer))
-                sight.check(trainer.images_seen, trainer.backend.stats.visible)
+                sight.check(trainer.images_seen, trainer.backend.stats.seen)
                 saver.pace.step(n_rows)
                 for line in expectation.after_step():
                     bar.message(line)
@@ -140,7 +140,7 @@ def train(
         has_rows = trainer.model.n_rows > 0 and not isinstance(error, BlindEpochError)
         if trainer.step == 0 or not (has_rows or saver.saved_step):
             folder.discard()
-        elif has_rows and trainer.step > saver.saved_step:
+        elif has_rows and is_whole and trainer.step > saver.saved_step:
             saver.save()
         raise
     except Interrupted:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from gs_train.config import FitConfig
 from gs_train.errors import InputError
 
@@ -26,24 +28,32 @@ class Sight:
     def __init__(self, config: FitConfig, n_views: int, images_seen: int) -> None:
         self._config = config
         self._n_views = n_views
-        self._dark_from = self._begun_at = images_seen
-        self._n_visible = 0
+        self._begun_at = self._images = images_seen
+        self._seen: int | Tensor = 0  # by this process, until the last step
+        self._seen_before: int | None = 0 if images_seen % n_views == 0 else None
+        self._n_seen = 0  # until the epoch before
 
-    def check(self, images_seen: int, n_visible: int) -> None:
+    def check(self, images_seen: int, seen: int | Tensor) -> None:
         """Note what a step saw.
 
         Args:
             images_seen: by the run so far.
-            n_visible: rows rendered by this process so far, see
-                :attr:`gs_train.engine.stats.BatchStats.visible`: a number that the host has anyway.
+            seen: rows seen by this process so far, see
+                :attr:`gs_train.engine.stats.BatchStats.seen`. One on the device is waited for at
+                the end of an epoch alone.
 
         Raises:
-            BlindEpochError: a whole epoch rendered none.
+            BlindEpochError: a whole epoch saw none.
         """
-        if n_visible > self._n_visible:
-            self._n_visible, self._dark_from = n_visible, images_seen
-        epoch = -(-self._dark_from // self._n_views)  # the first that began in the dark
-        if images_seen >= (epoch + 1) * self._n_views:
+        before, self._seen = self._seen, seen
+        n_before, self._images = self._images // self._n_views, images_seen
+        if images_seen // self._n_views == n_before:
+            return
+        began, n_seen = self._seen_before, int(seen)
+        # The next epoch began in the middle of this step, or with its end.
+        self._seen_before = n_seen if images_seen % self._n_views == 0 else int(before)
+        self._n_seen = n_seen
+        if began == n_seen:
             raise BlindEpochError(
                 f"no training view saw a Gaussian in a whole epoch ({self._n_views} images, the "
                 f"last of step {images_seen // self._config.batch_size:,}): {self._reason()}"
@@ -51,7 +61,7 @@ class Sight:
 
     def _reason(self) -> str:
         config = self._config
-        if self._n_visible or self._begun_at:
+        if self._n_seen or self._begun_at:
             return (
                 "all have faded or left the views; start again with smaller rates "
                 f"(--lr.means {config.lr.means}, --lr.opacities {config.lr.opacities})"

@@ -2,7 +2,7 @@
 """The tensors of a checkpoint of format 1, which earlier versions wrote, as format 2 would hold it.
 
 Format 1 has one checksum for each file, so a file is read whole for any row in it. It has no keys:
-a row's key is its index. The tensors under ``ahead/``, which later versions need not, are dropped.
+a row's key is its index, and the next one their number. The tensors under ``ahead/``, which later versions need not, are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gs_train.checkpoint.manifest import (
     damaged_checkpoint,
     require_shard_name,
 )
-from gs_train.checkpoint.row_names import KEYS, MEANS, row_names
+from gs_train.checkpoint.row_names import KEYS, MEANS, NEXT_KEY, row_names
 from gs_train.checkpoint.shards import MOST_HEADER_BYTES, open_shard, read_exactly
 from gs_train.errors import InputError
 from gs_train.whole import whole
@@ -65,7 +65,8 @@ class FormatOne:
         rows = row_names(self.shapes)
         self.n_rows = self.shapes[min(rows)][0] if rows else None
         if self.n_rows is not None:
-            self.shapes[KEYS], self.dtypes[KEYS] = (self.n_rows,), torch.int32
+            self.shapes |= {KEYS: (self.n_rows,), NEXT_KEY: ()}
+            self.dtypes |= {KEYS: torch.int32, NEXT_KEY: torch.int64}
         self.by_row = row_names(self.shapes)
         self.files = tuple(SavedFile(shard["file"], shard["bytes"]) for shard in self._shards)
 
@@ -91,6 +92,9 @@ class FormatOne:
         for name, of in wanted.items():
             if name == KEYS:
                 of.target.copy_(of.rows.ids(torch.int32))
+                continue
+            if name == NEXT_KEY:
+                of.target.fill_(self.n_rows)
                 continue
             for index, start, stop in self._tensors[name]["pieces"]:
                 if of.rows.meets(start, stop):
@@ -192,7 +196,7 @@ def _require_sound(manifest: Mapping[str, Any]) -> None:
         n_rows, row_bytes = (shape or [1])[0], item_bytes * math.prod(shape[1:])
         done, last = 0, -1
         for index, start, stop in entry["pieces"]:
-            whole(index), whole(stop)
+            whole(index), whole(start), whole(stop)
             if not (last < index and done == start <= stop):
                 raise ValueError("pieces must follow each other")
             left[index] -= (stop - start) * row_bytes
@@ -201,7 +205,7 @@ def _require_sound(manifest: Mapping[str, Any]) -> None:
             done, last = stop, index
         if done != n_rows or last < 0:
             raise ValueError("pieces must hold every row")
-        if name == KEYS:
+        if name in (KEYS, NEXT_KEY):
             raise ValueError("format 1 has no keys")
         if name == MEANS and not (row_bytes and n_rows <= _MOST_KEYS):
             raise ValueError("there must be values for each row, and a key")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 KEYS = "model/keys"
+NEXT_KEY = "model/next_key"
 STRANDS = "model/strands"
 MEANS = "model/means"
 

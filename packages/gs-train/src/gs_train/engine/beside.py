@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class Beside:
-    """One thread that prepares while the caller's renders.
+    """One thread that looks ahead while the caller's renders.
 
-    Most of preparing is waiting for the device to count; whoever waits cannot launch what the
+    Most of looking ahead is waiting for the device to count; whoever waits cannot launch what the
     device could do meanwhile. Where there is next to nothing to wait for, a thread only takes
     Python's lock from the one that launches. Without CUDA rendering uses all cores, and nothing
     runs beside it.

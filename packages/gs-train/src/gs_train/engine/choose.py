@@ -157,7 +157,7 @@ def _choice(preset: Preset, work: Workload, room: Room, reason: str) -> Choice:
 
 def _is_worth_comparing(config: FitConfig, work: Workload, caps: Caps) -> bool:
     """Whether ``best`` may be faster than ``none``, and it can be told: what is foretold is dense
-    Adam, and a batch that is prepared while another one renders, which MCMC's noise prevents."""
+    Adam, and rows that come while another batch renders, which MCMC's noise makes late."""
     is_foretold = config.semantics == "dense" and config.strategy == "adc"
     return is_foretold and not caps.shared and work.n_rows >= _WORTH_COMPARING
 

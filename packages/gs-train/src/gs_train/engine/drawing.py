@@ -75,8 +75,6 @@ class Drawing:
         if not len(ids):  # black, and nothing can change that
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
             self._note(microbatch, ids, None)
-            if microbatch.is_whole:
-                self._costs.note(crop.view, 0)
             return self._loss(black, truth, crop)[0]
         keys = self._keys.index_select(0, ids) if self._renderer.blends_by_key else None
         loss, splats = self._in_memory(leaves, keys, truth, crop)
@@ -154,7 +152,8 @@ class Drawing:
             with torch.autograd.set_multithreading_enabled(False):
                 image.backward(gradient, retain_graph=k + 1 < len(crops))
             parts.append(loss)
-            if len(crops) == 1 and crop.core == view.rect:
+            # Of none nothing is noted: a view that sees no row may not have been drawn at all.
+            if len(crops) == 1 and crop.core == view.rect and splats.n_intersections:
                 self._costs.note(view, splats.n_intersections)
             del image, gradient  # with all that this part has made, before the next one is drawn
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(), splats

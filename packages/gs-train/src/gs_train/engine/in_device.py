@@ -95,6 +95,7 @@ class InDevice:
         stats.batches += 1
         stats.microbatches += len(seen)
         stats.visible += sum(map(len, seen))
+        stats.seen += sum(map(len, seen))
         stats.updated += self.model.n_rows
         # Gradients out, parameters in.
         moved = sum(param.nbytes for param in self.model.params.values())

@@ -23,7 +23,8 @@ class Preset:
             on the device, appearance and its moments in host memory.
         semantics: of the appearance's optimizer, both with the result of dense Adam: ``dense``
             updates all rows every step, ``deferred`` catches up rows when they are next needed.
-        order: of a batch's views: ``given``, or along a short path (``tsp``).
+        order: of the views of a batch that the host updates: ``given``, or along a short path
+            (``tsp``). Other batches have the canonical order, see `ViewCosts`.
         retain: rows that stay on the device within a batch: those that the ``previous`` view shares
             with the next, or all up to their ``last_use``.
         residents: rows that a batch sees are updated on the device. With placement ``split`` they

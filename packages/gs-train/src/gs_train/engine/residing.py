@@ -71,6 +71,7 @@ class Residing:
             residents.update(slots, seen.ids, sums, work.step, work.batch.marks)
         self._stats.count(
             seen,
+            work.batch.marks,
             loaded=residents.loaded - self._counted[0],
             stored=residents.stored - self._counted[1],
             row_bytes=residents.row_bytes,

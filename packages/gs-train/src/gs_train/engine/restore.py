@@ -114,7 +114,7 @@ def restored_gaussians(
     targets = _targets(model, source, NAMES, with_state=not to_look_at)
     keys = _key_targets(source, device)
     source.fill({**targets, **keys})
-    model.keys = _keys(keys)
+    model.keys = _keys(keys, model.n_rows)
     _take_state(model, targets)
     return model
 
@@ -162,7 +162,7 @@ def restored_tiered(
     device_part = _targets(model.geometry, source, GEOMETRY, with_state=not to_look_at)
     keys = _key_targets(source, device)
     source.fill({**part, **device_part, **keys})
-    model.geometry.keys = _keys(keys)
+    model.geometry.keys = _keys(keys, model.n_rows)
     model.appearance.take({name: value for name, value in part.items() if "." in name})
     _take_state(model.geometry, device_part)
     return model
@@ -178,14 +178,14 @@ def _key_targets(source: Source, device: torch.device) -> dict[str, Tensor]:
     return {
         name: torch.empty(source.shapes[name], dtype=source.dtypes[name], device=device)
         for name, device in devices.items()
-        if name == KEYS or name in source.shapes
     }
 
 
-def _keys(targets: Mapping[str, Tensor]) -> RowKeys:
-    """What was read; from a checkpoint of format 1 there are no more keys than rows."""
-    values = targets[KEYS]
-    return RowKeys.load(values, targets.get(NEXT_KEY, torch.tensor(len(values))))
+def _keys(targets: Mapping[str, Tensor], n_rows: int) -> RowKeys:
+    """What was read."""
+    keys = RowKeys.load(targets[KEYS], targets[NEXT_KEY])
+    RowKeys.check(keys.values, n_rows)
+    return keys
 
 
 def _targets(

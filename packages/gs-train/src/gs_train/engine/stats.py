@@ -16,8 +16,10 @@ class BatchStats:
 
     Attributes:
         batches, microbatches: how many; crops count as microbatches.
-        visible: rows rendered, a row counted in each microbatch that sees it.
-        union: distinct rows of each batch, summed; not counted where all rows are on the device.
+        visible: rows projected, a row counted in each microbatch; where a list was found early,
+            all of its rows.
+        seen: distinct rows that each batch really sees, summed.
+        union: distinct rows projected in each batch, summed; not counted where all rows are on the device.
         updated: rows that an optimizer step changed, in each batch.
         caught_up: rows that had slept through steps when a batch wanted them; counted on the
             device where they are caught up there.
@@ -29,8 +31,9 @@ class BatchStats:
     batches: int = 0
     microbatches: int = 0
     visible: int = 0
+    seen: int | Tensor = 0
     union: int = 0
-    updated: int = 0
+    updated: int | Tensor = 0
     caught_up: int | Tensor = 0
     loaded: int = 0
     stored: int = 0
@@ -41,6 +44,7 @@ class BatchStats:
     def count(
         self,
         seen: Seen,
+        marks: Tensor | None = None,
         *,
         loaded: int,
         stored: int,
@@ -52,15 +56,19 @@ class BatchStats:
         """Count one batch.
 
         Args:
+            seen: its microbatches and their rows.
+            marks: (U,) bool: which of the rows it really sees; None: all.
             row_bytes: of one row that moves.
             caught_up: rows, or () int64 on the device.
             updated: rows; None for those that it sees.
         """
+        n_seen = len(seen.ids) if marks is None else marks.sum()
+        self.seen = self.seen + n_seen
         self.batches += 1
         self.microbatches += len(seen.microbatches)
         self.visible += sum(seen.counts)
         self.union += len(seen.ids)
-        self.updated += len(seen.ids) if updated is None else updated
+        self.updated = self.updated + (n_seen if updated is None else updated)
         self.caught_up += caught_up
         self.loaded += loaded
         self.stored += stored
@@ -76,7 +84,7 @@ class BatchStats:
             "bytes_loaded": self.bytes_loaded,
             "bytes_stored": self.bytes_stored,
             "rows_visible": self.visible,
-            "rows_updated": self.updated,
+            "rows_updated": int(self.updated),
             "rows_caught_up": int(self.caught_up),
         }
         return {name: total / self.batches for name, total in totals.items()}

@@ -17,6 +17,7 @@ LAG = 3
 """An order reads counts of steps that are at least so many steps old: a rank knows them by then,
 whatever ranks and lookahead are doing."""
 
+_MOST_STEPS = 2**62
 _NAMES = ("views", "steps", "counts", "step")
 
 
@@ -75,7 +76,11 @@ class ViewCosts:
         is_whole = all(tensor.dtype == torch.int64 for tensor in tensors.values())
         if not is_flat or not is_whole or tensors["step"].ndim:
             raise ValueError("views, steps and counts must be (M,) int64 and step () int64")
-        self.step = int(tensors["step"])
+        step, (_, steps, counts) = int(tensors["step"]), (tensors[name] for name in _NAMES[:3])
+        is_sound = 0 <= step < _MOST_STEPS and bool(((steps >= 0) & (steps < step)).all())
+        if not is_sound or bool((counts < 0).any()):
+            raise ValueError("steps must be at least 0 and below step, counts at least 0")
+        self.step = step
         self._counts = {}
         for number, step, count in zip(*(tensors[name].tolist() for name in _NAMES[:3])):
             self._counts.setdefault(number, []).append((step, count))
