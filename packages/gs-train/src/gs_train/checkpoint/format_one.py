@@ -2,7 +2,8 @@
 """The tensors of a checkpoint of format 1, which earlier versions wrote, as format 2 would hold it.
 
 Format 1 has one checksum for each file, so a file is read whole for any row in it. It has no keys:
-a row's key is its index, and the next one their number. The tensors under ``ahead/``, which later versions need not, are dropped.
+a row's key is its index, and the next one their number. The tensors under ``ahead/``, which later
+versions need not, are dropped.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class FormatOne:
                 of.target.copy_(of.rows.ids(torch.int32))
                 continue
             if name == NEXT_KEY:
-                of.target.fill_(self.n_rows)
+                of.target.fill_(self.n_rows or 0)
                 continue
             for index, start, stop in self._tensors[name]["pieces"]:
                 if of.rows.meets(start, stop):
