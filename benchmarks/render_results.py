@@ -22,7 +22,16 @@ from results import Line, Result, read_result
 
 ROOT = Path(__file__).resolve().parent.parent
 ALL_ON_DEVICE, ALONE = "none", "none, no optimizer"
-PRESETS = (ALL_ON_DEVICE, "none, SelectiveAdam", "naive", "clm", "gs-scale", "best", ALONE)
+PRESETS = (
+    ALL_ON_DEVICE,
+    "torch's fused Adam",
+    "gsplat's SelectiveAdam",
+    "naive",
+    "clm",
+    "gs-scale",
+    "best",
+    ALONE,
+)
 PEER = "gsplat's loop"
 COLOURS = {"best": "#1b6ca8", ALL_ON_DEVICE: "#9aa5b1", "clm": "#e0a030", "naive": "#c8553d"}
 CLAIM, CHART = "claim", "chart"

@@ -48,7 +48,8 @@ from harness import Record, add_json_option
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as gs-train does
 
 CEILING = "none, no optimizer"
-PRESET_NAMES = ("naive", "clm", "gs-scale", "best")
+TORCH = "torch's fused Adam"
+PRESET_NAMES = ("none", "naive", "clm", "gs-scale", "best")
 
 
 class Nothing(torch.optim.Optimizer):
@@ -257,11 +258,11 @@ def measure(
 
 def makers(scene: Scene, renderer: Renderer, batch: int) -> dict[str, Callable[[], Backend]]:
     made: dict[str, Callable[[], Backend]] = {
-        "none": lambda: in_device(scene, renderer, fused),
+        TORCH: lambda: in_device(scene, renderer, fused),
         CEILING: lambda: in_device(scene, renderer, Nothing),
     }
     if renderer.device.type == "cuda":
-        made["none, SelectiveAdam"] = lambda: Selective(scene, renderer)
+        made["gsplat's SelectiveAdam"] = lambda: Selective(scene, renderer)
     for name in PRESET_NAMES:
         if name == "gs-scale" and batch != 1:
             continue
