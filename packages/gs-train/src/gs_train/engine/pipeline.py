@@ -106,7 +106,9 @@ class Engine:
         """See `Backend.step`."""
         self._check_whole()
         self._set_options(settings)
-        with self.trace.host("prepare"):
+        # Before the batch's own kernels: those are not what looking ahead waits for.
+        edited = self._lanes.mark("compute")
+        with self.trace.host("plan the batch"):
             ready = self._planner.batch([view for view, _ in batch], settings)
             path = self._path_of(ready)
             path.open(ready)
@@ -122,15 +124,16 @@ class Engine:
             microbatch = ready.seen.microbatches[i]
             loss.add_(drawing.draw(microbatch, batch[microbatch.index][1], ids, leaves))
 
-        def look_ahead(edited: torch.cuda.Event | None) -> EarlyList | None:
+        def look_ahead() -> EarlyList | None:
             with self.trace.host("list the next", track="ahead"):
                 return self._lookahead.next(upcoming, settings, edited)
 
-        def look_further(edited: torch.cuda.Event | None) -> None:
+        def look_further() -> None:
             with self.trace.host("list the one after", track="ahead"):
                 self._lookahead.further(upcoming, settings, edited)
 
-        path.run(Work(ready, step, self.model.params, sums, draw, look_ahead, look_further))
+        params = self.model.params
+        path.run(Work(ready, step, params, sums, draw, edited, look_ahead, look_further))
         with self.trace.host("update geometry"), self.trace.on("compute", "update geometry"):
             self._lookahead.wait_to_edit()
             self._update_geometry(sums, settings)
