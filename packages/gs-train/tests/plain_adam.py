@@ -11,6 +11,7 @@ from torch import Tensor
 from gs_train.config import FitConfig
 from gs_train.densify import Adc, Densifier, Mcmc
 from gs_train.densify.protocol import multiple_seen
+from gs_train.engine.restore import InMemory, awake, read_all
 from gs_train.gaussians import Gaussians
 from gs_train.morton import morton_order
 from gs_train.renderers import Rows, Splats, View
@@ -57,9 +58,8 @@ class PlainLoop:
             }
             for prefix in ("model/", "densify/")
         }
-        loop.model = Gaussians.from_tensors(
-            parts["model/"], device="cpu", make_optimizer=_torch_adam
-        )
+        rows = read_all(awake(InMemory(parts["model/"])))
+        loop.model = Gaussians.from_tensors(rows, device="cpu", make_optimizer=_torch_adam)
         loop.densifier = loop._make_densifier()
         loop.densifier.load(parts["densify/"])
         loop.step = step

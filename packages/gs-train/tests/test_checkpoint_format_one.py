@@ -80,6 +80,7 @@ def test_it_has_keys_and_nothing_that_was_found_early(tmp_path: Path, most: int)
     }
     expected = {name: t for name, t in _tensors().items() if not name.startswith("ahead/")}
     expected["model/keys"] = torch.arange(N, dtype=torch.int32)
+    expected["model/next_key"] = torch.tensor(N)
     assert set(saved.shapes) == set(saved.dtypes) == set(expected)
     read = saved.read()
     for name, values in expected.items():

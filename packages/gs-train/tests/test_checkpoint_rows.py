@@ -50,7 +50,8 @@ def _saved(folder: Path, tensors: dict[str, Tensor], most: int = 1000) -> SavedC
 
 
 def _saved_as_format_one(folder: Path, tensors: dict[str, Tensor], most: int) -> SavedCheckpoint:
-    old = {name: tensor for name, tensor in tensors.items() if name != "model/keys"}
+    later = "model/keys", "model/next_key"
+    old = {name: tensor for name, tensor in tensors.items() if name not in later}
     path = save_format_one(folder, step=1, tensors=old, state={}, max_shard_bytes=most)
     return open_checkpoint(path)
 

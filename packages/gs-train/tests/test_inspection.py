@@ -136,7 +136,7 @@ def test_an_earlier_format_is_named_with_what_is_not_read(
     lines = said(path, "--verify")
     assert "  format      1, of an earlier version" in lines
     assert "  keys        0 to 19, the index of each Gaussian" in lines
-    assert "  tensors     6, and 2 not read" in lines
+    assert "  tensors     7, and 2 not read" in lines
     assert "  images      not said" in lines
 
 

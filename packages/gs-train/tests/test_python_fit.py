@@ -25,6 +25,7 @@ from gs_train.densify import Adc, AdcConfig, Changed
 from gs_train.interrupt import Interrupted
 from gs_train.renderers import Rect, RenderOptions, Rows, Splats, View
 from gs_train.renderers.cpu import CpuRenderer
+from gs_train.run import Run
 from gs_train.strategies import StrategyStart, adc
 
 STEPS = 8
@@ -103,10 +104,10 @@ def test_options_by_name_go_over_those_of_a_config(tiny_capture: Path, tmp_path:
 
 def test_rows_are_the_checkpoints_in_either_frame(plain: Path) -> None:
     fitted = gs_train.Fitted.open(plain)
-    state = _state(plain)
+    model = Run.open(plain).model(torch.device("cpu"))
     trained = fitted.rows(frame="trained")
     for name, values in trained.items():
-        assert torch.equal(values, state[f"model/{name}"]), name
+        assert torch.equal(values, model.read(name)), name
     captured, frame = fitted.rows(), fitted.frame
     back = frame.points_in(captured["means"].double().numpy())
     np.testing.assert_allclose(back, trained["means"].double().numpy(), atol=1e-5)  # float32

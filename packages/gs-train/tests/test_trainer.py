@@ -100,8 +100,9 @@ def test_only_the_batch_mean_matters_not_how_it_is_made(scene: Scene) -> None:
         for name in NAMES:
             mean[name] += alone[name] / 3
     trainer.train_step(batch)
-    for group in trainer.model.optimizer.param_groups:
-        name = group["name"]
+    settings = trainer._settings(0, config.steps * 3)
+    for name in NAMES:
+        group = {"lr": settings.rates[name], "betas": settings.betas, "eps": settings.eps}
         param = before[name].clone().requires_grad_()
         param.grad = mean[name]
         torch.optim.Adam([param], lr=group["lr"], betas=group["betas"], eps=group["eps"]).step()
@@ -119,9 +120,7 @@ def _gradient_of_one(
     from gs_train.loss import Crop, photometric_loss
 
     trainer = _trainer(scene, config)
-    leaves = trainer.model.leaves(None)
-    for leaf in leaves.values():
-        leaf.grad = None
+    leaves = {name: trainer.model.read(name).clone().requires_grad_() for name in NAMES}
     splats = trainer.renderer.project(leaves, view, sh_degree=0)
     image, _ = trainer.renderer.rasterize(splats)
     photometric_loss(image, truth, Crop(view, view.rect), config.ssim_lambda).backward()

@@ -61,14 +61,22 @@ class RowKeys:
         Raises:
             InputError: so many are not left; none is taken.
         """
+        self.require(n)
+        first, self.next = self.next, self.next + n
+        return torch.arange(first, self.next, dtype=torch.int32, device=self.values.device)
+
+    def require(self, n: int) -> None:
+        """Check that n more keys are left, and take none.
+
+        Raises:
+            InputError: so many are not left.
+        """
         if self.next + n > END_OF_KEYS:
             raise InputError(
                 f"{n:,} Gaussians more need keys up to {self.next + n - 1:,}, and keys are below "
                 f"{END_OF_KEYS:,}: too many were born in this run; export its last checkpoint and "
                 "start a new run from that"
             )
-        first, self.next = self.next, self.next + n
-        return torch.arange(first, self.next, dtype=torch.int32, device=self.values.device)
 
     def append(self, keys: Tensor) -> None:
         """Add rows at the end. ``keys``: (R,) int32 that `born` gave, see `check`."""

@@ -18,7 +18,7 @@ from gs_train.engine.caps import caps_of
 from gs_train.engine.choose import Choice, choose, expected_rows, statistics_bytes
 from gs_train.engine.fitting import limits_within
 from gs_train.engine.limits import Limits
-from gs_train.engine.presets import Preset, preset_named
+from gs_train.engine.presets import Preset
 from gs_train.engine.rates import Rates, measure_rates_for
 from gs_train.engine.room import room_under
 from gs_train.engine.view_rates import Begin
@@ -79,11 +79,9 @@ def place(
         InputError: what was asked for does not fit, or cannot go on from the checkpoint.
     """
     reason = None
-    if before is not None:
-        if config.offload == "auto":
-            config = dataclasses.replace(config, offload=before["preset"])
-            reason = "as before"
-        check_layouts(before["preset"], config.offload, config.semantics)
+    if before is not None and config.offload == "auto":
+        config = dataclasses.replace(config, offload=before["preset"])
+        reason = "as before"
     work = workload_of(config, scene, rows, renderer)
     views = training_views(scene)
     choice, limits = place_within(
@@ -195,24 +193,6 @@ def _resident_without(rows: Rows) -> int | None:
         return None
     on_host = (values for values in rows.values() if values.device.type == "cpu")
     return resident - sum(values.untyped_storage().nbytes() for values in on_host)
-
-
-def check_layouts(saved: str, wanted: str, semantics: str) -> None:
-    """Check that a run can go on with another preset than its checkpoint's.
-
-    Raises:
-        InputError: the checkpoint's rows sleep, and only deferred updates could wake them.
-    """
-
-    def sleeps(name: str) -> bool:
-        preset = preset_named(name)
-        return preset.host_semantics(semantics) == "deferred"
-
-    if sleeps(saved) and not sleeps(wanted):
-        raise InputError(
-            f"--resume with --offload {wanted} cannot go on from the checkpoint of {saved}, whose "
-            "rows are not all up to date; go on with best or gs-scale (batch size 1)"
-        )
 
 
 def cap_device_memory(config: FitConfig, device: torch.device) -> None:

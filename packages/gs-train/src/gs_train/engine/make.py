@@ -12,7 +12,7 @@ from gs_train.engine.model import TieredGaussians
 from gs_train.engine.naive import HostMirrorAdam
 from gs_train.engine.pipeline import Engine
 from gs_train.engine.presets import Preset
-from gs_train.engine.restore import Source, restored_gaussians, restored_tiered
+from gs_train.engine.restore import Source, awake, restored_gaussians, restored_tiered
 from gs_train.errors import InputError
 from gs_train.gaussians import Gaussians
 from gs_train.renderers import Renderer, Rows
@@ -42,6 +42,8 @@ def make_backend(
         seed: of the search for an order.
     """
     device = renderer.device
+    if source is not None and preset.host_semantics(semantics) != "deferred":
+        source = awake(source)
     if preset.placement == "mirror":
         if semantics == "sparse":
             raise InputError(f"--semantics sparse needs another --offload than {preset.name}")

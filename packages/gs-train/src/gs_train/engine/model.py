@@ -182,8 +182,9 @@ class TieredGaussians:
         check_appended(rows, NAMES, self.appearance.k)
         n_new = len(rows["means"])
         if keys is None:
-            keys = self.keys.born(n_new)
-        RowKeys.check(keys, n_new)
+            self.keys.require(n_new)
+        else:
+            RowKeys.check(keys, n_new)
         self.edits += 1
         # The host first: where its memory is not enough, nothing has changed yet.
         self.appearance.append({name: rows[name] for name in APPEARANCE})

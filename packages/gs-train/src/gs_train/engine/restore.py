@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gs_train.engine.host_rows import APPEARANCE, Semantics
-from gs_train.engine.host_state import LAST_STEP
+from gs_train.engine.host_state import LAST_STEP, SCHEDULE
 from gs_train.engine.model import GEOMETRY, Home, TieredGaussians
 from gs_train.gaussians import Gaussians, MakeOptimizer
 from gs_train.keys import KEYS, NEXT_KEY, RowKeys
@@ -86,6 +86,24 @@ def has_sleeping_rows(source: Source) -> bool:
     Their values mean little without their optimizer's state.
     """
     return LAST_STEP in source.shapes
+
+
+def awake(source: Source) -> Source:
+    """The same model with all rows up to date, for optimizers that know no sleep.
+
+    Cost: host memory for the model, where rows were saved as they sleep; nothing else.
+    """
+    if not has_sleeping_rows(source):
+        return source
+    model = restored_tiered(source, device=torch.device("cpu"), semantics="deferred")
+    for name in APPEARANCE:
+        model.read(name)  # catches rows up where they are
+    kept = {
+        name: value
+        for name, value in model.tensors().items()
+        if name != LAST_STEP and not name.startswith(SCHEDULE)
+    }
+    return InMemory(kept)
 
 
 def restored_gaussians(
