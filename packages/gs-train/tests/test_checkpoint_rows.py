@@ -124,7 +124,8 @@ def test_any_rows_are_those_of_the_whole(
     tensors, folder = _tensors(), tmp_path_factory.mktemp("saved")
     saved = (_saved_as_format_one if old else _saved)(folder, tensors, most)
     if old:
-        tensors["model/keys"] = torch.arange(N, dtype=torch.int32)
+        tensors |= {"model/keys": torch.arange(N, dtype=torch.int32)}
+        tensors |= {"model/next_key": torch.tensor(N)}
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     for rows in (slice(*limits), torch.tensor(sorted(ids), dtype=torch.int64)):
         read = saved.read(rows=rows)

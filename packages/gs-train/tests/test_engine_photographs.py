@@ -80,7 +80,9 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(
         train(none, steps[:point], scene=taken)
         saved = {name: value.clone() for name, value in none.tensors().items()}
         plain = PlainLoop.restore(config, saved, step=point, extent=taken.extent)
-        plain.train_step([taken.views[i] for i in steps[point]], gradients)
+        views = [taken.views[i] for i in steps[point]]
+        # Gradients are added in the canonical order.
+        plain.train_step([views[k] for k in none.backend.costs.order(views)], gradients)
         for preset, residents in [*((name, None) for name in PRESETS), ("best", 0)]:
             if PRESETS[preset].single_view and batch_size > 1:
                 continue
