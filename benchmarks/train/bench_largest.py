@@ -93,7 +93,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
         data=Path(), out=Path(), offload=preset, batch_size=batch, cap=n_rows,  # type: ignore[arg-type]
         device_memory=f"{round(1024 * cap_gib)}MiB", host_memory=HOST_MEMORY,
     )  # fmt: skip
-    choice, limits = place_within(config, work, renderer.device, lambda _: rates)
+    choice, limits = place_within(config, work, renderer.device)
     print(choice.reason, file=sys.stderr)
     speed = predict(choice.preset, work, rates, room_under(choice.preset, work, limits))
     torch.cuda.empty_cache()

@@ -123,11 +123,14 @@ def test_sparse_results_need_a_sparse_host_optimizer() -> None:
 # ---------------------------------------------------------------------- bytes
 
 
-def test_model_and_optimizer_on_the_device_take_944_bytes_a_row() -> None:
+def test_model_and_optimizer_on_the_device_take_716_bytes_a_row_and_gradients_those_seen() -> None:
     parts = need(PRESETS["none"], WORK).device
-    scene = parts["parameters"] + parts["gradients"] + parts["moments"]
-    assert scene == 944 * WORK.n_rows
+    scene = ("parameters", "moments", "steps of rows", "keys")
+    assert sum(parts[part] for part in scene) == 716 * WORK.n_rows
+    assert parts["gradients"] == (44 + 192 * buffers.HEADROOM) * SEEN.union
+    assert parts["marks"] == SEEN.union
     assert parts["densification"] == 8 * WORK.n_rows
+    assert not {"residents", "lists of residents", "row buffers", "plans"} & parts.keys()
 
 
 def test_a_split_scene_takes_132_bytes_a_row_on_the_device_and_580_on_the_host() -> None:
@@ -181,7 +184,7 @@ def test_row_buffers_are_those_of_the_kind_of_retention() -> None:
 
 
 def test_rendering_is_counted_at_the_fullest_of_three_moments() -> None:
-    def counted(width: int, height: int, intersections: int, preset: str = "none") -> int:
+    def counted(width: int, height: int, intersections: int, preset: str = "naive") -> int:
         work = WORK.with_batch(replace(SEEN, intersections=intersections))
         work = replace(work, width=width, height=height)
         return need(PRESETS[preset], work).device["rendering"]
@@ -192,15 +195,42 @@ def test_rendering_is_counted_at_the_fullest_of_three_moments() -> None:
     assert counted(192, 108, 1) == 4 * 152 * 250_000 + 16 * 192 * 108
     # 59 + 23 floats a row, 24 bytes an intersection.
     assert counted(1920, 1080, 10**9) == 4 * 82 * 250_000 + 24 * 10**9
-    # Split: places, ids and slots of the rows.
-    assert counted(1920, 1080, 10**9, "best") == (4 * 82 + 12) * 250_000 + 24 * 10**9
+    # Places in the union, ids and slots of the rows; where the host updates them, slots of torch.
+    for name, each in (("none", 12), ("best", 12), ("clm", 8)):
+        assert counted(1920, 1080, 10**9, name) == (4 * 82 + each) * 250_000 + 24 * 10**9
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 def test_bytes_on_the_device_are_those_of_real_tensors(degree: int) -> None:
+    """A step of all views: what it keeps, and the gradients of the rows that it sees."""
+    n, none, views = 400, PRESETS["none"], _views(4)
+    model = TieredGaussians(
+        _rows(n, (degree + 1) ** 2 - 1), device="cpu", semantics=none.semantics, home="device"
+    )
+    engine = Engine(model, CpuRenderer(), none)
+    settings = StepSettings(degree, dict.fromkeys(NAMES, 1e-3), (0.9, 0.999), 1e-15, 0.2)
+    truth = torch.zeros(64, 96, 3, dtype=torch.uint8)
+    union = _seen({name: p.detach() for name, p in model.params.items()}, views)
+    assert 0 < len(union) < n
+    engine.step([(view, truth) for view in views], settings, lambda *_: None)
+    tensors = model.tensors()
+    moments = [values for name, values in tensors.items() if ".exp_avg" in name]
+    assert len(moments) == 2 * len(NAMES)
+    work = replace(WORK, sh_degree=degree).with_rows(n).with_batch(replace(SEEN, union=len(union)))
+    parts = need(none, work).device
+    assert parts["parameters"] == _bytes(*(tensors[name] for name in NAMES))
+    assert parts["moments"] == _bytes(*moments)
+    assert parts["steps of rows"] == _bytes(tensors["appearance.last_step"])
+    assert parts["keys"] == _bytes(model.keys.values)
+    assert engine._residing is not None
+    assert parts["gradients"] == engine._residing._sums.n_bytes + 44 * len(union)
+    assert all(param.grad is None for param in model.params.values())
+
+
+def test_bytes_of_gradients_and_moments_of_naive_are_those_of_real_tensors() -> None:
     n = 37
     model = Gaussians(
-        _rows(n, (degree + 1) ** 2 - 1),
+        _rows(n),
         device="cpu",
         make_optimizer=lambda groups: torch.optim.Adam(groups, foreach=False),
     )
@@ -210,11 +240,10 @@ def test_bytes_on_the_device_are_those_of_real_tensors(degree: int) -> None:
     moments = [
         state[key] for state in model.optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")
     ]
-    work = replace(WORK, sh_degree=degree).with_rows(n)
-    parts = need(PRESETS["none"], work).device
-    assert parts["parameters"] == _bytes(*params)
-    assert parts["gradients"] == _bytes(*(p.grad for p in params))
-    assert parts["moments"] == _bytes(*moments)
+    of = need(PRESETS["naive"], WORK.with_rows(n))
+    assert of.device["parameters"] == of.pinned["parameters"] == _bytes(*params)
+    assert of.device["gradients"] == of.pinned["gradients"] == _bytes(*(p.grad for p in params))
+    assert of.pageable["moments"] == _bytes(*moments)
 
 
 @pytest.mark.parametrize("degree", [0, 3])
@@ -569,6 +598,8 @@ def test_what_is_all_on_the_device_cuts_no_view() -> None:
     full = need(none, WORK).device_bytes
     assert _room(none, WORK, full) == room_wanted(none, WORK)
     assert _room(none, WORK, full - 1) is None
+    assert _room(none, WORK, 2 * full, given=True) == room_wanted(none, WORK)
+    assert room_wanted(none, WORK).residents == 0  # all rows are, whatever a batch sees
 
 
 def test_gs_scale_cuts_views_above_its_share() -> None:
@@ -638,7 +669,12 @@ def test_rows_are_re_ordered_in_the_memory_of_a_batch() -> None:
         11 * WORK.n_rows
         + morton.SORT_BYTES * morton.PIECE
         - parts[0]["rendering"]
+        - parts[0]["gradients"]
         - parts[0]["row buffers"]
     )
     assert sum(parts[0].values()) == sum(parts[1].values())
     assert need(best, WORK, Room(250_000, 2_000_000)).device["re-ordering"] == 0
+    # The widest table of all rows once more, 192 bytes a row, with the order and its check.
+    of_none = need(PRESETS["none"], WORK).device
+    idle = of_none["rendering"] + of_none["gradients"]
+    assert of_none["re-ordering"] == (192 + 8 + 1) * WORK.n_rows - idle

@@ -223,7 +223,7 @@ def test_a_gpu_that_is_not_here_is_planned_for_with_its_rates(
 def test_it_says_how_long_a_run_takes_and_what_ends_within_an_hour(
     tiny_capture: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    slow = replace(RATES, device="CPU", view_s=0.1, row_s=1e-6)
+    slow = replace(RATES, device="CPU", batch_view_s=0.1, batch_row_s=1e-6)
     slow.save(tmp_path / "slow.json")
     options = ("--gaussians", "50k", "--offload-rates", str(tmp_path / "slow.json"))
     assert _plan(tiny_capture, *options) == 0
@@ -384,15 +384,16 @@ RENDER_STREAMED_S = 4 * 0.7e-3 + CULL_AT_ONCE_S + 6e-9 * 1.6e6
 GEOMETRY_S = 11 * (24 * 20e6 + 4 * 1e6) / 2e12
 
 
-def test_none_is_rendering_and_dense_adam_on_the_device() -> None:
+def test_none_is_rendering_and_adam_on_the_device_for_the_rows_seen() -> None:
     speed = predict(PRESETS["none"], WORK, RATES)
-    assert speed.device_s == pytest.approx(RENDER_S + 32 * 59 * 20e6 / 3e12)
+    assert speed.device_s == pytest.approx(RENDER_AT_ONCE_S + GEOMETRY_S + 48 * 52 * 1e6 / 2e12)
     assert (speed.link_s, speed.host_s, speed.bound) == (0, 0, "device")
     assert speed.images_per_second == pytest.approx(4 / speed.device_s)
 
 
 def test_naive_moves_everything_one_after_the_other() -> None:
     speed = predict(PRESETS["naive"], WORK, RATES)
+    assert speed.device_s == pytest.approx(RENDER_S + 4 * 59 * 20e6 / 2e12)
     assert speed.link_s == pytest.approx(2 * 4 * 59 * 20e6 / 50e9)
     assert speed.host_s == pytest.approx(28 * 59 * 20e6 / 150e9)
     total = speed.device_s + speed.link_s + speed.host_s

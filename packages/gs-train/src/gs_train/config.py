@@ -62,7 +62,7 @@ class FitConfig:
         test_list: file with the names of the held-out images instead, one a line.
         image_cache: memory for decoded photographs.
         offload: where the scene is kept while it trains; none keeps all on the device, the others
-            use host memory; auto takes none or best, whichever fits and is faster, else what fits.
+            use host memory; auto takes none where it fits, else best, else what fits.
         device_memory: cap on device memory (all that is free).
         host_memory: cap on host memory (all that is available, less a tenth).
         semantics: dense is Adam on all rows in every step; sparse lets the rows that a batch does

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,10 +83,7 @@ def place(
         config = dataclasses.replace(config, offload=before["preset"])
         reason = "as before"
     work = workload_of(config, scene, rows, renderer)
-    views = training_views(scene)
-    choice, limits = place_within(
-        config, work, renderer.device, lambda later: rates_for(later, rows, views, renderer)
-    )
+    choice, limits = place_within(config, work, renderer.device)
     if before is not None and before["preset"] == choice.preset.name:
         saved = Limits(**before["limits"])
         kept = need(choice.preset, work, room_under(choice.preset, work, saved))
@@ -124,22 +121,14 @@ def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer)
     )
 
 
-def place_within(
-    config: FitConfig,
-    work: Workload,
-    device: torch.device,
-    rates: Callable[[Workload], Rates | None] = lambda _: None,
-) -> tuple[Choice, Limits]:
+def place_within(config: FitConfig, work: Workload, device: torch.device) -> tuple[Choice, Limits]:
     """The preset of a run and how many rows may be on the device, from the options' caps.
-
-    Args:
-        rates: see :func:`gs_train.engine.choose.choose`.
 
     Raises:
         InputError: nothing fits, or not what was asked for.
     """
     caps = caps_of(config, device)
-    choice = choose(config, work, caps, rates)
+    choice = choose(config, work, caps)
     return choice, limits_within(
         choice.preset,
         work.with_rows(choice.n_rows),

@@ -154,7 +154,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "caps": asdict(caps),
         "workload": asdict(later),
         "rates": asdict(rates),
-        "auto": _auto(run, work, caps, rates),
+        "auto": _auto(run, work, caps),
         "presets": presets,
         "within_an_hour": None,
     }
@@ -214,10 +214,10 @@ def _measured(
     return rates
 
 
-def _auto(run: FitConfig, work: Workload, caps: Caps, rates: Rates) -> dict[str, Any]:
+def _auto(run: FitConfig, work: Workload, caps: Caps) -> dict[str, Any]:
     """What auto would take."""
     try:
-        choice = choose(run, work, caps, lambda _: rates)
+        choice = choose(run, work, caps)
     except InputError as error:
         return {"preset": None, "reason": str(error)}
     return {"preset": choice.preset.name, "reason": choice.reason}

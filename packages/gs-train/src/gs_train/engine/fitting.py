@@ -38,7 +38,7 @@ def fit_into(
     def fits(room: Room) -> bool:
         return caps.hold(need(preset, work, room))
 
-    if preset.residents:
+    if preset.travels:
         room = _with_residents(preset, work, fits)
         if room is not None and caps.is_given and room == room_wanted(preset, work):
             return _filled(preset, work, caps, room, max(work.n_rows, grows_to or 0))
@@ -95,7 +95,7 @@ def limits_within(
         )
     if preset.placement != "split":
         return Limits(capacity=capacity)
-    residents = room.residents if is_short and preset.residents else None
+    residents = room.residents if is_short and preset.travels else None
     least, grown = grown_to(max(work.n_rows, grows_to or 0))
     if not holds(least, grown):
         later = fit_into(preset, grown, caps)

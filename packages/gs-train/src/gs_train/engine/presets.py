@@ -49,6 +49,11 @@ class Preset:
     single_view: bool = False
     residents: bool = False
 
+    @property
+    def travels(self) -> bool:
+        """Whether rows of appearance come to the device with their moments, and leave it again."""
+        return self.residents and self.placement == "split"
+
     def splitting_above(self, share: float) -> Preset:
         """The same with ``--mem-limit``, which concerns presets that split views by themselves."""
         return self if self.split_share is None else replace(self, split_share=share)

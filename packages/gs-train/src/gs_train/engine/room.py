@@ -38,7 +38,7 @@ class Room:
 def room_wanted(preset: Preset, work: Workload) -> Room:
     """Every view whole, and rows kept as long as the preset would."""
     room = room_wanted_by_host(preset, work)
-    if not preset.residents:
+    if not preset.travels:
         return room
     wanted = math.ceil(work.most.two * residents.HEADROOM)
     return Room.of_residents(room.rows, max(1, min(wanted, work.n_rows)))
