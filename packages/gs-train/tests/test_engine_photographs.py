@@ -86,6 +86,7 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(
         for preset, residents in [*((name, None) for name in PRESETS), ("best", 0)]:
             if PRESETS[preset].single_view and batch_size > 1:
                 continue
+            cut = most if PRESETS[preset].placement == "split" else None
             trainer = Trainer.restore(
                 config,
                 saved,
@@ -93,7 +94,7 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(
                 renderer=renderer(),
                 extent=taken.extent,
                 preset=PRESETS[preset],
-                limits=Limits(rows=most, residents=residents),
+                limits=Limits(rows=cut, residents=residents),
             )
             train(trainer, steps[: point + 1], scene=taken)
             if PRESETS[preset].placement == "split":
