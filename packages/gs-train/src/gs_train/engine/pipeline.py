@@ -106,9 +106,7 @@ class Engine:
         """See `Backend.step`."""
         self._check_whole()
         self._set_options(settings)
-        # Before the batch's own kernels: those are not what looking ahead waits for.
-        edited = self._lanes.mark("compute")
-        with self.trace.host("plan the batch"):
+        with self.trace.host("prepare"):
             ready = self._planner.batch([view for view, _ in batch], settings)
             path = self._path_of(ready)
             path.open(ready)
@@ -124,16 +122,15 @@ class Engine:
             microbatch = ready.seen.microbatches[i]
             loss.add_(drawing.draw(microbatch, batch[microbatch.index][1], ids, leaves))
 
-        def look_ahead() -> EarlyList | None:
+        def look_ahead(edited: torch.cuda.Event | None) -> EarlyList | None:
             with self.trace.host("list the next", track="ahead"):
                 return self._lookahead.next(upcoming, settings, edited)
 
-        def look_further() -> None:
+        def look_further(edited: torch.cuda.Event | None) -> None:
             with self.trace.host("list the one after", track="ahead"):
                 self._lookahead.further(upcoming, settings, edited)
 
-        params = self.model.params
-        path.run(Work(ready, step, params, sums, draw, edited, look_ahead, look_further))
+        path.run(Work(ready, step, self.model.params, sums, draw, look_ahead, look_further))
         with self.trace.host("update geometry"), self.trace.on("compute", "update geometry"):
             self._lookahead.wait_to_edit()
             self._update_geometry(sums, settings)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from gs_train.engine.beside import Beside
@@ -54,13 +55,14 @@ class Residing:
         """Render all microbatches, then update the rows."""
         residents, seen, slots = self._residents, work.batch.seen, self._slots
         with self._trace.host("wake"):
+            edited = self._lanes.mark("compute")
             with self._trace.on("compute", "wake"):
                 slept = residents.wake(slots, seen.ids, work.step, work.batch.marks)
             sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
             places = Places(seen, slots)
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
-        waits = not self._lanes.has_passed(work.edited)
-        with self._beside.running(lambda: self._look_ahead(work), waits=waits):
+        waits = not self._lanes.has_passed(edited)
+        with self._beside.running(lambda: self._look_ahead(work, edited), waits=waits):
             for i in work.batch.order.tolist():
                 with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                     self._draw(i, places, work, sums)
@@ -92,12 +94,12 @@ class Residing:
         self._residents.forget()
         self._sums.release()
 
-    def _look_ahead(self, work: Work) -> None:
-        following = work.look_ahead()
+    def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> None:
+        following = work.look_ahead(edited)
         if following is not None and self._residents.fits(len(following.seen.ids)):
             with self._trace.host("bring the next", track="ahead"):
                 self._residents.bring_early(following.seen.ids)
-        work.look_further()
+        work.look_further(edited)
 
     def _draw(self, i: int, places: Places, work: Work, sums: Tensor) -> None:
         drawn = places.of(i)

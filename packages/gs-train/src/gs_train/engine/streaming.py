@@ -151,7 +151,9 @@ class Streaming:
         with self._trace.host("find finals"), lanes.on("store"):
             finals = Finals(plan)
         updates_all = self._untouched is not None
-        with self._beside.running(lambda: self._update_untouched(work), waits=updates_all) as found:
+        with self._beside.running(
+            lambda: self._update_untouched(work, edited), waits=updates_all
+        ) as found:
             for i in range(len(plan)):
                 draw(i)
                 store(i)
@@ -185,13 +187,15 @@ class Streaming:
         """Two that take turns where rows are kept from one microbatch to the next only."""
         return buffers if self._preset.retain == "previous" else buffers[:1]
 
-    def _update_untouched(self, work: Work) -> tuple[EarlyList | None, tuple[int, ...]]:
+    def _update_untouched(
+        self, work: Work, edited: torch.cuda.Event | None
+    ) -> tuple[EarlyList | None, tuple[int, ...]]:
         """Dense: submit rows that no view sees, those first that the next batch needs: its early
         list, found on the ``cull`` lane, and the tickets of its rows."""
         if self._untouched is None:
             return None, ()
-        self._lanes.wait("cull", work.edited)
-        following = work.look_ahead()
+        self._lanes.wait("cull", edited)
+        following = work.look_ahead(edited)
         needed = None if following is None else following.seen.ids
         name = "update untouched"
         with self._lanes.on("cull"), self._trace.host(name, track="ahead"):

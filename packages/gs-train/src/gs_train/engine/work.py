@@ -26,9 +26,9 @@ class Work:
         geometry: (N, ...) parameters on the device.
         sums: of the gradients of the geometry.
         draw: takes (microbatch, ids, leaves), renders, and fills the leaves' gradients.
-        edited: behind the last change of the geometry.
-        look_ahead: returns the early list of the next batch; None where there is none.
-        look_further: finds that of the batch after the next one.
+        look_ahead: takes an event behind the last change of the geometry, and returns the early
+            list of the next batch; None where there is none.
+        look_further: takes the same event, and finds that of the batch after the next one.
     """
 
     batch: Batch
@@ -36,9 +36,8 @@ class Work:
     geometry: Mapping[str, Tensor]
     sums: CompactSum
     draw: Callable[[int, Tensor, Mapping[str, Tensor]], None]
-    edited: torch.cuda.Event | None
-    look_ahead: Callable[[], EarlyList | None]
-    look_further: Callable[[], None]
+    look_ahead: Callable[[torch.cuda.Event | None], EarlyList | None]
+    look_further: Callable[[torch.cuda.Event | None], None]
 
     def leaves(self, ids: Tensor, values: Tensor, slots: Tensor) -> dict[str, Tensor]:
         """Copies of rows that collect gradients.
