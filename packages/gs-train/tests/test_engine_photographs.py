@@ -66,8 +66,10 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(
 ) -> None:
     """Gradients by autograd over whole views, also where the preset draws them in crops.
 
-    Not so on fox, of which every view sees most: pixels added in another order round otherwise,
-    and Adam's first steps blow that up.
+    Crops add pixels in another order. A gradient whose pixels cancel then rounds otherwise, and
+    Adam, whose step does not depend on the gradient's size, blows that up: where views are cut, a
+    thousandth of a step is allowed, of which a crop that is lost makes hundreds. On fox, of which
+    every view sees most, none is cut.
     """
     taken, is_cut = photographed(scene), scene == "street"
     mem_limit, most = (0.03, 150) if is_cut else (1.0, None)
@@ -103,7 +105,8 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(
             for name in NAMES:
                 a, b = ours[name].double(), plain.model.read(name).double()
                 excess = (a - b).abs() / b.abs().clamp_min(plain.rates[name])
-                assert excess.max() <= 1e-5, f"{preset}, step {point}, {name}: {excess.max():.1e}"
+                most_apart = 1e-5 if cut is None else 1e-3
+                assert excess.max() <= most_apart, f"{preset}, {point}, {name}: {excess.max():.1e}"
     assert (n_cut > 0) == is_cut
 
 
