@@ -75,7 +75,7 @@ def caliterra() -> Scene | None:
         return None
     from gs_train.data.colmap import find_model, read_model, read_points
     from gs_train.data.distortion import undistorted_pinhole
-    from gs_train.initialize import rows_from_points
+    from gs_train.scene.initialize import rows_from_points
 
     model = read_model(find_model(folder))
     made = rows_from_points(*read_points(model.folder), sh_degree=0, seed=0)

@@ -36,13 +36,13 @@ from torch import Tensor
 import gs_cull
 import workloads
 from gs_train.engine.backend import Backend, StepSettings
-from gs_train.engine.in_device import InDevice
 from gs_train.engine.make import make_backend
 from gs_train.engine.pipeline import Engine
-from gs_train.engine.presets import PRESETS
-from gs_train.gaussians import Gaussians
-from gs_train.morton import morton_order
+from gs_train.options.presets import PRESETS
+from gs_train.published.in_device import InDevice
 from gs_train.renderers import Renderer, RenderOptions, Splats, View, make_renderer
+from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.morton import morton_order
 from harness import Record, add_json_option
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as gs-train does

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from scipy.spatial import cKDTree
 
-from gs_train.engine.model import TieredGaussians
-from gs_train.frame import Frame
-from gs_train.initialize import rows_from_cloud
-from gs_train.metrics import peak_host_bytes
-from gs_train.neighbours import neighbour_spacing
-from gs_train.point_ply import read_point_ply
-from gs_train.thinning import thinned_order
+from gs_train.data.frame import Frame
+from gs_train.data.point_ply import read_point_ply
+from gs_train.machine.memory import peak_host_bytes
+from gs_train.rows.tiered import TieredGaussians
+from gs_train.scene.initialize import rows_from_cloud
+from gs_train.scene.neighbours import neighbour_spacing
+from gs_train.scene.thinning import thinned_order
 from harness import Record, add_json_option
 
 _CHUNK = 1 << 20

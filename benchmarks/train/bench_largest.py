@@ -56,19 +56,19 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     from alone import process_bytes
 
     import workloads
-    from gs_train.config import FitConfig
     from gs_train.engine.make import make_backend
-    from gs_train.engine.model import GEOMETRY
     from gs_train.engine.pipeline import Engine
-    from gs_train.engine.rates import measure_rates_for
-    from gs_train.engine.room import room_under
-    from gs_train.engine.speed import predict
-    from gs_train.engine.workload import measure_workload
-    from gs_train.figures import locked_bytes
-    from gs_train.metrics import resident_bytes
-    from gs_train.morton import morton_order
-    from gs_train.placing import place_within
+    from gs_train.machine.memory import resident_bytes
+    from gs_train.options.config import FitConfig
     from gs_train.renderers import RenderOptions, make_renderer
+    from gs_train.rows.morton import morton_order
+    from gs_train.rows.tiered import GEOMETRY
+    from gs_train.runs.figures import locked_bytes
+    from gs_train.sizing.placing import place_within
+    from gs_train.sizing.rates import measure_rates_for
+    from gs_train.sizing.room import room_under
+    from gs_train.sizing.speed import predict
+    from gs_train.sizing.workload import measure_workload
 
     started = time.perf_counter()
     renderer = make_renderer("gsplat", RenderOptions())

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gs_train import loss_triton
-from gs_train.loss import Crop, dssim_term, l1_term, photometric_loss
+from gs_train.losses import loss_triton
+from gs_train.losses.loss import Crop, dssim_term, l1_term, photometric_loss
 from gs_train.renderers import View
 from harness import Record, add_json_option
 

@@ -25,16 +25,16 @@ import torch
 from torch import Tensor
 
 from gs_order import ViewSampler
-from gs_train.config import FitConfig
 from gs_train.data import Capture, load_capture, read_image
 from gs_train.densify import AdcConfig
-from gs_train.feed import ImageFeed
-from gs_train.initialize import rows_from_points
-from gs_train.loss import Crop, photometric_loss
-from gs_train.metrics import psnr, ssim
-from gs_train.scene import Scene
-from gs_train.schedule import LearningRates
-from gs_train.training import fit
+from gs_train.losses.loss import Crop, photometric_loss
+from gs_train.options.config import FitConfig
+from gs_train.options.schedule import LearningRates
+from gs_train.runs.feed import ImageFeed
+from gs_train.runs.metrics import psnr, ssim
+from gs_train.runs.training import fit
+from gs_train.scene.initialize import rows_from_points
+from gs_train.scene.scene import Scene
 from harness import Record, add_json_option
 
 PEER = "gsplat's loop"

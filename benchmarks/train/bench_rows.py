@@ -22,10 +22,10 @@ import torch
 from bench_loss import copy_bytes_per_ms, measure
 from torch import Tensor
 
-from gs_train.engine.columns import columns
 from gs_train.renderers import View
 from gs_train.renderers.activation import activate, activate_apart
-from gs_train.row_copies import add_rows, take_rows
+from gs_train.rows.columns import columns
+from gs_train.rows.copies import add_rows, take_rows
 from harness import Record, add_json_option
 
 DEGREE, WIDTH, GEOMETRY = 3, 48, 11

@@ -26,7 +26,7 @@ from campaigns.checkpoints import damage_checkpoint, keeps_values, make_right, s
 from campaigns.commands import Ended, run_command
 from campaigns.good_files import MORE_STEPS, OPTIONS, STEPS, write_captures, write_points, write_run
 from campaigns.mutations import NAMES, damage, damage_folder
-from gs_train.ply import load_ply
+from gs_train.files.ply import load_ply
 
 SECONDS = 300.0
 

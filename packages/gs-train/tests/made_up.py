@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A large scene and a machine, for predictions that nothing is measured for."""
 
-from gs_train.engine.rates import Rates
-from gs_train.engine.workload import BatchRows, Workload
+from gs_train.sizing.rates import Rates
+from gs_train.sizing.workload import BatchRows, Workload
 
 GIB = 2**30
 SEEN = BatchRows(

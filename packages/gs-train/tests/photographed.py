@@ -22,16 +22,16 @@ from street import EXTENT, street_rows, street_views
 from torch import Tensor
 
 import gs_cull
-from gs_train.config import FitConfig
 from gs_train.data.capture import load_capture, read_image
-from gs_train.gaussians import Gaussians
-from gs_train.initialize import rows_from_points
-from gs_train.loss import Crop, photometric_loss
+from gs_train.losses.loss import Crop, photometric_loss
+from gs_train.options.config import FitConfig
+from gs_train.options.schedule import LearningRates
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
-from gs_train.rows import NAMES
-from gs_train.scene import Scene
-from gs_train.schedule import LearningRates
-from gs_train.trainer import Trainer
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians
+from gs_train.runs.trainer import Trainer
+from gs_train.scene.initialize import rows_from_points
+from gs_train.scene.scene import Scene
 
 N_ROWS = 4000
 WIDTH, HEIGHT = 48, 32

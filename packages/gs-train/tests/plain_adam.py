@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gs_train.config import FitConfig
 from gs_train.densify import Adc, Densifier, Mcmc
 from gs_train.densify.protocol import multiple_seen
-from gs_train.engine.restore import InMemory, awake, read_all
-from gs_train.gaussians import Gaussians
-from gs_train.morton import morton_order
+from gs_train.options.config import FitConfig
+from gs_train.options.schedule import adam_options, means_decay
 from gs_train.renderers import Rows, Splats, View
-from gs_train.rows import NAMES
-from gs_train.schedule import adam_options, means_decay
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.morton import morton_order
+from gs_train.rows.restore import InMemory, awake, read_all
 
 Gradients = Callable[[View, int, Gaussians], tuple[Mapping[str, Tensor], Splats | None]]
 """(view, step, model) -> gradients of all N rows by attribute, and splats of all N rows."""

@@ -16,15 +16,15 @@ from scripted import Script, ScriptedRenderer, numbers, product, signed, small_r
 from street import EXTENT, N_ROWS, drive, street_rows, street_views
 from torch import Tensor
 
-from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig, mcmc
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.presets import PRESETS
-from gs_train.gaussians import Gaussians
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
+from gs_train.options.schedule import LearningRates
 from gs_train.renderers import Splats, View
-from gs_train.rows import NAMES
-from gs_train.schedule import LearningRates
-from gs_train.trainer import Trainer
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians
+from gs_train.runs.trainer import Trainer
 
 STEPS = 200
 BLANK = torch.full((48, 64, 3), 128, dtype=torch.uint8)

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from gs_train.atomic import replacing, require_free
 from gs_train.errors import InputError
+from gs_train.files.atomic import replacing, require_free
 
 
 def write_then_raise(path, error):

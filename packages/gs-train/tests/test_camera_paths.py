@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from gs_train.camera_paths import MAX_KEYS, ellipse_path, interpolated_path, look_at, view_path
+from gs_train.scene.camera_paths import (
+    MAX_KEYS,
+    ellipse_path,
+    interpolated_path,
+    look_at,
+    view_path,
+)
 
 
 @dataclass(frozen=True)

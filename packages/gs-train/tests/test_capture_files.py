@@ -20,8 +20,8 @@ from small_captures import PINHOLE, damage_the_middle, photograph, write_capture
 
 from gs_train.cli import main
 from gs_train.data import BrokenPhotographError, load_capture, pixels
+from gs_train.data.point_ply import read_point_ply
 from gs_train.errors import InputError
-from gs_train.point_ply import read_point_ply
 
 NAMES = [f"{i:02}.png" for i in range(6)]
 

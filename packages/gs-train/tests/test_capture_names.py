@@ -16,9 +16,9 @@ from small_captures import LENS, PINHOLE, write_capture
 
 from gs_train.cli import main
 from gs_train.data import load_capture, read_image
+from gs_train.data.point_ply import read_point_ply
 from gs_train.errors import InputError
 from gs_train.names import encoded, printable
-from gs_train.point_ply import read_point_ply
 
 LATIN = os.fsdecode(b"caf\xe9.png")
 POINTS = np.random.default_rng(0).normal([0, 0, 4], 1, (60, 3))

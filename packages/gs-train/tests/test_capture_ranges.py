@@ -20,11 +20,11 @@ from gs_train.data.capture import frame_and_points
 from gs_train.data.colmap import find_model, read_model
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
+from gs_train.data.point_ply import read_point_ply
 from gs_train.data.ranges import FARTHEST_CAMERA, FARTHEST_POINT
 from gs_train.errors import InputError
-from gs_train.initialize import rows_from_points
-from gs_train.ply import load_ply
-from gs_train.point_ply import read_point_ply
+from gs_train.files.ply import load_ply
+from gs_train.scene.initialize import rows_from_points
 
 FX, CX = 8 + 24, 8 + 40  # of the first camera of cameras.bin
 QW, TX = 8 + 4, 8 + 36  # of the first image of images.bin

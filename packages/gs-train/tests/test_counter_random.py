@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gs_train import counter_random
-from gs_train.counter_random import Purpose
+from gs_train.rows import counter_random
+from gs_train.rows.counter_random import Purpose
 
 # Known answers published with the Random123 library (tests/kat_vectors, philox4x32, 10 rounds):
 # counter, key, result.

@@ -7,14 +7,14 @@ from gsplat.strategy.ops import reset_opa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gs_train import counter_random
-from gs_train.counter_random import Purpose
 from gs_train.densify import Adc, AdcConfig
 from gs_train.densify.protocol import multiple_seen
 from gs_train.errors import InputError
-from gs_train.gaussians import Gaussians
 from gs_train.renderers.protocol import Splats, View
-from gs_train.rows import NAMES
+from gs_train.rows import counter_random
+from gs_train.rows.checks import NAMES
+from gs_train.rows.counter_random import Purpose
+from gs_train.rows.gaussians import Gaussians
 
 WIDTH, HEIGHT = 100, 80
 SEED = 17

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gs_train import counter_random
-from gs_train.counter_random import Purpose
 from gs_train.densify import Mcmc, McmcConfig, mcmc
 from gs_train.densify.relocation import MOST_COPIES, draw, relocated
 from gs_train.errors import InputError
-from gs_train.gaussians import Gaussians
-from gs_train.rows import NAMES
+from gs_train.rows import counter_random
+from gs_train.rows.checks import NAMES
+from gs_train.rows.counter_random import Purpose
+from gs_train.rows.gaussians import Gaussians
 
 SEED = 23
 LEARNING_RATE = 2e-3

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from gs_train.densify import Adc, AdcConfig, Densifier, Mcmc, McmcConfig, RowOperations
-from gs_train.gaussians import Gaussians
-from gs_train.keys import RowKeys
+from gs_train.densify import Adc, AdcConfig, Densifier, Mcmc, McmcConfig
 from gs_train.renderers.protocol import Splats, View
-from gs_train.rows import NAMES
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.keys import RowKeys
+from gs_train.rows.operations import RowOperations
 
 COLUMNS = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3),
            "shN": (3, 3)}  # fmt: skip

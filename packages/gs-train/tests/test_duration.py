@@ -13,9 +13,10 @@ import pytest
 import torch
 import tyro
 
-from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.duration import (
+from gs_train.options.config import FitConfig
+from gs_train.runs.expectation import Expectation
+from gs_train.sizing.duration import (
     HOUR_S,
     StepTime,
     as_hours,
@@ -24,7 +25,6 @@ from gs_train.duration import (
     seconds_of_run,
     within_an_hour,
 )
-from gs_train.expectation import Expectation
 
 
 def _config(**options: Any) -> FitConfig:

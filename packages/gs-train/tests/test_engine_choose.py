@@ -9,21 +9,21 @@ import pytest
 import torch
 from made_up import GIB, RATES, SEEN, WORK
 
-from gs_train import placing
-from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.engine import rates as rates_module
-from gs_train.engine.budget import need
-from gs_train.engine.caps import PROCESS_BYTES, Caps, caps_of
-from gs_train.engine.choose import GROWTH, choose, expected_rows, smallest_caps
-from gs_train.engine.presets import PRESETS
-from gs_train.engine.rates import Rates
-from gs_train.engine.speed import predict
-from gs_train.engine.workload import BatchRows
 from gs_train.errors import InputError
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.sizes import parse_bytes
+from gs_train.sizing import placing
+from gs_train.sizing import rates as rates_module
+from gs_train.sizing.budget import need
+from gs_train.sizing.caps import PROCESS_BYTES, Caps, caps_of
+from gs_train.sizing.choose import GROWTH, choose, expected_rows, smallest_caps
+from gs_train.sizing.rates import Rates
+from gs_train.sizing.speed import predict
+from gs_train.sizing.workload import BatchRows
 
 PLENTY = Caps(10**15, 10**15)
 
@@ -207,7 +207,7 @@ def test_rates_are_of_the_rows_to_come_and_a_sample_covers_what_all_rows_do(
 
 
 def test_caps_follow_the_options_else_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gs_train.engine import caps as module
+    from gs_train.sizing import caps as module
 
     monkeypatch.setattr(module, "available_bytes", lambda: 10_000)
     cpu = torch.device("cpu")

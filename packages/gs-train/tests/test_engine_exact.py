@@ -17,8 +17,8 @@ from torch import Tensor
 import gs_order
 from gs_train.engine import planner
 from gs_train.engine.limits import Limits
-from gs_train.engine.presets import PRESETS
-from gs_train.rows import NAMES
+from gs_train.options.presets import PRESETS
+from gs_train.rows.checks import NAMES
 
 KINDS = ("load", "retain", "store", "carry", "returning", "final")
 RUNS = (

@@ -20,11 +20,11 @@ from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpo
 from gs_train.engine import pipeline
 from gs_train.engine.beside import Beside
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.presets import PRESETS
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import TooManyIntersectionsError, View
 from gs_train.renderers.protocol import Rect
-from gs_train.rows import NAMES
-from gs_train.trainer import Trainer
+from gs_train.rows.checks import NAMES
+from gs_train.runs.trainer import Trainer
 
 SPLIT = ("clm", "gs-scale", "best")
 ROWS = signed(street_rows(3000, sh_degree=1))

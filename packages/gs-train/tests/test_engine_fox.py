@@ -19,11 +19,11 @@ from torch import Tensor
 from gs_train.cli import main
 from gs_train.data.capture import load_capture
 from gs_train.engine.limits import Limits
-from gs_train.initialize import rows_from_points
-from gs_train.rows import NAMES
-from gs_train.run import Run
-from gs_train.scene import Scene
-from gs_train.schedule import LearningRates
+from gs_train.options.schedule import LearningRates
+from gs_train.rows.checks import NAMES
+from gs_train.runs.run import Run
+from gs_train.scene.initialize import rows_from_points
+from gs_train.scene.scene import Scene
 
 STEPS = 12
 OPTIONS = ["--renderer", "cpu", "--max-side", "160", "--seed", "4", "--sh-every", "4"]

@@ -25,13 +25,13 @@ from scripted import small_rings
 from street import drive
 from torch import Tensor
 
-from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.presets import PRESETS
-from gs_train.rows import NAMES
-from gs_train.schedule import LearningRates
-from gs_train.trainer import Trainer
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
+from gs_train.options.schedule import LearningRates
+from gs_train.rows.checks import NAMES
+from gs_train.runs.trainer import Trainer
 
 STEPS = 100
 MIDDLE, END = 30, 45

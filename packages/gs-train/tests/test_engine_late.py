@@ -19,18 +19,19 @@ from scripted_runs import BLANK, Products, scripted_config
 from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
 
-from gs_train.config import FitConfig
-from gs_train.engine import lookahead, pipeline, streaming
+from gs_train.engine import lookahead, pipeline
 from gs_train.engine.beside import Beside
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import Limits
 from gs_train.engine.pipeline import Engine
-from gs_train.engine.presets import PRESETS
 from gs_train.engine.residing import Residing
-from gs_train.engine.stores import Stores
-from gs_train.engine.untouched import Untouched
-from gs_train.rows import NAMES
-from gs_train.trainer import Trainer
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
+from gs_train.published import streaming
+from gs_train.published.stores import Stores
+from gs_train.published.untouched import Untouched
+from gs_train.rows.checks import NAMES
+from gs_train.runs.trainer import Trainer
 
 STEPS = 30
 ROWS = signed(street_rows(4000, sh_degree=2))

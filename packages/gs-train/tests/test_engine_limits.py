@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from gs_train.engine.budget import need
-from gs_train.engine.caps import Caps
-from gs_train.engine.fitting import fit_into, limits_within
 from gs_train.engine.limits import Limits
-from gs_train.engine.presets import PRESETS, Preset
-from gs_train.engine.room import (
+from gs_train.options.presets import PRESETS, Preset
+from gs_train.renderers import View
+from gs_train.renderers.cpu import CpuRenderer
+from gs_train.sizing.budget import need
+from gs_train.sizing.caps import Caps
+from gs_train.sizing.fitting import fit_into, limits_within
+from gs_train.sizing.room import (
     Room,
     room_least,
     room_under,
     room_wanted,
     room_wanted_by_host,
 )
-from gs_train.engine.workload import BatchRows, Workload, measure_workload, middle_view
-from gs_train.renderers import View
-from gs_train.renderers.cpu import CpuRenderer
+from gs_train.sizing.workload import BatchRows, Workload, measure_workload, middle_view
 
 SEEN = BatchRows(
     visible=1.6e6, union=1e6, two=1.4e6, largest=4e5, loaded=1.2e6, held=9e5, intersections=4e6
@@ -217,7 +217,7 @@ def test_views_that_see_nothing_are_no_middle_of_those_that_do() -> None:
 def test_the_view_that_sees_most_is_found_among_many_with_some_of_the_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gs_train.engine import workload
+    from gs_train.sizing import workload
 
     rows, views = _rows(30_000), _views()
     options = {"n_rows": 30_000, "sh_degree": 1, "batch_size": 1, "n_batches": 1}

@@ -16,12 +16,12 @@ from gs_train.engine import lookahead
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.microbatches import Seen, look, mark
-from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
-from gs_train.engine.presets import PRESETS
+from gs_train.options.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows import NAMES
-from gs_train.trainer import Trainer
+from gs_train.rows.checks import NAMES
+from gs_train.rows.tiered import TieredGaussians
+from gs_train.runs.trainer import Trainer
 
 VIEWS = street_views(width=64, height=48)
 BATCHES = [VIEWS[k : k + 2] for k in (0, 5, 11, 3, 8, 14, 1)]

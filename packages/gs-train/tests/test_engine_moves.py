@@ -16,10 +16,10 @@ import gs_order
 from gs_train.engine.backend import StepSettings
 from gs_train.engine.limits import Limits
 from gs_train.engine.microbatches import Seen, look
-from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
-from gs_train.engine.presets import PRESETS, Preset
-from gs_train.rows import NAMES
+from gs_train.options.presets import PRESETS, Preset
+from gs_train.rows.checks import NAMES
+from gs_train.rows.tiered import TieredGaussians
 
 SETTINGS = StepSettings(3, dict.fromkeys(NAMES, 1e-4), (0.9, 0.999), 1e-15, 0.2)
 # Neighbours on one side of the street overlap; each batch sees some of what the next one does.

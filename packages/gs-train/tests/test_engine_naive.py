@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gs_adam
-from gs_train.engine import naive
-from gs_train.engine.naive import HostMirrorAdam
-from gs_train.gaussians import Gaussians
-from gs_train.rows import NAMES
+from gs_train.published import naive
+from gs_train.published.naive import HostMirrorAdam
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians
 
 SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
 

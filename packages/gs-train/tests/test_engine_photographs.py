@@ -28,13 +28,13 @@ from street import drive
 from torch import Tensor
 
 import gs_cull
-from gs_train.config import FitConfig
 from gs_train.engine import lookahead
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.presets import PRESETS
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import Splats
-from gs_train.rows import NAMES
-from gs_train.trainer import Trainer
+from gs_train.rows.checks import NAMES
+from gs_train.runs.trainer import Trainer
 
 POINTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 17, 20, 24, 28, 33, 38, 44, 50, 57, 64)
 

@@ -25,14 +25,14 @@ from gs_train.engine.backend import StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.early import largest_move
 from gs_train.engine.microbatches import Microbatch, look
-from gs_train.engine.streaming import _begun_at
 from gs_train.engine.sums import Returning, ReturningSum
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.loss import Crop
+from gs_train.losses.loss import Crop
+from gs_train.losses.ssim import HALO
+from gs_train.published.streaming import _begun_at
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
-from gs_train.row_copies import Begun, add_rows
-from gs_train.rows import NAMES
-from gs_train.ssim import HALO
+from gs_train.rows.checks import NAMES
+from gs_train.rows.copies import Begun, add_rows
 
 RATES = {"means": 3e-3, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2}
 STEP = StepSettings(sh_degree=1, rates=RATES, betas=(0.9, 0.999), eps=1e-15, ssim_lambda=0.2)

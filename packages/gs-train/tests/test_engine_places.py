@@ -8,7 +8,7 @@ import torch
 
 from gs_train.engine.microbatches import Microbatch, Seen, cameras_of
 from gs_train.engine.places import Places
-from gs_train.loss import Crop
+from gs_train.losses.loss import Crop
 from gs_train.renderers import View
 
 VIEW = View("v", torch.eye(4), torch.eye(3), 8, 8)

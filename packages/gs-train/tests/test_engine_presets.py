@@ -14,34 +14,36 @@ from torch import Tensor
 import gs_adam
 import gs_cull
 import gs_order
-from gs_train import morton
-from gs_train.config import FitConfig
 from gs_train.densify import AdcConfig
-from gs_train.engine import budget, buffers, residents, streaming
+from gs_train.engine import buffers, residents
 from gs_train.engine.backend import StepSettings
-from gs_train.engine.budget import largest_n, need
-from gs_train.engine.caps import Caps
-from gs_train.engine.choose import choose, statistics_bytes
-from gs_train.engine.fitting import fit_into, limits_within
 from gs_train.engine.limits import Limits
-from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
-from gs_train.engine.presets import PRESETS, Preset, preset_named
-from gs_train.engine.room import (
+from gs_train.engine.sums import Returning
+from gs_train.errors import InputError
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS, Preset, preset_named
+from gs_train.published import streaming
+from gs_train.renderers import View
+from gs_train.renderers.cpu import CpuRenderer
+from gs_train.rows import morton
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.keys import RowKeys
+from gs_train.rows.tiered import TieredGaussians
+from gs_train.sizing import budget
+from gs_train.sizing.budget import largest_n, need
+from gs_train.sizing.caps import Caps
+from gs_train.sizing.choose import choose, statistics_bytes
+from gs_train.sizing.fitting import fit_into, limits_within
+from gs_train.sizing.room import (
     Room,
     room_least,
     room_under,
     room_wanted,
     room_wanted_by_host,
 )
-from gs_train.engine.sums import Returning
-from gs_train.engine.workload import BatchRows, Workload, measure_workload
-from gs_train.errors import InputError
-from gs_train.gaussians import Gaussians
-from gs_train.keys import RowKeys
-from gs_train.renderers import View
-from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows import NAMES
+from gs_train.sizing.workload import BatchRows, Workload, measure_workload
 
 SPLIT = [preset for preset in PRESETS.values() if preset.placement == "split"]
 PLENTY = Caps(10**15, 10**15)

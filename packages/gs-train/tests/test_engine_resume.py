@@ -13,12 +13,12 @@ from scripted_runs import BLANK, scripted_config
 from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
 
-from gs_train.config import FitConfig
 from gs_train.engine.limits import Limits
-from gs_train.engine.presets import PRESETS
-from gs_train.rows import NAMES
-from gs_train.schedule import LearningRates
-from gs_train.trainer import Trainer
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
+from gs_train.options.schedule import LearningRates
+from gs_train.rows.checks import NAMES
+from gs_train.runs.trainer import Trainer
 
 STEPS, MIDDLE = 32, 19
 ROWS = signed(street_rows(4000, sh_degree=2))

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gs_train.engine.backend import Backend, StepSettings
 from gs_train.engine.make import make_backend
-from gs_train.engine.presets import PRESETS
-from gs_train.engine.selective import SelectiveAdam
 from gs_train.errors import InputError
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import RenderOptions, View, make_renderer
-from gs_train.rows import NAMES
+from gs_train.rows.checks import NAMES
+from gs_train.rows.selective import SelectiveAdam
 
 N = 300
 RATES = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gs_train.config import FitConfig
 from gs_train.data.synthetic import write_demo_capture
-from gs_train.training import fit
+from gs_train.options.config import FitConfig
+from gs_train.runs.training import fit
 
 
 @pytest.mark.parametrize("renderer", ["cpu", pytest.param("gsplat", marks=pytest.mark.gpu)])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import gs_train.evaluate
+import gs_train.runs.evaluate
 from gs_train.cli import main
 
 STEPS = 3
@@ -49,15 +49,15 @@ def _change(run: Path, **values: Any) -> None:
 
 def _after_scoring(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Let something happen once, between the scores of an evaluation and what it writes."""
-    score_views = gs_train.evaluate.score_views
+    score_views = gs_train.runs.evaluate.score_views
 
     def scored(*arguments: Any, **options: Any) -> Any:
         scores = score_views(*arguments, **options)
-        monkeypatch.setattr(gs_train.evaluate, "score_views", score_views)
+        monkeypatch.setattr(gs_train.runs.evaluate, "score_views", score_views)
         do()
         return scores
 
-    monkeypatch.setattr(gs_train.evaluate, "score_views", scored)
+    monkeypatch.setattr(gs_train.runs.evaluate, "score_views", scored)
 
 
 def test_results_of_a_fit_that_ends_meanwhile_stay(
@@ -138,7 +138,9 @@ def test_nobody_writes_results_between_another_s_look_at_them_and_its_own(
         return call
 
     for name in ("write_comparison", "write_metrics"):
-        monkeypatch.setattr(gs_train.evaluate, name, watched(getattr(gs_train.evaluate, name)))
+        monkeypatch.setattr(
+            gs_train.runs.evaluate, name, watched(getattr(gs_train.runs.evaluate, name))
+        )
     fit = ["fit", str(tiny_capture), "--out", str(run), "--resume"]
     assert main(fit if command == "fit" else ["eval", str(run), "--renderer", "cpu"]) == 0
     assert found_locked == ["write_comparison", "write_metrics"]

@@ -11,17 +11,17 @@ import torch
 from georeferenced import UTM, write_moved
 
 from gs_train.cli import main
-from gs_train.config import FitConfig
 from gs_train.data import load_capture
+from gs_train.data.frame import Frame
 from gs_train.errors import InputError
-from gs_train.export_frame import ExportFrame, read_transform
-from gs_train.frame import Frame
-from gs_train.gaussians import Gaussians
-from gs_train.initialize import rows_from_points
-from gs_train.interrupt import StopRequest
-from gs_train.ply import load_ply
-from gs_train.run import Run
-from gs_train.scene import Scene
+from gs_train.files.ply import load_ply
+from gs_train.machine.interrupt import StopRequest
+from gs_train.options.config import FitConfig
+from gs_train.rows.gaussians import Gaussians
+from gs_train.runs.run import Run
+from gs_train.scene.export_frame import ExportFrame, read_transform
+from gs_train.scene.initialize import rows_from_points
+from gs_train.scene.scene import Scene
 
 PLY = Path("point_cloud/iteration_2/point_cloud.ply")
 HOME = Frame((-3.0, 1.0, 2.0), 0.25, 1.0)

@@ -10,27 +10,27 @@ import torch
 from appearance_models import OPTIONS, RATES, make_rows
 from street import street_rows, street_views
 
-import gs_train.figures
-import gs_train.trainer
+import gs_train.runs.figures
+import gs_train.runs.trainer
 from gs_train.cli import main
-from gs_train.config import FitConfig
 from gs_train.data.synthetic import write_demo_capture
 from gs_train.engine.backend import StepSettings
-from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.model import TieredGaussians
-from gs_train.engine.occupancy import Span, device_idle_share, optimizer_tail_s
 from gs_train.engine.pipeline import Engine
-from gs_train.engine.presets import PRESETS
-from gs_train.engine.rates import Rates
 from gs_train.engine.residents import Residents
 from gs_train.engine.trace import Trace
-from gs_train.figures import Pace
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows import NAMES
-from gs_train.trainer import StepResult, Trainer
-from gs_train.training import fit
+from gs_train.rows.checks import NAMES
+from gs_train.rows.host_rows import HostRows
+from gs_train.rows.tiered import TieredGaussians
+from gs_train.runs.figures import Pace
+from gs_train.runs.occupancy import Span, device_idle_share, optimizer_tail_s
+from gs_train.runs.trainer import StepResult, Trainer
+from gs_train.runs.training import fit
+from gs_train.sizing.rates import Rates
 
 STEPS, BATCH = 6, 2
 OFFLOADS = ["none", "naive", "clm", "gs-scale", "best"]
@@ -116,7 +116,7 @@ def _caught_up(limits: Limits) -> list[int]:
 
 def test_the_pace_is_that_of_the_present_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(gs_train.figures.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(gs_train.runs.figures.time, "perf_counter", lambda: now)
     pace = Pace(4)
 
     def steps(n: int, seconds: float, n_rows: int) -> None:
@@ -177,7 +177,7 @@ def test_a_run_says_what_its_batches_did(
             patch.setattr(self.densifier, "observe", observed)
             return original(self, *arguments)
 
-    monkeypatch.setattr(gs_train.trainer.Trainer, "train_step", counted)
+    monkeypatch.setattr(gs_train.runs.trainer.Trainer, "train_step", counted)
     metrics = fit(_config(capture, tmp_path / "run", offload))
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()) == metrics
     n, of = metrics["n_gaussians"], metrics["batches"]
@@ -233,7 +233,7 @@ def test_memory_that_runs_out_while_predicting_ends_no_run(
     def full(*_: object, **__: object) -> Rates:
         raise torch.cuda.OutOfMemoryError("nothing is left")
 
-    monkeypatch.setattr(gs_train.figures, "workload_of", full)
+    monkeypatch.setattr(gs_train.runs.figures, "workload_of", full)
     metrics = fit(_config(capture, tmp_path / "run", "best"))
     assert set(metrics["predicted"].values()) == {"n/a"}
     assert metrics["real"]["host_bytes"] > 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gs_train.file_lock import folder_lock
+from gs_train.files.file_lock import folder_lock
 
 
 def _is_free(folder: Path) -> bool:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import gs_train.training as fit
+import gs_train.runs.training as fit
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data import write_demo_capture
-from gs_train.ply import load_ply
-from gs_train.run import Run
+from gs_train.files.ply import load_ply
+from gs_train.runs.run import Run
 
 STEPS = 14
 OPTIONS = [

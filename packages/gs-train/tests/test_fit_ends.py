@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import torch
 
-import gs_train.evaluate
-import gs_train.loop
-import gs_train.scene
-import gs_train.training
+import gs_train.runs.evaluate
+import gs_train.runs.loop
+import gs_train.runs.training
+import gs_train.scene.scene
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data.synthetic import write_demo_capture
 from gs_train.engine import trace as tracing
-from gs_train.engine.budget import need
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
-from gs_train.interrupt import StopRequest
-from gs_train.out_of_memory import memory_that_ran_out
-from gs_train.trainer import Trainer
+from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.out_of_memory import memory_that_ran_out
+from gs_train.runs.trainer import Trainer
+from gs_train.sizing.budget import need
 
 STEPS = 4
 
@@ -64,7 +64,7 @@ def test_training_is_saved_before_a_measurement_that_fails(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as broken:
-        broken.setattr(gs_train.loop, "figures", _raises(error))
+        broken.setattr(gs_train.runs.loop, "figures", _raises(error))
         if isinstance(error, KeyboardInterrupt):
             with pytest.raises(KeyboardInterrupt):
                 main(_command(capture, out))
@@ -92,7 +92,9 @@ def test_a_trace_that_cannot_be_written_is_found_before_training(
         path = blocked / "trace.json"
     else:
         path = Path(os.devnull)
-    monkeypatch.setattr(gs_train.training, "open_capture", _raises(AssertionError("read first")))
+    monkeypatch.setattr(
+        gs_train.runs.training, "open_capture", _raises(AssertionError("read first"))
+    )
     assert main(_command(capture, out, "--trace", str(path))) == 2
     assert f"--trace {path} cannot be written: " in capsys.readouterr().err
     assert not out.exists()
@@ -152,7 +154,7 @@ def test_a_signal_loses_no_step_whenever_it_comes(
 
     with monkeypatch.context() as asked:
         asked.setattr(Trainer, "train_step", begins)
-        asked.setattr(gs_train.training, "StopRequest", Looked)
+        asked.setattr(gs_train.runs.training, "StopRequest", Looked)
         assert main(_command(capture, out)) == 130
     assert _saved_step(out) == 1 + looks
     assert main(["fit", str(capture), "--out", str(out), "--resume"]) == 0
@@ -199,7 +201,7 @@ def test_memory_that_runs_out_outside_of_training_is_a_clear_error(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as short:
-        short.setattr(gs_train.training, where, _raises(error))
+        short.setattr(gs_train.runs.training, where, _raises(error))
         assert main(_command(capture, out)) == 2
     name = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
     message = capsys.readouterr().err.splitlines()[-1]
@@ -218,7 +220,7 @@ def test_other_errors_are_no_lack_of_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for module, name in ((gs_train.training, "place"), (gs_train.loop, "_view_batches")):
+    for module, name in ((gs_train.runs.training, "place"), (gs_train.runs.loop, "_view_batches")):
         with monkeypatch.context() as broken:
             broken.setattr(module, name, _raises(RuntimeError("a bug")))
             assert main(_command(capture, tmp_path / name)) == 1
@@ -268,7 +270,7 @@ def test_memory_that_runs_out_while_scoring_is_a_clear_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(_command(capture, tmp_path / "run")) == 0
-    monkeypatch.setattr(gs_train.evaluate, "score_views", _raises(MemoryError()))
+    monkeypatch.setattr(gs_train.runs.evaluate, "score_views", _raises(MemoryError()))
     assert main(["eval", str(tmp_path / "run"), "--renderer", "cpu"]) == 2
     assert "gs-train: error: host memory ran out; " in capsys.readouterr().err
 
@@ -300,7 +302,7 @@ def test_rows_that_outgrow_host_memory_leave_the_last_checkpoint(
         return of
 
     monkeypatch.setattr(Trainer, "train_step", noted)
-    monkeypatch.setattr("gs_train.engine.fitting.need", needs)
+    monkeypatch.setattr("gs_train.sizing.fitting.need", needs)
     assert main([*command, "--host-memory", "4GiB"]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert f"host memory ran out after step {len(rows) - 1}" in message
@@ -333,7 +335,7 @@ def test_a_stop_before_training_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "run"
-    monkeypatch.setattr(gs_train.training, "place", _interrupts(gs_train.training.place))
+    monkeypatch.setattr(gs_train.runs.training, "place", _interrupts(gs_train.runs.training.place))
     assert main(_command(capture, out)) == 130
     assert "gs-train: stopped during the start" in capsys.readouterr().err
     assert not out.exists()
@@ -350,8 +352,8 @@ def test_points_are_read_until_somebody_stops_it(
     lines += [*(f"property float {name}" for name in "xyz"), "end_header"]
     lines += [f"{k} {k % 2} {k % 3}" for k in range(5)]
     points.write_text("\n".join(lines) + "\n")
-    read = gs_train.scene.read_point_ply
-    monkeypatch.setattr(gs_train.scene, "read_point_ply", _interrupts(read))
+    read = gs_train.scene.scene.read_point_ply
+    monkeypatch.setattr(gs_train.scene.scene, "read_point_ply", _interrupts(read))
     assert main(_command(capture, tmp_path / "run", "--init", str(points))) == 130
     assert f"stopped during the reading of {points}" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from gs_train.camera_paths import ellipse_path, interpolated_path
 from gs_train.data.capture import Capture, CaptureView
-from gs_train.frame import Frame, camera_centres
-from gs_train.scene import Scene
+from gs_train.data.frame import Frame, camera_centres
+from gs_train.scene.camera_paths import ellipse_path, interpolated_path
+from gs_train.scene.scene import Scene
 
 
 def _orbit(centre: np.ndarray, radius: float, n: int = 12) -> np.ndarray:

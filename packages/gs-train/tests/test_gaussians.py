@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_train.gaussians import Gaussians
-from gs_train.rows import NAMES
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians
 
 TRAILING = {
     "means": (3,),

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from gs_order import ViewSampler
 from gs_train.engine.backend import StepSettings
-from gs_train.engine.budget import need
 from gs_train.engine.limits import Limits
-from gs_train.engine.model import TieredGaussians
 from gs_train.engine.pipeline import Engine
-from gs_train.engine.presets import PRESETS
-from gs_train.engine.rates import measure_rates
-from gs_train.engine.room import room_under
-from gs_train.engine.workload import measure_workload
-from gs_train.loss import Crop, photometric_loss
-from gs_train.morton import morton_order
+from gs_train.losses.loss import Crop, photometric_loss
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
-from gs_train.rows import NAMES
+from gs_train.rows.checks import NAMES
+from gs_train.rows.morton import morton_order
+from gs_train.rows.tiered import TieredGaussians
+from gs_train.sizing.budget import need
+from gs_train.sizing.rates import measure_rates
+from gs_train.sizing.room import room_under
+from gs_train.sizing.workload import measure_workload
 
 pytestmark = pytest.mark.gpu
 

@@ -11,14 +11,14 @@ from one_thread import one_threaded
 from photographed import photo_config, renderer, street
 from street import EXTENT, drive
 
-from gs_train import figures
 from gs_train.cli import main
 from gs_train.densify import AdcConfig
-from gs_train.engine import rates
 from gs_train.engine.limits import Limits
-from gs_train.engine.presets import PRESETS
-from gs_train.schedule import LearningRates
-from gs_train.trainer import Trainer
+from gs_train.options.presets import PRESETS
+from gs_train.options.schedule import LearningRates
+from gs_train.runs import figures
+from gs_train.runs.trainer import Trainer
+from gs_train.sizing import rates
 
 pytestmark = pytest.mark.gpu
 

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 import torch
 
-from gs_train.counter_random import Purpose, uniform
 from gs_train.errors import InputError
-from gs_train.initialize import rows_from_points
+from gs_train.rows.counter_random import Purpose, uniform
+from gs_train.scene.initialize import rows_from_points
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gs_train.checkpoint import SavedCheckpoint, save_checkpoint
 from gs_train.cli import main
-from gs_train.progress import TaskProgress
+from gs_train.machine.progress import TaskProgress
 
 N = 20
 STATE = {

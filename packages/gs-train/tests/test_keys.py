@@ -13,11 +13,11 @@ from torch import Tensor
 
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.presets import PRESETS
 from gs_train.errors import InputError
-from gs_train.gaussians import Gaussians
-from gs_train.keys import END_OF_KEYS, RowKeys
-from gs_train.trainer import Trainer
+from gs_train.options.presets import PRESETS
+from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.keys import END_OF_KEYS, RowKeys
+from gs_train.runs.trainer import Trainer
 
 CPU = torch.device("cpu")
 

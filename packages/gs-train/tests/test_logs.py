@@ -12,7 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gs_train.errors import InputError
-from gs_train.logs import RunLog
+from gs_train.runs.logs import RunLog
 
 
 def rows(folder):
@@ -131,7 +131,8 @@ def test_closing_twice_is_fine_and_using_it_then_is_not(tmp_path):
 
 def test_tensorboard_is_imported_only_for_a_log_and_without_warnings(tmp_path):
     code = (
-        "import sys; from gs_train.logs import RunLog; assert 'tensorboard' not in sys.modules;"
+        "import sys; from gs_train.runs.logs import RunLog;"
+        "assert 'tensorboard' not in sys.modules;"
         f"RunLog({str(tmp_path)!r}).close(); assert 'tensorboard' in sys.modules"
     )
     run = subprocess.run(

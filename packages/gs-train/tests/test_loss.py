@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from gs_train.loss import Crop, dssim_term, l1_term, loss_and_gradient, photometric_loss
+from gs_train.losses.loss import Crop, dssim_term, l1_term, loss_and_gradient, photometric_loss
 from gs_train.renderers import Rect, View
 
 

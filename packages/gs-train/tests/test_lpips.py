@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from gs_train import lpips
 from gs_train.errors import InputError
-from gs_train.lpips import load_lpips
+from gs_train.losses import lpips
+from gs_train.losses.lpips import load_lpips
 
 FILES = {"alex": "alexnet-owt-7be5be79.pth", "vgg": "vgg16-397923af.pth"}
 

@@ -16,11 +16,10 @@ from torchmetrics.functional.image import (
     structural_similarity_index_measure,
 )
 
-from gs_train.metrics import (
+from gs_train.machine.memory import peak_host_bytes, resident_bytes
+from gs_train.runs.metrics import (
     ImageScore,
-    peak_host_bytes,
     psnr,
-    resident_bytes,
     ssim,
     write_metrics,
 )
@@ -204,7 +203,7 @@ def test_a_score_that_does_not_exist_is_not_available_and_never_zero(tmp_path):
 
 def test_peak_host_memory_is_not_that_of_the_parent():
     block = np.ones(100_000_000)  # 0.8 GB
-    code = "from gs_train.metrics import peak_host_bytes; print(peak_host_bytes())"
+    code = "from gs_train.machine.memory import peak_host_bytes; print(peak_host_bytes())"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(child.stdout) < block.nbytes < peak_host_bytes()
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gs_train import morton
-from gs_train.morton import central_bounds, morton_codes, morton_order
+from gs_train.rows import morton
+from gs_train.rows.morton import central_bounds, morton_codes, morton_order
 
 
 def code_by_definition(cell: tuple[int, int, int]) -> int:

@@ -14,26 +14,26 @@ import pytest
 import torch
 from torch import Tensor
 
-import gs_train.loop
-import gs_train.placing
-import gs_train.run
-import gs_train.trainer
+import gs_train.runs.loop
+import gs_train.runs.run
+import gs_train.runs.trainer
+import gs_train.sizing.placing
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
-from gs_train.config import FitConfig
 from gs_train.data.colmap import find_model, read_points
-from gs_train.engine.caps import Caps
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.model import TieredGaussians
-from gs_train.engine.presets import PRESETS
-from gs_train.engine.restore import Part, restored_tiered
 from gs_train.errors import InputError
-from gs_train.gaussians import Gaussians
-from gs_train.placing import Placing, cap_device_memory
-from gs_train.ply import load_ply
-from gs_train.rows import NAMES
-from gs_train.run import Run, renderer_for
-from gs_train.visible import caught_up_chunks, caught_up_rows
+from gs_train.files.ply import load_ply
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.restore import Part, restored_tiered
+from gs_train.rows.tiered import TieredGaussians
+from gs_train.rows.visible import caught_up_chunks, caught_up_rows
+from gs_train.runs.run import Run, renderer_for
+from gs_train.sizing.caps import Caps
+from gs_train.sizing.placing import Placing, cap_device_memory
 
 STEPS = 12
 POINTS, CAP = 1500, 1600
@@ -121,7 +121,7 @@ def test_a_finished_run_is_scored_rendered_and_exported(
     out = tmp_path / "run"
     shutil.copytree(fitted(preset, _batch(preset)), out)
     before = json.loads((out / "metrics.json").read_text())
-    monkeypatch.setattr(gs_train.run, "caps_of", lambda *_: Caps(device=1 << 20, host=1 << 40))
+    monkeypatch.setattr(gs_train.runs.run, "caps_of", lambda *_: Caps(device=1 << 20, host=1 << 40))
 
     def refused(*_: object) -> Tensor:
         raise AssertionError("read() of appearance, which changes rows that sleep")
@@ -183,14 +183,14 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(
 
 
 def _stop_at(monkeypatch: pytest.MonkeyPatch, *, step: int) -> None:
-    original = gs_train.loop.Trainer.train_step
+    original = gs_train.runs.loop.Trainer.train_step
 
-    def stopping(self: gs_train.loop.Trainer, *arguments: object) -> object:
+    def stopping(self: gs_train.runs.loop.Trainer, *arguments: object) -> object:
         if self.step == step - 1:
             os.kill(os.getpid(), signal.SIGINT)
         return original(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gs_train.loop.Trainer, "train_step", stopping)
+    monkeypatch.setattr(gs_train.runs.loop.Trainer, "train_step", stopping)
 
 
 # ---------------------------------------------------------------------- other presets, and caps
@@ -241,7 +241,7 @@ def test_rows_that_sleep_are_woken_for_presets_that_know_no_sleep(
     before = run.model(torch.device("cpu"))
     command = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--offload", wanted]
     assert main([*command, "--steps", str(STEPS)]) == 0  # nothing is left to train
-    trainer = gs_train.trainer.Trainer.restore(
+    trainer = gs_train.runs.trainer.Trainer.restore(
         run.config,
         run.checkpoint,
         step=STEPS,
@@ -256,19 +256,19 @@ def test_rows_that_sleep_are_woken_for_presets_that_know_no_sleep(
 
 def _caps(monkeypatch: pytest.MonkeyPatch, device: int) -> None:
     caps = Caps(device=device, host=1 << 40)
-    monkeypatch.setattr(gs_train.placing, "caps_of", lambda *_: caps)
+    monkeypatch.setattr(gs_train.sizing.placing, "caps_of", lambda *_: caps)
 
 
 def _limits_seen(monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
     """Those that runs from now on are given."""
     seen: list[Limits] = []
-    original = gs_train.trainer.make_backend
+    original = gs_train.runs.trainer.make_backend
 
     def noted(*arguments: object, **options: object) -> object:
         seen.append(options["limits"])  # type: ignore[arg-type]
         return original(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gs_train.trainer, "make_backend", noted)
+    monkeypatch.setattr(gs_train.runs.trainer, "make_backend", noted)
     return seen
 
 
@@ -339,15 +339,15 @@ def test_when_memory_runs_out_the_last_checkpoint_is_left(
 ) -> None:
     out, name = tmp_path / "run", "device" if kind is torch.cuda.OutOfMemoryError else "host"
     command = ["fit", str(tiny_capture), "--out", str(out), *OPTIONS, "--init", str(points)]
-    step = gs_train.trainer.Trainer.train_step
+    step = gs_train.runs.trainer.Trainer.train_step
 
-    def failing(self: gs_train.trainer.Trainer, *arguments: object) -> object:
+    def failing(self: gs_train.runs.trainer.Trainer, *arguments: object) -> object:
         if self.step + 1 == failed:
             raise kind("no room for 7 bytes")
         return step(self, *arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as short:
-        short.setattr(gs_train.trainer.Trainer, "train_step", failing)
+        short.setattr(gs_train.runs.trainer.Trainer, "train_step", failing)
         assert main([*command, "--offload", "best"]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert f"{name} memory ran out after step {failed - 1}, with 1,5" in message

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gs_train.atomic import replacing
-from gs_train.output import Output
+from gs_train.files.atomic import replacing
+from gs_train.machine.output import Output
 
 SCRIPT = """
 import sys
-from gs_train.output import outliving_readers
+from gs_train.machine.output import outliving_readers
 with outliving_readers():
     for _ in range(3):
         print("said", flush=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gs_train.pictures import error_colors, to_uint8, write_comparison
+from gs_train.files.pictures import error_colors, to_uint8, write_comparison
 
 
 def test_images_become_bytes_by_clamping_and_rounding():

@@ -12,24 +12,24 @@ import pytest
 import torch
 from made_up import RATES
 
-from gs_train import placing
 from gs_train.cli import main
-from gs_train.config import FitConfig
 from gs_train.data import load_capture
-from gs_train.engine import residents, timed, view_rates
-from gs_train.engine.caps import PROCESS_BYTES
+from gs_train.engine import residents
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.presets import PRESETS
-from gs_train.engine.rates import Rates, measure_rates
-from gs_train.engine.room import Room, room_wanted_by_host
-from gs_train.engine.speed import Speed, predict
-from gs_train.engine.workload import BatchRows, Workload
 from gs_train.errors import InputError
-from gs_train.interrupt import StopRequest
+from gs_train.machine.interrupt import StopRequest
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.scene import Scene
+from gs_train.scene.scene import Scene
+from gs_train.sizing import placing, timed, view_rates
+from gs_train.sizing.caps import PROCESS_BYTES
+from gs_train.sizing.rates import Rates, measure_rates
+from gs_train.sizing.room import Room, room_wanted_by_host
+from gs_train.sizing.speed import Speed, predict
+from gs_train.sizing.workload import BatchRows, Workload
 
 MEAN = BatchRows(
     visible=1.6e6, union=1e6, two=1.4e6, largest=4.5e5, loaded=1.2e6, held=9e5, intersections=4e6
@@ -240,7 +240,7 @@ def test_without_a_number_it_plans_for_what_auto_expects(
     tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
 ) -> None:
     from gs_train.data.colmap import find_model, read_points
-    from gs_train.engine.choose import GROWTH
+    from gs_train.sizing.choose import GROWTH
 
     assert _plan(tiny_capture, "--offload-rates", str(rates_file), "--json") == 0
     n_points = len(read_points(find_model(tiny_capture))[0])

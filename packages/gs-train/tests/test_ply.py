@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gs_train.errors import InputError
-from gs_train.ply import load_ply, read_ply, write_ply
+from gs_train.files.ply import load_ply, read_ply, write_ply
 
 NAMES = ("means", "scales", "quats", "opacities", "sh0", "shN")
 
@@ -177,7 +177,7 @@ def test_a_file_without_any_finite_row_is_refused_and_not_written(tmp_path):
 
 
 def test_moving_the_data_up_works_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("gs_train.ply._MOVE_BYTES", 100)
+    monkeypatch.setattr("gs_train.files.ply._MOVE_BYTES", 100)
     rows = random_rows(10, 0)
     rows["means"][4, 0] = np.nan
     assert write_ply(tmp_path / "a.ply", rows) == 1

@@ -8,15 +8,15 @@ import pytest
 import torch
 from scipy.spatial import cKDTree
 
-import gs_train.point_ply as point_ply
+import gs_train.data.point_ply as point_ply
 from gs_train.cli import main
+from gs_train.data.point_ply import read_point_ply
 from gs_train.errors import InputError
-from gs_train.initialize import rows_from_cloud, rows_from_points
-from gs_train.morton import morton_order
-from gs_train.neighbours import neighbour_spacing
-from gs_train.ply import load_ply
-from gs_train.point_ply import read_point_ply
-from gs_train.thinning import thinned_order
+from gs_train.files.ply import load_ply
+from gs_train.rows.morton import morton_order
+from gs_train.scene.initialize import rows_from_cloud, rows_from_points
+from gs_train.scene.neighbours import neighbour_spacing
+from gs_train.scene.thinning import thinned_order
 
 TYPES = {"f4": "float", "f8": "double", "u1": "uchar", "u2": "ushort", "i4": "int"}
 

@@ -5,12 +5,12 @@ import timeit
 
 import pytest
 
-from gs_train.progress import (
+from gs_train.machine.memory import resident_bytes
+from gs_train.machine.progress import (
     Progress,
     Stages,
     TaskProgress,
     format_seconds,
-    resident_bytes,
     task_progress,
 )
 

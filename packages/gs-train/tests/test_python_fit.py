@@ -22,11 +22,11 @@ from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data import capture_from_arrays, load_capture, read_image
 from gs_train.densify import Adc, AdcConfig, Changed
-from gs_train.interrupt import Interrupted
+from gs_train.machine.interrupt import Interrupted
 from gs_train.renderers import Rect, RenderOptions, Rows, Splats, View
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.run import Run
-from gs_train.strategies import StrategyStart, adc
+from gs_train.runs.run import Run
+from gs_train.runs.strategies import StrategyStart, adc
 
 STEPS = 8
 # Refinements and re-orderings on the way.

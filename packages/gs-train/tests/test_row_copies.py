@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gs_train import row_copies
-from gs_train.engine.columns import columns
 from gs_train.engine.sums import CompactSum
-from gs_train.row_copies import FIRST_NOTED, NOTHING, Begun, add_rows, take_rows
+from gs_train.rows import copies as row_copies
+from gs_train.rows.columns import columns
+from gs_train.rows.copies import FIRST_NOTED, NOTHING, Begun, add_rows, take_rows
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 N, SLOTS, R = 300, 90, 70

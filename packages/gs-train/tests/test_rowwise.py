@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gs_train import rowwise
+from gs_train.rows import rowwise
 
 N = 4099  # more than any vector or chunk, and a rest
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-import gs_train.run
+import gs_train.runs.run
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from gs_train.cli import main
 from gs_train.errors import InputError
-from gs_train.run import Run
-from gs_train.run_record import RunRecord
-from gs_train.trainer import Trainer
+from gs_train.runs.record import RunRecord
+from gs_train.runs.run import Run
+from gs_train.runs.trainer import Trainer
 
 STEPS = 4
 OPTIONS = ["--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "2", "--cap", "200"]
@@ -169,7 +169,9 @@ def test_a_record_comes_back_with_the_same_bits(fitted: Path, tmp_path: Path) ->
     record.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (fitted / "run.json").read_bytes()
     run = Run.open(fitted)
-    capture = gs_train.run.open_capture(run.config, run.folder, gs_train.run.StopRequest())
+    capture = gs_train.runs.run.open_capture(
+        run.config, run.folder, gs_train.runs.run.StopRequest()
+    )
     assert (record.train, record.test) == (capture.train, capture.test)
     for ours, theirs in zip(record.views, capture.views, strict=True):
         assert (ours.name, ours.width, ours.height) == (theirs.name, theirs.width, theirs.height)
@@ -271,7 +273,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_replaced_by_the_newes
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a running fit does it, twice in a row."""
-    read, left = gs_train.run.restored_tiered, [7, 8]
+    read, left = gs_train.runs.run.restored_tiered, [7, 8]
 
     def late(*arguments: Any, **options: Any) -> Any:
         if left:
@@ -280,7 +282,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_replaced_by_the_newes
             shutil.rmtree(old)
         return read(*arguments, **options)
 
-    monkeypatch.setattr(gs_train.run, "restored_tiered", late)
+    monkeypatch.setattr(gs_train.runs.run, "restored_tiered", late)
     assert main(["export", str(run)]) == 0
     assert (run / "export/inria/point_cloud/iteration_8/point_cloud.ply").exists()
     left[:] = [9]
@@ -345,7 +347,7 @@ def test_a_run_does_not_write_into_another_that_took_its_folder(
     def replace() -> None:
         if not other:
             shutil.rmtree(out)
-            other.append(gs_train.run_lock.RunLock(out))
+            other.append(gs_train.runs.lock.RunLock(out))
             (out / "config.yml").write_text("another's")
 
     _at_step(monkeypatch, 1, replace)
@@ -362,7 +364,7 @@ def test_an_error_of_the_system_between_two_steps_saves_what_was_trained(
     def vanished(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error", "/dev/pts/7")
 
-    monkeypatch.setattr("gs_train.progress.Progress.update", vanished)
+    monkeypatch.setattr("gs_train.machine.progress.Progress.update", vanished)
     out = tmp_path / "run"
     said = error("fit", tiny_capture, "--out", out, *OPTIONS)
     assert "/dev/pts/7 cannot be used: Input/output error; training ended after step 1" in said
@@ -489,7 +491,7 @@ def test_an_error_that_nothing_foresaw_is_one_line_and_a_file(
     def bug(*_: object, **__: object) -> None:
         raise AssertionError("one\x1b[31m thing\nand another")
 
-    monkeypatch.setattr("gs_train.export.write_ply", bug)
+    monkeypatch.setattr("gs_train.commands.export.write_ply", bug)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     capsys.readouterr()
     assert main(["export", str(run)]) == 1
@@ -512,7 +514,7 @@ def test_who_wants_the_process_to_end_ends_it(
     def end(*_: object, **__: object) -> None:
         raise error_raised
 
-    monkeypatch.setattr("gs_train.export.write_ply", end)
+    monkeypatch.setattr("gs_train.commands.export.write_ply", end)
     with pytest.raises(type(error_raised)):
         main(["export", str(run)])
     assert not (run / "traceback.txt").exists()

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-import gs_train.training
+import gs_train.runs.training
 from gs_train.cli import main
 from gs_train.errors import InputError
-from gs_train.run_lock import LOCK, RunLock, locked
+from gs_train.runs.lock import LOCK, RunLock, locked
 
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from gs_train.run_lock import RunLock
+    from gs_train.runs.lock import RunLock
     lock = RunLock(Path(sys.argv[1]))
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -141,7 +141,7 @@ def test_nobody_starts_overwrites_or_resumes_a_run_that_another_writes(
     out = tmp_path / "run"
     command = ["fit", str(tiny_capture), "--out", str(out), "--renderer", "cpu", "--steps", "2"]
     command += ["--cap", "200"]
-    write_ply = gs_train.training.write_ply
+    write_ply = gs_train.runs.training.write_ply
 
     def beside(*arguments: Any, **options: Any) -> int:
         before = _files(out)
@@ -155,7 +155,7 @@ def test_nobody_starts_overwrites_or_resumes_a_run_that_another_writes(
         assert _files(out) == before
         return write_ply(*arguments, **options)
 
-    monkeypatch.setattr(gs_train.training, "write_ply", beside)
+    monkeypatch.setattr(gs_train.runs.training, "write_ply", beside)
     assert main(command) == 0
     assert not (out / LOCK).exists()
 

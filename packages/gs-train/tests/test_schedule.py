@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from gs_train.schedule import active_sh_degree, adam_options, means_decay
+from gs_train.options.schedule import active_sh_degree, adam_options, means_decay
 
 
 def test_the_means_rate_ends_at_one_percent_whatever_the_batch() -> None:

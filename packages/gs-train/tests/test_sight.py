@@ -9,8 +9,8 @@ from georeferenced import UTM
 
 from gs_train.checkpoint import latest_checkpoint
 from gs_train.cli import main
-from gs_train.config import FitConfig
-from gs_train.sight import BlindEpochError, Sight
+from gs_train.options.config import FitConfig
+from gs_train.runs.sight import BlindEpochError, Sight
 
 N_TRAIN = 10  # of the tiny capture
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gs_train.ssim import ssim_sum, window_weights
+from gs_train.losses.ssim import ssim_sum, window_weights
 
 
 def _oracle(image: Tensor, truth: Tensor) -> Tensor:

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from gs_train.config import FitConfig
 from gs_train.data import load_capture, read_image
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine.regularise import add_to, penalties
-from gs_train.interrupt import StopRequest
+from gs_train.machine.interrupt import StopRequest
+from gs_train.options.config import FitConfig
 from gs_train.renderers import RenderOptions, View, make_renderer
-from gs_train.rows import NAMES
-from gs_train.scene import Scene
-from gs_train.trainer import Trainer
+from gs_train.rows.checks import NAMES
+from gs_train.runs.trainer import Trainer
+from gs_train.scene.scene import Scene
 
 # Growth that is sure to happen and, with the cap, stays small.
 BUSY = AdcConfig(refine_start=2, refine_every=3, reset_every=8, grow_grad2d=1e-5, cap=9000)
@@ -117,7 +117,7 @@ def test_only_the_batch_mean_matters_not_how_it_is_made(scene: Scene) -> None:
 def _gradient_of_one(
     scene: Scene, config: FitConfig, view: View, truth: Tensor
 ) -> dict[str, Tensor]:
-    from gs_train.loss import Crop, photometric_loss
+    from gs_train.losses.loss import Crop, photometric_loss
 
     trainer = _trainer(scene, config)
     leaves = {name: trainer.model.read(name).clone().requires_grad_() for name in NAMES}

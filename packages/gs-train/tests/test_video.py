@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from gs_train.errors import InputError
-from gs_train.video import require_video_writer, write_frames
+from gs_train.files.video import require_video_writer, write_frames
 
 
 def frame(index, height=48, width=64):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gs_train.gaussians import Gaussians
 from gs_train.renderers import TooManyIntersectionsError, protocol
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.visible import render_view
+from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.visible import render_view
 
 sys.path.insert(0, str(Path(__file__).parent))
 import rasterizer_oracle as oracle

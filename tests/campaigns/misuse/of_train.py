@@ -14,8 +14,8 @@ import numpy as np
 
 import gs_train
 from campaigns.misuse.calls import Call, Entry, Room
-from gs_train.config import FitConfig
 from gs_train.data import Capture, capture_from_arrays
+from gs_train.options.config import FitConfig
 
 _REFUSED = (gs_train.InputError,)
 

@@ -18,10 +18,10 @@ from gs_train.errors import InputError as InputError
 
 if TYPE_CHECKING:
     from gs_train.api import fit as fit
-    from gs_train.config import FitConfig as FitConfig
-    from gs_train.fitted import Fitted as Fitted
-    from gs_train.step_report import StepReport as StepReport
-    from gs_train.step_report import StopTraining as StopTraining
+    from gs_train.options.config import FitConfig as FitConfig
+    from gs_train.runs.fitted import Fitted as Fitted
+    from gs_train.runs.step_report import StepReport as StepReport
+    from gs_train.runs.step_report import StopTraining as StopTraining
 
 __all__ = [
     "FitConfig",
@@ -55,6 +55,6 @@ if not TYPE_CHECKING:
 
 def build_info() -> dict[str, Any]:
     """Versions of this package and of what a result depends on."""
-    from gs_train.metrics import package_versions
+    from gs_train.runs.metrics import package_versions
 
     return {"version": __version__, "packages": package_versions()}

@@ -3,7 +3,7 @@
 
 import sys
 
-from gs_train.output import outliving_readers
+from gs_train.machine.output import outliving_readers
 
 
 def main() -> int:

@@ -8,15 +8,15 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from gs_train import training
-from gs_train.config import FitConfig
 from gs_train.data import FROM_PYTHON, Capture
-from gs_train.fitted import Fitted
-from gs_train.parts import Parts
+from gs_train.options.config import FitConfig
 from gs_train.renderers import Renderer
-from gs_train.run_folder import saved_config
-from gs_train.step_report import OnStep
-from gs_train.strategies import Strategy
+from gs_train.runs import training
+from gs_train.runs.fitted import Fitted
+from gs_train.runs.folder import saved_config
+from gs_train.runs.parts import Parts
+from gs_train.runs.step_report import OnStep
+from gs_train.runs.strategies import Strategy
 
 _OF_A_FOLDER = ("max_side", "max_pixels", "test_every", "test_list")
 """Options of a capture that is read from a folder: another one has its sizes and its split."""
@@ -40,14 +40,14 @@ def fit(
         renderer: ``auto``, ``gsplat``, ``cpu``, or an object as
             :class:`gs_train.renderers.Renderer` describes; None: as the options say.
         strategy: ``adc``, ``mcmc``, or a function that gets a
-            :class:`gs_train.strategies.StrategyStart` and returns a
+            :class:`gs_train.runs.strategies.StrategyStart` and returns a
             :class:`gs_train.densify.Densifier`; None: as the options say. Defaults that depend on
             the strategy (``init_opacity`` and so on) are those of the option ``strategy``.
         on_step: called with a :class:`gs_train.StepReport` after each step. Checkpoints do not
             know of it: a resumed run may have another, or none.
-        options: options of :class:`gs_train.config.FitConfig` by name, over those of ``config``.
-            Paths may be text. With ``resume=True`` and without ``config``, those of the run in
-            ``out`` stay where no others are given, as on the command line.
+        options: options of :class:`gs_train.options.config.FitConfig` by name, over those of
+            ``config``. Paths may be text. With ``resume=True`` and without ``config``, those of
+            the run in ``out`` stay where no others are given, as on the command line.
 
     Returns:
         The run, with its scores.

@@ -13,20 +13,20 @@ from typing import Any
 import tyro
 
 from gs_train.api import fit
-from gs_train.command_line import command_of
-from gs_train.config import FitConfig
-from gs_train.demo import DemoConfig, demo
+from gs_train.commands.command_line import command_of
+from gs_train.commands.demo import DemoConfig, demo
+from gs_train.commands.export import ExportConfig, export
+from gs_train.commands.inspection import InspectConfig, inspect
+from gs_train.commands.plan import PlanConfig, plan
+from gs_train.commands.render import RenderConfig, render
 from gs_train.errors import InputError
-from gs_train.evaluate import EvalConfig, evaluate
-from gs_train.export import ExportConfig, export
-from gs_train.guard import file_trouble, unforeseen
-from gs_train.inspection import InspectConfig, inspect
-from gs_train.interrupt import Interrupted
+from gs_train.machine.interrupt import Interrupted
+from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.names import printable
-from gs_train.out_of_memory import in_short, memory_that_ran_out
-from gs_train.plan import PlanConfig, plan
-from gs_train.render import RenderConfig, render
-from gs_train.run_folder import RunFolder, saved_config
+from gs_train.options.config import FitConfig
+from gs_train.runs.evaluate import EvalConfig, evaluate
+from gs_train.runs.folder import RunFolder, saved_config
+from gs_train.runs.guard import file_trouble, unforeseen
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),

@@ -8,9 +8,9 @@ import re
 import shutil
 from pathlib import Path
 
-from gs_train.atomic import SUFFIX
 from gs_train.checkpoint.manifest import MANIFEST
 from gs_train.errors import InputError
+from gs_train.files.atomic import SUFFIX
 
 _NAME = re.compile(r"step_(\d{1,18})(?:\.(\d{1,18}))?", re.ASCII)
 _STALE = re.compile(r"step_\d+(?:\.\d+)?" + re.escape(SUFFIX))

@@ -31,7 +31,7 @@ from gs_train.checkpoint.manifest import (
 from gs_train.checkpoint.row_names import KEYS, MEANS, NEXT_KEY, row_names
 from gs_train.checkpoint.shards import MOST_HEADER_BYTES, open_shard, read_exactly
 from gs_train.errors import InputError
-from gs_train.whole import whole
+from gs_train.files.whole import whole
 
 _AHEAD = "ahead/"
 _MOST_KEYS = 2**31

@@ -19,7 +19,7 @@ from gs_train.checkpoint.dtypes import DTYPES, MOST_DIMENSIONS, dtype_name
 from gs_train.checkpoint.labels import LABELS, require_label_kind
 from gs_train.checkpoint.manifest import require_shard_name
 from gs_train.checkpoint.shards import MOST_HEADER_BYTES
-from gs_train.whole import whole
+from gs_train.files.whole import whole
 
 _CRCS = 2**32
 

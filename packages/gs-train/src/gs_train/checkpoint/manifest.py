@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gs_train.errors import InputError
-from gs_train.small_files import read_small
+from gs_train.files.small_files import read_small
 
 FORMAT = "gs-train checkpoint"
 VERSION = 2

@@ -26,7 +26,7 @@ from gs_train.checkpoint.checksums import combined
 from gs_train.checkpoint.dtypes import dtype_name
 from gs_train.checkpoint.manifest import damaged_checkpoint
 from gs_train.errors import InputError
-from gs_train.small_files import open_regular
+from gs_train.files.small_files import open_regular
 
 MOST_HEADER_BYTES = 16 << 20
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from gs_train.atomic import SUFFIX, disk_full_is_input_error, require_free, sync_folder
 from gs_train.checkpoint.dtypes import dtype_name
 from gs_train.checkpoint.folder import free_name, remove_older, remove_stale
 from gs_train.checkpoint.labels import LABELS, require_label_kind
@@ -21,6 +20,7 @@ from gs_train.checkpoint.layout import Layout, Piece, ShardLayout, TensorLayout
 from gs_train.checkpoint.manifest import shard_name, write_manifest
 from gs_train.checkpoint.row_names import row_names
 from gs_train.checkpoint.shards import write_shard
+from gs_train.files.atomic import SUFFIX, disk_full_is_input_error, require_free, sync_folder
 
 
 @dataclass(frozen=True)

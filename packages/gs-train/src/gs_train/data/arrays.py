@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gs_train.data.capture import Capture, CaptureView, split_of
 from gs_train.data.colmap_records import FloatArray
+from gs_train.data.frame import Frame
 from gs_train.data.ranges import (
     FARTHEST_COORDINATE,
     FARTHEST_POINT,
@@ -21,7 +22,6 @@ from gs_train.data.ranges import (
     require_cameras,
     require_intrinsics,
 )
-from gs_train.frame import Frame
 
 FROM_PYTHON = Path("(given from Python)")
 """In place of a folder: of a capture that has none, and of a run's ``data`` then."""

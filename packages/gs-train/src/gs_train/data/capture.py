@@ -16,13 +16,13 @@ from gs_train.data.colmap import find_model, read_model, read_points
 from gs_train.data.colmap_records import FloatArray, Image, Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
+from gs_train.data.frame import Frame
 from gs_train.data.photographs import MOST_PIXELS, check_photographs
 from gs_train.data.pixels import decode_rgb
 from gs_train.data.prepare import Job, Progress, cached_path, prepare_images
 from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
 from gs_train.data.unused import unused_lines
 from gs_train.errors import InputError
-from gs_train.frame import Frame
 from gs_train.names import printable
 
 

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from gs_train.atomic import replacing, require_free
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistort
 from gs_train.data.pixels import BrokenPhotographError, decode_rgb, read_header
 from gs_train.errors import InputError
+from gs_train.files.atomic import replacing, require_free
 from gs_train.names import encoded
 
 Progress = Callable[[int, int], None]

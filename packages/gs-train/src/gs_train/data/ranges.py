@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gs_train.data.frame import Frame, camera_centres
 from gs_train.errors import InputError
-from gs_train.frame import Frame, camera_centres
 
 LARGEST_SIDE = 1 << 20
 """Pixels; anything above is a corrupt file, not a photograph."""

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gs_train import counter_random, rowwise
-from gs_train.counter_random import Purpose
-from gs_train.densify.protocol import Changed, RowOperations, multiple_seen
+from gs_train.densify.protocol import Changed, multiple_seen
 from gs_train.densify.statistics import Statistics
 from gs_train.errors import InputError
-from gs_train.keys import RowKeys
 from gs_train.renderers.protocol import Splats
-from gs_train.rows import NAMES
+from gs_train.rows import counter_random, rowwise
+from gs_train.rows.checks import NAMES
+from gs_train.rows.counter_random import Purpose
+from gs_train.rows.keys import RowKeys
+from gs_train.rows.operations import RowOperations
 from gs_train.sizes import Count
 
 _SHRINK = 1.6

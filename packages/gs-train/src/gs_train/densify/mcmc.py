@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gs_train import counter_random, rowwise
-from gs_train.counter_random import Purpose
-from gs_train.densify.protocol import Changed, RowOperations, multiple_seen
+from gs_train.densify.protocol import Changed, multiple_seen
 from gs_train.densify.relocation import draw, relocated
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
-from gs_train.rows import NAMES
+from gs_train.rows import counter_random, rowwise
+from gs_train.rows.checks import NAMES
+from gs_train.rows.counter_random import Purpose
+from gs_train.rows.operations import RowOperations
 from gs_train.sizes import Count
 
 GROWTH = 1.05

@@ -1,68 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What densification asks of the rows, and what a trainer asks of densification."""
+"""What a trainer asks of densification."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from gs_train.keys import RowKeys
-from gs_train.renderers.protocol import Rows, Splats
-
-
-class RowOperations(Protocol):
-    """A model's rows with their optimizer state, wherever they live.
-
-    Densification is written against these operations alone and never holds the whole model, so
-    that it works on tensors of one device and on tables in several memory tiers alike. Tensors
-    that go in and come out are on ``device``; ids are (R,) int32 or int64.
-    """
-
-    @property
-    def device(self) -> torch.device:
-        """Where ids and values are exchanged."""
-        ...
-
-    @property
-    def n_rows(self) -> int:
-        """N, the number of Gaussians."""
-        ...
-
-    @property
-    def keys(self) -> RowKeys:
-        """Of the rows, on ``device``: what random numbers and ties depend on."""
-        ...
-
-    def read(self, name: str, ids: Tensor | None = None) -> Tensor:
-        """Values of one attribute, not to be written to: rows ``ids`` (any order), or all."""
-        ...
-
-    def append(self, rows: Rows, keys: Tensor | None = None) -> None:
-        """Add rows at the end, with zero moments, and with keys that `RowKeys.born` gave; None for
-        the next free ones."""
-        ...
-
-    def keep(self, ids: Tensor) -> None:
-        """Drop all rows but ``ids`` (sorted, unique; or an (N,) bool mask), order unchanged."""
-        ...
-
-    def permute(self, order: Tensor) -> None:
-        """Make row ``order[i]`` row i."""
-        ...
-
-    def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
-        """Write values of some attributes to rows ``ids`` (sorted, unique), or to all."""
-        ...
-
-    def zero_moments(
-        self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
-    ) -> None:
-        """Forget the optimizer's moments of some rows and attributes; all of them when None."""
-        ...
+from gs_train.renderers.protocol import Splats
+from gs_train.rows.operations import RowOperations
 
 
 @dataclass(frozen=True)

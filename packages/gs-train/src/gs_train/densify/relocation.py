@@ -9,8 +9,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from gs_train import counter_random
-from gs_train.counter_random import Purpose
+from gs_train.rows import counter_random
+from gs_train.rows.counter_random import Purpose
 
 MOST_COPIES = 51
 """Gaussians at one place beyond this number count as this many, as in gsplat."""

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gs_train.densify.protocol import RowOperations
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.renderers.protocol import Splats, View
+from gs_train.rows.operations import Model
 
 Observe = Callable[[Tensor, Splats], None]
 """Called with (ids, splats) of every view after its backward pass; see `Densifier.observe`."""
@@ -45,24 +45,6 @@ class StepSettings:
     def regularises_seen(self) -> bool:
         """Whether these losses tell rows that the batch sees from others."""
         return not self.regularise_all and bool(self.opacity_reg or self.scale_reg)
-
-
-class Model(RowOperations, Protocol):
-    """Rows that can be looked at and saved, wherever they live."""
-
-    @property
-    def params(self) -> Mapping[str, Tensor]:
-        """The parameters that are on the device: at least what culling reads."""
-        ...
-
-    @property
-    def sh_degree(self) -> int:
-        """The highest degree of spherical harmonics that ``shN`` has room for."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint holds of it, not copied."""
-        ...
 
 
 class Backend(Protocol):

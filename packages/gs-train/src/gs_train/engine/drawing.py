@@ -13,8 +13,8 @@ from torch import Tensor
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.loss import Crop, loss_and_gradient
-from gs_train.out_of_memory import in_short
+from gs_train.losses.loss import Crop, loss_and_gradient
+from gs_train.machine.out_of_memory import in_short
 from gs_train.renderers import Renderer, Splats, TooManyIntersectionsError
 
 _MOST_PARTS = 16

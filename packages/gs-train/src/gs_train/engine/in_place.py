@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gs_train.engine.device_appearance import DeviceAppearance
+from gs_train.rows.device_appearance import DeviceAppearance
 
 
 class InPlace:

@@ -15,9 +15,9 @@ from gs_train.engine.backend import StepSettings
 from gs_train.engine.early import largest_move
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Seen, look
-from gs_train.engine.model import GEOMETRY, TieredGaussians
-from gs_train.engine.presets import Preset
+from gs_train.options.presets import Preset
 from gs_train.renderers import Renderer, View
+from gs_train.rows.tiered import GEOMETRY, TieredGaussians
 
 
 @dataclass(frozen=True, eq=False)

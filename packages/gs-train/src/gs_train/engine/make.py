@@ -6,16 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 from gs_train.engine.backend import Backend
-from gs_train.engine.in_device import InDevice
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.model import TieredGaussians
-from gs_train.engine.naive import HostMirrorAdam
 from gs_train.engine.pipeline import Engine
-from gs_train.engine.presets import Preset
-from gs_train.engine.restore import Source, awake, restored_gaussians, restored_tiered
 from gs_train.errors import InputError
-from gs_train.gaussians import Gaussians
+from gs_train.options.presets import Preset
+from gs_train.published.in_device import InDevice
+from gs_train.published.naive import HostMirrorAdam
 from gs_train.renderers import Renderer, Rows
+from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.restore import Source, awake, restored_gaussians, restored_tiered
+from gs_train.rows.tiered import TieredGaussians
 
 
 def make_backend(

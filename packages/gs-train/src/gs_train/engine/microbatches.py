@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import gs_cull
-from gs_train.loss import Crop
+from gs_train.losses.loss import Crop
+from gs_train.losses.ssim import HALO
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.protocol import Rect
-from gs_train.ssim import HALO
 
 Cameras = tuple[Tensor, Tensor, np.ndarray, np.ndarray]
 """World to camera (B, 4, 4), K (B, 3, 3), widths and heights (B,)."""

@@ -16,26 +16,26 @@ from torch import Tensor
 import gs_adam
 from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.beside import Beside
-from gs_train.engine.device_appearance import DeviceAppearance
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.in_place import InPlace
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.lookahead import EarlyList, Lookahead
-from gs_train.engine.model import TieredGaussians
 from gs_train.engine.planner import Batch, Planner
-from gs_train.engine.presets import Preset
 from gs_train.engine.regularise import add_to, penalties
 from gs_train.engine.residents import Residents
 from gs_train.engine.residing import Residing
-from gs_train.engine.selective import SelectiveAdam
 from gs_train.engine.stats import BatchStats
-from gs_train.engine.streaming import Streaming
 from gs_train.engine.sums import CompactSum
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.work import Work
+from gs_train.options.presets import Preset
+from gs_train.published.streaming import Streaming
 from gs_train.renderers import Renderer, View
+from gs_train.rows.device_appearance import DeviceAppearance
+from gs_train.rows.selective import SelectiveAdam
+from gs_train.rows.tiered import TieredGaussians
 
 
 class Engine:

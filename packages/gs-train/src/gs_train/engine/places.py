@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gs_train.engine.microbatches import Seen
-from gs_train.has_triton import has_triton
+from gs_train.machine.has_triton import has_triton
 
 
 class Drawn(NamedTuple):

@@ -15,11 +15,11 @@ from gs_train.engine.backend import StepSettings
 from gs_train.engine.limits import Limits
 from gs_train.engine.lookahead import EarlyList, Lookahead
 from gs_train.engine.microbatches import Seen, look, mark
-from gs_train.engine.model import TieredGaussians
-from gs_train.engine.presets import Preset
 from gs_train.engine.sums import Returning
 from gs_train.engine.view_costs import ViewCosts
+from gs_train.options.presets import Preset
 from gs_train.renderers import Renderer, View
+from gs_train.rows.tiered import TieredGaussians
 
 LOADS_AHEAD = 1
 """Microbatches that loads run ahead of rendering."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gs_train import rowwise
 from gs_train.engine.backend import StepSettings
+from gs_train.rows import rowwise
 
 Penalties = dict[str, tuple[str, float]]
 """By attribute: weight times the sum of ``exp`` or ``sigmoid`` of its values; see `DeviceAdam`."""

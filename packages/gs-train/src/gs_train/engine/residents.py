@@ -11,10 +11,10 @@ from torch.nn.functional import pad
 
 import gs_adam
 import gs_pinned
-from gs_train.engine.host_rows import HostRows
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.row_steps import SlotSteps
 from gs_train.engine.trace import Trace
+from gs_train.rows.host_rows import HostRows
+from gs_train.rows.slot_steps import SlotSteps
 
 HEADROOM = 1.0625
 """There are this many times the slots that two batches in a row want."""

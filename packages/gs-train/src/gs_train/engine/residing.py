@@ -10,13 +10,13 @@ from gs_train.engine.beside import Beside
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.in_place import InPlace
 from gs_train.engine.lanes import Lanes
-from gs_train.engine.model import TieredGaussians
 from gs_train.engine.places import Places
 from gs_train.engine.planner import Batch
 from gs_train.engine.residents import Residents
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.engine.work import Work
+from gs_train.rows.tiered import TieredGaussians
 
 
 class Residing:

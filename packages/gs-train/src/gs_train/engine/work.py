@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gs_train.engine.columns import columns
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.planner import Batch
 from gs_train.engine.sums import CompactSum
-from gs_train.row_copies import Begun, add_rows, take_rows
+from gs_train.rows.columns import columns
+from gs_train.rows.copies import Begun, add_rows, take_rows
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Work:
             place: (R,) places in the batch's rows; None: all of them.
             appearance: (C, W) sums of rows of appearance.
             slots: (R,) where the same rows lie in it; None: R is C.
-            begun: see `gs_train.row_copies.add_rows`.
+            begun: see `gs_train.rows.copies.add_rows`.
         """
         parts = {name: leaf.grad for name, leaf in leaves.items()}
         add_rows(self.sums.of | columns(appearance), parts, place, slots, begun)

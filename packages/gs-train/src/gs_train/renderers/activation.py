@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gs_train.has_triton import has_triton
+from gs_train.machine.has_triton import has_triton
 from gs_train.renderers.protocol import Rows, View
 
 

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gs-train plan``: what fits on this machine and how fast it should train, without training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from gs_train.commands.plan_capture import capture_without_photographs
+from gs_train.commands.plan_table import print_plan
+from gs_train.errors import InputError
+from gs_train.files.atomic import require_writable
+from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.progress import Stages
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS, Preset
+from gs_train.renderers import Renderer, Rows
+from gs_train.runs.run import renderer_for
+from gs_train.scene.scene import Scene
+from gs_train.sizes import Count
+from gs_train.sizing.budget import largest_n, need
+from gs_train.sizing.caps import Caps, caps_of
+from gs_train.sizing.choose import choose, expected_rows, smallest_rooms
+from gs_train.sizing.duration import (
+    StepTime,
+    command_of_run,
+    rows_after,
+    seconds_of_run,
+    within_an_hour,
+)
+from gs_train.sizing.fitting import fit_into
+from gs_train.sizing.placing import rates_for, training_views, workload_of
+from gs_train.sizing.rates import STAGES, Rates
+from gs_train.sizing.room import Room, room_wanted
+from gs_train.sizing.speed import predict
+from gs_train.sizing.view_rates import Begin
+from gs_train.sizing.workload import Workload
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """Say what each --offload preset would need here, whether it fits, and how fast it should be.
+    Reads cameras and points, no photographs, and trains nothing.
+
+    Attributes:
+        data: folder with a COLMAP model (sparse/0 or sparse).
+        gaussians: number of Gaussians to plan for, as fit's cap; without it what auto expects from
+            the capture's points.
+        steps: optimizer updates.
+        batch_size: images a step.
+        device_memory: cap on device memory (all that is free).
+        host_memory: cap on host memory, the process's own included (all that is available, less a
+            tenth).
+        mem_limit: gs-scale splits a view that sees more than this share of the scene.
+        strategy: how Gaussians would be added: decides what is kept about each.
+        sh_degree: spherical harmonics up to this degree, 0 to 3.
+        max_side: images are made smaller until their longer side has at most so many pixels.
+        image_cache: memory for decoded photographs.
+        renderer: gsplat needs a CUDA device; cpu runs anywhere; auto takes gsplat where it can.
+        offload_rates: file for the measured rates: read when it exists, else written. One that was
+            written on a machine with a GPU plans for that GPU where there is none, with
+            device_memory.
+        verbose: list bytes by part.
+        json: print one JSON object instead of tables.
+    """
+
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+    gaussians: Count | None = None
+    steps: Count = 30_000
+    batch_size: int = 1
+    device_memory: str | None = None
+    host_memory: str | None = None
+    mem_limit: float = 0.3
+    strategy: Literal["adc", "mcmc"] = "adc"
+    sh_degree: int = 3
+    max_side: int | None = None
+    image_cache: str = "4GiB"
+    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    offload_rates: Path | None = None
+    verbose: bool = False
+    json: bool = False
+
+    def as_fit(self) -> FitConfig:
+        """The options of a run that this plans.
+
+        Raises:
+            InputError: an option is out of range.
+        """
+        if self.gaussians is not None and not 4 <= self.gaussians < 2**31 - 1:
+            raise InputError(f"--gaussians must be from 4 to 2^31 - 2, got {self.gaussians}")
+        return FitConfig(
+            data=self.data,
+            out=Path("RUN"),  # never written to
+            steps=self.steps,
+            cap=self.gaussians,
+            batch_size=self.batch_size,
+            device_memory=self.device_memory,
+            host_memory=self.host_memory,
+            mem_limit=self.mem_limit,
+            strategy=self.strategy,
+            sh_degree=self.sh_degree,
+            max_side=self.max_side,
+            image_cache=self.image_cache,
+            renderer=self.renderer,
+        )
+
+
+def plan(config: PlanConfig) -> dict[str, Any]:
+    """Measure, predict and print; what --json prints is returned.
+
+    What is measured of the capture is what :func:`gs_train.sizing.placing.place` measures for a run
+    with the same options, so that both say the same of what fits.
+
+    Raises:
+        InputError: an option is out of range, or the capture or the rates cannot be read.
+    """
+    run = config.as_fit()
+    saved = _saved_rates(config)
+    is_elsewhere = _is_elsewhere(config, saved)
+    renderer = renderer_for(run, "cpu" if is_elsewhere else None)
+    device = torch.device("cuda") if is_elsewhere else renderer.device
+    caps = caps_of(run, device, is_here=False)
+    with Stages("planning", 2 if saved else 2 + STAGES) as stages:
+        stages.begin("reading cameras and points")
+        capture = capture_without_photographs(run)
+        for line in capture.notes:
+            stages.message(line)
+        scene = Scene.load(capture, renderer.device)
+        rows = scene.initial_rows(run, StopRequest())
+        stages.begin("what views see")
+        work = workload_of(run, scene, rows, renderer)
+        alone = work
+        if run.batch_size > 1:
+            alone = workload_of(replace(run, batch_size=1), scene, rows, renderer)
+        later = work.with_rows(expected_rows(run, work.n_rows))
+        rates = saved or _measured(config, scene, rows, renderer, later, stages.begin)
+    presets = {
+        name: _predict(
+            preset.splitting_above(run.mem_limit),
+            alone if preset.single_view else work,
+            later.n_rows,
+            run,
+            caps,
+            rates,
+        )
+        for name, preset in PRESETS.items()
+    }
+    result = {
+        "data": str(config.data),
+        "n_rows": later.n_rows,
+        "n_rows_first": work.n_rows,
+        "n_rows_last": round(rows_after(run, work.n_rows, run.steps * run.batch_size)),
+        "steps": run.steps,
+        "caps": asdict(caps),
+        "workload": asdict(later),
+        "rates": asdict(rates),
+        "auto": _auto(run, work, caps),
+        "presets": presets,
+        "within_an_hour": None,
+    }
+    if caps.shared:
+        smaller = within_an_hour(
+            run,
+            StepTime(**presets["none"]["step"]),
+            work.n_rows,
+            longer_side=max(work.width, work.height),
+        )
+        result["within_an_hour"] = None if smaller is None else command_of_run(smaller)
+    if config.json:
+        print(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        print_plan(result, verbose=config.verbose, file=sys.stdout)
+    return result
+
+
+def _saved_rates(config: PlanConfig) -> Rates | None:
+    path = config.offload_rates
+    if path is not None and path.exists():
+        return Rates.load(path)
+    if path is not None:  # before some seconds are spent on them
+        require_writable(path, option="--offload-rates")
+    return None
+
+
+def _is_elsewhere(config: PlanConfig, saved: Rates | None) -> bool:
+    """Whether the plan is for a GPU that is not here.
+
+    Raises:
+        InputError: it is, and nothing says how much memory that GPU has.
+    """
+    if saved is None or not saved.is_of_gpu or config.renderer == "cpu":
+        return False
+    if torch.cuda.is_available():
+        return False
+    if config.device_memory is None:
+        raise InputError(
+            f"--device-memory must say how much {saved.device} has: the rates of "
+            f"--offload-rates {config.offload_rates} are that GPU's, which is not here"
+        )
+    return True
+
+
+def _measured(
+    config: PlanConfig, scene: Scene, rows: Rows, renderer: Renderer, work: Workload, begin: Begin
+) -> Rates:
+    rates = rates_for(work, rows, training_views(scene), renderer, begin=begin)
+    if rates is None:
+        raise InputError(
+            f"{config.data}: no camera sees any of the points, or memory is too short to measure "
+            "how fast this machine is"
+        )
+    if config.offload_rates is not None:
+        rates.save(config.offload_rates)
+    return rates
+
+
+def _auto(run: FitConfig, work: Workload, caps: Caps) -> dict[str, Any]:
+    """What auto would take."""
+    try:
+        choice = choose(run, work, caps)
+    except InputError as error:
+        return {"preset": None, "reason": str(error)}
+    return {"preset": choice.preset.name, "reason": choice.reason}
+
+
+def _predict(
+    preset: Preset, first: Workload, n_rows: int, run: FitConfig, caps: Caps, rates: Rates
+) -> dict[str, Any]:
+    """A preset with so many Gaussians, of a run that starts with the ``first`` workload."""
+    work = first.with_rows(n_rows)
+    fitted = fit_into(preset, work, caps)
+    room = _room(preset, work, caps)
+    wanted, speed = need(preset, work, room), predict(preset, work, rates, room)
+    at_first = predict(preset, first, rates, _room(preset, first, caps))
+    step = StepTime.through(
+        first.n_rows,
+        work.batch_size / at_first.images_per_second,
+        n_rows,
+        work.batch_size / speed.images_per_second,
+    )
+    return {
+        "batch_size": work.batch_size,
+        "fits": fitted is not None,
+        "device_bytes": wanted.device_bytes,
+        "pinned_bytes": wanted.pinned_bytes,
+        "host_bytes": wanted.host_bytes,
+        "parts": asdict(wanted),
+        "views_whole": fitted is not None and room.rows >= room_wanted(preset, work).rows,
+        "residents": room.residents,
+        "images_per_second": speed.images_per_second,
+        "images_per_second_first": at_first.images_per_second,
+        "seconds_of_run": seconds_of_run(
+            replace(run, batch_size=work.batch_size), step, first.n_rows
+        ),
+        "step": asdict(step),
+        "bound": speed.bound,
+        "seconds": {
+            "device": speed.device_s,
+            "link": speed.link_s,
+            "host": speed.host_s,
+        },
+        "largest_n": largest_n(preset, work, lambda w: fit_into(preset, w, caps) is not None),
+    }
+
+
+def _room(preset: Preset, work: Workload, caps: Caps) -> Room:
+    """What a preset gets, or the least that it gets along with where that does not fit."""
+    return fit_into(preset, work, caps) or min(
+        smallest_rooms(preset, work),
+        key=lambda room: caps.taken_of_host(need(preset, work, room)),
+    )

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gaussians as PLY files, written and read a chunk of rows at a time.
+
+Two layouts are written, both ``binary_little_endian`` with float32 properties holding the stored
+values (log scales, logit opacities, w x y z quaternions, harmonics channel-major): ``inria`` (Kerbl
+et al. 2023), which every viewer reads and which carries unused normals, and ``gsplat``, which
+orders the properties alike and has no normals. Any order of properties is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gs_train.errors import InputError
+from gs_train.files.atomic import replacing, require_free
+from gs_train.files.ply_header import PlyHeader, read_header
+
+Layout = Literal["inria", "gsplat"]
+Chunk = Mapping[str, Any]
+"""The six attributes of some rows: torch tensors on any device, or numpy arrays."""
+
+CHUNK_ROWS = 65536
+"""About 16 MB of file at spherical-harmonics degree 3."""
+
+_MOVE_BYTES = 1 << 20
+
+
+def write_ply(
+    path: str | Path,
+    rows: Chunk | Iterable[Chunk],
+    *,
+    layout: Layout = "inria",
+    n_rows: int | None = None,
+    chunk_rows: int = CHUNK_ROWS,
+    transform: Callable[[Chunk], Chunk] | None = None,
+) -> int:
+    """Write Gaussians to a PLY file, leaving out the ones that are not finite.
+
+    Args:
+        path: the file; it appears, or is replaced, only when it is complete.
+        rows: ``means`` (N, 3), ``scales`` (N, 3) log, ``quats`` (N, 4) w x y z, ``opacities`` (N,)
+            logit, ``sh0`` (N, 1, 3), ``shN`` (N, K, 3) with K = 0, 3, 8 or 15; floating, written
+            as float32; or an iterable of such chunks, at least one, all with the same K.
+        layout: ``inria`` (with normals, all zero) or ``gsplat`` (without).
+        n_rows: the sum of the chunks' rows; required when ``rows`` is an iterable.
+        chunk_rows: how many rows are converted at once.
+        transform: applied to each chunk first, for example into another frame; keeps row counts.
+
+    Returns:
+        How many rows were left out because a value of theirs was NaN or infinite.
+
+    Raises:
+        InputError: the disk has not enough space, or every row would be left out.
+        ValueError: an attribute is missing or has another shape, K differs between chunks, or the
+            chunks do not add up to ``n_rows``.
+
+    Cost: memory for two chunks of ``chunk_rows`` rows, whatever N; one pass over the rows.
+    """
+    path = Path(path)
+    if layout not in ("inria", "gsplat"):
+        raise ValueError(f"layout must be 'inria' or 'gsplat', got {layout!r}")
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
+    chunks: Iterator[Chunk]
+    if isinstance(rows, Mapping):
+        n_rows = _count(rows)
+        chunks = iter((rows,))
+    elif n_rows is None:
+        raise ValueError("n_rows must be given when rows is an iterable of chunks, got None")
+    else:
+        chunks = iter(rows)
+    first = next(chunks, None)
+    if first is None:
+        raise ValueError("rows must hold at least one chunk (it may be empty), got none")
+    n_rest = 3 * _bases(first)
+    names = property_names(layout, n_rest)
+    require_free(path.parent, n_rows * len(names) * 4 + 4096, f"{path.name} ({n_rows:,} Gaussians)")
+
+    with replacing(path) as file:
+        file.write(_header(names, n_rows))
+        seen = kept = 0
+        for chunk in itertools.chain((first,), chunks):
+            for piece in _pieces(chunk, chunk_rows):
+                table = _table(transform(piece) if transform else piece, layout, n_rest)
+                seen += len(table)
+                finite = np.isfinite(table).all(axis=1)
+                if not finite.all():
+                    table = table[finite]
+                kept += len(table)
+                file.write(table.data if table.size else b"")
+        if seen != n_rows:
+            raise ValueError(f"rows must add up to n_rows {n_rows}, got {seen}")
+        if n_rows and not kept:
+            raise InputError(
+                f"{path} must hold a finite Gaussian, got NaN or infinity in all {n_rows:,}: "
+                "the training diverged, or the capture's frame is too large for float32"
+            )
+        if kept != n_rows:
+            _replace_header(file, _header(names, n_rows), _header(names, kept))
+    return n_rows - kept
+
+
+def read_ply(path: str | Path, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:
+    """Read Gaussians from a binary PLY file, a chunk at a time.
+
+    Properties are found by name, in any order and of any scalar type; other properties and
+    elements are ignored. Files of this module, of Inria's code and its forks, of gsplat and of
+    Nerfstudio are read. Values come as they are stored, without any check that they are finite.
+
+    Args:
+        path: the file.
+        chunk_rows: rows per chunk; the last one is shorter.
+
+    Returns:
+        Iterator over rows as ``write_ply`` takes them, float32 on the CPU; no chunk for a file
+        without rows.
+
+    Raises:
+        InputError: at once, when there is no such file, it is not a binary PLY file of Gaussians,
+            or it is shorter than its header says.
+
+    Cost: memory for one chunk.
+    """
+    path = Path(path)
+    header, _ = _gaussian_header(path)
+    return _read_chunks(path, header, chunk_rows)
+
+
+def load_ply(path: str | Path, chunk_rows: int = CHUNK_ROWS) -> dict[str, Tensor]:
+    """Read all Gaussians of a binary PLY file, as ``read_ply`` does, into one set of rows."""
+    path = Path(path)
+    header, n_rest = _gaussian_header(path)
+    n = header.n_rows
+    rows = {
+        "means": torch.empty(n, 3),
+        "scales": torch.empty(n, 3),
+        "quats": torch.empty(n, 4),
+        "opacities": torch.empty(n),
+        "sh0": torch.empty(n, 1, 3),
+        "shN": torch.empty(n, n_rest // 3, 3),
+    }
+    start = 0
+    for chunk in _read_chunks(path, header, chunk_rows):
+        stop = start + len(chunk["means"])
+        for name, values in chunk.items():
+            rows[name][start:stop] = values
+        start = stop
+    return rows
+
+
+def property_names(layout: Layout, n_rest: int) -> list[str]:
+    """The vertex properties of ``layout`` in file order, with ``n_rest`` = 3K of ``f_rest``."""
+    return [
+        *"xyz",
+        *(("nx", "ny", "nz") if layout == "inria" else ()),
+        *(f"f_dc_{i}" for i in range(3)),
+        *(f"f_rest_{i}" for i in range(n_rest)),
+        "opacity",
+        *(f"scale_{i}" for i in range(3)),
+        *(f"rot_{i}" for i in range(4)),
+    ]
+
+
+def _header(names: list[str], n_rows: int) -> bytes:
+    lines = ["ply", "format binary_little_endian 1.0", f"element vertex {n_rows}"]
+    lines += [f"property float {name}" for name in names]
+    return ("\n".join(lines) + "\nend_header\n").encode("ascii")
+
+
+def _replace_header(file: BinaryIO, old: bytes, new: bytes) -> None:
+    """Put ``new`` in the place of ``old``; the data moves up when the count lost a digit."""
+    end = file.tell()
+    shift = len(old) - len(new)
+    if shift:
+        for start in range(len(old), end, _MOVE_BYTES):
+            file.seek(start)
+            block = file.read(min(_MOVE_BYTES, end - start))
+            file.seek(start - shift)
+            file.write(block)
+        file.truncate(end - shift)
+    file.seek(0)
+    file.write(new)
+
+
+def _count(rows: Chunk) -> int:
+    try:
+        return len(rows["means"])
+    except KeyError:
+        raise ValueError(f"rows must have 'means', got {sorted(rows)}") from None
+
+
+def _bases(rows: Chunk) -> int:
+    """K of the chunk's ``shN``."""
+    shape = tuple(rows["shN"].shape) if "shN" in rows else None
+    if shape is None or len(shape) != 3 or shape[1] not in (0, 3, 8, 15) or shape[2] != 3:
+        raise ValueError(f"shN must be (N, K, 3) with K = 0, 3, 8 or 15, got {shape}")
+    return shape[1]
+
+
+def _pieces(rows: Chunk, chunk_rows: int) -> Iterator[Chunk]:
+    n = _count(rows)
+    for start in range(0, n, chunk_rows):
+        yield {name: values[start : start + chunk_rows] for name, values in rows.items()}
+
+
+def _table(rows: Chunk, layout: Layout, n_rest: int) -> np.ndarray:
+    """(n, properties) little-endian float32, as it goes to the file."""
+    n = _count(rows)
+    shapes = {
+        "means": (n, 3),
+        "scales": (n, 3),
+        "quats": (n, 4),
+        "opacities": (n,),
+        "sh0": (n, 1, 3),
+        "shN": (n, n_rest // 3, 3),
+    }
+    values = {}
+    for name, shape in shapes.items():
+        got = tuple(rows[name].shape) if name in rows else None
+        if got != shape:
+            raise ValueError(f"{name} must have shape {shape}, got {got}")
+        values[name] = _host(rows[name])
+    normals = 3 if layout == "inria" else 0
+    table = np.zeros((n, 14 + normals + n_rest), "<f4")
+    table[:, 0:3] = values["means"]
+    column = 3 + normals
+    rest = values["shN"].transpose(0, 2, 1).reshape(n, n_rest)
+    for block in (values["sh0"][:, 0], rest, values["opacities"][:, None]):
+        table[:, column : column + block.shape[1]] = block
+        column += block.shape[1]
+    table[:, column : column + 3] = values["scales"]
+    table[:, column + 3 :] = values["quats"]
+    return table
+
+
+def _host(values: Any) -> np.ndarray:
+    if isinstance(values, Tensor):
+        values = values.detach().to("cpu", torch.float32).numpy()
+    return np.asarray(values)
+
+
+def _gaussian_header(path: Path) -> tuple[PlyHeader, int]:
+    """The header and the number of ``f_rest`` properties; all that can be wrong with a file."""
+    with _opened(path) as file:
+        header = read_header(file, path)
+        size = os.fstat(file.fileno()).st_size
+    fields = set(header.dtype.names or ())
+    n_rest = sum(name.startswith("f_rest_") for name in fields)
+    missing = [name for name in property_names("gsplat", 0) if name not in fields]
+    if missing:
+        raise InputError(
+            f"{path} must be a PLY file of Gaussians, but it lacks {', '.join(missing)}"
+        )
+    if n_rest not in (0, 9, 24, 45) or any(f"f_rest_{i}" not in fields for i in range(n_rest)):
+        raise InputError(
+            f"{path} must have 0, 9, 24 or 45 properties f_rest_0, f_rest_1, ..., got {n_rest}"
+            + ("" if n_rest not in (0, 9, 24, 45) else " with gaps in their numbers")
+        )
+    wanted = header.data_offset + header.n_rows * header.dtype.itemsize
+    if size < wanted:
+        raise InputError(
+            f"{path} is truncated: its header announces {header.n_rows:,} rows "
+            f"({wanted:,} bytes in all), got {size:,} bytes"
+        )
+    return header, n_rest
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise InputError(f"{path} must be a readable PLY file: {error.strerror}") from error
+
+
+def _read_chunks(path: Path, header: PlyHeader, chunk_rows: int) -> Iterator[dict[str, Tensor]]:
+    n_rest = sum(name.startswith("f_rest_") for name in header.dtype.names or ())
+    columns = {
+        "means": list("xyz"),
+        "scales": [f"scale_{i}" for i in range(3)],
+        "quats": [f"rot_{i}" for i in range(4)],
+        "opacities": ["opacity"],
+        "sh0": [f"f_dc_{i}" for i in range(3)],
+        "shN": [f"f_rest_{i}" for i in range(n_rest)],
+    }
+    with _opened(path) as file:
+        file.seek(header.data_offset)
+        for start in range(0, header.n_rows, chunk_rows):
+            n = min(chunk_rows, header.n_rows - start)
+            records = np.fromfile(file, header.dtype, n)
+            if len(records) < n:
+                raise InputError(f"{path} is truncated: it became shorter while it was read")
+            blocks = {}
+            for name, properties in columns.items():
+                block = np.empty((n, len(properties)), np.float32)
+                for column, field in enumerate(properties):
+                    block[:, column] = records[field]
+                blocks[name] = block
+            yield {
+                "means": torch.from_numpy(blocks["means"]),
+                "scales": torch.from_numpy(blocks["scales"]),
+                "quats": torch.from_numpy(blocks["quats"]),
+                "opacities": torch.from_numpy(blocks["opacities"][:, 0]),
+                "sh0": torch.from_numpy(blocks["sh0"][:, None]),
+                "shN": torch.from_numpy(
+                    np.ascontiguousarray(blocks["shN"].reshape(n, 3, -1).transpose(0, 2, 1))
+                    if n_rest
+                    else np.empty((n, 0, 3), np.float32)
+                ),
+            }

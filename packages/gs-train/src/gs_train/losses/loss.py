@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The photometric loss, as terms that add over crops and views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gs_train.losses.ssim import HALO, WINDOW, ssim_sum
+from gs_train.machine.has_triton import has_triton
+from gs_train.renderers.protocol import Rect, View
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of a loss over one rectangle: ``sum / weight`` is its share of the view's mean.
+
+    ``weight`` counts the whole view's values, so shares of disjoint rectangles add up to the view.
+    """
+
+    sum: Tensor
+    weight: int
+
+    @property
+    def share(self) -> Tensor:
+        return self.sum / self.weight
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A rectangle of a view and what must be rendered so that its loss is exact.
+
+    Attributes:
+        view: the whole view.
+        core: the pixels that this crop answers for; the cores of a view's crops tile it.
+    """
+
+    view: View
+    core: Rect
+
+    @property
+    def rect(self) -> Rect:
+        """The core and the 5 pixels around it that SSIM windows centred in it look at."""
+        return Rect(
+            max(self.core.x0 - HALO, 0),
+            max(self.core.y0 - HALO, 0),
+            min(self.core.x1 + HALO, self.view.width),
+            min(self.core.y1 + HALO, self.view.height),
+        )
+
+    @property
+    def core_in_rect(self) -> Rect:
+        """The core, in pixels of an image of :attr:`rect`."""
+        x, y = self.rect.x0, self.rect.y0
+        return Rect(self.core.x0 - x, self.core.y0 - y, self.core.x1 - x, self.core.y1 - y)
+
+
+def l1_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
+    """Absolute error over the crop's core.
+
+    Args:
+        image, truth: (h, w, 3) float in the crop's :attr:`Crop.rect`.
+    """
+    core = crop.core_in_rect
+    inside = slice(core.y0, core.y1), slice(core.x0, core.x1)
+    difference = image[inside] - truth[inside]
+    return Term(difference.abs().sum(), crop.view.width * crop.view.height * 3)
+
+
+def dssim_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
+    """1 - SSIM over the windows of the whole view (valid padding) that are centred in the core.
+
+    Args:
+        image, truth: (h, w, 3) float in the crop's :attr:`Crop.rect`.
+    """
+    windows, whole = _windows(crop)
+    return Term(windows - ssim_sum(image, truth), whole)
+
+
+def photometric_loss(
+    image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, *, weight: float = 1.0
+) -> Tensor:
+    """(1 - lambda) L1 + lambda (1 - SSIM), the crop's share of its view's loss (Kerbl et al. 2023,
+    eq. 7).
+
+    Args:
+        image: (h, w, 3) float, rendered in the crop's :attr:`Crop.rect`.
+        truth: (h, w, 3) uint8 or float in [0, 1], the photograph there.
+        crop: the rectangle.
+        ssim_lambda: weight of the SSIM term, 0 to 1.
+        weight: of the view; one over the batch size, for the mean.
+
+    On CUDA, where Triton is installed, the sum of the two terms is one pair of kernels.
+
+    Returns:
+        () float. Summed over a view's crops it is the view's loss, times the weight.
+    """
+    if _is_fused(image):
+        from gs_train.losses.loss_triton import weighted_l1_and_ssim
+
+        return weighted_l1_and_ssim(image, truth, *_weights(crop, ssim_lambda, weight))
+    if truth.dtype == torch.uint8:
+        truth = truth.to(image.dtype).div_(255.0)
+    loss = (1.0 - ssim_lambda) * l1_term(image, truth, crop).share
+    return (loss + ssim_lambda * dssim_term(image, truth, crop).share) * weight
+
+
+def loss_and_gradient(
+    image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, *, weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """:func:`photometric_loss` and its gradient, (h, w, 3), without a graph.
+
+    On a device both are on their way before autograd begins with the image's.
+    """
+    image = image.detach()
+    if _is_fused(image):
+        from gs_train.losses.loss_triton import value_and_gradient
+
+        return value_and_gradient(image, truth, *_weights(crop, ssim_lambda, weight))
+    leaf = image.requires_grad_()
+    loss = photometric_loss(leaf, truth, crop, ssim_lambda, weight=weight)
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), gradient
+
+
+def _weights(crop: Crop, ssim_lambda: float, weight: float) -> tuple[Rect, float, float, float]:
+    """The core, what L1 and SSIM count for in it, and what is added to both."""
+    windows, whole = _windows(crop)
+    l1 = weight * (1.0 - ssim_lambda) / (crop.view.width * crop.view.height * 3)
+    ssim = weight * ssim_lambda / whole
+    return crop.core_in_rect, l1, -ssim, ssim * windows
+
+
+def _is_fused(image: Tensor) -> bool:
+    """Whether the terms can be had from one pair of kernels."""
+    return (
+        image.is_cuda
+        and image.dtype == torch.float32
+        and min(image.shape[:2]) >= WINDOW
+        and has_triton()
+    )
+
+
+def _windows(crop: Crop) -> tuple[int, int]:
+    """Values of the SSIM map in the crop's rectangle, and (at least 1) in the whole view."""
+    rect, view = crop.rect, crop.view
+    windows = max(rect.width - WINDOW + 1, 0) * max(rect.height - WINDOW + 1, 0) * 3
+    whole = max(view.width - WINDOW + 1, 0) * max(view.height - WINDOW + 1, 0) * 3
+    return windows, max(whole, 1)

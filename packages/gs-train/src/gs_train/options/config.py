@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of ``gs-train fit``, and the YAML file that keeps them beside the results."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+
+from gs_train.data.arrays import FROM_PYTHON
+from gs_train.data.frame import FrameChoice
+from gs_train.data.photographs import MOST_PIXELS
+from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.errors import InputError
+from gs_train.files.atomic import replacing
+from gs_train.files.small_files import read_small
+from gs_train.options.plain import from_plain, one_of, to_plain
+from gs_train.options.presets import PRESETS
+from gs_train.options.schedule import LearningRates
+from gs_train.sizes import Count, parse_bytes
+
+_MOST_BYTES = 1 << 20
+"""Of the YAML file, which has some hundred lines: reading a large one takes minutes."""
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Train a scene from photographs with known poses.
+
+    Attributes:
+        data: folder with a COLMAP model (sparse/0 or sparse) and the folder images.
+        out: folder for everything that the run writes.
+        steps: optimizer updates.
+        batch_size: images a step.
+        renderer: gsplat needs a CUDA device; cpu runs anywhere; auto takes gsplat where it can.
+        max_side: images are made smaller until their longer side has at most so many pixels.
+        max_pixels: photographs of more are refused before they are decoded, which takes about eight
+            bytes of memory a pixel.
+        skip_broken: go on without photographs that are missing or cannot be decoded: another view
+            takes their place in training, and they are not scored.
+        strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
+        cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
+        init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
+            the reconstruction's; thinned evenly where there are more than the cap. An exported
+            file in a local frame will do, with its transform.json.
+        sh_degree: spherical harmonics up to this degree, 0 to 3.
+        sh_every: one more degree every so many images.
+        seed: of everything random.
+        checkpoint_every: steps between checkpoints; one is always written at the end. 0: only
+            there.
+        keep_checkpoints: older ones are removed.
+        frame: of the PLY file: the capture's, or a local one with transform.json beside it; auto
+            takes the local one where float32 is too coarse for the capture's coordinates.
+        resume: go on from the newest checkpoint in out.
+        overwrite: remove the run that out holds, then start.
+        test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
+        test_list: file with the names of the held-out images instead, one a line.
+        image_cache: memory for decoded photographs.
+        offload: where the scene is kept while it trains; none keeps all on the device, the others
+            use host memory; auto takes none where it fits, else best, else what fits.
+        device_memory: cap on device memory (all that is free).
+        host_memory: cap on host memory (all that is available, less a tenth).
+        semantics: dense is Adam on all rows in every step; sparse lets the rows that a batch does
+            not see stand still.
+        regularise: opacity and scale regularisers act on all rows, or on the visible ones of a
+            batch.
+        mem_limit: gs-scale splits a view that sees more than this share of the scene.
+        trace: write what ran when to this file, for chrome://tracing or ui.perfetto.dev.
+        antialiased: compensate opacities for the screen-space blur (Mip-Splatting).
+        ssim_lambda: weight of 1 - SSIM against L1.
+        scale_with_batch: learning rates, momentum and eps follow the batch size.
+        init_opacity: of new Gaussians (0.1; mcmc: 0.5).
+        init_scale: of new Gaussians, relative to the distance of their neighbours (1; mcmc: 0.1).
+        opacity_reg: weight of the mean opacity in the loss (0; mcmc: 0.01).
+        scale_reg: weight of the mean scale in the loss (0; mcmc: 0.01).
+        resort_every: images between re-orderings of the rows along the Morton curve; 0: never.
+        lpips_backbone: file with LPIPS's network weights; without it LPIPS is "n/a" unless torch
+            has them.
+        lr: learning rates for one image a step.
+        adc: options of adaptive density control.
+        mcmc: options of Markov chain Monte Carlo.
+    """
+
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+    out: Path
+    steps: Count = 30_000
+    batch_size: int = 1
+    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    max_side: int | None = None
+    max_pixels: int = MOST_PIXELS
+    skip_broken: bool = False
+    strategy: Literal["adc", "mcmc"] = "adc"
+    cap: Count | None = None
+    init: Path | None = None
+    sh_degree: int = 3
+    sh_every: Count = 1000
+    seed: int = 0
+    checkpoint_every: Count = 5000
+    keep_checkpoints: int = 2
+    frame: FrameChoice = "auto"
+    resume: bool = False
+    overwrite: bool = False
+    test_every: int = 8
+    test_list: Path | None = None
+    image_cache: str = "4GiB"
+    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
+    device_memory: str | None = None
+    host_memory: str | None = None
+    semantics: Literal["dense", "sparse"] = "dense"
+    regularise: Literal["all", "visible"] = "all"
+    mem_limit: float = 0.3
+    trace: Path | None = None
+    antialiased: bool = False
+    ssim_lambda: float = 0.2
+    scale_with_batch: bool = True
+    init_opacity: float | None = None
+    init_scale: float | None = None
+    opacity_reg: float | None = None
+    scale_reg: float | None = None
+    resort_every: Count = 1000
+    lpips_backbone: Path | None = None
+    lr: LearningRates = field(default_factory=LearningRates)
+    adc: AdcConfig = field(default_factory=AdcConfig)
+    mcmc: McmcConfig = field(default_factory=McmcConfig)
+
+    def __post_init__(self) -> None:
+        _require(
+            self.renderer in ("auto", "gsplat", "cpu"),
+            "renderer",
+            "auto, gsplat or cpu",
+            self.renderer,
+        )
+        _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)
+        for name, least in (
+            ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("keep_checkpoints", 1),
+            ("max_pixels", 1), ("test_every", 0), ("sh_every", 0), ("resort_every", 0), ("seed", 0),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            _require(type(value) is int and value >= least, name, f"at least {least}", value)
+        _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
+        _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
+        _require(0.0 <= self.ssim_lambda <= 1.0, "ssim_lambda", "0 to 1", self.ssim_lambda)
+        _require(
+            self.max_side is None or self.max_side >= 16, "max_side", "at least 16", self.max_side
+        )
+        _require(self.cap is None or self.cap >= 4, "cap", "at least 4", self.cap)
+        for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg"):
+            value = getattr(self, name)
+            fits = value is None or 0 <= value < math.inf
+            _require(fits, name, "finite and not negative", value)
+        if self.init_opacity is not None:
+            _require(
+                0 < self.init_opacity < 1, "init_opacity", "between 0 and 1", self.init_opacity
+            )
+        if self.init_scale is not None:
+            _require(self.init_scale > 0, "init_scale", "positive", self.init_scale)
+        if self.resume and self.overwrite:
+            raise InputError("--resume and --overwrite exclude each other")
+        for name in _SIZES:
+            n_bytes = self.bytes_of(name)
+            _require(
+                n_bytes is None or n_bytes >= 1, name, "at least one byte", getattr(self, name)
+            )
+        self._check_offload()
+
+    def _check_offload(self) -> None:
+        presets = ("auto", *PRESETS)
+        _require(self.offload in presets, "offload", one_of(presets), self.offload)
+        for name, choices in (
+            ("frame", ("auto", "capture", "local")),
+            ("semantics", ("dense", "sparse")),
+            ("regularise", ("all", "visible")),
+        ):
+            value = getattr(self, name)
+            _require(value in choices, name, one_of(choices), value)
+        _require(0.0 < self.mem_limit <= 1.0, "mem_limit", "above 0 and at most 1", self.mem_limit)
+        single = self.offload != "auto" and PRESETS[self.offload].single_view
+        if single and self.batch_size != 1:
+            raise InputError(
+                f"--offload {self.offload} needs --batch-size 1, got {self.batch_size}; "
+                "--offload best takes any"
+            )
+
+    def bytes_of(self, name: str) -> int | None:
+        """``image_cache``, ``device_memory`` or ``host_memory`` in bytes; None: not given.
+
+        Raises:
+            InputError: it is no size.
+            ValueError: another name.
+        """
+        _require_name(name, _SIZES)
+        text = getattr(self, name)
+        return None if text is None else parse_bytes(text, option=f"--{name.replace('_', '-')}")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What a resumed run must share with its start; its preset, and what it started from, are
+        the checkpoint's affair.
+
+        Together with the capture it decides the result, but for ``steps``: a longer run lets the
+        learning rate decay more slowly from where it goes on.
+        """
+        plain = to_plain(self)
+        for name in _NOT_RECIPE:
+            plain.pop(name)
+        return plain
+
+    def by_strategy(self, name: str) -> float:
+        """An option whose default depends on the strategy.
+
+        Raises:
+            ValueError: another name.
+        """
+        _require_name(name, tuple(_BY_STRATEGY[self.strategy]))
+        value = getattr(self, name)
+        return float(_BY_STRATEGY[self.strategy][name] if value is None else value)
+
+
+_SIZES = ("image_cache", "device_memory", "host_memory")
+
+_NOT_RECIPE = (
+    "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
+    "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
+    "init", "offload", "frame", "max_pixels", "skip_broken",
+)  # fmt: skip
+
+_BY_STRATEGY = {
+    "adc": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
+    "mcmc": {"init_opacity": 0.5, "init_scale": 0.1, "opacity_reg": 0.01, "scale_reg": 0.01},
+}
+
+
+def _require_name(name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        raise ValueError(f"name must be {one_of(names)}, got {name!r:.80}")
+
+
+def _require(condition: bool, name: str, rule: str, value: object) -> None:
+    if not condition:
+        raise InputError(f"--{name.replace('_', '-')} must be {rule}, got {value}")
+
+
+def for_the_record(config: FitConfig) -> FitConfig:
+    """The configuration as it is kept: paths that hold anywhere, nothing about this one call."""
+
+    def absolute(path: Path | None) -> Path | None:
+        return None if path is None else path.absolute()
+
+    return dataclasses.replace(
+        config,
+        data=config.data if config.data == FROM_PYTHON else config.data.absolute(),
+        out=config.out.absolute(),
+        init=absolute(config.init),
+        test_list=absolute(config.test_list),
+        lpips_backbone=absolute(config.lpips_backbone),
+        resume=False,
+        overwrite=False,
+        trace=None,
+    )
+
+
+def save_config(path: Path, config: FitConfig) -> None:
+    """Write the configuration as YAML, under a temporary name first."""
+    with replacing(path) as file:
+        file.write(yaml.safe_dump(to_plain(config), sort_keys=False).encode())
+
+
+def load_config(path: Path) -> FitConfig:
+    """Read what :func:`save_config` wrote.
+
+    Raises:
+        InputError: the file is missing, cannot be read, is no YAML, or holds an option that does
+            not exist or a value that does not fit its option.
+    """
+    try:
+        plain = yaml.safe_load(read_small(path, most_bytes=_MOST_BYTES).decode())
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: {path.parent} holds no run of gs-train") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:  # no UTF-8, a date that there is not
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InputError(f"{path} is not valid YAML: brackets lie too deep in each other") from None
+    if not isinstance(plain, dict):
+        raise InputError(f"{path} must hold a mapping of options, got {type(plain).__name__}")
+    config = from_plain(FitConfig, plain, path)
+    assert isinstance(config, FitConfig)
+    return config

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows from host memory to the device, up to date when they arrive."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import gs_pinned
+from gs_order import Plan
+from gs_train.engine.lanes import Lanes
+from gs_train.published.parted import Parted, contains, slots_of
+from gs_train.rows.columns import host_columns
+from gs_train.rows.host_rows import HostRows
+
+CHUNK_BYTES = 32 << 20
+"""Rows are caught up and sent in such pieces, so that the link starts early (GS-Scale 4.2)."""
+
+
+@dataclass
+class _Chunk:
+    """Some rows of a microbatch's load list, caught up in a ring slot."""
+
+    microbatch: int
+    ids: np.ndarray
+    slots: Tensor  # of the device buffer
+    as_of: Any  # the step after which they are wanted; the ring may have no room before the next
+    slot: gs_pinned.RingSlot | None = None
+    ticket: int = -1
+
+
+class Loads:
+    """The loads of one batch at a time, in the order in which they are needed.
+
+    With deferred semantics most rows sleep in the table: the worker computes their present values
+    into a ring (``lookahead``) and the device reads them there in one dense run. Rows that the
+    step before has updated are awake, and are read from the table once that update is done. With
+    dense semantics all rows are.
+    """
+
+    def __init__(self, host: HostRows, lanes: Lanes, ring_bytes: int) -> None:
+        self._host = host
+        self._lanes = lanes
+        self._ring: gs_pinned.Ring | None = None
+        self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
+        self._plan: Plan | None = None
+        self._lists: Parted | None = None
+        self._updates: tuple[int, ...] = ()
+        self._waiting: deque[_Chunk] = deque()  # not given to the worker yet
+        self._working: deque[_Chunk] = deque()
+        self._passing: deque[tuple[torch.cuda.Event | None, gs_pinned.RingSlot]] = deque()
+        self._counting = torch.zeros(0, dtype=torch.int32)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether rows sleep."""
+        return self._host.adam.semantics == "deferred"
+
+    @property
+    def n_asleep(self) -> int:
+        """Rows of the batch begun that are caught up on their way."""
+        return 0 if self._lists is None else int(self._lists.n_first.sum())
+
+    def begin(self, plan: Plan, touched: Tensor | None, updates: tuple[int, ...]) -> None:
+        """Start a batch: rows shall be as the last step begun leaves them.
+
+        Args:
+            plan: of the batch.
+            touched: (U,) sorted rows that the last step updates; None: not known.
+            updates: tickets of that step's updates.
+        """
+        self._settle()
+        self._plan, self._updates = plan, updates
+        if not self.is_deferred:
+            return
+        self._lists = _parted(plan, touched)
+        for i in range(len(plan)):
+            self._append(self._lists, i)
+        self._submit()
+
+    def bring(self, i: int, values: Tensor, before: Tensor | None) -> None:
+        """Enqueue the rows of microbatch i on the load stream.
+
+        Args:
+            values: (slots, W) buffer of the device.
+            before: the other buffer, where rows are kept in two that take turns.
+        """
+        assert self._plan is not None
+        step = self._plan[i]
+        with self._lanes.on("load"):
+            sources = step.retain_sources
+            targets = step.slots_of("retain") if len(sources) else sources
+            kept = values[:0] if before is None else before
+            if not self.is_deferred:
+                self.wait_for(self._updates)
+                self._gather(step.load, step.slots_of("load"), values, (kept, sources, targets))
+                return
+            assert self._lists is not None
+            first, awake, last = self._lists.bounds(i)
+            n = awake - first
+            while n:
+                chunk = self._next(i)
+                assert chunk.slot is not None
+                order = self._counted(len(chunk.ids), values.device)
+                self._gather(order, chunk.slots, values, None, chunk.slot.torch())
+                self._passing.append((self._lanes.mark("load"), chunk.slot))
+                n -= len(chunk.ids)
+            self.wait_for(self._updates)
+            part = slice(awake, last)
+            rest = (kept, sources, targets)
+            self._gather(self._lists.ids[part], self._lists.slots[part], values, rest)
+            self._submit()
+
+    def _gather(
+        self,
+        ids: Tensor,
+        slots: Tensor,
+        values: Tensor,
+        kept: tuple[Tensor, Tensor, Tensor] | None,
+        source: Tensor | None = None,
+    ) -> None:
+        """Rows of the table, or of ``source`` in host memory, and rows kept in another buffer."""
+        nothing = slots[:0]
+        gs_pinned.gather_retained(
+            self._host.table if source is None else source,
+            ids, slots, *(kept or (values[:0], nothing, nothing)), values,
+            stream=self._lanes.stream("load"),
+        )  # fmt: skip
+
+    def drop(self) -> None:
+        """Forget what was begun and not brought."""
+        self._waiting.clear()
+        while self._working:
+            chunk = self._working.popleft()
+            self._host.worker.wait(chunk.ticket)
+            assert chunk.slot is not None
+            chunk.slot.release()
+        self._plan = self._lists = None
+
+    def wait_for(self, tickets: tuple[int, ...]) -> None:
+        """Wait for updates."""
+        for ticket in tickets:
+            self._host.worker.wait(ticket)
+
+    def _settle(self) -> None:
+        """Wait for the updates of the step before: what sleeps now may be among their rows."""
+        self.wait_for(self._updates)
+        self._updates = ()
+
+    def _append(self, lists: Parted, microbatch: int) -> None:
+        """Queue the rows of a microbatch that sleep."""
+        rows, now = max(1, CHUNK_BYTES // (self._host.width * 4)), self._host.adam.now()
+        first, awake, _ = lists.bounds(microbatch)
+        for start in range(first, awake, rows):
+            part = slice(start, min(start + rows, awake))
+            self._waiting.append(_Chunk(microbatch, lists.on_host[part], lists.slots[part], now))
+
+    def _next(self, microbatch: int) -> _Chunk:
+        """The next chunk, which belongs to this microbatch, once it has been caught up."""
+        while not self._working:
+            self._release(block=True)
+            self._submit()
+        chunk = self._working.popleft()
+        assert chunk.microbatch == microbatch
+        self._host.worker.wait(chunk.ticket)
+        return chunk
+
+    def _submit(self) -> None:
+        """Give the worker as many chunks as the ring has room for."""
+        if self._ring is None:
+            self._ring = gs_pinned.Ring(self._ring_bytes)
+        self._release(block=False)
+        while self._waiting:
+            chunk = self._waiting[0]
+            try:
+                slot = self._ring.take(len(chunk.ids), self._host.table.layout, 0.0)
+            except TimeoutError:
+                return
+            chunk.slot = slot
+            # Apart: no step since the one before last touches rows that sleep.
+            chunk.ticket = self._host.worker.lookahead(
+                chunk.ids,
+                out=host_columns(slot.numpy()),
+                priority=1,
+                checked=True,
+                apart=True,
+                as_of=chunk.as_of,
+            )
+            self._working.append(self._waiting.popleft())
+
+    def _release(self, *, block: bool) -> None:
+        """Hand back slots that the device has read; the oldest is waited for."""
+        while self._passing:
+            event, slot = self._passing[0]
+            if event is not None and not event.query():
+                if not block:
+                    return
+                event.synchronize()
+            slot.release()
+            self._passing.popleft()
+            block = False
+
+    def _counted(self, n: int, device: torch.device) -> Tensor:
+        if n > len(self._counting) or self._counting.device != device:
+            self._counting = torch.arange(n, dtype=torch.int32, device=device)
+        return self._counting[:n]
+
+
+def _parted(plan: Plan, touched: Tensor | None) -> Parted:
+    """The load lists: rows that sleep, then those that the step before has updated."""
+    loads = plan.ids["load"]
+    sleeps = torch.ones(len(loads.values), dtype=torch.bool, device=loads.values.device)
+    if touched is not None:
+        sleeps = ~contains(touched, loads.values)
+    return Parted.of(loads, slots_of(plan, "load"), sleeps)

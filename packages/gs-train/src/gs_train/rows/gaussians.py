@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's rows on one device, with their gradients and optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gs_train.renderers.protocol import Rows
+from gs_train.rows.checks import (
+    NAMES,
+    SH_DEGREES,
+    check_appended,
+    check_capacity,
+    check_ids,
+    check_overwriting,
+    check_permutation,
+    check_range,
+    check_rows,
+    check_sorted,
+    ids_to_keep,
+)
+from gs_train.rows.copies import add_rows, take_rows
+from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
+
+MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+"""Builds an optimizer from groups ``{"params": [parameter], "name": name}``."""
+
+
+class Gaussians:
+    """N Gaussians: their parameters, gradient buffers, and one optimizer over them.
+
+    All six attributes, or those of ``names`` where the others are kept elsewhere.
+
+    A `RowOperations`. The optimizer may be any whose per-parameter state is
+    ``step`` and tensors whose first dimension is the row, as torch.optim.Adam's are; its state
+    tensors follow the rows on whatever device they are, ``step`` is left alone. Parameters stay
+    the same objects while their number of rows changes.
+
+    Gradients are collected by hand (`leaves`, `add_gradients`): autograd through full-size
+    indexing would write N rows for every view. Changing the number or order of rows drops the
+    gradients.
+
+    Row ids are (R,) int32 or int64 on `device`. On the CPU their values are checked. On a GPU
+    `leaves`, `add_gradients` and `read` trust them, because looking would make the host wait.
+
+    Attributes:
+        keys: of the rows, which they take along; see `RowKeys`.
+        params: parameters by name: means (N, 3), scales (N, 3), quats (N, 4), opacities (N,),
+            sh0 (N, 1, 3), shN (N, K, 3), float32.
+        optimizer: one group per name, ``group["name"]``.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        device: torch.device | str,
+        make_optimizer: MakeOptimizer,
+        names: tuple[str, ...] = NAMES,
+        capacity: int | None = None,
+        keys: RowKeys | None = None,
+    ) -> None:
+        """Copy rows to a device.
+
+        Args:
+            rows: the attributes ``names``, float32, on any device.
+            device: where the model lives.
+            make_optimizer: called once with a list of one group a name; learning rates are its
+                affair.
+            names: what is held, some of the six names in their order.
+            capacity: the most rows ever; None for as many as memory holds.
+            keys: of the rows, on ``device``, taken over; None numbers them from 0.
+
+        Raises:
+            TypeError: an attribute is not float32.
+            ValueError: names or shapes are others, or the optimizer's groups are.
+        """
+        if not names or names != tuple(name for name in NAMES if name in names):
+            raise ValueError(f"names must be some of {', '.join(NAMES)} in this order, got {names}")
+        check_rows(rows, names)
+        self._names = names
+        self._capacity = capacity
+        self._device = torch.device(device)
+        n_rows = len(rows[names[0]])
+        self.keys = RowKeys.numbered(n_rows, self._device) if keys is None else keys
+        if len(self.keys.values) != n_rows:
+            raise ValueError(f"keys must be of {n_rows} rows, got {len(self.keys.values)}")
+        self.params: dict[str, torch.nn.Parameter] = {
+            name: torch.nn.Parameter(rows[name].detach().to(self._device, copy=True).contiguous())
+            for name in names
+        }
+        self.optimizer = make_optimizer(
+            [{"params": [p], "name": n} for n, p in self.params.items()]
+        )
+        owned = [(g.get("name"), *g["params"]) for g in self.optimizer.param_groups]
+        if [name for name, *_ in owned] != list(names) or any(len(group) != 2 for group in owned):
+            raise ValueError(
+                f"make_optimizer must keep one group for each of {', '.join(names)}, "
+                f"got {[name for name, *_ in owned]}"
+            )
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __repr__(self) -> str:
+        has_sh = "shN" in self._names
+        what = f"sh_degree={self.sh_degree}" if has_sh else ", ".join(self._names)
+        return f"Gaussians({self.n_rows} rows, {what}, device={self._device})"
+
+    @property
+    def device(self) -> torch.device:
+        """Where all tensors are."""
+        return self._device
+
+    @property
+    def n_rows(self) -> int:
+        """N."""
+        return len(self.params[self._names[0]])
+
+    @property
+    def sh_degree(self) -> int:
+        """The highest degree of spherical harmonics that ``shN`` has room for.
+
+        Raises:
+            KeyError: ``shN`` is kept elsewhere.
+        """
+        return SH_DEGREES[self._param("shN").shape[1]]
+
+    def read(self, name: str, ids: Tensor | None = None) -> Tensor:
+        """Values of one attribute.
+
+        Args:
+            name: of the attribute.
+            ids: (R,) rows in any order, repeats allowed; None means all.
+
+        Returns:
+            (R, ...) copied rows; with None the parameter's own (N, ...), not to be written to.
+
+        Raises:
+            KeyError, TypeError, ValueError, IndexError: no such attribute; ids of another type
+                or shape, or (CPU) out of range.
+        """
+        values = self._param(name).detach()
+        if ids is None:
+            return values
+        check_ids(ids, self._device)
+        if ids.device.type == "cpu" and len(ids):
+            check_range(int(ids.min()), int(ids.max()), self.n_rows)
+        return values.index_select(0, ids)
+
+    def leaves(self, ids: Tensor | None) -> dict[str, Tensor]:
+        """Rows to render: fresh leaves of autograd, by name.
+
+        Args:
+            ids: (R,) sorted and unique rows, which are copied. None means all, without a copy:
+                the backward pass then writes to this object's gradient buffers directly.
+
+        Returns:
+            The attributes of the R rows, each requiring a gradient. Give them to
+            `add_gradients` after the backward pass.
+        """
+        if ids is None:
+            leaves = {name: p.detach().requires_grad_() for name, p in self.params.items()}
+            for name, leaf in leaves.items():
+                leaf.grad = self._gradient(name)
+            return leaves
+        check_sorted(ids, self.n_rows, self._device, wait=False)
+        taken = take_rows({name: p.detach() for name, p in self.params.items()}, ids)
+        return {name: leaf.requires_grad_() for name, leaf in taken.items()}
+
+    def add_gradients(self, ids: Tensor | None, leaves: Mapping[str, Tensor]) -> None:
+        """Add the gradients of leaves to their rows' buffers.
+
+        Args:
+            ids: as given to `leaves`.
+            leaves: what `leaves` returned, after the backward pass; one without a gradient
+                counts as zero.
+
+        Cost: reads and writes R rows. Does not synchronise.
+        """
+        if ids is not None:
+            check_sorted(ids, self.n_rows, self._device, wait=False)
+            # torch's CPU index_add_ is five times slower with int32.
+            ids = ids.long()
+        totals = {name: self._gradient(name) for name in self._names}
+        parts = {name: leaves[name].grad for name in self._names}
+        n_expected = self.n_rows if ids is None else len(ids)
+        for name, part in parts.items():
+            if part is not None and len(part) != n_expected:
+                raise ValueError(f"leaves must have {n_expected} rows, got {len(part)} of {name}")
+            if ids is None and part is not None and part.data_ptr() == totals[name].data_ptr():
+                parts[name] = None  # it has been added already
+        add_rows(totals, parts, ids, ids)
+
+    def zero_gradients(self) -> None:
+        """Set all gradient buffers to zero, allocating them if needed."""
+        for name, param in self.params.items():
+            if param.grad is None:
+                self._gradient(name)
+            else:
+                param.grad.zero_()
+
+    def drop_gradients(self) -> None:
+        """Give the gradient buffers' memory back until somebody needs them."""
+        for param in self.params.values():
+            param.grad = None
+
+    @torch.no_grad()
+    def append(self, rows: Rows, keys: Tensor | None = None) -> None:
+        """Add rows at the end, with zero moments.
+
+        Args:
+            rows: the attributes of R rows, float32, on any device, K as here.
+            keys: (R,) int32 of `RowKeys.born`; None for the next free ones.
+
+        Raises:
+            TypeError, ValueError: as the constructor; nothing is changed.
+            MemoryError: beyond the capacity; nothing is changed.
+            InputError: no more keys are left; nothing is changed.
+
+        Cost: copies the model, one tensor at a time: the peak is one tensor more.
+        """
+        check_appended(rows, self._names, self._k)
+        n_new = len(rows[self._names[0]])
+        check_capacity(self.n_rows + n_new, self._capacity)
+        if keys is None:
+            keys = self.keys.born(n_new)
+        RowKeys.check(keys, n_new)
+
+        def extended(name: str, key: str | None, old: Tensor) -> Tensor:
+            new = old.new_empty((len(old) + len(rows[name]), *old.shape[1:]))
+            new[: len(old)] = old
+            new[len(old) :] = rows[name].detach() if key is None else 0
+            return new
+
+        self._replace(extended)
+        self.keys.append(keys)
+
+    @torch.no_grad()
+    def keep(self, ids: Tensor) -> None:
+        """Drop all rows but some; their order and moments stay.
+
+        Args:
+            ids: (R,) sorted and unique rows, or an (N,) bool mask.
+
+        Raises:
+            TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique
+                or out of range; nothing is changed.
+
+        Cost: as `append`. Synchronises.
+        """
+        kept = ids_to_keep(ids, self.n_rows, self._device)
+        self._replace(lambda name, key, old: old.index_select(0, kept.to(old.device)))
+        self.keys.select(kept)
+
+    @torch.no_grad()
+    def permute(self, order: Tensor) -> None:
+        """Make row ``order[i]`` row i, with its moments.
+
+        Args:
+            order: (N,) int32 or int64, a permutation.
+
+        Raises:
+            TypeError, ValueError: it is not one; nothing is changed.
+
+        Cost: as `append`. Synchronises.
+        """
+        check_permutation(order, self.n_rows, self._device)
+        self._replace(lambda name, key, old: old.index_select(0, order.to(old.device)))
+        self.keys.select(order)
+
+    @torch.no_grad()
+    def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
+        """Write values of some attributes; moments stay.
+
+        Args:
+            ids: (R,) sorted and unique rows; None means all N.
+            rows: any of the attributes, R rows each.
+
+        Raises:
+            TypeError, ValueError, IndexError: other names, types or shapes, ids not sorted and
+                unique or out of range; nothing is changed.
+        """
+        if ids is not None:
+            check_sorted(ids, self.n_rows, self._device, wait=True)
+        n_expected = self.n_rows if ids is None else len(ids)
+        check_overwriting(rows, self._names, n_rows=n_expected, k=self._k)
+        for name, values in rows.items():
+            if ids is None:
+                self.params[name].copy_(values)
+            else:
+                self.params[name].index_copy_(0, ids.long(), values.to(self._device))
+
+    @torch.no_grad()
+    def zero_moments(
+        self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
+    ) -> None:
+        """Forget what the optimizer gathered about some rows; ``step`` stays.
+
+        Args:
+            ids: (R,) sorted and unique rows; None means all.
+            names: attributes; None means all.
+        """
+        if ids is not None:
+            check_sorted(ids, self.n_rows, self._device, wait=True)
+        for name in self._names if names is None else tuple(names):
+            state = self._state(name)
+            for key in _row_aligned(state):
+                if ids is None:
+                    state[key].zero_()
+                else:
+                    state[key].index_fill_(0, ids.long().to(state[key].device), 0.0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters and the optimizer's state under flat names, not copied.
+
+        ``means`` is an attribute, ``means.exp_avg`` and ``means.step`` are what the optimizer
+        keeps for it; before the first step there are only attributes. `RowKeys.tensors` are there.
+        """
+        flat: dict[str, Tensor] = self.keys.tensors()
+        for name in self._names:
+            flat[name] = self.params[name].detach()
+            for key, value in self._state(name).items():
+                flat[f"{name}.{key}"] = torch.as_tensor(value)
+        return flat
+
+    @classmethod
+    def from_tensors(
+        cls,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: torch.device | str,
+        make_optimizer: MakeOptimizer,
+        names: tuple[str, ...] = NAMES,
+    ) -> Gaussians:
+        """The model whose `tensors` these were, copied to a device.
+
+        State goes to the optimizer's own ``state_device`` where it has one.
+
+        Raises:
+            TypeError: a tensor is not float32.
+            ValueError: a name is unknown or missing, or shapes disagree.
+        """
+        tensors = dict(tensors)
+        keys = _keys_of(tensors, torch.device(device))
+        rows = {name: value for name, value in tensors.items() if "." not in name}
+        check_rows(rows, names)
+        states: dict[str, dict[str, Tensor]] = {name: {} for name in names}
+        for flat_name, value in tensors.items():
+            name, _, key = flat_name.partition(".")
+            if not key:
+                continue
+            if name not in states:
+                raise ValueError(f"tensors must belong to {', '.join(names)}, got {flat_name}")
+            if value.ndim and value.shape != rows[name].shape:
+                raise ValueError(
+                    f"{flat_name} must be {tuple(rows[name].shape)}, got {tuple(value.shape)}"
+                )
+            states[name][key] = value
+        model = cls(rows, device=device, make_optimizer=make_optimizer, names=names, keys=keys)
+        state_device = getattr(model.optimizer, "state_device", model.device)
+        # The optimizer's own way in: it knows which device ``step`` belongs on.
+        state_dict = model.optimizer.state_dict()
+        state_dict["state"] = {
+            group["params"][0]: {
+                key: value.to(state_device if value.ndim else "cpu", copy=True)
+                for key, value in states[group["name"]].items()
+            }
+            for group in state_dict["param_groups"]
+            if states[group["name"]]
+        }
+        model.optimizer.load_state_dict(state_dict)
+        return model
+
+    @property
+    def _k(self) -> int:
+        return self.params["shN"].shape[1] if "shN" in self._names else 0
+
+    def _param(self, name: str) -> torch.nn.Parameter:
+        if name not in self.params:
+            raise KeyError(f"name must be one of {', '.join(self._names)}, got {name}")
+        return self.params[name]
+
+    def _state(self, name: str) -> dict[str, Any]:
+        # get, because indexing the optimizer's defaultdict would create a state.
+        return self.optimizer.state.get(self._param(name), {})
+
+    def _gradient(self, name: str) -> Tensor:
+        param = self.params[name]
+        if param.grad is None:
+            param.grad = torch.zeros_like(param)
+        return param.grad
+
+    def _replace(self, transform: Callable[[str, str | None, Tensor], Tensor]) -> None:
+        """Replace every tensor by ``transform(name, key, tensor)``; key None is the parameter."""
+        self.drop_gradients()
+        for name, param in self.params.items():
+            state = self._state(name)
+            # By key: a loop over values would keep the replaced tensors alive to its end.
+            for key in _row_aligned(state):
+                state[key] = transform(name, key, state[key])
+            param.data = transform(name, None, param.data)
+            # torch does not count this as a change, and the address may be an old one again.
+            torch.autograd.graph.increment_version(param)
+
+
+def _keys_of(tensors: dict[str, Tensor], device: torch.device) -> RowKeys | None:
+    """Take the keys out of a model's tensors; None where there are none."""
+    if KEYS not in tensors:
+        return None
+    values = tensors.pop(KEYS).to(device, copy=True)
+    return RowKeys.load(values, tensors.pop(NEXT_KEY))
+
+
+def _row_aligned(state: Mapping[str, Any]) -> list[str]:
+    """Keys of the tensors whose first dimension is the row."""
+    return [
+        key
+        for key, value in state.items()
+        if key != "step" and isinstance(value, Tensor) and value.ndim > 0
+    ]

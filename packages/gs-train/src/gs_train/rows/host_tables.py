@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables in host memory that hold rows and their optimizer state, all of one length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gs_pinned
+from gs_train.rows.checks import check_capacity
+
+FieldShapes = Mapping[str, tuple[int, ...]]
+"""Name -> shape of one row, in the order in which they lie in the row."""
+
+_BLOCK_BYTES = 64 << 20
+
+
+class HostTables:
+    """Values, two moments and, where rows sleep, the step of each row's last update.
+
+    What a device reads is page-locked, the rest never is. All four grow in place and have the same
+    number of rows. Fields without elements (``shN`` of degree 0) take no room.
+
+    Args:
+        n_rows: rows to begin with; everything is zero.
+        fields: of one row of values, and of moments.
+        sleeps: keep the step of the last update.
+        is_locked: page-lock the values.
+        is_state_locked: page-lock the rest, too.
+        capacity: the most rows ever; None for as many as the machine's memory holds.
+
+    Raises:
+        MemoryError: the memory is not there.
+    """
+
+    def __init__(
+        self,
+        n_rows: int,
+        fields: FieldShapes,
+        *,
+        sleeps: bool,
+        is_locked: bool,
+        is_state_locked: bool = False,
+        capacity: int | None = None,
+    ) -> None:
+        self._fields = dict(fields)
+        self._capacity = capacity
+        stored = {name: shape for name, shape in fields.items() if math.prod(shape)}
+        width = sum(math.prod(shape) for shape in stored.values())
+        options: dict[str, Any] = {"capacity": capacity, "fields": stored}
+        state: Any = "auto" if is_state_locked else False
+        self.values = gs_pinned.Table(
+            n_rows, width, pinned="auto" if is_locked else False, **options
+        )
+        self.exp_avg = gs_pinned.Table(n_rows, width, pinned=state, **options)
+        self.exp_avg_sq = gs_pinned.Table(n_rows, width, pinned=state, **options)
+        self.steps = (
+            gs_pinned.Table(n_rows, 1, "int32", pinned=state, capacity=capacity) if sleeps else None
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """N."""
+        return self.values.rows
+
+    def stored(self, name: str) -> bool:
+        """Whether a field has elements, so that there is something to move."""
+        return name in self.values.layout.fields
+
+    def views(self, table: gs_pinned.Table) -> dict[str, Tensor]:
+        """(N, *shape) tensors by field that share a table's memory; made anew when N changes."""
+        return {
+            name: table.torch(name) if self.stored(name) else torch.empty(self.n_rows, *shape)
+            for name, shape in self._fields.items()
+        }
+
+    def adam_params(self) -> list[Tensor]:
+        """The values as an optimizer takes them."""
+        return list(self.views(self.values).values())
+
+    def adam_state(self) -> dict[str, Any]:
+        """The rest as ``gs_adam.HostAdam`` adopts it."""
+        state: dict[str, Any] = {
+            "exp_avg": list(self.views(self.exp_avg).values()),
+            "exp_avg_sq": list(self.views(self.exp_avg_sq).values()),
+        }
+        if self.steps is not None:
+            state["last_step"] = self.steps.torch()[:, 0]
+        return state
+
+    def append(self, rows: Mapping[str, Tensor], *, step: int) -> None:
+        """Add rows at the end, with zero moments, last updated in ``step``.
+
+        Args:
+            rows: (R, *shape) float32 by field, on the CPU or a CUDA device.
+
+        Raises:
+            MemoryError: the memory is not there, or beyond the capacity. The tables are as they
+                were.
+        """
+        before, count = self.n_rows, len(next(iter(rows.values())))
+        check_capacity(before + count, self._capacity)
+        try:
+            for table in (self.exp_avg, self.exp_avg_sq, self.steps):
+                if table is not None:
+                    _append_filled(table, count, 0 if table is not self.steps else step)
+            self.values.append(self._sources(rows))
+            self.values.wait()
+        except BaseException:
+            for table in self._all():
+                if table.rows > before:
+                    table.keep(torch.arange(before, dtype=torch.int32))
+            raise
+
+    def write(
+        self, table: gs_pinned.Table, rows: Mapping[str, Tensor], ids: Tensor | None = None
+    ) -> None:
+        """Write some fields of rows ``ids``, or of all; returns when they are written.
+
+        Args:
+            rows: (R, *shape) or (N, *shape) by field, all on the device where ``ids`` are.
+        """
+        sources = self._sources(rows)
+        if not sources:
+            return
+        if ids is not None:
+            gs_pinned.scatter({n: v.contiguous() for n, v in sources.items()}, ids, table)
+        else:
+            for part in row_blocks(self.n_rows, table.layout.row_bytes):
+                # A block at a time, because sources may be strided and are packed first.
+                packed = {name: values[part].contiguous() for name, values in sources.items()}
+                gs_pinned.scatter(packed, part, table)
+        table.wait()
+
+    def keep(self, ids: Tensor) -> None:
+        """Keep rows ``ids`` ((R,) on the CPU, sorted and unique), with all that belongs to them."""
+        for table in self._all():
+            table.keep(ids)
+
+    def permute(self, order: Tensor) -> None:
+        """Make row ``order[i]`` ((N,) on the CPU) row i, with all that belongs to it."""
+        for table in self._all():
+            table.permute(order)
+
+    def close(self) -> None:
+        """Give the memory back once no view is left."""
+        for table in self._all():
+            table.close()
+
+    def _all(self) -> list[gs_pinned.Table]:
+        tables = [self.values, self.exp_avg, self.exp_avg_sq]
+        return tables if self.steps is None else [*tables, self.steps]
+
+    def _sources(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: values.detach() for name, values in rows.items() if self.stored(name)}
+
+
+def _append_filled(table: gs_pinned.Table, count: int, value: int) -> None:
+    """Add rows of one value. Memory that rows have left is not zero, so it has to be written."""
+    dtype = torch.int32 if table.dtype.name == "int32" else torch.float32
+    filled: Tensor | None = None
+    for part in row_blocks(count, table.layout.row_bytes):
+        if filled is None:
+            filled = torch.full((part.stop, table.width), value, dtype=dtype)
+        table.append(filled[: part.stop - part.start])
+
+
+def row_blocks(n_rows: int, row_bytes: int) -> Iterator[slice]:
+    """Runs of rows of 64 MiB at most: what is staged or packed at once."""
+    size = max(1, _BLOCK_BYTES // row_bytes)
+    for start in range(0, n_rows, size):
+        yield slice(start, min(n_rows, start + size))

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models read back from where they were saved, straight into the memory in which they will live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gs_train.rows.checks import NAMES
+from gs_train.rows.gaussians import Gaussians, MakeOptimizer
+from gs_train.rows.host_rows import APPEARANCE, Semantics
+from gs_train.rows.host_state import LAST_STEP, SCHEDULE
+from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
+from gs_train.rows.tiered import GEOMETRY, Home, TieredGaussians
+
+
+class Source(Protocol):
+    """Tensors that are somewhere else, by name."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the tensors."""
+        ...
+
+    @property
+    def dtypes(self) -> Mapping[str, torch.dtype]:
+        """Of the tensors."""
+        ...
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """Read some of them into tensors that are there, of any device and strides."""
+        ...
+
+
+class InMemory:
+    """A `Source` of tensors that are here."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        self.shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+        self.dtypes = {name: value.dtype for name, value in tensors.items()}
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """See `Source.fill`."""
+        for name, target in targets.items():
+            target.copy_(self._tensors[name])
+
+
+class Part:
+    """The tensors of a source whose names begin alike, without that beginning."""
+
+    def __init__(self, source: Source, prefix: str) -> None:
+        self._source = source
+        self._prefix = prefix
+        names = {
+            name: name.removeprefix(prefix) for name in source.shapes if name.startswith(prefix)
+        }
+        self.shapes = {short: source.shapes[name] for name, short in names.items()}
+        self.dtypes = {short: source.dtypes[name] for name, short in names.items()}
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """See `Source.fill`."""
+        self._source.fill({self._prefix + name: value for name, value in targets.items()})
+
+
+def as_source(tensors: Source | Mapping[str, Tensor]) -> Source:
+    """Tensors that are here, or a source as it is."""
+    return InMemory(tensors) if isinstance(tensors, Mapping) else tensors
+
+
+def read_all(source: Source) -> dict[str, Tensor]:
+    """All tensors of a source, on the CPU."""
+    tensors = {
+        name: torch.empty(shape, dtype=source.dtypes[name]) for name, shape in source.shapes.items()
+    }
+    source.fill(tensors)
+    return tensors
+
+
+def has_sleeping_rows(source: Source) -> bool:
+    """Whether a model's rows were saved as they sleep: with deferred semantics.
+
+    Their values mean little without their optimizer's state.
+    """
+    return LAST_STEP in source.shapes
+
+
+def awake(source: Source) -> Source:
+    """The same model with all rows up to date, for optimizers that know no sleep.
+
+    Cost: host memory for the model, where rows were saved as they sleep; nothing else.
+    """
+    if not has_sleeping_rows(source):
+        return source
+    model = restored_tiered(source, device=torch.device("cpu"), semantics="deferred")
+    for name in APPEARANCE:
+        model.read(name)  # catches rows up where they are
+    kept = {
+        name: value
+        for name, value in model.tensors().items()
+        if name != LAST_STEP and not name.startswith(SCHEDULE)
+    }
+    return InMemory(kept)
+
+
+def restored_gaussians(
+    source: Source,
+    *,
+    device: torch.device,
+    make_optimizer: MakeOptimizer,
+    capacity: int | None = None,
+    to_look_at: bool = False,
+) -> Gaussians:
+    """A model in one memory.
+
+    Args:
+        source: what `Gaussians.tensors` named; rows must not sleep.
+        device, make_optimizer, capacity: as for `Gaussians`.
+        to_look_at: leave out the optimizer's state.
+
+    Raises:
+        InputError: the source is damaged.
+
+    Cost: memory for the model alone; one read.
+    """
+    model = Gaussians(
+        _no_values(source), device=device, make_optimizer=make_optimizer, capacity=capacity
+    )
+    targets = _targets(model, source, NAMES, with_state=not to_look_at)
+    keys = _key_targets(source, device)
+    source.fill({**targets, **keys})
+    model.keys = _keys(keys, model.n_rows)
+    _take_state(model, targets)
+    return model
+
+
+def restored_tiered(
+    source: Source,
+    *,
+    device: torch.device,
+    semantics: Semantics,
+    home: Home = "host",
+    travels: bool = False,
+    capacity: int | None = None,
+    to_look_at: bool = False,
+) -> TieredGaussians:
+    """A model in two tiers.
+
+    Args:
+        source: what `TieredGaussians.tensors` or `Gaussians.tensors` named. Rows may sleep in it
+            only where semantics is deferred.
+        device, semantics, home, travels, capacity: as for `TieredGaussians`.
+        to_look_at: leave out the optimizers' state as far as rows have none to catch up with.
+
+    Raises:
+        InputError: the source is damaged.
+        ValueError: rows sleep and may not.
+
+    Cost: memory for the model alone; one read.
+    """
+    model = TieredGaussians(
+        _no_values(source),
+        device=device,
+        semantics=semantics,
+        home=home,
+        travels=travels,
+        capacity=capacity,
+    )
+    part = model.appearance.targets(source.shapes)
+    part |= {
+        name: torch.empty(source.shapes[name], dtype=source.dtypes[name])
+        for name in source.shapes
+        if "." in name and name not in part and name.partition(".")[0] not in GEOMETRY
+    }
+    if to_look_at and not has_sleeping_rows(source):
+        part = {name: part[name] for name in APPEARANCE}
+    device_part = _targets(model.geometry, source, GEOMETRY, with_state=not to_look_at)
+    keys = _key_targets(source, device)
+    source.fill({**part, **device_part, **keys})
+    model.geometry.keys = _keys(keys, model.n_rows)
+    model.appearance.take({name: value for name, value in part.items() if "." in name})
+    _take_state(model.geometry, device_part)
+    return model
+
+
+def _no_values(source: Source) -> dict[str, Tensor]:
+    """Rows of the right shapes that take no memory."""
+    return {name: torch.zeros(()).expand(source.shapes[name]) for name in NAMES}
+
+
+def _key_targets(source: Source, device: torch.device) -> dict[str, Tensor]:
+    devices = {KEYS: device, NEXT_KEY: torch.device("cpu")}
+    return {
+        name: torch.empty(source.shapes[name], dtype=source.dtypes[name], device=device)
+        for name, device in devices.items()
+    }
+
+
+def _keys(targets: Mapping[str, Tensor], n_rows: int) -> RowKeys:
+    """What was read."""
+    keys = RowKeys.load(targets[KEYS], targets[NEXT_KEY])
+    RowKeys.check(keys.values, n_rows)
+    return keys
+
+
+def _targets(
+    model: Gaussians, source: Source, names: Iterable[str], *, with_state: bool
+) -> dict[str, Tensor]:
+    """The parameters, and new tensors for state on the device where the optimizer has it."""
+    device = getattr(model.optimizer, "state_device", model.device)
+    targets: dict[str, Tensor] = {}
+    for name in names:
+        targets[name] = model.params[name].detach()
+        for flat in source.shapes if with_state else ():
+            if flat.startswith(f"{name}."):
+                # A step count is on the CPU until the optimizer says otherwise.
+                targets[flat] = torch.empty(
+                    source.shapes[flat],
+                    dtype=source.dtypes[flat],
+                    device=device if source.shapes[flat] else "cpu",
+                )
+    return targets
+
+
+def _take_state(model: Gaussians, targets: Mapping[str, Tensor]) -> None:
+    """Give the optimizer the state among what was read; it takes tensors over, not copies."""
+    state_dict = model.optimizer.state_dict()
+    state_dict["state"] = {}
+    for group in state_dict["param_groups"]:
+        prefix = f"{group['name']}."
+        state = {n.removeprefix(prefix): v for n, v in targets.items() if n.startswith(prefix)}
+        if state:
+            state_dict["state"][group["params"][0]] = state
+    model.optimizer.load_state_dict(state_dict)

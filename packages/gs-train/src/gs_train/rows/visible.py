@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking at a model without having all of it in one place: a view, or a chunk, at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+import gs_cull
+from gs_train.files.ply import CHUNK_ROWS
+from gs_train.renderers import Rect, Renderer, Splats, TooManyIntersectionsError, View
+from gs_train.rows.checks import NAMES
+from gs_train.rows.operations import Model
+from gs_train.rows.tiered import TieredGaussians
+
+
+def visible_ids(model: Model, view: View, renderer: Renderer) -> Tensor:
+    """Sorted ids of the rows that ``renderer`` would draw in ``view``.
+
+    Returns:
+        (R,) int64, which torch indexes with, on the model's device. Synchronises once.
+    """
+    visible = gs_cull.cull(
+        model.params["means"],
+        model.params["scales"],
+        model.params["quats"],
+        view.viewmat[None],
+        view.K[None],
+        view.width,
+        view.height,
+        opacities=model.params["opacities"],
+        **renderer.options._asdict(),
+    )
+    return visible.ids.long()
+
+
+@torch.no_grad()
+def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
+    """A view of the model over black, for looking at: no gradients, colours in [0, 1].
+
+    Only the rows that the view sees are brought to the device. The model stays as it is.
+
+    Returns:
+        (H, W, 3) float32 on the model's device.
+    """
+    ids = visible_ids(model, view, renderer)
+    if not len(ids):
+        return torch.zeros((view.height, view.width, 3), device=model.device)
+    keys = model.keys.values.index_select(0, ids)
+    rows = caught_up_rows(model, ids)
+    splats = renderer.project(rows, view, sh_degree=model.sh_degree, keys=keys)
+    return _draw(splats, renderer, None).clamp_(0.0, 1.0)
+
+
+def _draw(splats: Splats, renderer: Renderer, rect: Rect | None) -> Tensor:
+    """(h, w, 3) of a rectangle, all of the view for None, in as few parts as can be counted."""
+    try:
+        return renderer.rasterize(splats, rect)[0]
+    except TooManyIntersectionsError:
+        whole = rect or splats.view.rect
+        first, second = whole.halves()
+        if not first.width or not first.height:
+            raise
+    axis = 1 if first.height == whole.height else 0
+    return torch.cat([_draw(splats, renderer, half) for half in (first, second)], axis)
+
+
+def caught_up_rows(model: Model, ids: Tensor) -> dict[str, Tensor]:
+    """Present values of the six attributes of some rows; nothing is changed.
+
+    Reading a row that sleeps would bring it up to date in its table, and training from there would
+    round otherwise.
+
+    Args:
+        ids: (R,) sorted and unique, on the model's device.
+
+    Returns:
+        Copies on the model's device.
+    """
+    if isinstance(model, TieredGaussians):
+        return model.snapshot(ids)
+    return {name: model.read(name, ids) for name in NAMES}
+
+
+def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:
+    """Present values of all rows in order, a chunk at a time; nothing is changed.
+
+    Returns:
+        Iterator over chunks as :func:`gs_train.files.ply.write_ply` takes them, at least one; on
+        the CPU where appearance is there, else on the model's device.
+    """
+    for start in range(0, max(model.n_rows, 1), chunk_rows):
+        part = slice(start, min(model.n_rows, start + chunk_rows))
+        if isinstance(model, TieredGaussians):
+            yield model.snapshot(part, device="cpu")
+        else:
+            yield {name: model.read(name)[part] for name in NAMES}
+
+
+def all_rows(model: Model) -> dict[str, Tensor]:
+    """Present values of all rows on the CPU, in order: copies. Nothing is changed."""
+    chunks = [
+        {name: values.detach().cpu() for name, values in chunk.items()}
+        for chunk in caught_up_chunks(model)
+    ]
+    return {name: torch.cat([chunk[name] for chunk in chunks]) for name in NAMES}

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run from its options to its metrics."""

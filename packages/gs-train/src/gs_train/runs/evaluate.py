@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gs-train eval``, and the report that ends every run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from gs_train.files.file_lock import folder_lock
+from gs_train.files.pictures import write_comparison
+from gs_train.files.small_files import read_small
+from gs_train.losses.lpips import Lpips, load_lpips, missing_for_lpips
+from gs_train.machine.interrupt import StopRequest
+from gs_train.options.config import FitConfig
+from gs_train.renderers import Renderer
+from gs_train.rows.operations import Model
+from gs_train.runs.folder import RunFolder
+from gs_train.runs.metrics import write_metrics
+from gs_train.runs.parts import Parts
+from gs_train.runs.run import Run, Spent
+from gs_train.runs.scores import score_views
+from gs_train.scene.export_frame import ExportFrame
+from gs_train.scene.scene import Scene
+
+_MOST_BYTES = 1 << 28
+"""Of metrics.json, which has some hundred bytes for each test image."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Score the newest checkpoint of a run on its held-out images.
+
+    Attributes:
+        dir: output folder of gs-train fit.
+        renderer: auto takes gsplat where it can run.
+        lpips_backbone: file with LPIPS's network weights; the run's own when not given.
+        data: where the capture is now, if it was moved.
+    """
+
+    dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    lpips_backbone: Path | None = None
+    data: Path | None = None
+
+
+_NO_PARTS = Parts()
+
+
+def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
+    """Score the run and write its metrics.json and comparison.png anew.
+
+    A ``fit --resume`` that ends meanwhile writes results of a later step: these stay, and one line
+    says that the scores of the earlier step were not written.
+
+    Args:
+        parts: the capture and the renderer are taken from here, where given.
+
+    Returns:
+        What metrics.json holds.
+
+    Raises:
+        InputError: no run there, or its photographs are gone or others.
+        Interrupted: Ctrl-C or SIGTERM.
+    """
+    run = Run.open(config.dir)
+    if parts.capture is None:
+        run.require_capture_on_disk()
+    renderer = parts.renderer or run.renderer(config.renderer)
+    backbone = config.lpips_backbone or run.config.lpips_backbone
+    lpips = load_lpips(backbone=backbone, device=renderer.device)
+    with StopRequest() as stop:
+        if parts.capture is None:
+            capture = run.capture(stop, data=config.data)
+        else:
+            capture = parts.capture
+            run.require_capture(capture)
+        run.require_data(capture)
+        run, model = run.read(renderer.device)
+        return report(
+            model,
+            Scene.load(capture, renderer.device, run.frame),
+            run.folder,
+            run.spent,
+            config=run.config,
+            step=run.checkpoint.step,
+            preset=run.placing["preset"],
+            run_id=run.id,
+            renderer=renderer,
+            lpips=lpips,
+            stop=stop,
+            keep_later=True,
+        )
+
+
+def report(
+    model: Model,
+    scene: Scene,
+    folder: RunFolder,
+    spent: Spent,
+    *,
+    config: FitConfig,
+    step: int,
+    preset: str,
+    run_id: str | None,
+    renderer: Renderer,
+    lpips: Lpips | None,
+    stop: StopRequest,
+    keep_later: bool = False,
+) -> dict[str, Any]:
+    """Score the held-out views; write metrics.json and comparison.png; print one line.
+
+    Args:
+        keep_later: leave both files as they are where they are of a step after ``step``, or of
+            another run than ``run_id``; for whoever does not hold the run's lock.
+
+    Returns:
+        What metrics.json holds.
+    """
+    scores, pictures = score_views(
+        model,
+        scene,
+        scene.capture.test,
+        renderer=renderer,
+        lpips=lpips,
+        stop=stop,
+        skip_broken=config.skip_broken,
+    )
+    frame = ExportFrame.of(config.frame, scene.frame, model).name
+    with folder_lock(folder.root):  # no other process writes between the look and the writing
+        later = _later_results(folder.metrics, step, run_id) if keep_later else None
+        if later is not None:
+            print(_not_written(later, folder, step, run_id), file=sys.stderr)
+            return later
+        if pictures:
+            write_comparison(folder.comparison, pictures)
+        metrics = write_metrics(
+            folder.metrics,
+            images=scores,
+            steps=step,
+            seconds=spent.seconds,
+            images_per_second=spent.images / spent.seconds if spent.seconds else 0.0,
+            n_gaussians=model.n_rows,
+            peak_device_bytes=spent.peak_device_bytes,
+            peak_device_reserved_bytes=spent.peak_device_reserved_bytes,
+            peak_host_bytes=spent.peak_host_bytes,
+            preset=preset,
+            renderer=renderer.name,
+            seed=config.seed,
+            run_id=run_id,
+            lpips_net=lpips.net if lpips else None,
+            lpips_missing=None if lpips else missing_for_lpips(),
+            figures={**spent.figures, "frame": frame},
+        )
+    print(_summary(metrics, folder), file=sys.stderr)
+    if "lpips_missing" in metrics:
+        print(metrics["lpips_missing"], file=sys.stderr)
+    return metrics
+
+
+def _later_results(path: Path, step: int, run_id: str | None) -> dict[str, Any] | None:
+    """What metrics.json holds where it is of a step after ``step`` or of another run; else None."""
+    try:
+        metrics: dict[str, Any] = json.loads(read_small(path, most_bytes=_MOST_BYTES))
+        is_later = metrics["steps"] > step or metrics.get("run_id") != run_id
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None  # no such file, or no results in it
+    return metrics if is_later else None
+
+
+def _not_written(later: dict[str, Any], folder: RunFolder, step: int, run_id: str | None) -> str:
+    of = f"step {later['steps']:,}" if later.get("run_id") == run_id else "another run"
+    return (
+        f"{folder.metrics} holds results of {of} and stays as it is: the scores of step {step:,} "
+        "are not written (remove the file to have them written)"
+    )
+
+
+def _summary(metrics: dict[str, Any], folder: RunFolder) -> str:
+    def shown(key: str, decimals: int) -> str:
+        value = metrics[key]
+        return f"{value:.{decimals}f}" if isinstance(value, float) else str(value)
+
+    return (
+        f"PSNR {shown('psnr', 2)}, SSIM {shown('ssim', 4)}, LPIPS {shown('lpips', 4)} on "
+        f"{len(metrics['images'])} test images; {metrics['n_gaussians']:,} Gaussians after "
+        f"{metrics['steps']:,} steps, {metrics['images_per_second']:.1f} images/s; "
+        f"results in {folder.root}"
+    )

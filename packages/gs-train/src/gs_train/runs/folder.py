@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of one run: where things lie, and who may write there."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint, remove_surplus
+from gs_train.errors import InputError
+from gs_train.files.atomic import require_writable
+from gs_train.options.config import FitConfig, for_the_record, load_config, save_config
+from gs_train.runs.lock import RunLock
+from gs_train.runs.record import RunRecord
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths below the output folder of ``gs-train fit``.
+
+    Attributes:
+        root: the folder.
+        lock: of a run that writes there; None for all that only look.
+    """
+
+    root: Path
+    lock: RunLock | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yml"
+
+    @property
+    def record(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def traceback(self) -> Path:
+        return self.root / "traceback.txt"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def image_cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def comparison(self) -> Path:
+        return self.root / "comparison.png"
+
+    @property
+    def renders(self) -> Path:
+        return self.root / "renders"
+
+    @property
+    def export(self) -> Path:
+        return self.root / "export"
+
+    def point_cloud(self, step: int) -> Path:
+        return self.root / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
+
+    @property
+    def _owned(self) -> tuple[Path, ...]:
+        """Everything that a run may leave; --overwrite removes these and nothing else.
+
+        The image cache is not among them: its files are named after what they were made from.
+        The configuration comes last: it says that the others are a run's.
+        """
+        files = ("run.json", "metrics.json", "log.csv", "comparison.png", "traceback.txt")
+        folders = ("checkpoints", "point_cloud", "tensorboard", "renders", "export")
+        return tuple(self.root / name for name in (*files, *folders, "config.yml"))
+
+    def check_place(self) -> None:
+        """Check that files may be written here, without writing any.
+
+        Raises:
+            InputError: the path is a file, cannot be a folder's, or may not be written to.
+        """
+        try:
+            if self.root.exists() and not self.root.is_dir():
+                raise InputError(f"--out must be a folder, {self.root} is a file")
+        except OSError as error:
+            raise InputError(f"--out {self.root} cannot be used: {error.strerror}") from None
+        require_writable(self.config, option="--out")
+
+    def check(self, config: FitConfig) -> None:
+        """Check that ``config`` may write here, without writing anything.
+
+        Raises:
+            InputError: the folder holds another run and neither --resume nor --overwrite is given;
+                --resume without a checkpoint, or with options that would change the result.
+        """
+        if config.resume:
+            if latest_checkpoint(self.checkpoints) is None:
+                raise InputError(f"--resume needs a checkpoint, {self.no_checkpoint()}")
+            require_same_options(load_config(self.config).recipe, config.recipe)
+            return
+        found = [path for path in self._owned if path.exists()]
+        if found and not self.config.exists():
+            raise InputError(
+                f"--out {self.root} holds {found[0].name}, but no run of gs-train: "
+                "choose another folder"
+            )
+        if found and not config.overwrite:
+            raise InputError(
+                f"--out {self.root} holds another run: add --resume to go on with it, "
+                "--overwrite to remove it, or choose another folder"
+            )
+
+    def no_checkpoint(self) -> str:
+        """That there is none, for a message, and what is in its place."""
+        broken = incomplete_checkpoints(self.checkpoints)
+        why = f" ({broken[-1].name} has no manifest.json that can be read)" if broken else ""
+        return f"{self.checkpoints} holds none{why}"
+
+    def prepare(self, config: FitConfig, record: RunRecord) -> None:
+        """Make the folder, without the old run when overwriting, and save what the run is.
+
+        What a killed run left of a checkpoint half written or half removed goes, and old ones that
+        it did not come to remove.
+
+        Raises:
+            InputError: the folder cannot be made or written to.
+        """
+        try:
+            if config.overwrite:
+                self.discard()
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._save(config, record)
+            remove_surplus(self.checkpoints, keep=config.keep_checkpoints)
+        except OSError as error:
+            raise InputError(f"--out {self.root} cannot be written: {error.strerror}") from None
+
+    def keep(self, config: FitConfig, record: RunRecord) -> None:
+        """Before something is written: see that the folder still is this run's.
+
+        Raises:
+            InputError: somebody removed it, and another run writes there now.
+        """
+        if self.lock is not None:
+            self.lock.renew()
+        if not self.config.exists():
+            print(f"{self.root} was removed or emptied: its run goes on there", file=sys.stderr)
+            self._save(config, record)
+
+    def discard(self) -> None:
+        """Remove the run; of the image cache and of others' files, nothing."""
+        if self.lock is not None:
+            self.lock.renew()
+        for path in self._owned:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _save(self, config: FitConfig, record: RunRecord) -> None:
+        save_config(self.config, for_the_record(config))
+        record.save(self.record)
+
+
+def saved_config(root: Path) -> FitConfig | None:
+    """The options of the run in a folder, as the start of those that resume it; None without any.
+
+    Raises:
+        InputError: the file that holds them is damaged.
+    """
+    path = RunFolder(root).config
+    return load_config(path) if path.exists() else None
+
+
+def require_same_options(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check the recipe of a resumed run against the one it was started with.
+
+    Options that only one of them has, which another version wrote, are left out.
+
+    Raises:
+        InputError: an option would change the result.
+    """
+    given = dict(_flat(now))
+    for name, value in _flat(saved):
+        if given.get(name, value) != value:
+            raise InputError(
+                f"--resume must keep the run's options: {name} was {value!r:.80}, got "
+                f"{given[name]!r:.80}"
+            )
+
+
+def _flat(plain: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """Options with their full names."""
+    for name, value in plain.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", value

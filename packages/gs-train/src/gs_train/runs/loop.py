@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: batches in, steps, log, progress, checkpoints."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from gs_order import ViewSampler
+from gs_train.checkpoint import save_checkpoint
+from gs_train.data import PhotoReader
+from gs_train.engine.trace import BATCH
+from gs_train.errors import InputError
+from gs_train.machine.interrupt import Interrupted, StopRequest
+from gs_train.machine.memory import peak_host_bytes
+from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
+from gs_train.machine.progress import Progress
+from gs_train.options.config import FitConfig
+from gs_train.runs.expectation import Expectation
+from gs_train.runs.feed import ImageFeed
+from gs_train.runs.figures import Pace, figures
+from gs_train.runs.folder import RunFolder
+from gs_train.runs.logs import RunLog
+from gs_train.runs.parts import Parts
+from gs_train.runs.record import RunRecord
+from gs_train.runs.run import Spent, checkpoint_state
+from gs_train.runs.sight import BlindEpochError, Sight
+from gs_train.runs.step_report import OnStep, StepReport, StopTraining
+from gs_train.runs.trainer import StepResult, Trainer
+from gs_train.scene.scene import Scene, capture_digest
+from gs_train.sizes import parse_bytes
+from gs_train.sizing.placing import Placing
+
+_LOG_EVERY = 20
+
+_ANNOUNCED = 2
+"""Batches that the backend knows ahead of need."""
+
+
+def train(
+    trainer: Trainer,
+    scene: Scene,
+    folder: RunFolder,
+    before: Spent,
+    stop: StopRequest,
+    placing: Placing,
+    record: RunRecord,
+    photographs: PhotoReader,
+    parts: Parts,
+) -> Spent:
+    """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
+
+    Args:
+        parts: ``on_step`` is called after each step, before a checkpoint of the step is written.
+
+    Returns:
+        What the run has cost, ``before`` included.
+
+    Raises:
+        InputError: a photograph cannot be read, or the disk is full. Steps done are saved; when
+            there are none, nothing of the run is left. Or memory runs out: the step that failed
+            may be half done, so that only what had been saved is left. Or no Gaussian is left, or
+            a whole epoch saw none: again only what had been saved is left.
+        OSError: something cannot be read or written between two steps (a terminal is gone). Steps
+            done are saved.
+        Interrupted, StopTraining: after a checkpoint was written.
+        Exception: whatever ``on_step`` raised; the last checkpoint stays.
+    """
+    config, device = trainer.config, trainer.renderer.device
+    if trainer.step >= config.steps:
+        return before
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    first_step = trainer.step
+    # Two of the same: one is consumed by the feed, ahead of need and in its own threads.
+    fed, known = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
+    next(known)
+    upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
+    saver = _Saver(trainer, scene, folder, before, placing, record, photographs, parts)
+    sight = Sight(config, len(scene.capture.train), trainer.images_seen)
+    n_rows = trainer.model.n_rows
+    is_whole = True  # no step has begun that has not ended
+    try:
+        with (
+            RunLog(folder.root, resume_step=first_step if first_step else None) as log,
+            _feed(config, scene, fed, device, photographs) as feed,
+            Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
+        ):
+            trace = trainer.backend.trace
+            if config.trace is not None:
+                trace.start(config.trace)
+            saver.start_clock()
+            expectation = Expectation(trainer, scene, suggests=not parts.given)
+            while trainer.step < config.steps:
+                n_rows = trainer.model.n_rows
+                with trace.host(BATCH):
+                    batch = [feed.next() for _ in range(config.batch_size)]
+                is_whole = False
+                result = trainer.train_step(
+                    [(scene.views[i], image) for i, image in batch],
+                    [[scene.views[photographs.shown(i)] for i in batch] for batch in upcoming],
+                )
+                is_whole = True
+                batch.clear()  # before the next photographs come
+                if upcoming:
+                    upcoming.popleft()
+                upcoming.extend(itertools.islice(known, 1))
+                n_rows = trainer.model.n_rows
+                if not n_rows:
+                    raise InputError(_nothing_left(trainer))
+                sight.check(trainer.images_seen, trainer.backend.stats.seen)
+                saver.pace.step(n_rows)
+                for line in expectation.after_step():
+                    bar.message(line)
+                is_last = trainer.step == config.steps
+                with trace.host("log"):
+                    bar.update(trainer.step, result.loss.item, n_rows, n_images=config.batch_size)
+                    if trainer.step % _LOG_EVERY == 0 or is_last:
+                        log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
+                    trace.settle()
+                for line in photographs.news():
+                    bar.message(line)
+                asked = None if parts.on_step is None else _tell(parts.on_step, trainer, result)
+                every = config.checkpoint_every
+                is_stopping = stop.signal_number is not None  # asked once: it may come at any time
+                is_ending = is_last or is_stopping or asked is not None
+                if is_ending or (every and trainer.step % every == 0):
+                    saver.save(is_last=is_last)
+                if is_stopping and not is_last:
+                    stop.check("training")
+                if asked is not None and not is_last:
+                    raise asked
+    except InputError as error:
+        # Nothing can go on from no rows, or from rows that no view sees.
+        has_rows = trainer.model.n_rows > 0 and not isinstance(error, BlindEpochError)
+        if trainer.step == 0 or not (has_rows or saver.saved_step):
+            folder.discard()
+        elif has_rows and is_whole and trainer.step > saver.saved_step:
+            saver.save()
+        raise
+    except Interrupted:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and is_whole and trainer.step > saver.saved_step:
+            saver.save()
+        what = memory_that_ran_out(error)
+        if what is None:
+            error.add_note(_how_to_go_on(trainer, saver.saved_step))
+            raise
+        if not saver.saved_step:
+            folder.discard()
+        raise InputError(_out_of_memory(what, error, trainer, n_rows, saver.saved_step)) from error
+    return saver.spent
+
+
+def _tell(on_step: OnStep, trainer: Trainer, result: StepResult) -> StopTraining | None:
+    """Report a step to the caller; returns the request to stop, if that is what came."""
+    report = StepReport(
+        step=trainer.step,
+        images_seen=trainer.images_seen,
+        loss=result.loss,
+        changed=result.changed,
+        n_rows=trainer.model.n_rows,
+        _backend=trainer.backend,
+    )
+    try:
+        on_step(report)
+    except StopTraining as asked:
+        return asked
+    return None
+
+
+def _nothing_left(trainer: Trainer) -> str:
+    config = trainer.config
+    return (
+        f"no Gaussian is left after step {trainer.step}: all were less opaque than --adc.prune-opa "
+        f"{config.adc.prune_opa} (new ones begin at --init-opacity "
+        f"{config.by_strategy('init_opacity')}) or too large; start again with a smaller one"
+    )
+
+
+def _how_to_go_on(trainer: Trainer, saved_step: int) -> str:
+    remedy = "there is no checkpoint yet (--checkpoint-every)"
+    if saved_step:
+        remedy = f"go on from the checkpoint of step {saved_step} with --resume"
+    return f"training ended after step {trainer.step}; {remedy}"
+
+
+def _out_of_memory(
+    what: str, error: BaseException, trainer: Trainer, n_rows: int, saved_step: int
+) -> str:
+    """
+    Args:
+        n_rows: before the step that ended so, perhaps in the middle of a refinement.
+    """
+    remedy = f"more memory (a larger --{what}-memory) or another --offload"
+    if saved_step:  # whose --cap stays
+        remedy = f"go on from the checkpoint of step {saved_step} with --resume and {remedy}"
+    else:
+        again = "there is no checkpoint yet (--checkpoint-every), so start again with"
+        remedy = f"{again} a smaller --cap, {remedy}"
+    return (
+        f"{what} memory ran out after step {trainer.step}, with {n_rows:,} Gaussians"
+        f"{in_short(error)}; {remedy}"
+    )
+
+
+class _Saver:
+    """Writes checkpoints, and knows what the run has cost at each.
+
+    Attributes:
+        spent: until the last checkpoint.
+        pace: of the steps.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        scene: Scene,
+        folder: RunFolder,
+        before: Spent,
+        placing: Placing,
+        record: RunRecord,
+        photographs: PhotoReader,
+        parts: Parts,
+    ) -> None:
+        self._trainer = trainer
+        self._scene = scene
+        self._digest = capture_digest(scene.capture)
+        self._folder = folder
+        self._before = before
+        self._placing = placing
+        self._record = record
+        self._photographs = photographs
+        self._given = parts.given
+        self._first_step = self.saved_step = trainer.step
+        self._started = time.perf_counter()
+        self.spent = before
+        self.pace = Pace(trainer.config.batch_size)
+
+    def start_clock(self) -> None:
+        """Leave what has been prepared so far out of the time."""
+        self._started = time.perf_counter()
+
+    def save(self, *, is_last: bool = False) -> None:
+        """Write a checkpoint; after the last step also what training took is gathered."""
+        started = time.perf_counter()
+        trace = self._trainer.backend.trace
+        with trace.host("checkpoint"):
+            self._save(is_last=is_last)
+        with trace.host("write trace"):
+            trace.write()
+        self.pace.leave_out(time.perf_counter() - started)
+
+    def _save(self, *, is_last: bool) -> None:
+        trainer = self._trainer
+        n_steps = trainer.step - self._first_step
+        try:
+            self.spent = self._spent(n_steps)
+            if is_last:
+                seconds = self.spent.seconds - self._before.seconds
+                of = figures(
+                    trainer,
+                    self._scene,
+                    self._placing,
+                    n_steps=n_steps,
+                    seconds=seconds,
+                    pace=self.pace,
+                )
+                self.spent = dataclasses.replace(self.spent, figures=of)
+        finally:  # whatever comes between, Ctrl-C included: the training is done
+            self._folder.keep(trainer.config, self._record)
+            save_checkpoint(
+                self._folder.checkpoints,
+                step=trainer.step,
+                tensors=trainer.tensors(),
+                state=checkpoint_state(
+                    self._scene.frame,
+                    self.spent,
+                    self._digest,
+                    self._placing,
+                    data=self._photographs.fingerprint(),
+                    run_id=self._record.id,
+                    recipe=trainer.config.recipe,
+                    given=self._given,
+                ),
+                keep=trainer.config.keep_checkpoints,
+            )
+            self.saved_step = trainer.step
+
+    def _spent(self, n_steps: int) -> Spent:
+        device, before = self._trainer.renderer.device, self._before
+        peak = reserved = 0
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            peak = torch.cuda.max_memory_allocated(device)
+            reserved = torch.cuda.max_memory_reserved(device)
+        return Spent(
+            before.seconds + time.perf_counter() - self._started,
+            before.images + n_steps * self._trainer.config.batch_size,
+            max(before.peak_device_bytes, peak),
+            max(before.peak_device_reserved_bytes, reserved),
+            max(before.peak_host_bytes, peak_host_bytes()),
+        )
+
+
+def _feed(
+    config: FitConfig,
+    scene: Scene,
+    batches: Iterator[tuple[int, ...]],
+    device: torch.device,
+    photographs: PhotoReader,
+) -> ImageFeed:
+    views = scene.capture.views
+    return ImageFeed(
+        itertools.chain.from_iterable(batches),
+        photographs.load,
+        shown=photographs.shown,
+        device=device,
+        cache_bytes=parse_bytes(config.image_cache, option="--image-cache"),
+        largest_bytes=max(view.width * view.height * 3 for view in views),
+    )
+
+
+def _view_batches(
+    config: FitConfig, train: tuple[int, ...], first_step: int
+) -> Iterator[tuple[int, ...]]:
+    """The views of the remaining steps: a function of the seed and the step alone."""
+    sampler = ViewSampler(
+        len(train),
+        config.batch_size,
+        seed=config.seed,
+        first_step=first_step,
+        n_steps=config.steps - first_step,
+    )
+    return (tuple(train[i] for i in batch) for batch in sampler)
+
+
+def _device_bytes(device: torch.device) -> Callable[[], int] | None:
+    return (lambda: torch.cuda.memory_allocated(device)) if device.type == "cuda" else None

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How good an image is, and the file that says how good a run was."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gs_train.files.atomic import replacing
+
+PACKAGES = (
+    *("gs-train", "gs-cull", "gs-order", "gs-pinned", "gs-adam"),
+    *("torch", "gsplat", "numba", "numpy", "scipy"),
+)
+NOT_AVAILABLE = "n/a"
+
+_WINDOW, _SIGMA = 11, 1.5
+_HALF = _WINDOW // 2
+_TILE = 64
+_C1, _C2 = 0.01**2, 0.03**2
+
+
+@dataclass(frozen=True)
+class ImageScore:
+    """Scores of one test image.
+
+    Attributes:
+        name: of the view.
+        psnr: dB; infinite for identical images.
+        ssim: at most 1.
+        lpips: None when its weights are not there.
+    """
+
+    name: str
+    psnr: float
+    ssim: float
+    lpips: float | None = None
+
+
+def psnr(image: Tensor, truth: Tensor) -> float:
+    """Peak signal-to-noise ratio in dB, for a data range of 1.
+
+    Args:
+        image, truth: (H, W, C) floating, same device; not clamped here.
+
+    Returns:
+        -10 log10 of the mean squared error (summed in float64); ``inf`` for identical images.
+
+    Raises:
+        ValueError: shapes differ or are not (H, W, C).
+    """
+    _check_images(image, truth)
+    error = float((image - truth).square().mean(dtype=torch.float64))
+    return -10.0 * math.log10(error) if error > 0 else math.inf
+
+
+def ssim(image: Tensor, truth: Tensor) -> float:
+    """Structural similarity (Wang et al. 2004) with a Gaussian window of 11 pixels, sigma 1.5.
+
+    For a data range of 1, averaged over all pixels, borders reflected: what torchmetrics'
+    ``structural_similarity_index_measure(..., data_range=1.0)`` says. (A training loss that uses
+    only windows inside the image differs a little.)
+
+    Args:
+        image, truth: (H, W, C) float32 or float64, same device, H and W at least 6 (the reflected
+            border is 5 pixels wide).
+
+    Returns:
+        The mean over pixels and channels, at most 1.
+
+    Raises:
+        ValueError: shapes differ, are not (H, W, C) or are too small.
+
+    Cost: the separable window as small banded matrix products, on strips of 64 rows, so memory is
+        about 20 strips and no image-sized intermediate exists.
+    """
+    _check_images(image, truth)
+    height, width, channels = image.shape
+    if min(height, width) <= _HALF:
+        raise ValueError(
+            f"image must be at least {_HALF + 1} pixels high and wide, got {height} x {width}"
+        )
+    band = _band(image)
+    rows = _reflected(height, image.device)
+    # The last tile of columns is filled up with any column; what it yields is cut off.
+    columns = _reflected(width, image.device)
+    columns = torch.nn.functional.pad(columns, (0, -width % _TILE))
+    total = torch.zeros((), dtype=torch.float64, device=image.device)
+    for top in range(0, height, _TILE):
+        n = min(_TILE, height - top)
+        strip = rows[top : top + n + 2 * _HALF]
+        x = image[strip][:, columns].permute(2, 0, 1)
+        y = truth[strip][:, columns].permute(2, 0, 1)
+        maps = torch.stack((x, y, x * x, y * y, x * y))
+        maps = (maps.unfold(-1, _TILE + 2 * _HALF, _TILE) @ band.T).flatten(-2)[..., :width]
+        mean_x, mean_y, xx, yy, xy = band[:n, : n + 2 * _HALF] @ maps
+        variance = (xx - mean_x.square()).clamp(min=0) + (yy - mean_y.square()).clamp(min=0)
+        covariance = xy - mean_x * mean_y
+        luminance = (2 * mean_x * mean_y + _C1) / (mean_x.square() + mean_y.square() + _C1)
+        total += (luminance * (2 * covariance + _C2) / (variance + _C2)).sum(dtype=torch.float64)
+    return float(total) / (height * width * channels)
+
+
+def package_versions() -> dict[str, str | None]:
+    """Versions of python and of the packages that a result may depend on; None: not installed."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+def write_metrics(
+    path: str | Path,
+    *,
+    images: Sequence[ImageScore],
+    steps: int,
+    seconds: float,
+    images_per_second: float,
+    n_gaussians: int,
+    peak_device_bytes: int,
+    peak_device_reserved_bytes: int,
+    peak_host_bytes: int,
+    preset: str,
+    renderer: str,
+    seed: int,
+    run_id: str | None = None,
+    lpips_net: str | None = None,
+    lpips_missing: str | None = None,
+    figures: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write what a run reached as JSON.
+
+    Args:
+        path: the file, replaced when it is complete.
+        images: scores of the test images; psnr, ssim and lpips are their means.
+        steps: optimizer steps done.
+        seconds: of training, without evaluation.
+        images_per_second: images trained on, over ``seconds``.
+        n_gaussians: at the end.
+        peak_device_bytes: the most device memory that tensors held; 0 on the CPU.
+        peak_device_reserved_bytes: the most that torch's allocator held, which --device-memory
+            caps; 0 on the CPU.
+        peak_host_bytes: the most memory that training had resident.
+        preset, renderer, seed: what was run.
+        run_id: which run it was, where it has an id.
+        lpips_net: the network behind lpips.
+        lpips_missing: why there is no lpips, and the remedy; written where given.
+        figures: more sections, of training: :func:`gs_train.runs.figures.figures`.
+
+    Returns:
+        What was written: psnr, ssim, lpips, lpips_net, perhaps lpips_missing, steps, seconds,
+        images_per_second, n_gaussians, the three peaks, preset, renderer, seed, run_id, versions,
+        images, and ``figures``.
+        A score that does not exist (no test image, no weights) is "n/a"; infinity is "inf", because
+        JSON has no word for it.
+    """
+    metrics: dict[str, Any] = {
+        "psnr": _mean([image.psnr for image in images]),
+        "ssim": _mean([image.ssim for image in images]),
+        "lpips": _mean([image.lpips for image in images]),
+        "lpips_net": lpips_net or NOT_AVAILABLE,
+        **({"lpips_missing": lpips_missing} if lpips_missing else {}),
+        "steps": steps,
+        "seconds": seconds,
+        "images_per_second": images_per_second,
+        "n_gaussians": n_gaussians,
+        "peak_device_bytes": peak_device_bytes,
+        "peak_device_reserved_bytes": peak_device_reserved_bytes,
+        "peak_host_bytes": peak_host_bytes,
+        "preset": preset,
+        "renderer": renderer,
+        "seed": seed,
+        "run_id": run_id,
+        "versions": package_versions(),
+        "images": [
+            {
+                "name": image.name,
+                "psnr": _mean([image.psnr]),
+                "ssim": _mean([image.ssim]),
+                "lpips": _mean([image.lpips]),
+            }
+            for image in images
+        ],
+        **(figures or {}),
+    }
+    with replacing(path) as file:
+        file.write((json.dumps(metrics, indent=2, allow_nan=False) + "\n").encode())
+    return metrics
+
+
+def _check_images(image: Tensor, truth: Tensor) -> None:
+    if image.ndim != 3 or image.shape != truth.shape:
+        raise ValueError(
+            f"image and truth must have the same shape (H, W, C), got {tuple(image.shape)} "
+            f"and {tuple(truth.shape)}"
+        )
+
+
+def _band(like: Tensor) -> Tensor:
+    """(T, T + 10): row i holds the window at columns i to i + 10."""
+    offsets = torch.arange(_WINDOW, dtype=torch.float64) - _HALF
+    window = torch.exp(-(offsets**2) / (2 * _SIGMA**2))
+    band = torch.zeros(_TILE, _TILE + 2 * _HALF, dtype=torch.float64)
+    for i in range(_TILE):
+        band[i, i : i + _WINDOW] = window / window.sum()
+    return band.to(like)
+
+
+def _reflected(n: int, device: torch.device) -> Tensor:
+    """(n + 10,) indices of a line with 5 values reflected at either end, ends not repeated."""
+    index = torch.arange(-_HALF, n + _HALF, device=device).abs()
+    return torch.where(index < n, index, 2 * (n - 1) - index)
+
+
+def _mean(values: Sequence[float | None]) -> float | str:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return NOT_AVAILABLE
+    mean = sum(known) / len(known)
+    return mean if math.isfinite(mean) else str(mean)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of held-out images, and some of the images to look at."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gs_train.data import BrokenPhotographError, read_image
+from gs_train.files.pictures import to_uint8
+from gs_train.losses.lpips import Lpips
+from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.progress import task_progress
+from gs_train.names import printable
+from gs_train.renderers import Renderer
+from gs_train.rows.operations import Model
+from gs_train.rows.visible import render_view
+from gs_train.runs.metrics import ImageScore, psnr, ssim
+from gs_train.scene.scene import Scene
+
+Picture = tuple[str, NDArray[np.uint8], NDArray[np.uint8]]
+"""A view's printable name, its photograph and its render, both (H, W, 3)."""
+
+_PICTURES = 4
+
+
+def score_views(
+    model: Model,
+    scene: Scene,
+    indices: Sequence[int],
+    *,
+    renderer: Renderer,
+    lpips: Lpips | None,
+    stop: StopRequest,
+    skip_broken: bool = False,
+) -> tuple[list[ImageScore], list[Picture]]:
+    """Score renders of some views against their photographs.
+
+    Args:
+        indices: of the capture's views.
+        lpips: None leaves that score out.
+        stop: looked at between views.
+        skip_broken: leave out views whose photograph cannot be read, with a line for each.
+
+    Returns:
+        One score a view, in order, under its printable name; and a few of the views evenly over
+        their order, for :func:`gs_train.files.pictures.write_comparison`. Renders are clamped to
+        [0, 1] and, for the scores, not rounded to 8 bits.
+    """
+    scores: list[ImageScore] = []
+    pictures: list[Picture] = []
+    shown = set(indices[:: max(1, -(-len(indices) // _PICTURES))])
+    with task_progress("evaluating image", len(indices)) as progress:
+        for index in indices:
+            stop.check("evaluation")
+            view = scene.views[index]
+            name = printable(view.name)
+            try:
+                photograph = torch.from_numpy(read_image(scene.capture.views[index]))
+            except BrokenPhotographError as error:
+                if not skip_broken:
+                    raise
+                print(f"--skip-broken: not scored: {error}", file=sys.stderr)
+                continue
+            image = render_view(model, view, renderer)
+            truth = photograph.to(image.device).float() / 255.0
+            scores.append(
+                ImageScore(
+                    name=name,
+                    psnr=psnr(image, truth),
+                    ssim=ssim(image, truth),
+                    lpips=None if lpips is None else lpips(image, truth),
+                )
+            )
+            if index in shown:
+                pictures.append((name, photograph.numpy(), to_uint8(image)))
+            progress.advance()
+    return scores, pictures

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One optimizer step: render what each view sees, add up gradients, update, densify."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gs_train.densify import Changed, Densifier
+from gs_train.densify.protocol import multiple_seen
+from gs_train.engine.backend import Backend, StepSettings
+from gs_train.engine.limits import UNLIMITED, Limits
+from gs_train.engine.make import make_backend
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS, Preset
+from gs_train.options.schedule import active_sh_degree, adam_options, means_decay
+from gs_train.renderers import Renderer, Rows, Splats, View
+from gs_train.rows.morton import morton_order
+from gs_train.rows.operations import Model
+from gs_train.rows.restore import Part, Source, as_source, read_all
+from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
+
+_MODEL, _DENSIFY, _COSTS = "model/", "densify/", "costs/"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step did.
+
+    Attributes:
+        loss: () mean photometric loss of the batch, on the device: reading it synchronises.
+        changed: what densification did.
+    """
+
+    loss: Tensor
+    changed: Changed
+
+
+class Trainer:
+    """A model in training: rows, the optimizer's and densification's tensors, and the step.
+
+    Everything else follows from the configuration and the step, random numbers included, so a
+    checkpoint of these resumes exactly.
+
+    Args:
+        config: the run's options.
+        rows: the first Gaussians.
+        renderer: draws them; decides the device.
+        extent: radius of the scene (see :class:`gs_train.data.frame.Frame`).
+        strategy: makes the densifier; None: the one that the options name.
+        preset: where the rows live.
+        limits: of rows, where memory sets them.
+    """
+
+    def __init__(
+        self,
+        config: FitConfig,
+        rows: Rows,
+        *,
+        renderer: Renderer,
+        extent: float,
+        strategy: Strategy | None = None,
+        preset: Preset = PRESETS["none"],
+        limits: Limits = UNLIMITED,
+    ) -> None:
+        self._start(config, renderer, extent, strategy, preset, limits, rows, None)
+
+    @classmethod
+    def restore(
+        cls,
+        config: FitConfig,
+        tensors: Source | Mapping[str, Tensor],
+        *,
+        step: int,
+        renderer: Renderer,
+        extent: float,
+        strategy: Strategy | None = None,
+        preset: Preset = PRESETS["none"],
+        limits: Limits = UNLIMITED,
+    ) -> Trainer:
+        """The trainer whose :meth:`tensors` these were, after ``step`` steps."""
+        trainer = cls.__new__(cls)
+        source = as_source(tensors)
+        model = Part(source, _MODEL)
+        trainer._start(config, renderer, extent, strategy, preset, limits, None, model)
+        trainer.step = step
+        trainer.densifier.load(read_all(Part(source, _DENSIFY)))
+        trainer.backend.costs.load(read_all(Part(source, _COSTS)))
+        return trainer
+
+    def _start(
+        self,
+        config: FitConfig,
+        renderer: Renderer,
+        extent: float,
+        strategy: Strategy | None,
+        preset: Preset,
+        limits: Limits,
+        rows: Rows | None,
+        source: Source | None,
+    ) -> None:
+        self.config = config
+        self.renderer = renderer
+        self.extent = extent
+        self.preset = preset
+        self.step = 0
+        self.backend: Backend = make_backend(
+            preset,
+            rows,
+            source,
+            renderer=renderer,
+            semantics=config.semantics,
+            mem_limit=config.mem_limit,
+            limits=limits,
+            seed=config.seed,
+        )
+        start = StrategyStart(
+            n_rows=self.model.n_rows,
+            scene_scale=extent,
+            seed=config.seed,
+            device=self.model.device,
+            config=config,
+        )
+        self.densifier: Densifier = made_by(strategy or STRATEGIES[config.strategy], start)
+
+    @property
+    def model(self) -> Model:
+        """The rows."""
+        return self.backend.model
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole state but the step, not copied. Waits for work in the background."""
+        self.backend.finish()
+        return {
+            **{_MODEL + name: value for name, value in self.model.tensors().items()},
+            **{_DENSIFY + name: value for name, value in self.densifier.tensors().items()},
+            **{_COSTS + name: value for name, value in self.backend.costs.tensors().items()},
+        }
+
+    @property
+    def images_seen(self) -> int:
+        """Images that the steps so far were made of."""
+        return self.step * self.config.batch_size
+
+    def train_step(
+        self, batch: Sequence[tuple[View, Tensor]], upcoming: Sequence[Sequence[View]] = ()
+    ) -> StepResult:
+        """One optimizer update from the mean loss of ``batch``.
+
+        Args:
+            batch: views on the renderer's device with their photographs, (H, W, 3) uint8 there.
+            upcoming: views of the batches that follow, as far as known; two of them are enough. A
+                hint that changes no result.
+        """
+        images_before = self.images_seen
+        images_after = images_before + len(batch)
+        images_total = self.config.steps * self.config.batch_size
+        settings = self._settings(images_before, images_total)
+
+        def observe(ids: Tensor, splats: Splats) -> None:
+            self.densifier.observe(ids, splats, batch_size=len(batch))
+
+        loss = self.backend.step(batch, settings, observe, upcoming=upcoming)
+
+        # The rate that the next step will use, as gsplat's schedulers have already moved on here.
+        next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
+        with self.backend.trace.host("densify"):
+            if self.densifier.refines(images_before, images_after):
+                self.backend.make_room()
+            changed = self.densifier.after_step(
+                self.model,
+                step=self.step,
+                images_before=images_before,
+                images_after=images_after,
+                means_lr=next_lr,
+            )
+        changed = self._resort(images_before, images_after, changed)
+        self.step += 1
+        return StepResult(loss, changed)
+
+    def _settings(self, images_before: int, images_total: int) -> StepSettings:
+        """This step's rates, constants and weights."""
+        config = self.config
+        options = adam_options(config.batch_size, scaled=config.scale_with_batch)
+        rates = dataclasses.asdict(config.lr)
+        rates["means"] *= self.extent * means_decay(images_before, images_total)
+        return StepSettings(
+            sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),
+            rates={name: float(rate * options.lr_factor) for name, rate in rates.items()},
+            betas=options.betas,
+            eps=options.eps,
+            ssim_lambda=config.ssim_lambda,
+            opacity_reg=config.by_strategy("opacity_reg"),
+            scale_reg=config.by_strategy("scale_reg"),
+            regularise_all=config.regularise == "all",
+        )
+
+    def _resort(self, images_before: int, images_after: int, changed: Changed) -> Changed:
+        """Re-order the rows along the Morton curve when due: a view then sees runs of rows."""
+        every = self.config.resort_every
+        if every == 0 or not multiple_seen(every, images_before, images_after):
+            return changed
+        with self.backend.trace.host("sort rows"):
+            self.backend.make_room()
+            order = morton_order(self.model.read("means"))
+            self.model.permute(order)
+            self.densifier.permute(order)
+        return dataclasses.replace(changed, rows_changed=True)

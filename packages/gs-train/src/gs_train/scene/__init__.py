@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scene before its first step: cameras, first Gaussians, paths."""

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory a run may take, from its options and from what is free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from gs_pinned import available_bytes
+from gs_train.options.config import FitConfig
+from gs_train.sizing.budget import Need
+
+_KEPT_FREE = 0.1
+PROCESS_BYTES = 512 << 20
+"""Of host memory that the process takes for itself before there is a scene: Python, torch, compiled
+kernels. Measured: 515 MiB on a CPU."""
+_GAPS_OF_CUDA = 1.06  # measured: 1.045 at 34M and at 100M Gaussians, on several streams
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Bytes that a run may take.
+
+    Attributes:
+        device: of the renderer's device.
+        host: page-locked and pageable together.
+        shared: the device is the host: both together must fit into ``host`` as well.
+        is_given: the options give ``device``: a run may take all of it.
+        host_limit: what the options give for ``host``, for rows to come as well; None: nothing.
+        process: bytes of ``host`` that are the process's own; 0 where ``host`` is what is free
+            beside it.
+        gaps: bytes that are taken of the device for each byte of tensors.
+    """
+
+    device: int
+    host: int
+    shared: bool = False
+    is_given: bool = False
+    host_limit: int | None = None
+    process: int = 0
+    gaps: float = 1.0
+
+    def hold(self, need: Need) -> bool:
+        """Whether all of it fits."""
+        return self.taken(need.device_bytes) <= self.device and self.hold_on_host(need)
+
+    def hold_on_host(self, need: Need) -> bool:
+        """Whether what is in host memory fits."""
+        return self.taken_of_host(need) <= self.host
+
+    def taken_of_host(self, need: Need) -> int:
+        """What all of it takes of ``host``, the process included."""
+        return self.process + need.host_bytes + (need.device_bytes if self.shared else 0)
+
+    def taken(self, device_bytes: int) -> int:
+        """What tensors of so many bytes take of the device, gaps between them included."""
+        return math.ceil(self.gaps * device_bytes)
+
+
+def caps_of(config: FitConfig, device: torch.device, *, is_here: bool = True) -> Caps:
+    """The caps that the options give; by default all free device memory, and all available host
+    memory less a tenth.
+
+    Args:
+        device: where rendering happens.
+        is_here: for a run on this machine, which cannot take more of the host than is available,
+            whatever its options allow; else for one on a machine that has what they say.
+    """
+    available = available_bytes()
+    host = host_limit = config.bytes_of("host_memory")
+    if host is None:
+        host = int(available * (1 - _KEPT_FREE))
+    elif is_here:
+        host = min(host, available + PROCESS_BYTES)
+    given = on_device = config.bytes_of("device_memory")
+    if on_device is None:
+        on_device = host
+        if device.type == "cuda":
+            # What torch holds and does not use is free for tensors too.
+            free, _ = torch.cuda.mem_get_info(device)
+            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            on_device = free + unused
+    shared, gaps = device.type != "cuda", _GAPS_OF_CUDA if device.type == "cuda" else 1.0
+    return Caps(
+        on_device,
+        host,
+        shared=shared,
+        is_given=given is not None,
+        host_limit=host_limit,
+        process=0 if host_limit is None else PROCESS_BYTES,
+        gaps=gaps,
+    )
