@@ -84,6 +84,10 @@ class OpenSteps:
         return min(self._plans.copy(), default=self._schedule.step + 1) - 1
 
     def _opened(self, step: int) -> _core.StepPlan:
+        if type(step) is int and not self._endings.count:
+            plan = self._plans.get(step)
+            if plan is not None and step <= self._schedule.step:
+                return plan
         plans = self._open
         if self._endings.count:
             plans.pop(self._ending, None)
@@ -106,8 +110,9 @@ class OpenSteps:
         """The end of a step, to be entered: calls on its rows are refused until it is left."""
         with self._lock:
             plan = self._opened(step)
-            if step != min(self._open):
-                raise ValueError(f"step must end after step {min(self._open)}, got {step}")
+            first = min(self._open)
+            if step != first:
+                raise ValueError(f"step must end after step {first}, got {step}")
             self._wait_for_calls("end_step()")
             self._ending = step
             return self._endings.call(plan)

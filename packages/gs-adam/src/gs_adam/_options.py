@@ -20,6 +20,8 @@ MOST_TENSORS = 32
 _IGNORED = ("foreach", "fused")
 """Keywords of torch.optim.Adam that choose how it computes, and nothing here."""
 
+_INFINITE = float("inf")
+
 _REFUSED = ("amsgrad", "maximize", "capturable", "differentiable")
 """Keywords of torch.optim.Adam that ask for something else than what this package computes."""
 
@@ -30,17 +32,25 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
     Raises:
         ValueError: an option is out of range or asks for what this package does not do.
     """
-    for option in ("amsgrad", "maximize"):
-        if group.get(option):
-            raise ValueError(f"{option} must be False, got True")
-    missing = [key for key in ("lr", "betas", "eps", "weight_decay") if key not in group]
-    if missing:
-        raise ValueError(f"groups must hold {', '.join(missing)} as Adam's do, got {sorted(group)}")
+    if group.get("amsgrad") or group.get("maximize"):
+        refused = "amsgrad" if group.get("amsgrad") else "maximize"
+        raise ValueError(f"{refused} must be False, got True")
     try:
-        beta1, beta2 = (number(beta, "betas") for beta in group["betas"])
+        lr, betas = group["lr"], group["betas"]
+        eps, decay = group["eps"], group["weight_decay"]
+    except KeyError:
+        missing = [key for key in ("lr", "betas", "eps", "weight_decay") if key not in group]
+        raise ValueError(
+            f"groups must hold {', '.join(missing)} as Adam's do, got {sorted(group)}"
+        ) from None
+    try:
+        beta1, beta2 = betas
+        if type(beta1) is not float or type(beta2) is not float:
+            beta1, beta2 = number(beta1, "betas"), number(beta2, "betas")
     except (TypeError, ValueError):
-        raise ValueError(f"betas must be two numbers, got {shown(group['betas'])}") from None
-    lr, eps, decay = (number(group[key], key) for key in ("lr", "eps", "weight_decay"))
+        raise ValueError(f"betas must be two numbers, got {shown(betas)}") from None
+    if type(lr) is not float or type(eps) is not float or type(decay) is not float:
+        lr, eps, decay = number(lr, "lr"), number(eps, "eps"), number(decay, "weight_decay")
     if decay and not group.get("decoupled_weight_decay", True):
         raise ValueError(
             f"weight_decay must be decoupled (AdamW), got {decay} to be added to the gradient"
@@ -48,7 +58,7 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
     if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
         raise ValueError(f"betas must be in [0, 1), got {(beta1, beta2)}")
     for name, value in (("lr", lr), ("eps", eps), ("weight_decay", decay)):
-        if not 0 <= value < float("inf"):
+        if not 0 <= value < _INFINITE:
             raise ValueError(f"{name} must be at least 0 and finite, got {value}")
     return lr, beta1, beta2, eps, decay
 

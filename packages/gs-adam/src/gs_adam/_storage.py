@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,10 +20,13 @@ from gs_adam._tensors import (
     check_param,
     check_same_rows,
     check_state,
+    note_written,
     on_cpu,
     place,
     write_step,
 )
+
+_NO_STATE: dict[str, Any] = {}
 
 
 class Storage:
@@ -164,9 +168,7 @@ class Storage:
 
     def note_written(self) -> None:
         """Tell autograd that the parameters have changed."""
-        for param in self._params()[0]:
-            if not param.is_inference():
-                torch.autograd.graph.increment_version(param)
+        note_written(self._params()[0])
 
     def _check_groups(self, params: list[torch.Tensor], groups: list[int]) -> None:
         """Raise where a tensor whose rows may sleep has come to another group, whose rates it did
@@ -201,20 +203,20 @@ class Storage:
         self, params: list[torch.Tensor], state: dict[torch.Tensor, dict[str, Any]]
     ) -> None:
         # Others' code replaces Parameter objects; their state moves along unless it has already.
-        if len(params) != len(self._known):
+        known = self._known
+        if len(params) != len(known) or all(map(operator.is_, known, params)):
             return
         kept = set(map(id, params))
-        for old, new in zip(self._known, params, strict=True):
+        for old, new in zip(known, params, strict=True):
             if id(old) not in kept and not state.get(new) and old in state:
                 state[new] = state.pop(old)
 
     @staticmethod
     def _where(params: list[torch.Tensor], state: dict[torch.Tensor, dict[str, Any]]) -> list[Any]:
-        return [
-            place(tensor) if tensor is not None else None
-            for param in params
-            for tensor in (param, *(state.get(param, {}).get(key) for key in MOMENTS))
-        ]
+        tensors: list[torch.Tensor | None] = []
+        for param in params:
+            tensors += (param, *map(state.get(param, _NO_STATE).get, MOMENTS))
+        return [None if tensor is None else place(tensor) for tensor in tensors]
 
     def _native(self, last_step: torch.Tensor | None) -> _core.Rows:
         states = self._known_states()
@@ -232,8 +234,10 @@ class Storage:
 
     def count(self, step: int) -> None:
         """Write the step number where torch.optim.Adam keeps it, if there is state."""
-        state = self._state()
-        for param in dict.fromkeys([*self._params()[0], *self._known]):
+        state, params = self._state(), self._params()[0]
+        if len(params) != len(self._known) or not all(map(operator.is_, params, self._known)):
+            params = list(dict.fromkeys([*params, *self._known]))
+        for param in params:
             if own := state.get(param):
                 write_step(own, step)
 

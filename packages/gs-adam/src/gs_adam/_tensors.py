@@ -87,10 +87,11 @@ def check_param(param: torch.Tensor, name: str) -> None:
 
 def check_same_rows(tensors: Sequence[torch.Tensor], name: str) -> None:
     """Raise unless all have the first one's number of rows."""
+    n_rows = tensors[0].shape[0] if tensors else 0
     for k, tensor in enumerate(tensors):
-        if len(tensor) != len(tensors[0]):
+        if tensor.shape[0] != n_rows:
             raise ValueError(
-                f"{name}[{k}] must have {len(tensors[0])} rows as {name}[0], "
+                f"{name}[{k}] must have {n_rows} rows as {name}[0], "
                 f"got shape {tuple(tensor.shape)}; other lengths need their own optimizer"
             )
 
@@ -172,6 +173,13 @@ def write_step(state: dict[str, Any], step: int) -> None:
         kept.fill_(step)
     else:
         state["step"] = as_step(step)
+
+
+def note_written(tensors: Sequence[torch.Tensor]) -> None:
+    """Tell autograd that tensors have changed, which those of inference mode do not note."""
+    for tensor in tensors:
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
 
 
 def place(tensor: torch.Tensor) -> tuple[Any, ...]:

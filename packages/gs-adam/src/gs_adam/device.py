@@ -24,6 +24,7 @@ from gs_adam._tensors import (
     evaluated,
     first_unsorted,
     groups_of,
+    note_written,
     on_cpu,
     write_step,
 )
@@ -81,8 +82,9 @@ class DeviceAdam(torch.optim.Optimizer):
     def _start_counting(self) -> None:
         self._schedule = _core.Schedule(len(self.param_groups), "dense", True)
         self._marks: torch.Tensor | None = None
-        # Of a step that is being taken: its number, the parameters, and the state that it leaves.
-        self._taking: tuple[int, list[torch.Tensor], list[dict[str, Any]]] | None = None
+        # Of a step that is being taken: its number, the parameters, the state that it leaves, and
+        # for which of them that is their first.
+        self._taking: tuple[int, list[torch.Tensor], list[dict[str, Any]], list[int]] | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -124,10 +126,12 @@ class DeviceAdam(torch.optim.Optimizer):
     def _check(params: list[torch.Tensor]) -> None:
         if not params:
             raise ValueError("params must hold at least one tensor, got none")
+        device = params[0].device
+        is_known = device.type in ("cpu", "cuda")
         for k, param in enumerate(params):
             if param.dtype != torch.float32:
                 raise TypeError(f"params[{k}] must be float32, got {param.dtype}")
-            if param.device != params[0].device or param.device.type not in ("cpu", "cuda"):
+            if param.device != device or not is_known:
                 raise ValueError(
                     f"params[{k}] must be on one CPU or CUDA device with the others, "
                     f"got {param.device}"
@@ -139,7 +143,6 @@ class DeviceAdam(torch.optim.Optimizer):
                 )
         check_same_rows(params, "params")
 
-    @torch.no_grad()
     def step(  # type: ignore[override]
         self,
         ids: Any = None,
@@ -174,37 +177,37 @@ class DeviceAdam(torch.optim.Optimizer):
         self._note_step()
         params = self._params()
         self._check(params)
-        device = params[0].device
+        device, n_rows = params[0].device, params[0].shape[0]
         gradients = self._gradients(params, ids, grads)
         if ids is not None and device.type == "cpu":
             ids = on_cpu(ids, "ids")
-        ids = as_ids(ids, len(params[0]), "ids")
+        ids = as_ids(ids, n_rows, "ids")
         losses = _checked(penalties, params)
-        states = self._states(params)  # those of new parameters become theirs with their first step
+        states, first = self._states(params)
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
         self._count_from(states)
         plan = self._schedule.propose(options)
         tensors = (params, exp_avg, exp_avg_sq, groups)
-        self._taking = plan.step, params, states
+        self._taking = plan.step, params, states, first
         try:
             # Either counts the step when it has been taken, before Ctrl-C can be raised.
             if device.type == "cpu":
                 if ids is not None:
                     ids = torch.as_tensor(ids, device="cpu")  # a mask's are numpy's
-                    _check_ids(ids, len(params[0]))
+                    _check_ids(ids, n_rows)
                 if any(weight for _, weight in losses):
                     _check_gradients(params, ids, gradients)
                     ids, gradients = None, _with_penalties(params, ids, gradients, losses)
                 self._host_step(plan, *tensors, ids, gradients)
             else:
                 if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
-                    _check_ids(ids, len(params[0]))
+                    _check_ids(ids, n_rows)
                 stream = torch.cuda.current_stream(device.index).cuda_stream
                 words = None
                 if ids is not None:
-                    n_words = -(-len(params[0]) // _ROWS_A_WORD)
+                    n_words = -(-n_rows // _ROWS_A_WORD)
                     words = torch.empty(n_words, dtype=torch.int64, device=device)
                 _core.device_step(
                     self._schedule, plan, *tensors, ids, gradients, losses, words,
@@ -218,15 +221,14 @@ class DeviceAdam(torch.optim.Optimizer):
         """Keep the state of the step that has been taken, also of one that Ctrl-C cut short."""
         if self._taking is None:
             return
-        step, params, states = self._taking
+        step, params, states, first = self._taking
         if step == self._schedule.step:
-            kept = set(map(id, self._params()))  # others may have replaced some since
-            for param, state in zip(params, states):
+            for state in states:
                 write_step(state, step)
-                if id(param) in kept:
-                    self.state[param] = state
-                if not param.is_inference():
-                    torch.autograd.graph.increment_version(param)
+            if first:
+                kept = set(map(id, self._params()))  # others may have replaced some since
+                self.state.update({params[k]: states[k] for k in first if id(params[k]) in kept})
+            note_written(params)
         self._taking = None
 
     def _host_step(
@@ -239,8 +241,9 @@ class DeviceAdam(torch.optim.Optimizer):
         ids: Any,
         grads: list[Any],
     ) -> None:
-        if self._marks is None or len(self._marks) != len(params[0]):
-            self._marks = torch.zeros(len(params[0]), dtype=torch.int32, device="cpu")
+        n_rows = params[0].shape[0]
+        if self._marks is None or self._marks.shape[0] != n_rows:
+            self._marks = torch.zeros(n_rows, dtype=torch.int32, device="cpu")
         marks = None if ids is None else self._marks
         rows = _core.Rows(params, exp_avg, exp_avg_sq, groups, marks, self._schedule, False, 0)
         rows.step(self._schedule, plan, ids, grads, rest=ids is not None)
@@ -256,13 +259,18 @@ class DeviceAdam(torch.optim.Optimizer):
                 raise ValueError(f"grads must be given, got None and params[{k}].grad is None")
         return [param.grad for param in params]
 
-    def _states(self, params: list[torch.Tensor]) -> list[dict[str, Any]]:
-        states = []
+    def _states(self, params: list[torch.Tensor]) -> tuple[list[dict[str, Any]], list[int]]:
+        """The state of each parameter, and which of them have none yet: what is made here becomes
+        theirs with their first step."""
+        states, first = [], []
         for k, param in enumerate(params):
-            state = self.state.get(param) or {
-                "step": as_step(0),
-                **{key: torch.zeros_like(param) for key in MOMENTS},
-            }
+            state = self.state.get(param)
+            if not state:
+                first.append(k)
+                state = {
+                    "step": as_step(0),
+                    **{key: torch.zeros_like(param) for key in MOMENTS},
+                }
             check_keys(state, f"params[{k}]")
             states.append(state)
             for key in MOMENTS:
@@ -271,7 +279,7 @@ class DeviceAdam(torch.optim.Optimizer):
                         f"{key} of params[{k}] must have shape {tuple(param.shape)} as its "
                         f"parameter, got {tuple(state[key].shape)}"
                     )
-        return states
+        return states, first
 
     def _count_from(self, states: list[dict[str, Any]]) -> None:
         """Follow a loaded state dict: the state's step is the truth."""
@@ -322,6 +330,7 @@ def _sigmoid(x: torch.Tensor) -> torch.Tensor:
     return 1 / (1 + torch.exp(-x))
 
 
+@torch.no_grad()
 def _with_penalties(
     params: list[torch.Tensor], ids: Any, grads: Sequence[Any], penalties: list[Penalty]
 ) -> list[torch.Tensor]:
