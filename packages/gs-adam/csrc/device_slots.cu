@@ -119,6 +119,17 @@ __device__ __forceinline__ bool update_values(const DeviceSlots& job, std::int64
   return true;
 }
 
+/// Adds how many of a block's threads have a row, and one that slept, one atomic each a block.
+__device__ void add_counts(std::int64_t* counts, bool has_row, bool slept) {
+  const int n_rows = __syncthreads_count(has_row);
+  const int n_slept = __syncthreads_count(slept);
+  if (threadIdx.x != 0) return;
+  static_assert(sizeof(unsigned long long) == sizeof(std::int64_t));
+  auto* const totals = reinterpret_cast<unsigned long long*>(counts);
+  if (n_rows > 0) atomicAdd(totals, static_cast<unsigned long long>(n_rows));
+  if (n_slept > 0) atomicAdd(totals + 1, static_cast<unsigned long long>(n_slept));
+}
+
 template <int kLanes, bool kSleeps, bool kSteps>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     device_slots_kernel(const __grid_constant__ DeviceSlots job) {
@@ -134,12 +145,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       update_rare<kLanes, kSteps>(job, row, column);
   if (!kSleeps || job.end_column < job.width) return;
   __syncthreads();
-  if (!has_row || thread != 0) return;
-  std::int32_t& last_step = job.last_step[id_at(job.ids, row)];
-  if (kSteps)
-    last_step = job.step;
-  else if (last_step < job.step - 1)
-    last_step = job.step - 1;
+  const bool leads = has_row && thread == 0;
+  std::int32_t* const last_step = leads ? &job.last_step[id_at(job.ids, row)] : nullptr;
+  if (kSteps) {
+    if (leads) *last_step = job.step;
+    return;
+  }
+  const bool slept = leads && *last_step < job.step - 1;
+  if (slept) *last_step = job.step - 1;
+  if (job.counts != nullptr) add_counts(job.counts, leads, slept);
 }
 
 template <int kLanes>

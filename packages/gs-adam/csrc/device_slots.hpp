@@ -38,6 +38,7 @@ struct DeviceSlots {
   Ids ids;                    // [n_rows] rows of last_step, distinct
   std::int32_t* last_step;    // null: rows do not sleep
   const std::uint8_t* marks;  // [n_rows], 0: the row is left alone; null: none is
+  std::int64_t* counts;       // [2] marked rows, and those of them that slept, are added; or null
   std::int32_t step;
   std::int32_t width;
   bool steps;      // else rows are brought to the step before, no more
@@ -51,9 +52,9 @@ struct DeviceSlots {
   std::int32_t block_rows;
 };
 
-/// One kernel on `stream` of `device`. Ids are trusted. Reads and writes 28 bytes a value, 24 where
-/// there is no step. Returns before it is done, never synchronises. Throws gs::CudaError when the
-/// launch fails.
+/// One kernel on `stream` of `device`. Ids are trusted. Rows are counted where they may sleep and
+/// no step is taken. Reads and writes 28 bytes a value, 24 where there is no step. Returns before
+/// it is done, never synchronises. Throws gs::CudaError when the launch fails.
 void launch_device_slots(DeviceSlots job, int device, cuda::StreamView stream);
 
 }  // namespace gs::adam

@@ -236,7 +236,11 @@ CALLS: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "DeviceRows of an optimizer": (lambda adam: DeviceRows(adam, "cpu"), {"adam": None}),
     "DeviceRows.wake": (
         lambda **a: DeviceRows(_host(begun=True), "cpu").wake(**a),
-        {**_tables(), "marks": torch.ones(2, dtype=torch.bool)},
+        {
+            **_tables(),
+            "marks": torch.ones(2, dtype=torch.bool),
+            "counts": torch.zeros(2, dtype=torch.int64),
+        },
     ),
     "DeviceRows.update": (
         lambda **a: DeviceRows(_host(begun=True), "cpu").update(**a),

@@ -62,8 +62,8 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
                   const std::vector<int>& groups, const py::object& param,
                   const py::object& exp_avg, const py::object& exp_avg_sq, const py::object& slots,
                   const py::object& last_step, const py::object& ids, const py::object& marks,
-                  const py::object& grads, const py::object& recent, const py::object& past,
-                  int device, std::uintptr_t stream) {
+                  const py::object& grads, const py::object& counts, const py::object& recent,
+                  const py::object& past, int device, std::uintptr_t stream) {
   GS_CHECK(widths.size() <= kMostSegments, "params must be at most ", kMostSegments,
            " tensors, got ", widths.size());
   DeviceSlots job{};
@@ -97,6 +97,11 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
     array.shape({job.slots.size}).on(device).contiguous();
     job.marks = array.data<const std::uint8_t>();
   }
+  if (!counts.is_none()) {
+    const Array array(counts, "counts");
+    array.shape({2}).on(device).contiguous().writable();
+    job.counts = array.data<std::int64_t>();
+  }
   if (job.steps) {
     const Array array(grads, "grads");
     array.shape({job.slots.size, job.width}).on(device).row_contiguous();
@@ -113,7 +118,7 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
 void device_slots(const StepPlan&, const std::vector<std::int32_t>&, const std::vector<int>&,
                   const py::object&, const py::object&, const py::object&, const py::object&,
                   const py::object&, const py::object&, const py::object&, const py::object&,
-                  const py::object&, const py::object&, int, std::uintptr_t) {
+                  const py::object&, const py::object&, const py::object&, int, std::uintptr_t) {
   GS_CHECK_AS(CudaError, false,
               "DeviceRows on a CUDA device needs a build with CUDA; install the CUDA toolkit "
               "(nvcc) and build gs-adam again: pip install --no-cache-dir --force-reinstall "
@@ -128,7 +133,8 @@ void register_device_slots(py::module_& module) {
   module.def("device_slots", &device_slots, py::arg("plan"), py::arg("widths"), py::arg("groups"),
              py::arg("param"), py::arg("exp_avg"), py::arg("exp_avg_sq"), py::arg("slots"),
              py::arg("last_step"), py::arg("ids"), py::arg("marks"), py::arg("grads"),
-             py::arg("recent"), py::arg("past"), py::arg("device"), py::arg("stream"));
+             py::arg("counts"), py::arg("recent"), py::arg("past"), py::arg("device"),
+             py::arg("stream"));
 }
 
 }  // namespace gs::adam

@@ -15,6 +15,7 @@ _RowsArrays: TypeAlias = list[NDArray[np.float32]] | list[Tensor]  # no tuple
 _MarksArray: TypeAlias = NDArray[np.int32] | Tensor  # (N,) the step of each row's last update
 _MaskArray: TypeAlias = NDArray[np.uint8] | Tensor  # (N,)
 _BytesArray: TypeAlias = NDArray[np.uint8] | Tensor  # (bytes,)
+_CountsArray: TypeAlias = NDArray[np.int64] | Tensor  # (2,) rows, and those that slept
 _WordsArray: TypeAlias = NDArray[np.int64] | Tensor  # (ceil(N / 32),) to work in
 
 # A task begins at once, when the uint32 at an address is at least a value, or when a call says so.
@@ -193,6 +194,7 @@ def device_slots(
     ids: _IdsArray | None,
     marks: _MaskArray | None,
     grads: _RowsArray | None,
+    counts: _CountsArray | None,
     recent: _BytesArray | None,
     past: _BytesArray | None,
     device: int,

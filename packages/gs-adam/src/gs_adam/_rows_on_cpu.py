@@ -41,14 +41,16 @@ class RowsOnCpu:
         order = _sorting(visit.slots)
         with self._lock:
             rows = self._bound(visit)
-            self._enter(visit)
+            n_slept = self._enter(visit, plan.step - 1)
             try:
                 rows.wake(plan, visit.slots[order].numpy())
             finally:
                 self._leave(visit)
+        visit.count_rows(n_slept)
 
     def update(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor) -> None:
         """Take the plan's step."""
+        grads = grads.detach()
         if visit.marks is not None:
             grads = grads[visit.marks]
         visit = visit.marked()
@@ -56,7 +58,7 @@ class RowsOnCpu:
         gradients = self._columns(grads[order])
         with self._lock:
             rows = self._bound(visit)
-            self._enter(visit)
+            self._enter(visit, plan.step - 1)
             try:
                 rows.update(plan, visit.slots[order].numpy(), gradients, 0)
             finally:
@@ -66,8 +68,9 @@ class RowsOnCpu:
         places = [place(table) for table in visit[:3]]
         sleeps = visit.last_step is not None
         if self._rows is None or places != self._places:
-            if len(self._last_step) != len(visit.param):
-                self._last_step = torch.zeros(len(visit.param), dtype=torch.int32, device="cpu")
+            n_slots = visit.param.shape[0]
+            if self._last_step.shape[0] != n_slots:
+                self._last_step = torch.zeros(n_slots, dtype=torch.int32, device="cpu")
             param, exp_avg, exp_avg_sq = (self._columns(table) for table in visit[:3])
             last_step = self._last_step if sleeps else None
             self._rows = _core.Rows(
@@ -80,9 +83,13 @@ class RowsOnCpu:
     def _columns(self, table: torch.Tensor) -> list[Any]:
         return [as_native(columns) for columns in table.detach().split(self._widths, dim=1)]
 
-    def _enter(self, visit: Visit) -> None:
-        if visit.last_step is not None and visit.ids is not None:
-            self._last_step[visit.slots.long()] = visit.last_step[visit.ids.long()]
+    def _enter(self, visit: Visit, step: int) -> int:
+        """Copy the ``last_step`` of rows to their slots; returns how many sleep before ``step``."""
+        if visit.last_step is None or visit.ids is None:
+            return 0
+        last_step = visit.last_step[visit.ids.long()]
+        self._last_step[visit.slots.long()] = last_step
+        return 0 if visit.counts is None else int((last_step < step).sum())
 
     def _leave(self, visit: Visit) -> None:
         if visit.last_step is not None and visit.ids is not None:

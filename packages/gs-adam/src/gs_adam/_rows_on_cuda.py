@@ -26,20 +26,23 @@ class RowsOnCuda:
 
     def wake(self, plan: _core.StepPlan, visit: Visit) -> None:
         """Bring rows to the step before the plan's."""
-        self._launch(plan, visit, None)
+        if plan.recent_bytes:
+            self._launch(plan, visit, None)
+        else:  # before the first step, and where no rates are known, no row sleeps
+            visit.count_rows()
 
     def update(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor) -> None:
         """Take the plan's step."""
         self._launch(plan, visit, grads)
 
     def _launch(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
-        # Before the first step, and where no rates are known, no row sleeps.
-        if len(visit.slots) == 0 or (grads is None and plan.recent_bytes == 0):
+        if not visit.n_rows:
             return
-        recent, past = (None, None) if visit.last_step is None else self._tables.of(plan)
-        marks = None if visit.marks is None else visit.marks.view(torch.uint8)
-        stream = torch.cuda.current_stream(self._device.index).cuda_stream
+        param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts = visit
+        stream = torch.cuda.current_stream(self._device.index)
+        recent, past = (None, None) if last_step is None else self._tables.of(plan, stream)
         _core.device_slots(
-            plan, self._widths, self._groups, *visit[:-1], marks, grads, recent, past,
-            self._device.index, stream,
+            plan, self._widths, self._groups, param, exp_avg, exp_avg_sq, slots, last_step, ids,
+            None if marks is None else marks.view(torch.uint8), grads, counts, recent, past,
+            self._device.index, stream.cuda_stream,
         )  # fmt: skip

@@ -21,7 +21,7 @@ class _Upload(NamedTuple):
 
     recent: torch.Tensor
     past: torch.Tensor
-    stream: torch.cuda.Stream
+    stream: int
     is_ready: torch.cuda.Event
 
 
@@ -42,16 +42,24 @@ class SleepTables:
         self._uploads: WeakKeyDictionary[_core.StepPlan, _Upload] = WeakKeyDictionary()
         self._last: tuple[_core.StepPlan, _Upload] | None = None
 
-    def of(self, plan: _core.StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
+    def of(
+        self, plan: _core.StepPlan, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sleeps that end at the step before the plan's, and the steps before it.
 
+        Args:
+            plan: of the step.
+            stream: the current one.
+
         Returns:
-            (bytes,) uint8 each, to be used on the current stream.
+            (bytes,) uint8 each, to be used on the stream.
         """
-        stream = torch.cuda.current_stream(self._device.index)
         with self._lock:
-            upload = self._uploads.get(plan)
-            if upload is None:
+            if self._last is not None and self._last[0] is plan:
+                upload = self._last[1]
+            elif (earlier := self._uploads.get(plan)) is not None:
+                upload = earlier
+            else:
                 upload = self._upload(plan, stream)
                 self._uploads[plan] = upload
                 self._last = (plan, upload)
@@ -60,21 +68,22 @@ class SleepTables:
 
     def _upload(self, plan: _core.StepPlan, stream: torch.cuda.Stream) -> _Upload:
         past, first = self._continued(plan, stream)
-        begin, end = first * plan.past_bytes, plan.step * plan.past_bytes
-        recent = torch.empty(plan.recent_bytes, dtype=torch.uint8, device=self._device)
+        n_step = plan.past_bytes
+        begin, end = first * n_step, plan.step * n_step
+        n_recent, n_past = plan.recent_bytes, end - begin
+        recent = torch.empty(n_recent, dtype=torch.uint8, device=self._device)
         # torch keeps page-locked memory that it hands out from reuse until its copies are done.
-        n_recent, n_past = len(recent), end - begin
         size = max(n_recent + n_past, _STAGED_BYTES)
         staged = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
-        plan.write_recent(staged[:n_recent].numpy())
+        on_host = staged.numpy()
+        plan.write_recent(on_host[:n_recent])
         recent.copy_(staged[:n_recent], non_blocking=True)
         if n_past:
-            staged = staged[n_recent : n_recent + n_past]
-            plan.write_past(first, staged.numpy())
-            past[begin:end].copy_(staged, non_blocking=True)
+            plan.write_past(first, on_host[n_recent : n_recent + n_past])
+            past[begin:end].copy_(staged[n_recent : n_recent + n_past], non_blocking=True)
         is_ready = torch.cuda.Event()
         is_ready.record(stream)
-        return _Upload(recent, past, stream, is_ready)
+        return _Upload(recent, past, stream.cuda_stream, is_ready)
 
     def _continued(
         self, plan: _core.StepPlan, stream: torch.cuda.Stream
@@ -83,7 +92,7 @@ class SleepTables:
         size = plan.step * plan.past_bytes
         if self._last is not None:
             last, upload = self._last
-            if plan.shares_past(last) and size <= len(upload.past):
+            if plan.shares_past(last) and size <= upload.past.nbytes:
                 _use(upload, stream)
                 return upload.past, min(last.step, plan.step)
         room = max(_FIRST_STEPS * plan.past_bytes, 2 * size)
@@ -91,7 +100,7 @@ class SleepTables:
 
 
 def _use(upload: _Upload, stream: torch.cuda.Stream) -> None:
-    if stream == upload.stream:
+    if stream.cuda_stream == upload.stream:
         return
     stream.wait_event(upload.is_ready)
     upload.recent.record_stream(stream)

@@ -8,10 +8,16 @@ from typing import Any, NamedTuple
 
 import torch
 
+_VALUES = (torch.float32,)
+_IDS = (torch.int32, torch.int64)
+_STEPS = (torch.int32,)
+_MARKS = (torch.bool,)
+_COUNTS = (torch.int64,)
+
 
 class Visit(NamedTuple):
     """Rows of three tables of slots; where rows sleep, also when each was last updated. Rows that
-    are not marked are left alone; without marks none is."""
+    are not marked are left alone; without marks none is. Counts, if any, are added to."""
 
     param: torch.Tensor
     exp_avg: torch.Tensor
@@ -20,45 +26,75 @@ class Visit(NamedTuple):
     last_step: torch.Tensor | None
     ids: torch.Tensor | None
     marks: torch.Tensor | None
+    counts: torch.Tensor | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Rows given, marked or not."""
+        return self.slots.shape[0]
 
     def check(self, width: int, device: torch.device) -> None:
         """Raise unless shapes, dtypes and devices fit, and on the CPU unless ids do."""
-        for name, table in zip(("param", "exp_avg", "exp_avg_sq"), self[:3], strict=True):
-            _check_kind(table, name, device, (torch.float32,))
-            if table.shape != self.param.shape or table.shape[1:] != (width,):
-                rows = "C" if table is self.param else len(self.param)
-                raise ValueError(
-                    f"{name} must have shape ({rows}, {width}), got {tuple(table.shape)}"
-                )
+        param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts = self
+        for name, table in (("param", param), ("exp_avg", exp_avg), ("exp_avg_sq", exp_avg_sq)):
+            if not _is_kind(table, device, _VALUES):
+                raise _wrong_kind(table, name, device, _VALUES)
+            shape = table.shape
+            if shape != param.shape or shape[1:] != (width,):
+                rows = "C" if table is param else param.shape[0]
+                raise ValueError(f"{name} must have shape ({rows}, {width}), got {tuple(shape)}")
             if not table.is_contiguous():
                 raise ValueError(f"{name} must be contiguous, got strides {table.stride()}")
-        _check_list(self.slots, "slots", device, (torch.int32, torch.int64))
-        if self.last_step is not None:
-            assert self.ids is not None
-            _check_list(self.last_step, "last_step", device, (torch.int32,))
-            _check_list(self.ids, "ids", device, (torch.int32, torch.int64))
-            if len(self.ids) != len(self.slots):
-                raise ValueError(f"ids must be {len(self.slots)} as slots, got {len(self.ids)}")
-        if self.marks is not None:
-            _check_list(self.marks, "marks", device, (torch.bool,))
-            if len(self.marks) != len(self.slots):
-                raise ValueError(f"marks must be {len(self.slots)} as slots, got {len(self.marks)}")
+        _check_list(slots, "slots", device, _IDS)
+        n_rows = slots.shape[0]
+        if last_step is not None:
+            assert ids is not None
+            _check_list(last_step, "last_step", device, _STEPS)
+            if ids is not slots:
+                _check_list(ids, "ids", device, _IDS)
+                if ids.shape[0] != n_rows:
+                    raise ValueError(f"ids must be {n_rows} as slots, got {ids.shape[0]}")
+        if marks is not None:
+            _check_list(marks, "marks", device, _MARKS)
+            if marks.shape[0] != n_rows:
+                raise ValueError(f"marks must be {n_rows} as slots, got {marks.shape[0]}")
+        if counts is not None:
+            _check_list(counts, "counts", device, _COUNTS)
+            if counts.shape[0] != 2:
+                raise ValueError(f"counts must have two entries, got {counts.shape[0]}")
         self._check_apart()
-        if device.type == "cpu" or os.environ.get("GS_CHECK_INDEX") == "1":
-            _check_index(self.slots, "slots", len(self.param))
-            if self.last_step is not None and self.ids is not None:
-                _check_index(self.ids, "ids", len(self.last_step))
+        if device.type == "cpu" or _is_asked_to_check():
+            _check_index(slots, "slots", param.shape[0])
+            if last_step is not None and ids is not None:
+                _check_index(ids, "ids", last_step.shape[0])
 
     def _check_apart(self) -> None:
         """Raise where what says which rows shares memory with what is written."""
-        named = self._asdict()
-        lists = {name: _span(named[name]) for name in ("slots", "ids", "marks")}
-        written = {name: _span(named[name]) for name in ("param", "exp_avg", "exp_avg_sq")}
-        written["last_step"] = _span(self.last_step)
-        for name, (begin, end) in lists.items():
-            for other, (first, last) in written.items():
-                if begin < last and first < end:
-                    raise ValueError(f"{name} must have memory of its own, got some of {other}")
+        spans = [(0, 0) if part is None else (part.data_ptr(), part.nbytes) for part in self]
+        for k in _LISTS:
+            begin, size = spans[k]
+            for j in _WRITTEN:
+                first, extent = spans[j]
+                if size and extent and begin < first + extent and first < begin + size:
+                    names = self._fields
+                    raise ValueError(
+                        f"{names[k]} must have memory of its own, got some of {names[j]}"
+                    )
+
+    def count_rows(self, n_slept: int = 0) -> None:
+        """Add the marked rows, and those of them that slept, to the counts, if there are some.
+
+        Args:
+            n_slept: 0 on a device, whose kernel counts wherever rows may sleep.
+        """
+        if self.counts is None:
+            return
+        n_rows = self.n_rows if self.marks is None else self.marks.sum()
+        if self.counts.device.type == "cpu":
+            # By numpy, as torch refuses to write to tensors of inference mode outside of it.
+            self.counts.numpy()[:] += (int(n_rows), n_slept)
+        else:
+            self.counts[0].add_(n_rows)
 
     def marked(self) -> Visit:
         """The marked rows alone, which on a device would need their number here."""
@@ -69,40 +105,46 @@ class Visit(NamedTuple):
 
     def check_step(self, grads: Any, step: int) -> None:
         """Raise unless gradients fit, and on the CPU unless each marked row's turn is `step`."""
-        _check_kind(grads, "grads", self.param.device, (torch.float32,))
-        expected = (len(self.slots), self.param.shape[1])
-        if tuple(grads.shape) != expected:
+        if not _is_kind(grads, self.param.device, _VALUES):
+            raise _wrong_kind(grads, "grads", self.param.device, _VALUES)
+        expected = (self.slots.shape[0], self.param.shape[1])
+        if grads.shape != expected:
             raise ValueError(f"grads must have shape {expected}, got {tuple(grads.shape)}")
         if grads.stride(1) != 1 and expected[1] > 1 and expected[0]:
             raise ValueError(f"grads must have contiguous rows, got strides {grads.stride()}")
-        is_checked = self.param.device.type == "cpu" or os.environ.get("GS_CHECK_INDEX") == "1"
-        if self.last_step is None or self.ids is None or not is_checked:
+        if self.last_step is None or self.ids is None:
+            return
+        if self.param.device.type != "cpu" and not _is_asked_to_check():
             return
         ids = self.ids if self.marks is None else self.ids[self.marks]
         late = ids[self.last_step[ids.long()] >= step]
-        if len(late):
+        if late.shape[0]:
             raise ValueError(
                 f"ids must be updated once a step, got row {int(late[0])} in step {step} after "
                 f"its update in step {int(self.last_step[int(late[0])])}"
             )
 
 
-def _check_kind(
+def _is_kind(tensor: Any, device: torch.device, dtypes: tuple[torch.dtype, ...]) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.dtype in dtypes and tensor.device == device
+
+
+def _wrong_kind(
     tensor: Any, name: str, device: torch.device, dtypes: tuple[torch.dtype, ...]
-) -> None:
+) -> TypeError | ValueError:
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
+        return TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
     if tensor.dtype not in dtypes:
         kinds = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise TypeError(f"{name} must be {kinds}, got {tensor.dtype}")
-    if tensor.device != device:
-        raise ValueError(f"{name} must be on {device}, got {tensor.device}")
+        return TypeError(f"{name} must be {kinds}, got {tensor.dtype}")
+    return ValueError(f"{name} must be on {device}, got {tensor.device}")
 
 
 def _check_list(
     tensor: Any, name: str, device: torch.device, dtypes: tuple[torch.dtype, ...]
 ) -> None:
-    _check_kind(tensor, name, device, dtypes)
+    if not _is_kind(tensor, device, dtypes):
+        raise _wrong_kind(tensor, name, device, dtypes)
     if tensor.ndim != 1 or not tensor.is_contiguous():
         raise ValueError(
             f"{name} must have one dimension and be contiguous, got shape {tuple(tensor.shape)} "
@@ -110,16 +152,12 @@ def _check_list(
         )
 
 
-def _span(tensor: torch.Tensor | None) -> tuple[int, int]:
-    """Where a contiguous tensor's memory begins and ends."""
-    if tensor is None or tensor.numel() == 0:
-        return 0, 0
-    begin = tensor.data_ptr()
-    return begin, begin + tensor.numel() * tensor.element_size()
+def _is_asked_to_check() -> bool:
+    return os.environ.get("GS_CHECK_INDEX") == "1"
 
 
 def _check_index(index: torch.Tensor, name: str, n_rows: int) -> None:
-    if len(index) == 0:
+    if index.shape[0] == 0:
         return
     if not bool((index[1:] > index[:-1]).all()):
         index = index.sort().values
@@ -127,5 +165,11 @@ def _check_index(index: torch.Tensor, name: str, n_rows: int) -> None:
     if low < 0 or high >= n_rows:
         raise IndexError(f"{name} must be in [0, {n_rows}), got {low if low < 0 else high}")
     repeated = index[1:][index[1:] == index[:-1]]
-    if len(repeated):
+    if repeated.shape[0]:
         raise ValueError(f"{name} must be distinct, got {int(repeated[0])} twice")
+
+
+_LISTS = tuple(map(Visit._fields.index, ("slots", "ids", "marks")))
+_WRITTEN = tuple(
+    map(Visit._fields.index, ("param", "exp_avg", "exp_avg_sq", "last_step", "counts"))
+)

@@ -52,6 +52,7 @@ class DeviceRows:
 
     def __init__(self, adam: HostAdam | RowSchedule, device: Any, *, widths: Any = None) -> None:
         self._widths, groups = _columns_of(adam, widths)
+        self._width = sum(self._widths)
         self._steps: OpenSteps = adam
         self._sleeps = adam.semantics == "deferred"
         self._device = _indexed(device)
@@ -67,14 +68,13 @@ class DeviceRows:
     @property
     def width(self) -> int:
         """W."""
-        return sum(self._widths)
+        return self._width
 
     @property
     def device(self) -> torch.device:
         """Where the tables are."""
         return self._device
 
-    @torch.no_grad()
     def wake(
         self,
         param: torch.Tensor,
@@ -86,8 +86,9 @@ class DeviceRows:
         *,
         step: int,
         marks: torch.Tensor | None = None,
+        counts: torch.Tensor | None = None,
     ) -> None:
-        """Bring rows to the step before an open one. Sparse: nothing.
+        """Bring rows to the step before an open one. Sparse: rows are counted, no more.
 
         Args:
             param, exp_avg, exp_avg_sq: (C, W) float32 on the device, contiguous.
@@ -102,6 +103,8 @@ class DeviceRows:
                 keeps its values, moments and ``last_step``, as if it had not been given; its slot
                 and id are checked like the others. None marks all rows. The host learns of no
                 mark, so that marks may be made on the stream.
+            counts: (2,) int64 on the device. The number of marked rows is added to the first entry,
+                the number of those that slept to the second.
 
         Raises:
             TypeError, ValueError, IndexError: arguments of another dtype, shape, device or range;
@@ -110,11 +113,12 @@ class DeviceRows:
             CudaError: the launch failed, or this build has no CUDA.
         """
         with self._steps._call_in(step) as plan:
-            visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
+            visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts)
             if self._sleeps:
                 self._rows.wake(plan, visit)
+            else:
+                visit.count_rows()
 
-    @torch.no_grad()
     def update(
         self,
         param: torch.Tensor,
@@ -145,7 +149,6 @@ class DeviceRows:
             visit.check_step(grads, plan.step)
             self._rows.update(plan, visit, grads)
 
-    @torch.no_grad()
     def flush(
         self,
         param: torch.Tensor,
@@ -180,14 +183,15 @@ class DeviceRows:
         last_step: torch.Tensor | None,
         ids: torch.Tensor | None,
         marks: torch.Tensor | None,
+        counts: torch.Tensor | None = None,
     ) -> Visit:
         if not self._sleeps:
             last_step = ids = None
         elif last_step is None or ids is None:
             name = "last_step" if last_step is None else "ids"
             raise ValueError(f"{name} must be given where rows sleep, got None")
-        visit = Visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
-        visit.check(self.width, self._device)
+        visit = Visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts)
+        visit.check(self._width, self._device)
         return visit
 
 
