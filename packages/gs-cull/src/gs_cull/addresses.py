@@ -18,7 +18,7 @@ def address(
 
     Args:
         name: the argument's name, for errors.
-        shape: -1 for any size.
+        shape: the first size may be -1 for any.
 
     Raises:
         TypeError: the dtype differs.
@@ -46,7 +46,7 @@ def address(
 
 
 def _fits(shape: torch.Size, expected: tuple[int, ...]) -> bool:
-    return len(shape) == len(expected) and all(b in (-1, a) for a, b in zip(shape, expected))
+    return expected[0] == -1 and bool(shape) and shape[1:] == expected[1:]
 
 
 def _place(device: torch.device) -> str:

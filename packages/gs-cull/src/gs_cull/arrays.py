@@ -36,9 +36,15 @@ def check_kind(**arrays: Any) -> bool:
     Raises:
         TypeError: an argument is neither, or the kinds are mixed.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        tensor = torch.Tensor
+        for array in arrays.values():
+            if not isinstance(array, tensor):
+                break
+        else:
+            return True
     kinds = [is_torch(array) for array in arrays.values()]
-    if all(kinds):
-        return True
     for (name, array), kind in zip(arrays.items(), kinds):
         if not isinstance(array, np.ndarray) and not kind:
             raise TypeError(
@@ -61,12 +67,12 @@ def native(array: Array) -> ModuleType:
     if is_torch(array) and array.device.type != "cpu":
         if array.device.type != "cuda":
             raise ValueError(f"arrays must be on the CPU or a CUDA device, got {array.device}")
-        from gs_cull import device
+        import gs_cull.device
 
-        return device
-    from gs_cull import host
+        return gs_cull.device
+    import gs_cull.host
 
-    return host
+    return gs_cull.host
 
 
 def on_host(array: Any, name: str = "array") -> np.ndarray:

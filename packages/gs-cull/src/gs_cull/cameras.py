@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gs_cull.arrays import Array, is_torch, on_host
+from gs_cull.arrays import Array, on_host
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Cameras:
     sizes: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.viewmats)
+        return self.sizes.shape[0]
 
 
 def check_cameras(viewmats: Array, Ks: Array, width: Any, height: Any, rects: Any) -> Cameras:
@@ -37,13 +37,13 @@ def check_cameras(viewmats: Array, Ks: Array, width: Any, height: Any, rects: An
         ValueError: shapes that disagree, sizes below 1, rectangles outside their image.
     """
     for name, matrix, side in (("viewmats", viewmats, 4), ("Ks", Ks, 3)):
-        if matrix.ndim != 3 or tuple(matrix.shape[1:]) != (side, side):
+        if matrix.ndim != 3 or matrix.shape[1:] != (side, side):
             raise ValueError(
                 f"{name} must have shape (B, {side}, {side}), got {tuple(matrix.shape)}"
             )
-    n = len(viewmats)
-    if len(Ks) != n:
-        raise ValueError(f"Ks must have one matrix per view, got {len(Ks)} for {n} views")
+    n, n_ks = viewmats.shape[0], Ks.shape[0]
+    if n_ks != n:
+        raise ValueError(f"Ks must have one matrix per view, got {n_ks} for {n} views")
     width, height = _whole_numbers("width", width, n), _whole_numbers("height", height, n)
     sizes = np.empty((n, 6), np.float32)
     if rects is None and isinstance(width, int) and isinstance(height, int):
@@ -57,7 +57,7 @@ def check_cameras(viewmats: Array, Ks: Array, width: Any, height: Any, rects: An
 
 
 def _float32(name: str, matrix: Array) -> Array:
-    if is_torch(matrix):
+    if not isinstance(matrix, np.ndarray):
         import torch
 
         if matrix.dtype is torch.float32 and matrix.is_contiguous():

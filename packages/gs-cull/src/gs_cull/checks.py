@@ -38,6 +38,8 @@ def number(name: str, value: Any) -> float:
     Raises:
         TypeError: another kind of object.
     """
+    if type(value) is float:
+        return value
     if isinstance(value, Real) or getattr(value, "ndim", None) == 0:
         try:
             return float(value)

@@ -54,7 +54,7 @@ def _rows(geometry: Geometry, device: torch.device) -> _core.RowsAt:
     means, scales, quats, opacities = geometry
     real = torch.float32
     mean = address("means", means, (-1, 3), real, device)
-    n = len(means)
+    n = means.shape[0]
     if n >= 2**31 - 1:
         raise ValueError(f"means must have fewer than 2^31 - 1 rows, got {n}")
     return _core.RowsAt(
@@ -67,7 +67,7 @@ def _rows(geometry: Geometry, device: torch.device) -> _core.RowsAt:
 
 
 def _views(cameras: Cameras, device: torch.device) -> _core.ViewsAt:
-    n, real = len(cameras), torch.float32
+    n, real = cameras.sizes.shape[0], torch.float32
     return _core.ViewsAt(
         n,
         address("viewmats", cameras.viewmats, (n, 4, 4), real, device),
@@ -124,7 +124,7 @@ def cull(
         at.number,
         at.stream,
     )
-    n_views = len(cameras)
+    n_views = cameras.sizes.shape[0]
     workspace = at.empty(call.n_words)
     totals = _totals()
     n_visible, n_not_finite = call.mark(workspace.data_ptr(), totals.data_ptr())
@@ -150,14 +150,14 @@ def mark(
     at = _place(geometry[0])
     rows, views = _rows(geometry, at.device), _views(cameras, at.device)
     id_address = address("ids", ids, (-1,), torch.int32, at.device)
-    n = len(ids)
-    mask_address = address("mask", mask, (n, (len(cameras) + 31) // 32), torch.int32, at.device)
+    n, n_views = ids.shape[0], cameras.sizes.shape[0]
+    mask_address = address("mask", mask, (n, (n_views + 31) // 32), torch.int32, at.device)
     if out is None:
         out = torch.empty(n, dtype=torch.bool, device=at.device)
     out_address = address("out", out, (n,), torch.bool, at.device)
     if os.environ.get("GS_CHECK_INDEX", "0") not in ("", "0"):
         there = Cameras(cameras.viewmats.cpu(), cameras.Ks.cpu(), cameras.sizes)
-        host.check_marking(len(geometry[0]), there, options, ids.cpu(), mask.cpu())
+        host.check_marking(geometry[0].shape[0], there, options, ids.cpu(), mask.cpu())
     _core.mark_cuda(
         rows, views, options, id_address, mask_address, n, out_address, at.number, at.stream
     )

@@ -28,8 +28,8 @@ class Inflate:
     opacities: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("means", "scales", "quats", "opacities"):
-            distance(f"inflate.{name}", getattr(self, name))
+        for name, moved in vars(self).items():
+            distance(f"inflate.{name}", moved)
 
 
 def native_options(
