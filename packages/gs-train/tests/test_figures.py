@@ -72,15 +72,16 @@ def test_rows_that_slept_are_counted_where_they_wake() -> None:
     lanes = Lanes(torch.device("cpu"))
     residents = Residents(host, lanes, Trace(lanes), 60)
     batches = [(0, 40), (20, 60), (60, 90), (0, 60)]
-    slept = []
+    counts, counted = torch.zeros(2, dtype=torch.int64), []
     for first, last in batches:
         ids = torch.arange(first, last, dtype=torch.int32)
         slots = residents.bring(ids)
         step = host.begin()
-        slept.append(int(residents.wake(slots, ids, step)))
+        residents.wake(slots, ids, step, counts=counts)
+        counted.append(counts.tolist())
         residents.update(slots, ids, torch.ones(len(ids), host.width), step)
         host.end(step)
-    assert slept == [0, 20, 30, 60]
+    assert counted == [[40, 0], [80, 20], [110, 50], [170, 110]]
 
 
 def test_the_host_counts_rows_that_sleep_as_the_device_does() -> None:
@@ -107,7 +108,7 @@ def _caught_up(limits: Limits) -> list[int]:
     for step, batch in enumerate(batches):
         of = [(view, truth) for view in batch]
         engine.step(of, settings, lambda *_: None, upcoming=batches[step + 1 :])
-        counts.append(int(engine.stats.caught_up))
+        counts.append(engine.stats.caught_up)
     return [after - before for before, after in zip([0, *counts], counts)]
 
 

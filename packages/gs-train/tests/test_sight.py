@@ -23,34 +23,47 @@ def _sight(**options: int) -> Sight:
 def test_a_whole_epoch_without_a_visible_row_ends_a_run() -> None:
     sight = _sight()
     for images in range(1, 5):
-        sight.check(images, 0)
+        sight.check(images, lambda: 0)
     with pytest.raises(BlindEpochError, match=r"in a whole epoch \(5 images, the last of step 5\)"):
-        sight.check(5, 0)
+        sight.check(5, lambda: 0)
 
 
 def test_views_in_the_dark_of_two_epochs_are_no_dark_epoch() -> None:
     sight, n_visible = _sight(), 0
     for images in range(1, 15):  # first of the first epoch, last of the second
         n_visible += images in (1, 10)
-        sight.check(images, n_visible)
+        sight.check(images, lambda n_visible=n_visible: n_visible)
 
 
 def test_batches_across_the_border_of_epochs_count_for_both() -> None:
     sight = _sight(batch_size=2)
-    sight.check(2, 0)
-    sight.check(4, 7)
+    sight.check(2, lambda: 0)
+    sight.check(4, lambda: 7)
     for images in (6, 8):
-        sight.check(images, 7)
+        sight.check(images, lambda: 7)
     with pytest.raises(BlindEpochError, match=r"all have faded or left the views"):
-        sight.check(10, 7)
+        sight.check(10, lambda: 7)
+
+
+def test_a_step_that_ends_no_epoch_asks_for_no_count() -> None:
+    sight, asked = _sight(batch_size=2), []
+
+    def seen(images: int) -> int:
+        asked.append(images)
+        return images
+
+    for images in range(2, 22, 2):
+        sight.check(images, lambda images=images: seen(images))
+    # Epochs end at 5, within the step of 6, at 10, at 15, within that of 16, and at 20.
+    assert asked == [4, 6, 10, 14, 16, 20]
 
 
 def test_an_epoch_that_was_resumed_is_not_judged_by_its_rest() -> None:
     sight = _sight(images_seen=3)
     for images in range(4, 10):
-        sight.check(images, 0)
+        sight.check(images, lambda: 0)
     with pytest.raises(BlindEpochError, match=r"the last of step 10\)"):
-        sight.check(10, 0)
+        sight.check(10, lambda: 0)
 
 
 def _points_elsewhere(path: Path) -> Path:

@@ -38,10 +38,15 @@ class InPlace:
         return ids
 
     def wake(
-        self, slots: Tensor, ids: Tensor, step: int, marks: Tensor | None = None
-    ) -> int | Tensor:
-        """See `SlotSteps.wake`."""
-        return self._appearance.wake(ids, step, marks)
+        self,
+        slots: Tensor,
+        ids: Tensor,
+        step: int,
+        marks: Tensor | None = None,
+        counts: Tensor | None = None,
+    ) -> None:
+        """See `Residents.wake`."""
+        self._appearance.wake(ids, step, marks, counts)
 
     def update(
         self,
@@ -51,7 +56,7 @@ class InPlace:
         step: int,
         marks: Tensor | None = None,
     ) -> None:
-        """See `SlotSteps.update`."""
+        """See `Residents.update`."""
         self._appearance.update(ids, gradients, step, marks)
 
     def come_home(self) -> None:

@@ -17,8 +17,8 @@ from gs_train.losses.ssim import HALO
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.protocol import Rect
 
-Cameras = tuple[Tensor, Tensor, np.ndarray, np.ndarray]
-"""World to camera (B, 4, 4), K (B, 3, 3), widths and heights (B,)."""
+Cameras = tuple[Tensor, Tensor, np.ndarray | int, np.ndarray | int]
+"""World to camera (B, 4, 4), K (B, 3, 3), widths and heights (B,); of one view numbers."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,10 @@ def _cut(
 
 
 def cameras_of(views: Sequence[View]) -> Cameras:
-    """The cameras of views, on their device."""
+    """The cameras of views, on their device. Of one view its own matrices, not copies."""
+    if len(views) == 1:
+        (view,) = views
+        return view.viewmat[None], view.K[None], view.width, view.height
     return (
         torch.stack([view.viewmat for view in views]),
         torch.stack([view.K for view in views]),

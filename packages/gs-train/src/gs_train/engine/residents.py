@@ -14,7 +14,6 @@ import gs_pinned
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
 from gs_train.rows.host_rows import HostRows
-from gs_train.rows.slot_steps import SlotSteps
 
 HEADROOM = 1.0625
 """There are this many times the slots that two batches in a row want."""
@@ -50,7 +49,7 @@ class Residents:
         self._lanes = lanes
         self._trace = trace
         self._most = most
-        self._steps = SlotSteps(gs_adam.DeviceRows(host.adam, host.device))
+        self._adam = gs_adam.DeviceRows(host.adam, host.device)
         self._rows = self._nothing()
         self._last_step: Tensor | None = None
         self._is_open = False
@@ -107,7 +106,7 @@ class Residents:
 
         Synchronises where `bring_early` has not brought everything.
         """
-        self._make_room(len(ids))
+        self._make_room(ids.shape[0])
         self._batch += 1
         if ids is not self._early:
             self._lanes.wait("cull", self._lanes.mark("compute"))
@@ -120,21 +119,26 @@ class Residents:
         return self._slot_of.index_select(0, ids)
 
     def wake(
-        self, slots: Tensor, ids: Tensor, step: int, marks: Tensor | None = None
-    ) -> int | Tensor:
+        self,
+        slots: Tensor,
+        ids: Tensor,
+        step: int,
+        marks: Tensor | None = None,
+        counts: Tensor | None = None,
+    ) -> None:
         """Make rows what ``step`` of the host's optimizer, which is open, begins with.
 
         Args:
             slots, ids: (U,) of the rows.
             marks: (U,) bool: which of them; None: all.
-
-        Returns:
-            How many of them slept, () int64 on the device; 0 where none ever does.
+            counts: (2,) int64 on the device: the marked rows, and those of them that slept, are
+                added.
         """
         self._lanes.wait("compute", self._arrived)
-        slept = self._steps.wake(self._rows, self._last_step, slots, ids, step, marks)
+        self._adam.wake(
+            *self._rows, slots, self._last_step, ids, step=step, marks=marks, counts=counts
+        )
         self._is_newer = True
-        return slept
 
     def update(
         self,
@@ -145,7 +149,9 @@ class Residents:
         marks: Tensor | None = None,
     ) -> None:
         """Take a step with the gradients, (U, W), of the rows that `wake` was given."""
-        self._steps.update(self._rows, self._last_step, slots, ids, gradients, step, marks)
+        self._adam.update(
+            *self._rows, slots, self._last_step, ids, gradients, step=step, marks=marks
+        )
         self._updated = self._lanes.mark("compute")
 
     # -- the tables ----------------------------------------------------------------------------
@@ -186,7 +192,7 @@ class Residents:
         n = self._host.n_rows
         most = n if self._most is None else min(self._most, n)
         wanted = min(max(n_rows, self._wish), most) if self._most is None else most
-        before = len(self.values) if self._is_open else 0
+        before = self.values.shape[0] if self._is_open else 0
         if not self._is_open:
             self._host.rest()
         if wanted > before:
@@ -237,12 +243,12 @@ class Residents:
     @property
     def _is_complete(self) -> bool:
         """Whether every row is here, so that none comes or goes and nobody asks when."""
-        return len(self.values) - self._n_free == self._host.n_rows
+        return self.values.shape[0] - self._n_free == self._host.n_rows
 
     def _bring(self, ids: Tensor, batch: int, *, busy_from: int) -> bool:
         """Bring rows into slots that no batch from ``busy_from`` on wants; whether all have come
         or are here."""
-        n_slots = len(self.values)
+        n_slots = self.values.shape[0]
         if self._is_complete:
             return True
         with self._lanes.on("cull"):
@@ -252,7 +258,7 @@ class Residents:
             wanted = self._wanted[:n_slots]
             counts = torch.stack([is_here.sum(), (wanted >= busy_from).sum()])
             n_here, n_busy = counts.tolist()
-            n_missing = len(ids) - n_here
+            n_missing = ids.shape[0] - n_here
             self._wish = max(self._wish, n_busy + n_missing)
             n = min(n_missing, n_slots - n_busy)
             if n:
@@ -271,14 +277,15 @@ class Residents:
     def _exchange(self, new: Tensor, old: Tensor, slots: Tensor) -> None:
         """Rows ``old`` leave the last of ``slots``, rows ``new`` come to all of them."""
         self._lanes.wait("load", self._lanes.mark("cull"))
-        with self._trace.on("load", f"load {len(new):,}, store {len(old):,}"):
+        n_new, n_old = new.shape[0], old.shape[0]
+        with self._trace.on("load", f"load {n_new:,}, store {n_old:,}"):
             stream = self._lanes.stream("load")
             gs_pinned.exchange(
                 self._tables(), self._rows, old, new, slots, stream=stream, max_blocks=_BLOCKS
             )
         self._arrived = self._lanes.mark("load")
-        self.loaded += len(new)
-        self.stored += len(old)
+        self.loaded += n_new
+        self.stored += n_old
 
     def _tables(self) -> tuple[gs_pinned.Table, gs_pinned.Table, gs_pinned.Table]:
         return self._host.table, *self._host.moments

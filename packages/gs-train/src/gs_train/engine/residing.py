@@ -57,8 +57,10 @@ class Residing:
         with self._trace.host("wake"):
             edited = self._lanes.mark("compute")
             with self._trace.on("compute", "wake"):
-                slept = residents.wake(slots, seen.ids, work.step, work.batch.marks)
-            sums = self._sums.of(len(seen.ids))[: len(seen.ids)].zero_()
+                counts = self._stats.counts_on(slots.device)
+                residents.wake(slots, seen.ids, work.step, work.batch.marks, counts)
+            n_rows = seen.ids.shape[0]
+            sums = self._sums.of(n_rows)[:n_rows].zero_()
             places = Places(seen, slots)
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
         waits = not self._lanes.has_passed(edited)
@@ -71,12 +73,10 @@ class Residing:
             residents.update(slots, seen.ids, sums, work.step, work.batch.marks)
         self._stats.count(
             seen,
-            work.batch.marks,
             loaded=residents.loaded - self._counted[0],
             stored=residents.stored - self._counted[1],
             row_bytes=residents.row_bytes,
-            n_slots=len(residents.values),
-            caught_up=slept,
+            n_slots=residents.values.shape[0],
         )
         self._counted = residents.loaded, residents.stored
 
@@ -96,7 +96,7 @@ class Residing:
 
     def _look_ahead(self, work: Work, edited: torch.cuda.Event | None) -> None:
         following = work.look_ahead(edited)
-        if following is not None and self._residents.fits(len(following.seen.ids)):
+        if following is not None and self._residents.fits(following.seen.ids.shape[0]):
             with self._trace.host("bring the next", track="ahead"):
                 self._residents.bring_early(following.seen.ids)
         work.look_further(edited)

@@ -94,9 +94,9 @@ class InDevice:
         stats = self.stats
         stats.batches += 1
         stats.microbatches += len(seen)
-        stats.visible += sum(map(len, seen))
-        stats.seen += sum(map(len, seen))
-        stats.updated += self.model.n_rows
+        n_seen = sum(map(len, seen))
+        stats.visible += n_seen
+        stats.count_rows(seen=n_seen, updated=self.model.n_rows)
         # Gradients out, parameters in.
         moved = sum(param.nbytes for param in self.model.params.values())
         stats.bytes_loaded += moved

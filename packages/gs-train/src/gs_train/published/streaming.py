@@ -212,8 +212,12 @@ class Streaming:
             stored=int(plan.counts["final"].sum()),
             row_bytes=4 * host.width,
             n_slots=plan.n_slots,
+        )
+        n_seen, is_dense = batch.seen.ids.shape[0], host.adam.semantics == "dense"
+        self._stats.count_rows(
+            seen=n_seen,
+            updated=host.n_rows if is_dense else n_seen,
             caught_up=self._loads.n_asleep,
-            updated=host.n_rows if host.adam.semantics == "dense" else None,
         )
 
 

@@ -31,7 +31,6 @@ from gs_train.rows.host_state import (
     schedule_of,
     split_state,
 )
-from gs_train.rows.slot_steps import SlotSteps
 
 _CHUNK = 1 << 22
 """Rows whose ids are made at a time where all are caught up."""
@@ -80,7 +79,6 @@ class DeviceAppearance:
         )
         widths = [3, 3 * self._k]
         self._rows = gs_adam.DeviceRows(self.adam, self._device, widths=widths)
-        self._steps = SlotSteps(self._rows)
         shape = n_rows, sum(widths)
         self._tables = [
             torch.empty(shape, device=self._device),
@@ -135,13 +133,19 @@ class DeviceAppearance:
         """Begin a step with the rates as they are."""
         return self.adam.begin_step()
 
-    def wake(self, ids: Tensor, step: int, marks: Tensor | None) -> int | Tensor:
-        """See `SlotSteps.wake`."""
-        return self._steps.wake(self._tables, self._last_step, ids, ids, step, marks)
+    def wake(
+        self, ids: Tensor, step: int, marks: Tensor | None, counts: Tensor | None = None
+    ) -> None:
+        """Make rows what an open step begins with; see `gs_adam.DeviceRows.wake`."""
+        self._rows.wake(
+            *self._tables, ids, self._last_step, ids, step=step, marks=marks, counts=counts
+        )
 
     def update(self, ids: Tensor, gradients: Tensor, step: int, marks: Tensor | None) -> None:
-        """See `SlotSteps.update`."""
-        self._steps.update(self._tables, self._last_step, ids, ids, gradients, step, marks)
+        """Take a step with the gradients, (U, W), of the rows that `wake` was given."""
+        self._rows.update(
+            *self._tables, ids, self._last_step, ids, gradients, step=step, marks=marks
+        )
 
     def end(self, step: int) -> None:
         """End a step."""

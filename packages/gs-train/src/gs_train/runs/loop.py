@@ -113,7 +113,7 @@ def train(
                 n_rows = trainer.model.n_rows
                 if not n_rows:
                     raise InputError(_nothing_left(trainer))
-                sight.check(trainer.images_seen, trainer.backend.stats.seen)
+                sight.check(trainer.images_seen, lambda: trainer.backend.stats.seen)
                 saver.pace.step(n_rows)
                 for line in expectation.after_step():
                     bar.message(line)

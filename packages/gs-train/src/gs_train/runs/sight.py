@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Callable
 
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
@@ -29,29 +29,35 @@ class Sight:
         self._config = config
         self._n_views = n_views
         self._begun_at = self._images = images_seen
-        self._seen: int | Tensor = 0  # by this process, until the last step
+        self._seen = 0  # by this process, until the last step, if the next one begins an epoch
         self._seen_before: int | None = 0 if images_seen % n_views == 0 else None
         self._n_seen = 0  # until the epoch before
 
-    def check(self, images_seen: int, seen: int | Tensor) -> None:
+    def check(self, images_seen: int, seen: Callable[[], int]) -> None:
         """Note what a step saw.
 
         Args:
-            images_seen: by the run so far.
-            seen: rows seen by this process so far, see
-                :attr:`gs_train.engine.stats.BatchStats.seen`. One on the device is waited for at
-                the end of an epoch alone.
+            images_seen: by the run so far, equally many in each step.
+            seen: returns the rows seen by this process so far, see
+                :attr:`gs_train.engine.stats.BatchStats.seen`. It may wait for the device, and is
+                called where an epoch ends and, where that is in the middle of a step, before it.
 
         Raises:
             BlindEpochError: a whole epoch saw none.
         """
-        before, self._seen = self._seen, seen
-        n_before, self._images = self._images // self._n_views, images_seen
-        if images_seen // self._n_views == n_before:
+        n_views, following = self._n_views, 2 * images_seen - self._images
+        has_ended = images_seen // n_views > self._images // n_views
+        ends_within = following // n_views > images_seen // n_views and following % n_views > 0
+        self._images = images_seen
+        if not has_ended and not ends_within:
             return
-        began, n_seen = self._seen_before, int(seen)
+        before, n_seen = self._seen, seen()
+        self._seen = n_seen
+        if not has_ended:
+            return
+        began = self._seen_before
         # The next epoch began in the middle of this step, or with its end.
-        self._seen_before = n_seen if images_seen % self._n_views == 0 else int(before)
+        self._seen_before = n_seen if images_seen % n_views == 0 else before
         self._n_seen = n_seen
         if began == n_seen:
             raise BlindEpochError(
