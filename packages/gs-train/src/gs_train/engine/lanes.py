@@ -50,8 +50,10 @@ class Lanes:
 
     def wait(self, name: Name, event: torch.cuda.Event | None) -> None:
         """Later work on a stream waits for an event; None is one that has passed."""
+        if event is None:
+            return
         stream = self.stream(name)
-        if stream is not None and event is not None:
+        if stream is not None:
             stream.wait_event(event)
 
     def has_passed(self, event: torch.cuda.Event | None) -> bool:

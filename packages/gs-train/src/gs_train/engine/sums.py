@@ -23,7 +23,8 @@ class CompactSum:
 
     def __init__(self, ids: Tensor, like: Mapping[str, Tensor]) -> None:
         self.ids = ids
-        self.of = {name: p.new_zeros((len(ids), *p.shape[1:])) for name, p in like.items()}
+        n_rows = ids.shape[0]
+        self.of = {name: p.new_zeros((n_rows, *p.shape[1:])) for name, p in like.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ BATCH = "wait for photographs"
 _TRACKS = ("host", "ahead", "compute", "cull", "load", "store", "worker")
 _MOST_SPANS = 500_000  # of some hundred bytes each; more than Perfetto shows with ease
 _MOST_PENDING = 10_000
+_NOTHING = nullcontext()  # made once: some thirty spans a step are not recorded
 
 
 @dataclass
@@ -65,26 +66,27 @@ class Trace:
         if self._worker is not None:
             self._worker.record(True)
 
-    @contextmanager
-    def on(self, lane: Name, name: str) -> Iterator[None]:
+    def on(self, lane: Name, name: str) -> AbstractContextManager[None]:
         """What the calls inside enqueue on a stream; without streams, what they take."""
-        stream = self._lanes.stream(lane) if self._path is not None else None
-        if stream is None:
-            with self.host(name, track=lane):
-                yield
-            return
+        if self._path is None:
+            return _NOTHING
+        stream = self._lanes.stream(lane)
+        return self._here(name, lane) if stream is None else self._there(stream, name, lane)
+
+    def host(self, name: str, *, track: str = "host") -> AbstractContextManager[None]:
+        """What the calls inside take on this thread."""
+        return _NOTHING if self._path is None else self._here(name, track)
+
+    @contextmanager
+    def _there(self, stream: torch.cuda.Stream, name: str, track: str) -> Iterator[None]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record(stream)
         yield
         end.record(stream)
-        self._pending.append(_Pending(lane, name, start, end))
+        self._pending.append(_Pending(track, name, start, end))
 
     @contextmanager
-    def host(self, name: str, *, track: str = "host") -> Iterator[None]:
-        """What the calls inside take on this thread."""
-        if self._path is None:
-            yield
-            return
+    def _here(self, name: str, track: str) -> Iterator[None]:
         started = time.monotonic()
         yield
         self._spans.append((track, name, started - self._origin, time.monotonic() - started))

@@ -47,16 +47,16 @@ class ViewCosts:
         """A view of the present batch was drawn whole."""
         counts = self._counts.setdefault(_number(view), [])
         counts.append((self.step, n_intersections))
+        self._forget(counts)
 
     def end_batch(self) -> None:
-        """Count the batch, and forget what no order reads any more."""
+        """Count the batch."""
         self.step += 1
-        for counts in self._counts.values():
-            while len(counts) > 1 and counts[1][0] <= self.step - LAG:
-                del counts[0]
 
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint: ``views``, ``steps``, ``counts`` (M,) int64, ``step`` () int64."""
+        for counts in self._counts.values():
+            self._forget(counts)
         rows = [(number, *count) for number, counts in self._counts.items() for count in counts]
         table = torch.tensor(rows, dtype=torch.int64).view(-1, 3)
         return dict(zip(_NAMES, (*table.unbind(1), torch.tensor(self.step)), strict=True))
@@ -84,6 +84,11 @@ class ViewCosts:
         self._counts = {}
         for number, step, count in zip(*(tensors[name].tolist() for name in _NAMES[:3])):
             self._counts.setdefault(number, []).append((step, count))
+
+    def _forget(self, counts: list[tuple[int, int]]) -> None:
+        """Drop what no order reads any more: where a view is drawn, and before all are saved."""
+        while len(counts) > 1 and counts[1][0] <= self.step - LAG:
+            del counts[0]
 
     def _cost(self, view: View) -> int:
         known = [

@@ -185,7 +185,7 @@ class Trainer:
         """This step's rates, constants and weights."""
         config = self.config
         options = adam_options(config.batch_size, scaled=config.scale_with_batch)
-        rates = dataclasses.asdict(config.lr)
+        rates = dict(vars(config.lr))
         rates["means"] *= self.extent * means_decay(images_before, images_total)
         return StepSettings(
             sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),
