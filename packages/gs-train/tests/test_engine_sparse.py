@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from gs_train.backends import make_backend
 from gs_train.engine.backend import Backend, StepSettings
-from gs_train.engine.make import make_backend
 from gs_train.errors import InputError
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import RenderOptions, View, make_renderer

@@ -68,7 +68,10 @@ class Trace:
     @contextmanager
     def on(self, lane: Name, name: str) -> Iterator[None]:
         """What the calls inside enqueue on a stream; without streams, what they take."""
-        stream = self._lanes.stream(lane) if self._path is not None else None
+        if self._path is None:
+            yield
+            return
+        stream = self._lanes.stream(lane)
         if stream is None:
             with self.host(name, track=lane):
                 yield
