@@ -36,8 +36,8 @@ from torch import Tensor
 import gs_cull
 import workloads
 from gs_train.backends import make_backend, mirror_engine
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.engine import Engine
+from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, Splats, View, make_renderer
 from gs_train.rows.gaussians import Gaussians

@@ -13,10 +13,10 @@ from street import street_rows, whole_street
 from torch import Tensor
 
 from gs_train.engine import drawing
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import planned_parts
+from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import LAG, ViewCosts
 from gs_train.losses.loss import Crop
 from gs_train.renderers import Rect, RenderOptions, Splats

@@ -20,10 +20,10 @@ from torch import Tensor
 
 import gs_cull
 import gs_order
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.lookahead import largest_move
 from gs_train.engine.microbatches import Microbatch, look
+from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO

@@ -17,8 +17,8 @@ import gs_order
 from gs_train.backends import tiered_engine
 from gs_train.densify import AdcConfig
 from gs_train.engine import buffers, residents
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.limits import Limits
+from gs_train.engine.settings import StepSettings
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS, Preset, preset_named

@@ -16,10 +16,10 @@ from gs_train.engine.trace import Trace
 from gs_train.errors import InputError
 from gs_train.options.presets import Preset
 from gs_train.published.mirror import MirrorPlacement
-from gs_train.published.naive import HostMirrorAdam
 from gs_train.published.streamed import StreamedPlacement
 from gs_train.renderers import Renderer, Rows
 from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.mirror_adam import HostMirrorAdam
 from gs_train.rows.restore import Source, awake, restored_gaussians, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
 

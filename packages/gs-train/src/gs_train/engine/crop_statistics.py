@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gs_train.engine.backend import Observe
 from gs_train.engine.microbatches import Microbatch
+from gs_train.engine.settings import Observe
 from gs_train.renderers import Splats
 
 

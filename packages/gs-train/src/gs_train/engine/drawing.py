@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.crop_statistics import CropStatistics
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import halved, have_pixels, planned_parts
+from gs_train.engine.settings import Observe, StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop, loss_and_gradient
 from gs_train.machine.out_of_memory import in_short

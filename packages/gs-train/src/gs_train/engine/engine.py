@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gs_train.engine.backend import Observe, StepSettings
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.lookahead import Lookahead
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.planner import Planner
+from gs_train.engine.settings import Observe, StepSettings
 from gs_train.engine.side_thread import SideThread
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.renderers import Renderer, View
@@ -20,7 +20,7 @@ from gs_train.rows.operations import Model
 
 
 class Engine:
-    """A `Backend`: one loop over the microbatches of a batch, whose rows a `Placement` brings.
+    """One loop over the microbatches of a batch, whose rows a `Placement` brings.
 
     Args:
         model: the rows.
@@ -33,7 +33,7 @@ class Engine:
     Attributes:
         stats: what has moved so far.
         trace: see `Trace`.
-        costs: of the views.
+        costs: of the views: a checkpoint needs them beside the model to go on with the same bits.
         placement: of the last batch.
         side: the thread that looks ahead.
     """
@@ -77,7 +77,21 @@ class Engine:
         *,
         upcoming: Sequence[Sequence[View]] = (),
     ) -> Tensor:
-        """See `Backend.step`."""
+        """One optimizer update from the mean loss of a batch.
+
+        Args:
+            batch: views on the model's device with their photographs, (H, W, 3) uint8 there.
+            settings: rates and weights of this step.
+            observe: told about each view.
+            upcoming: views of the batches that follow, as far as known; two of them are enough. A
+                hint that changes no result.
+
+        Returns:
+            () the loss, on the device: reading it synchronises.
+
+        Raises:
+            RuntimeError: an earlier batch ended in the middle.
+        """
         self._check_whole()
         with self.trace.host("prepare"):
             planned = self._planner.batch([view for view, _ in batch], settings)
@@ -97,7 +111,7 @@ class Engine:
             with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
                 truth = batch[microbatch.index][1]
                 loss.add_(drawing.draw(microbatch, truth, taken.ids, taken.leaves))
-                placement.give(k, taken)
+            placement.give(k, taken)
 
         def look_ahead() -> None:
             early = None
@@ -122,12 +136,14 @@ class Engine:
         return loss
 
     def finish(self) -> None:
-        """See `Backend.finish`. Early lists stay."""
+        """Wait for work in the background, so that the rows may be read, edited or saved. Early
+        lists stay."""
         self._check_whole()
         self.placement.finish()
 
     def make_room(self) -> None:
-        """See `Backend.make_room`."""
+        """Finish, and give back device memory that can be taken again: rows are about to be
+        re-ordered or refined, which needs much."""
         self._check_whole()
         self.placement.leave()
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.placement import Tools
+from gs_train.engine.settings import StepSettings
 from gs_train.rows import rowwise
 from gs_train.rows.columns import columns
 from gs_train.rows.copies import add_rows, take_rows

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.lookahead import EarlyList, Lookahead
 from gs_train.engine.microbatches import Seen, look, mark
 from gs_train.engine.placement import Batch, Placement
+from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.renderers import Renderer, View
 from gs_train.rows.operations import Model

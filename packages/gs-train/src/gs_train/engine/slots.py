@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.geometry import BatchGeometry
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.placement import Batch, Taken, Tools
 from gs_train.engine.places import Places
 from gs_train.engine.residents import Residents
+from gs_train.engine.settings import StepSettings
 from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.tiered import TieredGaussians
 
@@ -86,7 +86,9 @@ class SlotPlacement:
         return Taken(drawn.ids, leaves, drawn.place)
 
     def give(self, k: int, taken: Taken) -> None:
-        self._run.geometry.add(taken.leaves, taken.place, self._run.sums, taken.place)
+        run, place = self._run, taken.place
+        with self._tools.trace.on("compute", f"give {k}"):
+            run.geometry.add(taken.leaves, place, run.sums, place)
 
     def expect(self, following: EarlyList | None) -> None:
         if following is not None and self._slots.fits(len(following.seen.ids)):

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ BATCH = "wait for photographs"
 _TRACKS = ("host", "ahead", "compute", "cull", "load", "store", "worker")
 _MOST_SPANS = 500_000  # of some hundred bytes each; more than Perfetto shows with ease
 _MOST_PENDING = 10_000
+_OFF = nullcontext()
 
 
 @dataclass
@@ -65,15 +66,19 @@ class Trace:
         if self._worker is not None:
             self._worker.record(True)
 
-    @contextmanager
-    def on(self, lane: Name, name: str) -> Iterator[None]:
+    def on(self, lane: Name, name: str) -> AbstractContextManager[None]:
         """What the calls inside enqueue on a stream; without streams, what they take."""
-        if self._path is None:
-            yield
-            return
+        return _OFF if self._path is None else self._on(lane, name)
+
+    def host(self, name: str, *, track: str = "host") -> AbstractContextManager[None]:
+        """What the calls inside take on this thread."""
+        return _OFF if self._path is None else self._host(name, track)
+
+    @contextmanager
+    def _on(self, lane: Name, name: str) -> Iterator[None]:
         stream = self._lanes.stream(lane)
         if stream is None:
-            with self.host(name, track=lane):
+            with self._host(name, lane):
                 yield
             return
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -83,11 +88,7 @@ class Trace:
         self._pending.append(_Pending(lane, name, start, end))
 
     @contextmanager
-    def host(self, name: str, *, track: str = "host") -> Iterator[None]:
-        """What the calls inside take on this thread."""
-        if self._path is None:
-            yield
-            return
+    def _host(self, name: str, track: str) -> Iterator[None]:
         started = time.monotonic()
         yield
         self._spans.append((track, name, started - self._origin, time.monotonic() - started))

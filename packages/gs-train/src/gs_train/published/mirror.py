@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.geometry import add_to, penalties, set_options
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.placement import Batch, Taken, Tools
 from gs_train.engine.places import Places
+from gs_train.engine.settings import StepSettings
 from gs_train.rows.gaussians import Gaussians
 
 
@@ -60,7 +60,8 @@ class MirrorPlacement:
             return Taken(ids, self._model.leaves(ids))
 
     def give(self, k: int, taken: Taken) -> None:
-        self._model.add_gradients(taken.ids, taken.leaves)
+        with self._tools.trace.on("compute", f"give {k}"):
+            self._model.add_gradients(taken.ids, taken.leaves)
 
     def expect(self, following: EarlyList | None) -> None:
         """Nothing comes early."""

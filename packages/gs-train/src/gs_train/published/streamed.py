@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 import gs_order
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.geometry import BatchGeometry
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.microbatches import Seen
 from gs_train.engine.placement import Batch, Taken, Tools
+from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import Preset
 from gs_train.published.loads import Loads
 from gs_train.published.returning import Returning, ReturningSum, first_sums
@@ -132,9 +132,6 @@ class StreamedPlacement:
 
     def take(self, k: int) -> Taken:
         run, lanes, trace = self._run, self._tools.lanes, self._tools.trace
-        if k:
-            self._load(k)
-            self._store(k - 1)
         lanes.wait("compute", run.loaded[k])
         if k > _AHEAD:
             lanes.wait("compute", run.stored[k - 1 - _AHEAD])
@@ -144,15 +141,18 @@ class StreamedPlacement:
         return Taken(part.visible, leaves)
 
     def give(self, k: int, taken: Taken) -> None:
-        run, own = self._run, _turn(self._run.gradients, k)
-        part = run.plan[k]
-        at, before = first_sums(part, run.returning), columns(_turn(run.gradients, k - 1))
-        initial = InitialSums(at, before, columns(run.returned.rows))
-        place = run.geometry.places(part.visible)
-        run.geometry.add(taken.leaves, place, own, part.slots, initial)
-        if run.plan.counts["returning"][k]:
-            run.returned.put(part.returning, own, part.slots_of("returning"))
+        run, part, own = self._run, self._run.plan[k], _turn(self._run.gradients, k)
+        with self._tools.trace.on("compute", f"give {k}"):
+            at, before = first_sums(part, run.returning), columns(_turn(run.gradients, k - 1))
+            initial = InitialSums(at, before, columns(run.returned.rows))
+            place = run.geometry.places(part.visible)
+            run.geometry.add(taken.leaves, place, own, part.slots, initial)
+            if run.plan.counts["returning"][k]:
+                run.returned.put(part.returning, own, part.slots_of("returning"))
         run.drawn.append(self._tools.lanes.mark("compute"))
+        if k + 1 < len(run.plan):
+            self._load(k + 1)
+        self._store(k)
 
     def expect(self, following: EarlyList | None) -> None:
         """Submit the updates of rows that no view sees, first of those that the next batch needs:
@@ -167,7 +167,6 @@ class StreamedPlacement:
 
     def update(self, looked: torch.cuda.Event | None) -> None:
         run, lanes = self._run, self._tools.lanes
-        self._store(len(run.plan) - 1)
         for event in run.stored[-2:]:
             lanes.wait("compute", event)
         updates = (*run.tickets, *self._stores.updates())

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import gs_cull
 from gs_train.backends import mirror_engine, tiered_engine
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.engine import Engine
 from gs_train.engine.limits import UNLIMITED, Limits
+from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.rows.checks import NAMES
