@@ -8,7 +8,7 @@ import time
 import torch
 
 import gs_adam
-from gs_train.engine.pipeline import Engine
+from gs_train.engine.engine import Engine
 
 _BYTES = 512 << 20
 _UPDATE, _UNTOUCHED, _CATCH_UP, _CROSSING = 28, 24, 16, 8  # host bytes a value

@@ -35,11 +35,10 @@ from torch import Tensor
 
 import gs_cull
 import workloads
-from gs_train.engine.backend import Backend, StepSettings
-from gs_train.engine.make import make_backend
-from gs_train.engine.pipeline import Engine
+from gs_train.backends import make_backend, mirror_engine
+from gs_train.engine.engine import Engine
+from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
-from gs_train.published.in_device import InDevice
 from gs_train.renderers import Renderer, RenderOptions, Splats, View, make_renderer
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.morton import morton_order
@@ -150,9 +149,9 @@ def settings(scene: Scene, batch: int) -> StepSettings:
 
 def in_device(
     scene: Scene, renderer: Renderer, make: Callable[[Any], torch.optim.Optimizer]
-) -> InDevice:
+) -> Engine:
     model = Gaussians(scene.rows, device=renderer.device, make_optimizer=make)
-    return InDevice(model, renderer)
+    return mirror_engine(model, renderer)
 
 
 def fused(groups: Any) -> torch.optim.Optimizer:
@@ -161,28 +160,31 @@ def fused(groups: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(groups, eps=1e-15)
 
 
-class Selective(InDevice):
-    """All on the device; only rows that the batch sees are updated, by gsplat's kernel."""
+class Selective:
+    """All on the device; only rows that the batch draws are updated, by gsplat's kernel."""
 
     def __init__(self, scene: Scene, renderer: Renderer) -> None:
         from gsplat.optimizers import SelectiveAdam
 
-        model = Gaussians(
-            scene.rows, device=renderer.device,
-            make_optimizer=lambda groups: SelectiveAdam(groups, eps=1e-15, betas=(0.9, 0.999)),
-        )  # fmt: skip
-        super().__init__(model, renderer)
-        self._seen = torch.zeros(model.n_rows, dtype=torch.bool, device=renderer.device)
-        plain = model.optimizer.step
-        model.optimizer.step = lambda: plain(self._seen)  # type: ignore[method-assign]
+        drawn = torch.zeros(len(scene.rows["sh0"]), dtype=torch.bool, device=renderer.device)
+
+        class DrawnRows(SelectiveAdam):  # type: ignore[misc]
+            def step(self) -> None:
+                super().step(drawn)
+
+        self._drawn = drawn
+        self._engine = in_device(
+            scene, renderer, lambda groups: DrawnRows(groups, eps=1e-15, betas=(0.9, 0.999))
+        )
+        self.model, self.finish = self._engine.model, self._engine.finish
 
     def step(self, batch: Any, settings: Any, observe: Any, *, upcoming: Any = ()) -> Tensor:
-        self._seen.zero_()
+        self._drawn.zero_()
 
         def note(ids: Tensor, splats: Splats) -> None:
-            self._seen[ids.long()] = True
+            self._drawn[ids.long()] = True
 
-        return super().step(batch, settings, note, upcoming=upcoming)
+        return self._engine.step(batch, settings, note, upcoming=upcoming)
 
 
 def batches(scene: Scene, size: int) -> Iterator[list[int]]:
@@ -194,7 +196,7 @@ def batches(scene: Scene, size: int) -> Iterator[list[int]]:
 
 def measure(
     name: str,
-    make: Callable[[], Backend],
+    make: Callable[[], Engine | Selective],
     scene: Scene,
     batch: int,
     seconds: float,
@@ -240,7 +242,7 @@ def measure(
         step()
     rates = [n * batch / elapsed for n, elapsed in (run(seconds) for _ in range(samples))]
     row = Row(name, batch, scene.overlap, rates, process_bytes() / 1e9)
-    if isinstance(backend, Engine):
+    if name in PRESET_NAMES and name != "naive":
         row.loaded = backend.stats.loaded / max(1, backend.stats.visible)
         row.union = backend.stats.union / max(1, backend.stats.visible)
         parts = limits.parts(backend, batch)
@@ -252,12 +254,14 @@ def measure(
             run(seconds / 4)
             backend.trace.write()
             row.busy = trace_shares.shares(trace_shares.read(path))
-        backend.model.close()
+    backend.model.close()
     return row
 
 
-def makers(scene: Scene, renderer: Renderer, batch: int) -> dict[str, Callable[[], Backend]]:
-    made: dict[str, Callable[[], Backend]] = {
+def makers(
+    scene: Scene, renderer: Renderer, batch: int
+) -> dict[str, Callable[[], Engine | Selective]]:
+    made: dict[str, Callable[[], Engine | Selective]] = {
         TORCH: lambda: in_device(scene, renderer, fused),
         CEILING: lambda: in_device(scene, renderer, Nothing),
     }

@@ -56,8 +56,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     from alone import process_bytes
 
     import workloads
-    from gs_train.engine.make import make_backend
-    from gs_train.engine.pipeline import Engine
+    from gs_train.backends import make_backend
     from gs_train.machine.memory import resident_bytes
     from gs_train.options.config import FitConfig
     from gs_train.renderers import RenderOptions, make_renderer
@@ -128,7 +127,6 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     backend.finish()
     every = views // batch  # steps until the same views come again
     first, last = (float(torch.stack(part).mean()) for part in (losses[:every], losses[-every:]))
-    on_device = isinstance(backend, Engine) and backend.is_resident
     return Row(
         choice.preset.name, n_rows, cap_gib, batch, (first, last),
         (steps - steps // 4) * batch / elapsed,
@@ -138,7 +136,7 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
         process_bytes() / 1e9,
         locked_bytes() / 1e9,
         ((resident_bytes() or 0) - before) / 1e9,
-        "device" if on_device or choice.preset.name == "none" else "host",
+        "device" if backend.is_resident else "host",
         choice.need.device_bytes / 1e9,
         choice.need.pinned_bytes / 1e9,
         (choice.need.host_bytes - choice.need.pageable.get("re-ordering", 0)) / 1e9,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gs_train.losses.ssim import HALO
-from gs_train.published import loads, stores, streaming
+from gs_train.published import loads, stores, streamed
 from gs_train.renderers import RenderOptions, Rows, Splats, View
 from gs_train.renderers.protocol import Rect
 from gs_train.rows.checks import NAMES
@@ -43,7 +43,7 @@ def small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings that are full now and then, of pieces smaller than a view's rows."""
     monkeypatch.setattr(loads, "CHUNK_BYTES", 24 << 10)
     monkeypatch.setattr(stores, "CHUNK_BYTES", 24 << 10)
-    monkeypatch.setattr(streaming, "RING_BYTES", 64 << 10)
+    monkeypatch.setattr(streamed, "RING_BYTES", 64 << 10)
 
 
 class Script:

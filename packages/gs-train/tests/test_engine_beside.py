@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gs_pinned import Signal
-from gs_train.engine.beside import Beside
 from gs_train.engine.lanes import Lanes
+from gs_train.engine.side_thread import SideThread
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -18,7 +18,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 @pytest.mark.parametrize("has_thread", [None, True])
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_it_returns_is_there_when_the_block_ends(device: str, has_thread: bool | None) -> None:
-    beside = Beside(torch.device(device), has_thread=has_thread)
+    beside = SideThread(torch.device(device), has_thread=has_thread)
     for k in range(3):
         with beside.running(lambda k=k: k + 1) as task:  # type: ignore[misc]
             pass
@@ -30,7 +30,7 @@ def test_errors_are_raised_and_those_of_the_block_come_first(has_thread: bool) -
     def fails() -> None:
         raise ValueError("beside")
 
-    beside = Beside(torch.device("cpu"), has_thread=has_thread)
+    beside = SideThread(torch.device("cpu"), has_thread=has_thread)
     with pytest.raises(ValueError, match="beside"), beside.running(fails):
         pass
     if has_thread:
@@ -40,7 +40,7 @@ def test_errors_are_raised_and_those_of_the_block_come_first(has_thread: bool) -
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_waits_for_nothing_is_done_before_the_block_begins(device: str) -> None:
-    beside = Beside(torch.device(device), has_thread=True)
+    beside = SideThread(torch.device(device), has_thread=True)
     with beside.running(threading.current_thread, waits=False) as task:
         assert task.done()
     assert task.result() is threading.current_thread()
@@ -48,7 +48,7 @@ def test_what_waits_for_nothing_is_done_before_the_block_begins(device: str) -> 
 
 @pytest.mark.gpu
 def test_the_block_goes_on_meanwhile_and_both_have_the_same_stream() -> None:
-    beside, stream = Beside(torch.device("cuda")), torch.cuda.Stream()
+    beside, stream = SideThread(torch.device("cuda")), torch.cuda.Stream()
     begun = threading.Event()
 
     def call() -> tuple[int, int]:

@@ -15,7 +15,6 @@ from street import NOTHING
 from torch import Tensor
 
 import gs_order
-from gs_train.engine import planner
 from gs_train.engine.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.rows.checks import NAMES
@@ -39,7 +38,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[gs_order.Plan]:
         made.append(real(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr(planner.gs_order, "plan", plan)
+    monkeypatch.setattr(gs_order, "plan", plan)
     return made
 
 

@@ -17,9 +17,9 @@ from street import EXTENT, NOTHING, street_rows, street_views, whole_street
 from torch import Tensor
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from gs_train.engine import pipeline
-from gs_train.engine.beside import Beside
+from gs_train.engine import engine
 from gs_train.engine.limits import UNLIMITED, Limits
+from gs_train.engine.side_thread import SideThread
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import TooManyIntersectionsError, View
 from gs_train.renderers.protocol import Rect
@@ -41,7 +41,9 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=[False, True], ids=["alone", "thread"])
 def _beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking ahead as on the CPU, and as beside a GPU."""
-    monkeypatch.setattr(pipeline, "Beside", functools.partial(Beside, has_thread=request.param))
+    monkeypatch.setattr(
+        engine, "SideThread", functools.partial(SideThread, has_thread=request.param)
+    )
 
 
 def _trainer(preset: str, batch_size: int = 1, *, limits: Limits = UNLIMITED) -> Trainer:
@@ -158,7 +160,7 @@ def test_ctrl_c_in_a_batch_leaves_the_last_checkpoint_to_go_on_from(
     with pytest.raises(KeyboardInterrupt):
         _step(trainer, batches[3], batches[4])
     assert trainer.step == 3, "an interrupted step does not count"
-    if trainer.preset.placement == "split":
+    if at:
         # Half of its rows are updated: there is nothing to save or to go on from.
         with pytest.raises(RuntimeError, match="checkpoint"):
             trainer.tensors()

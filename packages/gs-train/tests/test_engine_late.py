@@ -19,15 +19,15 @@ from scripted_runs import BLANK, Products, scripted_config
 from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
 
-from gs_train.engine import lookahead, pipeline
-from gs_train.engine.beside import Beside
+from gs_train.engine import engine as step_loop
+from gs_train.engine import lookahead
+from gs_train.engine.engine import Engine
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import Limits
-from gs_train.engine.pipeline import Engine
-from gs_train.engine.residing import Residing
+from gs_train.engine.side_thread import SideThread
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
-from gs_train.published import streaming
+from gs_train.published import streamed
 from gs_train.published.stores import Stores
 from gs_train.published.untouched import Untouched
 from gs_train.rows.checks import NAMES
@@ -124,7 +124,7 @@ def test_rows_are_read_only_after_the_updates_that_they_need(
     preset: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_rings(monkeypatch)
-    monkeypatch.setattr(streaming, "RING_BYTES", 4 << 20)  # a full ring waits for updates
+    monkeypatch.setattr(streamed, "RING_BYTES", 4 << 20)  # a full ring waits for updates
     prompt, loaded, _ = _run(preset, batch_size, is_late=False)
     late, loaded_late, held = _run(preset, batch_size, is_late=True)
     assert held > 0, "updates must have been waited for"
@@ -181,7 +181,7 @@ def test_a_thread_beside_drawing_changes_no_number(
     """The thread's work is done before drawing begins, beside it, or after it has ended."""
     alone, loaded, _ = _run(preset, batch_size, is_late=False, residents=residents)
 
-    class Placed(Beside):
+    class Placed(SideThread):
         def __init__(self, device: torch.device) -> None:
             super().__init__(device, has_thread=True)
 
@@ -203,7 +203,7 @@ def test_a_thread_beside_drawing_changes_no_number(
                 finally:
                     go_on.set()
 
-    monkeypatch.setattr(pipeline, "Beside", Placed)
+    monkeypatch.setattr(step_loop, "SideThread", Placed)
     beside, loaded_beside, _ = _run(preset, batch_size, is_late=False, residents=residents)
     _assert_same(beside, alone, loaded_beside, loaded)
 
@@ -226,7 +226,7 @@ def test_looking_ahead_takes_a_thread_only_where_it_waits(
         return look(*arguments, inflate=inflate, **options)
 
     monkeypatch.setattr(lookahead, "look", noted)
-    monkeypatch.setattr(pipeline, "Beside", functools.partial(Beside, has_thread=True))
+    monkeypatch.setattr(step_loop, "SideThread", functools.partial(SideThread, has_thread=True))
     monkeypatch.setattr(Lanes, "has_passed", lambda lanes, event: not is_behind)
     rows, drawn, _ = _run("best", batch_size, is_late=False, residents=residents)
     assert len(threads) >= STEPS - 1
@@ -245,7 +245,7 @@ def test_gradients_leave_before_the_next_batch_is_known(
     send = Stores.send
     had_left: list[bool] = []
 
-    class Held(Beside):
+    class Held(SideThread):
         """Looks ahead when some gradients have left, or when drawing is over."""
 
         def __init__(self, device: torch.device) -> None:
@@ -271,7 +271,7 @@ def test_gradients_leave_before_the_next_batch_is_known(
         sent.set()
         go_on.set()
 
-    monkeypatch.setattr(pipeline, "Beside", Held)
+    monkeypatch.setattr(step_loop, "SideThread", Held)
     monkeypatch.setattr(Stores, "send", sending)
     held, loaded_held, _ = _run(preset, 4, is_late=False)
     assert len(had_left) == STEPS
@@ -290,23 +290,15 @@ def test_memory_given_back_between_batches_changes_nothing(
     def and_make_room(engine: Engine, *batch: Any, **options: Any) -> Tensor:
         loss = step(engine, *batch, **options)
         assert engine.is_resident == (residents is None)
-        given_back.append(_held_bytes(engine))
+        given_back.append(engine.placement.n_bytes)
         engine.make_room()
-        assert _held_bytes(engine) == 0
+        assert engine.placement.n_bytes == 0
         return loss
 
     monkeypatch.setattr(Engine, "step", and_make_room)
     again, drawn_again, _ = _run(preset, 4, is_late=False, residents=residents)
     assert min(given_back) > 0
     _assert_same(again, rows, drawn_again, drawn)
-
-
-def _held_bytes(engine: Engine) -> int:
-    """Of rows on the device between batches."""
-    path = engine._path
-    if isinstance(path, Residing):
-        return path._sums.n_bytes + sum(rows.nbytes for rows in path._residents._rows)
-    return sum(buffer.n_bytes for buffer in (*path._values, *path._gradients))
 
 
 @pytest.mark.parametrize("has_thread", [False, True])
@@ -316,7 +308,9 @@ def test_where_memory_does_not_suffice_to_look_ahead_it_is_done_later(
     preset: str, residents: int | None, has_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_size = 4
-    monkeypatch.setattr(pipeline, "Beside", functools.partial(Beside, has_thread=has_thread))
+    monkeypatch.setattr(
+        step_loop, "SideThread", functools.partial(SideThread, has_thread=has_thread)
+    )
     monkeypatch.setattr(Lanes, "has_passed", lambda lanes, event: False)
     look, failed = lookahead.look, []
 

@@ -12,11 +12,12 @@ from photographed import LIVELY, photo_config, photographed, renderer
 from street import drive, street_rows, street_views
 from torch import Tensor
 
+from gs_train.backends import tiered_engine
 from gs_train.engine import lookahead
-from gs_train.engine.backend import StepSettings
+from gs_train.engine.engine import Engine
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.microbatches import Seen, look, mark
-from gs_train.engine.pipeline import Engine
+from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.checks import NAMES
@@ -32,7 +33,7 @@ def _engine(preset: str = "best") -> Engine:
     of = PRESETS[preset]
     rows = street_rows(1500, sh_degree=1)
     model = TieredGaussians(rows, device="cpu", semantics=of.semantics, travels=of.residents)
-    return Engine(model, CpuRenderer(), of)
+    return tiered_engine(of, model, CpuRenderer())
 
 
 def _step(engine: Engine, k: int, settings: StepSettings, *, n_known: int) -> None:

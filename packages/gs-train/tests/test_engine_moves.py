@@ -13,10 +13,11 @@ from scripted import ScriptedRenderer
 from scripted_runs import BLANK, rows, script, views
 
 import gs_order
-from gs_train.engine.backend import StepSettings
+from gs_train.backends import tiered_engine
+from gs_train.engine.engine import Engine
 from gs_train.engine.limits import Limits
 from gs_train.engine.microbatches import Seen, look
-from gs_train.engine.pipeline import Engine
+from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.rows.checks import NAMES
 from gs_train.rows.tiered import TieredGaussians
@@ -31,7 +32,7 @@ def _engine(preset: Preset, limits: Limits | None = None) -> Engine:
         rows(), device="cpu", semantics=preset.semantics, travels=preset.residents
     )
     renderer = ScriptedRenderer(script())
-    return Engine(model, renderer, preset, limits=limits or Limits())
+    return tiered_engine(preset, model, renderer, limits=limits or Limits())
 
 
 def _step(engine: Engine, batch: Sequence[int], *following: Sequence[int]) -> None:

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gs_adam
-from gs_train.published import naive
-from gs_train.published.naive import HostMirrorAdam
+from gs_train.rows import mirror_adam
 from gs_train.rows.checks import NAMES
 from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.mirror_adam import HostMirrorAdam
 
 SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
 
@@ -174,13 +174,13 @@ def test_unedited_parameters_are_not_copied_to_the_host_again(monkeypatch):
     train([model], 2, 0)
     model.overwrite(None, {"quats": model.read("quats") * 2})
     sources = []
-    stored = naive._Mirror._stored
+    stored = mirror_adam._Mirror._stored
 
     def noted(self, source, table):
         sources.append(source.data_ptr())
         return stored(self, source, table)
 
-    monkeypatch.setattr(naive._Mirror, "_stored", noted)
+    monkeypatch.setattr(mirror_adam._Mirror, "_stored", noted)
     model.zero_gradients()
     model.optimizer.step()
     copied = [name for name in NAMES if model.params[name].data_ptr() in sources]

@@ -20,16 +20,14 @@ from torch import Tensor
 
 import gs_cull
 import gs_order
-from gs_train.engine import early
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.drawing import Drawing
-from gs_train.engine.early import largest_move
+from gs_train.engine.lookahead import largest_move
 from gs_train.engine.microbatches import Microbatch, look
-from gs_train.engine.sums import Returning, ReturningSum
+from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
-from gs_train.published.streaming import _begun_at
+from gs_train.published.returning import Returning, ReturningSum, first_sums
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
 from gs_train.rows.checks import NAMES
 from gs_train.rows.copies import add_rows
@@ -236,7 +234,7 @@ def test_returning_rows_are_complete_when_they_are_final(data: st.DataObject) ->
         step, own = plan[k], buffers[k % 2]
         gradients = torch.randint(-9, 10, (len(part), width)).float()
         dense[sorted(part)] += gradients
-        at = _begun_at(step, returning)
+        at = first_sums(step, returning)
         begun = InitialSums(at, {"shN": buffers[(k - 1) % 2]}, {"shN": total.rows})
         add_rows({"shN": own}, {"shN": gradients}, None, step.slots, begun)
         total.put(step.returning, own, step.slots_of("returning"))
@@ -279,7 +277,7 @@ def _furthest(kind: str, betas: tuple[float, float], n: int, seed: int, lr: floa
         before = param.detach().clone()
         param.grad = gradient[None].clone()
         adam.step()
-        bound = early.largest_move(dict.fromkeys(RATES, lr), betas, step)
+        bound = largest_move(dict.fromkeys(RATES, lr), betas, step)
         assert bound is not None
         worst = max(worst, float((param.detach() - before).abs()) / max(bound.means, 1e-300))
     return worst

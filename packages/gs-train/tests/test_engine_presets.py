@@ -14,16 +14,16 @@ from torch import Tensor
 import gs_adam
 import gs_cull
 import gs_order
+from gs_train.backends import tiered_engine
 from gs_train.densify import AdcConfig
 from gs_train.engine import buffers, residents
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.limits import Limits
-from gs_train.engine.pipeline import Engine
-from gs_train.engine.sums import Returning
+from gs_train.engine.settings import StepSettings
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS, Preset, preset_named
-from gs_train.published import streaming
+from gs_train.published import streamed
+from gs_train.published.returning import Returning
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows import morton
@@ -142,7 +142,7 @@ def test_a_split_scene_takes_132_bytes_a_row_on_the_device_and_580_on_the_host()
         assert of.device["gradients"] == 44 * SEEN.union
         assert of.pinned["parameters"] == 192 * WORK.n_rows
         rings = 2 if preset.semantics == "deferred" else 1
-        assert of.pinned["rings"] == rings * streaming.RING_BYTES
+        assert of.pinned["rings"] == rings * streamed.RING_BYTES
         assert of.pageable["moments"] + of.pageable["steps of rows"] == 388 * WORK.n_rows
 
 
@@ -209,7 +209,7 @@ def test_bytes_on_the_device_are_those_of_real_tensors(degree: int) -> None:
     model = TieredGaussians(
         _rows(n, (degree + 1) ** 2 - 1), device="cpu", semantics=none.semantics, home="device"
     )
-    engine = Engine(model, CpuRenderer(), none)
+    engine = tiered_engine(none, model, CpuRenderer())
     settings = StepSettings(degree, dict.fromkeys(NAMES, 1e-3), (0.9, 0.999), 1e-15, 0.2)
     truth = torch.zeros(64, 96, 3, dtype=torch.uint8)
     union = _seen({name: p.detach() for name, p in model.params.items()}, views)
@@ -224,8 +224,7 @@ def test_bytes_on_the_device_are_those_of_real_tensors(degree: int) -> None:
     assert parts["moments"] == _bytes(*moments)
     assert parts["steps of rows"] == _bytes(tensors["appearance.last_step"])
     assert parts["keys"] == _bytes(model.keys.values)
-    assert engine._residing is not None
-    assert parts["gradients"] == engine._residing._sums.n_bytes + 44 * len(union)
+    assert parts["gradients"] == engine.placement.n_bytes + 44 * len(union)
     assert all(param.grad is None for param in model.params.values())
 
 
@@ -276,23 +275,25 @@ def test_bytes_of_residents_are_those_of_real_tensors() -> None:
     rows, views = _rows(n), _views(4)
     renderer = CpuRenderer()
     model = TieredGaussians(rows, device="cpu", semantics="deferred", travels=True)
-    engine = Engine(model, renderer, PRESETS["best"])
+    engine = tiered_engine(PRESETS["best"], model, renderer)
     settings = StepSettings(3, dict.fromkeys(NAMES, 1e-3), (0.9, 0.999), 1e-15, 0.2)
     truth = torch.zeros(64, 96, 3, dtype=torch.uint8)
     batches = [[views[i]] for i in (0, 3, 0)]
     for step, batch in enumerate(batches):
         upcoming = batches[step + 1 :]
         engine.step([(v, truth) for v in batch], settings, lambda *_: None, upcoming=upcoming)
-    held, sums = engine._residing._residents, engine._residing._sums
     two = [set(_seen(rows, batch)) for batch in batches[:2]]
     assert min(len(two[0]), len(two[1])) < len(two[0] | two[1]) < n / residents.HEADROOM
     seen = replace(SEEN, union=max(map(len, two)), two=len(two[0] | two[1]))
     parts = need(PRESETS["best"], WORK.with_rows(n).with_batch(seen)).device
-    assert parts["residents"] == _bytes(*held._rows)
-    lists = _bytes(held._slot_of, held._last_step, held._id_of, held._wanted[:-1])
-    chosen, slots = 32 * len(held.values), (4 + 1) * seen.union  # with marks
+    n_slots = engine.stats.n_slots
+    assert parts["residents"] == 576 * n_slots
+    lists = 8 * n + 8 * n_slots
+    chosen, slots = 32 * n_slots, (4 + 1) * seen.union  # with marks
     assert parts["lists of residents"] == lists + chosen + slots
-    assert parts["gradients"] >= sums.n_bytes + 44 * seen.union
+    sums = engine.placement.n_bytes - parts["residents"] - lists - 4  # a place that is no slot
+    assert sums > 0
+    assert parts["gradients"] >= sums + 44 * seen.union
 
 
 def test_moments_of_the_geometry_are_those_of_its_optimizer() -> None:

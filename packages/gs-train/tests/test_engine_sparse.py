@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gs_train.engine.backend import Backend, StepSettings
-from gs_train.engine.make import make_backend
+from gs_train.backends import make_backend
+from gs_train.engine.engine import Engine
+from gs_train.engine.settings import StepSettings
 from gs_train.errors import InputError
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import RenderOptions, View, make_renderer
@@ -61,7 +62,7 @@ def settings(**options: object) -> StepSettings:
     return StepSettings(1, RATES, (0.9, 0.999), 1e-15, 0.2, **options)  # type: ignore[arg-type]
 
 
-def backend(name: str, semantics: str) -> Backend:
+def backend(name: str, semantics: str) -> Engine:
     return make_backend(
         PRESETS[name],
         rows(),
@@ -72,7 +73,7 @@ def backend(name: str, semantics: str) -> Backend:
     )
 
 
-def train(made: Backend, batches: Sequence[Sequence[View]], options: StepSettings) -> None:
+def train(made: Engine, batches: Sequence[Sequence[View]], options: StepSettings) -> None:
     for i, batch in enumerate(batches):
         made.step(
             [(view, TRUTH) for view in batch],

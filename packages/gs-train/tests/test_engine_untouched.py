@@ -9,8 +9,8 @@ import torch
 from appearance_models import Plain64, make_host, make_rows, some_ids
 from street import N_VIEWS, street_rows, street_views
 
-from gs_train.engine.backend import StepSettings
-from gs_train.engine.make import make_backend
+from gs_train.backends import make_backend
+from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
 from gs_train.published import untouched as module
 from gs_train.published.untouched import Untouched

@@ -12,13 +12,13 @@ from street import street_rows, street_views
 
 import gs_train.runs.figures
 import gs_train.runs.trainer
+from gs_train.backends import tiered_engine
 from gs_train.cli import main
 from gs_train.data.synthetic import write_demo_capture
-from gs_train.engine.backend import StepSettings
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.pipeline import Engine
 from gs_train.engine.residents import Residents
+from gs_train.engine.settings import StepSettings
 from gs_train.engine.trace import Trace
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
@@ -60,7 +60,7 @@ def test_the_tail_of_the_optimizer_is_what_no_drawing_covers() -> None:
     assert optimizer_tail_s(SPANS) == pytest.approx(1.5)  # from 3 to 4.5
     assert optimizer_tail_s([*SPANS, ("compute", "draw 1", 3.0, 1.0)]) == pytest.approx(0.5)
     assert optimizer_tail_s([("compute", "update", 3.0, 1.0)]) == pytest.approx(1)
-    assert optimizer_tail_s([("compute", "view", 1.0, 1.0)]) == 0
+    assert optimizer_tail_s([("compute", "draw 0", 1.0, 1.0)]) == 0
 
 
 # ---------------------------------------------------------------------- rows that slept
@@ -95,12 +95,8 @@ def test_the_host_counts_rows_that_sleep_as_the_device_does() -> None:
 def _caught_up(limits: Limits) -> list[int]:
     """Of each batch."""
     rows, views = street_rows(2000), street_views()
-    engine = Engine(
-        TieredGaussians(rows, device="cpu", semantics="deferred", travels=True),
-        CpuRenderer(),
-        PRESETS["best"],
-        limits=limits,
-    )
+    model = TieredGaussians(rows, device="cpu", semantics="deferred", travels=True)
+    engine = tiered_engine(PRESETS["best"], model, CpuRenderer(), limits=limits)
     settings = StepSettings(3, dict.fromkeys(NAMES, 1e-4), (0.9, 0.999), 1e-15, 0.2)
     truth = torch.zeros(64, 96, 3, dtype=torch.uint8)
     batches = [[views[i] for i in pair] for pair in ((0, 2), (2, 4), (4, 0), (2, 6))]

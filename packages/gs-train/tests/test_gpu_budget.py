@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gs_order import ViewSampler
-from gs_train.engine.backend import StepSettings
+from gs_train.backends import tiered_engine
 from gs_train.engine.limits import Limits
-from gs_train.engine.pipeline import Engine
+from gs_train.engine.settings import StepSettings
 from gs_train.losses.loss import Crop, photometric_loss
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
@@ -125,7 +125,7 @@ def test_training_takes_the_memory_that_is_counted(residents: int | None) -> Non
     model = TieredGaussians(
         rows, device="cuda", semantics="deferred", travels=limits.residents != 0
     )
-    engine = Engine(model, renderer, best, limits=limits)
+    engine = tiered_engine(best, model, renderer, limits=limits)
     torch.cuda.reset_peak_memory_stats()
     for batch, *upcoming in zip(batches, batches[1:], batches[2:]):
         engine.step([(v, truth) for v in batch], settings, lambda *_: None, upcoming=upcoming)

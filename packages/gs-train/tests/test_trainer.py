@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gs_train.data import load_capture, read_image
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.engine.regularise import add_to, penalties
+from gs_train.engine.geometry import add_to, penalties
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
 from gs_train.renderers import RenderOptions, View, make_renderer

@@ -6,18 +6,19 @@ A list is of use for what moves rows: what a batch sees is decided when the batc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from gs_train.engine.backend import StepSettings
-from gs_train.engine.early import largest_move
+import gs_cull
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Seen, look
-from gs_train.options.presets import Preset
+from gs_train.engine.settings import StepSettings
 from gs_train.renderers import Renderer, View
-from gs_train.rows.tiered import GEOMETRY, TieredGaussians
+from gs_train.rows.operations import Model
+from gs_train.rows.tiered import GEOMETRY
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,16 +48,13 @@ class Lookahead:
     One thread at a time calls it.
 
     Args:
-        model, renderer, preset: as `Engine`'s.
+        model, renderer: as `Engine`'s.
         lanes: of the engine; lists are found on ``cull``.
     """
 
-    def __init__(
-        self, model: TieredGaussians, renderer: Renderer, preset: Preset, lanes: Lanes
-    ) -> None:
+    def __init__(self, model: Model, renderer: Renderer, lanes: Lanes) -> None:
         self._model = model
         self._renderer = renderer
-        self._preset = preset
         self._lanes = lanes
         self._lists: list[EarlyList] = []  # of the next batch and the one after it
         self._lasts = False  # the list of the batch that runs held until it began
@@ -80,6 +78,7 @@ class Lookahead:
         self,
         upcoming: Sequence[Sequence[View]],
         settings: StepSettings,
+        step: int,
         edited: torch.cuda.Event | None,
     ) -> EarlyList | None:
         """The list of the batch that follows, found where that has not been done.
@@ -87,27 +86,29 @@ class Lookahead:
         Args:
             upcoming: views of the batches that follow, as far as they are known.
             settings: of the step that comes before it.
+            step: its number, from 1.
             edited: behind the last change of the geometry.
 
         Where the device's memory does not suffice beside what is being drawn, there is none.
         """
-        return self._look(0, upcoming, settings, edited)
+        return self._look(0, upcoming, settings, step, edited)
 
     def further(
         self,
         upcoming: Sequence[Sequence[View]],
         settings: StepSettings,
+        step: int,
         edited: torch.cuda.Event | None,
     ) -> None:
         """Find the list of the batch after the next one. Not while every step edits rows, as MCMC's
         noise does: what is found that early is stale before it is used."""
         if self._lists and self._lasts:
-            self._look(1, upcoming, settings, edited)
+            self._look(1, upcoming, settings, step, edited)
 
-    def wait_to_edit(self) -> None:
-        """Later changes of the geometry wait until it has been looked at."""
-        self._lanes.wait("compute", self._culled)
-        self._culled = None
+    def looked(self) -> torch.cuda.Event | None:
+        """An event behind everything that has read the geometry since this was last asked."""
+        culled, self._culled = self._culled, None
+        return culled
 
     def _holds(self, early: EarlyList) -> bool:
         return early.edits == self._model.edits
@@ -117,6 +118,7 @@ class Lookahead:
         k: int,
         upcoming: Sequence[Sequence[View]],
         settings: StepSettings,
+        step: int,
         edited: torch.cuda.Event | None,
     ) -> EarlyList | None:
         """The list of batch k of those that follow."""
@@ -124,12 +126,9 @@ class Lookahead:
         if k < len(self._lists) and (not views or self._lists[k].names == names_of(views)):
             return self._lists[k]
         del self._lists[k:]
-        if not views or not self._preset.early_cull:
+        # Losses of the rows that a batch sees tell these rows from others.
+        if not views or settings.regularises_seen:
             return None
-        # Sparse steps and losses of the rows that a batch sees tell these rows from others.
-        if self._model.appearance.adam.semantics == "sparse" or settings.regularises_seen:
-            return None
-        step = self._model.appearance.adam.step_count
         inflate = largest_move(settings.rates, settings.betas, step, k + 1)
         if inflate is None:
             return None
@@ -149,3 +148,31 @@ class Lookahead:
 def names_of(views: Sequence[View]) -> tuple[str, ...]:
     """Of views, which are unique in a capture."""
     return tuple(view.name for view in views)
+
+
+def largest_move(
+    rates: Mapping[str, float], betas: tuple[float, float], step: int, n_steps: int = 1
+) -> gs_cull.Inflate | None:
+    """Bounds on what ``n_steps`` of Adam, the first of them ``step``, can add to one component.
+
+    Adam moves by lr m^ / sqrt(v^) at most. By Cauchy and Schwarz
+    |m| <= sqrt(sum over k of (1 - b1)^2 b1^(2 k) / ((1 - b2) b2^k)) sqrt(v), a geometric series:
+
+        |step| <= lr (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) sqrt(1 - b2^t) / (1 - b1^t)
+
+    which is 7.3 lr for the usual betas and large t, and several steps add up. It holds whatever a
+    row's history, epsilon and forgotten moments included, for rates up to those given.
+
+    Returns:
+        None where there is no bound: b1^2 >= b2.
+    """
+    b1, b2 = betas
+    if b1 * b1 >= b2:
+        return None
+    correction = sum(math.sqrt(1.0 - b2**t) / (1.0 - b1**t) for t in range(step, step + n_steps))
+    reach = (1.0 - b1) / math.sqrt((1.0 - b2) * (1.0 - b1 * b1 / b2)) * correction
+    # Rounding of the step itself and of the value it is added to.
+    reach *= 1.0 + 1e-5
+    return gs_cull.Inflate(
+        **{name: rates[name] * reach for name in ("means", "scales", "quats", "opacities")}
+    )

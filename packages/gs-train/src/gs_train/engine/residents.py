@@ -69,6 +69,15 @@ class Residents:
         return self._rows[0]
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes of the rows that are here, and of the lists of what is where."""
+        if not self._is_open:
+            return 0
+        lists = [self._slot_of, self._id_of, self._wanted]
+        lists += [] if self._last_step is None else [self._last_step]
+        return sum(tensor.nbytes for tensor in (*self._rows, *lists))
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row that moves: its values and both moments."""
         return 3 * 4 * self._host.width

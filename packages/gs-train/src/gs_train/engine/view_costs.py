@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 
@@ -22,7 +23,7 @@ _NAMES = ("views", "steps", "counts", "step")
 
 
 class ViewCosts:
-    """Tile intersections of each view when it was last drawn whole.
+    """Tile intersections of each view when all its pixels were last drawn at once.
 
     The canonical order of a batch's views is the falling order of these counts: the largest view
     first, so that ranks that share a batch end together. Equal counts keep the batch's order, and
@@ -43,9 +44,15 @@ class ViewCosts:
         costs = np.array([self._cost(view) for view in views], np.int64)
         return np.argsort(-costs, kind="stable")
 
+    def known(self, view: View) -> int | None:
+        """Its count, of a step that is old enough for all ranks to know; None: there is none."""
+        last = self.step - LAG
+        known = [count for step, count in self._counts.get(_number(view.name), ()) if step <= last]
+        return known[-1] if known else None
+
     def note(self, view: View, n_intersections: int) -> None:
-        """A view of the present batch was drawn whole."""
-        counts = self._counts.setdefault(_number(view), [])
+        """All pixels of a view of the present batch were drawn."""
+        counts = self._counts.setdefault(_number(view.name), [])
         counts.append((self.step, n_intersections))
         self._forget(counts)
 
@@ -91,12 +98,11 @@ class ViewCosts:
             del counts[0]
 
     def _cost(self, view: View) -> int:
-        known = [
-            count for step, count in self._counts.get(_number(view), ()) if step <= self.step - LAG
-        ]
-        return known[-1] if known else view.width * view.height
+        known = self.known(view)
+        return view.width * view.height if known is None else known
 
 
-def _number(view: View) -> int:
-    """63 bits of its name's digest: a checkpoint holds no names."""
-    return int.from_bytes(hashlib.sha256(encoded(view.name)).digest()[:8], "little") >> 1
+@functools.lru_cache(maxsize=65536)
+def _number(name: str) -> int:
+    """63 bits of the digest of a view's name: a checkpoint holds no names."""
+    return int.from_bytes(hashlib.sha256(encoded(name)).digest()[:8], "little") >> 1

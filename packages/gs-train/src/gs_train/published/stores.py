@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
 from torch import Tensor
 
 import gs_pinned
 from gs_train.engine.lanes import Lanes
-from gs_train.published.finals import Final
 from gs_train.published.loads import CHUNK_BYTES
 from gs_train.rows.columns import host_columns
 from gs_train.rows.host_rows import HostRows
@@ -26,12 +26,13 @@ class Stores:
         self._sent: list[int] = []
         self._updating: deque[tuple[int, gs_pinned.RingSlot]] = deque()
 
-    def send(self, gradients: Tensor, final: Final, *, step: int) -> None:
+    def send(self, gradients: Tensor, slots: Tensor, ids: np.ndarray, *, step: int) -> None:
         """Enqueue gradients on the store stream and their updates in the worker.
 
         Args:
             gradients: (C, W) buffer of the device.
-            final: rows of it.
+            slots: (F,) where the rows are in it.
+            ids: (F,) the same rows, on the host.
             step: the host optimizer's open step.
 
         Asynchrony: waits for an earlier update while the ring is full.
@@ -39,10 +40,10 @@ class Stores:
         if self._ring is None:
             self._ring = gs_pinned.Ring(self._ring_bytes)
         rows = max(1, CHUNK_BYTES // (self._host.width * 4))
-        for start in range(0, len(final.ids), rows):
-            slot = self._store(gradients, final.slots[start : start + rows])
+        for start in range(0, len(ids), rows):
+            slot = self._store(gradients, slots[start : start + rows])
             ticket = self._host.worker.submit(
-                final.ids[start : start + rows],
+                ids[start : start + rows],
                 host_columns(slot.numpy()),
                 step=step,
                 ready=(slot.address, slot.value),

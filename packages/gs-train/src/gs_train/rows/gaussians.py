@@ -52,7 +52,10 @@ class Gaussians:
         params: parameters by name: means (N, 3), scales (N, 3), quats (N, 4), opacities (N,),
             sh0 (N, 1, 3), shN (N, K, 3), float32.
         optimizer: one group per name, ``group["name"]``.
+        edits: grows with every row operation: what was derived from the rows before is stale.
     """
+
+    edits = 0
 
     def __init__(
         self,
@@ -152,6 +155,23 @@ class Gaussians:
             check_range(int(ids.min()), int(ids.max()), self.n_rows)
         return values.index_select(0, ids)
 
+    def snapshot(
+        self, ids: slice | Tensor, *, device: torch.device | str | None = None
+    ) -> dict[str, Tensor]:
+        """Copies of the attributes of some rows.
+
+        Args:
+            ids: a slice of step 1, or (R,) ids on `device`.
+            device: where the copies shall be; `device` of the model when None.
+        """
+        target = self._device if device is None else torch.device(device)
+        if isinstance(ids, slice):
+            return {n: p.detach()[ids].to(target, copy=True) for n, p in self.params.items()}
+        return {name: self.read(name, ids).to(target) for name in self._names}
+
+    def close(self) -> None:
+        """Nothing is in the background."""
+
     def leaves(self, ids: Tensor | None) -> dict[str, Tensor]:
         """Rows to render: fresh leaves of autograd, by name.
 
@@ -237,6 +257,7 @@ class Gaussians:
             new[len(old) :] = rows[name].detach() if key is None else 0
             return new
 
+        self.edits += 1
         self._replace(extended)
         self.keys.append(keys)
 
@@ -254,6 +275,7 @@ class Gaussians:
         Cost: as `append`. Synchronises.
         """
         kept = ids_to_keep(ids, self.n_rows, self._device)
+        self.edits += 1
         self._replace(lambda name, key, old: old.index_select(0, kept.to(old.device)))
         self.keys.select(kept)
 
@@ -270,6 +292,7 @@ class Gaussians:
         Cost: as `append`. Synchronises.
         """
         check_permutation(order, self.n_rows, self._device)
+        self.edits += 1
         self._replace(lambda name, key, old: old.index_select(0, order.to(old.device)))
         self.keys.select(order)
 
@@ -289,6 +312,7 @@ class Gaussians:
             check_sorted(ids, self.n_rows, self._device, wait=True)
         n_expected = self.n_rows if ids is None else len(ids)
         check_overwriting(rows, self._names, n_rows=n_expected, k=self._k)
+        self.edits += 1
         for name, values in rows.items():
             if ids is None:
                 self.params[name].copy_(values)

@@ -65,7 +65,13 @@ class RowOperations(Protocol):
 
 
 class Model(RowOperations, Protocol):
-    """Rows that can be looked at and saved, wherever they live."""
+    """Rows that can be looked at and saved, wherever they live.
+
+    Attributes:
+        edits: grows with every operation that changes values or the order of rows.
+    """
+
+    edits: int
 
     @property
     def params(self) -> Mapping[str, Tensor]:
@@ -79,4 +85,19 @@ class Model(RowOperations, Protocol):
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a checkpoint holds of it, not copied."""
+        ...
+
+    def snapshot(
+        self, ids: slice | Tensor, *, device: torch.device | str | None = None
+    ) -> dict[str, Tensor]:
+        """Present values of the six attributes of some rows, copied; nothing is changed.
+
+        Args:
+            ids: a slice of step 1, or (R,) sorted and unique ids on ``device``.
+            device: where the copies shall be; ``device`` of the model when None.
+        """
+        ...
+
+    def close(self) -> None:
+        """End work in the background and give the host's memory back."""
         ...

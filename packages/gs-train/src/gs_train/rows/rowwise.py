@@ -23,6 +23,11 @@ def sigmoid_slope(x: Tensor) -> Tensor:
     return y * (1.0 - y)
 
 
+def slope_of(kind: str, x: Tensor) -> Tensor:
+    """The derivative of ``exp`` or ``sigmoid``, the kinds of `gs_adam.DeviceAdam`'s penalties."""
+    return torch.exp(x) if kind == "exp" else sigmoid_slope(x)
+
+
 def logit(y: Tensor) -> Tensor:
     """log(y / (1 - y)), the inverse of `sigmoid`."""
     y = y.contiguous()

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gs_train.rows import rowwise
+
 
 class SelectiveAdam(torch.optim.Optimizer):
     """gsplat's ``SelectiveAdam`` from compact gradients, on any device.
@@ -33,19 +35,29 @@ class SelectiveAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(  # type: ignore[override]
-        self, ids: Tensor, grads: Sequence[Tensor]
+        self,
+        ids: Tensor,
+        grads: Sequence[Tensor],
+        *,
+        penalties: Sequence[tuple[str, float] | None] | None = None,
     ) -> None:
         """Update some rows.
 
         Args:
             ids: (U,) sorted and unique rows, on the parameters' device.
             grads: one (U, ...) a parameter, in the order of the groups.
+            penalties: as `gs_adam.DeviceAdam.step`'s, on the values of these rows.
 
         Cost: reads and writes U rows; about ten kernels a parameter. Does not synchronise.
         """
         rows = ids.long()
-        for group, grad in zip(self.param_groups, grads, strict=True):
+        losses = [None] * len(grads) if penalties is None else penalties
+        for group, grad, loss in zip(self.param_groups, grads, losses, strict=True):
             (param,) = group["params"]
+            if loss is not None:
+                kind, weight = loss
+                slope = rowwise.slope_of(kind, param.index_select(0, rows))
+                grad = grad.add(slope, alpha=weight)
             state = self.state[param]
             if not state:
                 state["step"] = torch.tensor(0.0)

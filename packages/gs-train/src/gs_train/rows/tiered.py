@@ -114,6 +114,11 @@ class TieredGaussians:
         return cast(HostRows, self.appearance)
 
     @property
+    def local(self) -> DeviceAppearance:
+        """The appearance of a model whose appearance is on the device."""
+        return cast(DeviceAppearance, self.appearance)
+
+    @property
     def keys(self) -> RowKeys:
         """Of the rows, on `device`."""
         return self.geometry.keys

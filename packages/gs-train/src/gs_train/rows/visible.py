@@ -13,7 +13,6 @@ from gs_train.files.ply import CHUNK_ROWS
 from gs_train.renderers import Rect, Renderer, Splats, TooManyIntersectionsError, View
 from gs_train.rows.checks import NAMES
 from gs_train.rows.operations import Model
-from gs_train.rows.tiered import TieredGaussians
 
 
 def visible_ids(model: Model, view: View, renderer: Renderer) -> Tensor:
@@ -79,9 +78,7 @@ def caught_up_rows(model: Model, ids: Tensor) -> dict[str, Tensor]:
     Returns:
         Copies on the model's device.
     """
-    if isinstance(model, TieredGaussians):
-        return model.snapshot(ids)
-    return {name: model.read(name, ids) for name in NAMES}
+    return model.snapshot(ids)
 
 
 def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:
@@ -89,20 +86,14 @@ def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dic
 
     Returns:
         Iterator over chunks as :func:`gs_train.files.ply.write_ply` takes them, at least one; on
-        the CPU where appearance is there, else on the model's device.
+        the CPU.
     """
     for start in range(0, max(model.n_rows, 1), chunk_rows):
         part = slice(start, min(model.n_rows, start + chunk_rows))
-        if isinstance(model, TieredGaussians):
-            yield model.snapshot(part, device="cpu")
-        else:
-            yield {name: model.read(name)[part] for name in NAMES}
+        yield model.snapshot(part, device="cpu")
 
 
 def all_rows(model: Model) -> dict[str, Tensor]:
     """Present values of all rows on the CPU, in order: copies. Nothing is changed."""
-    chunks = [
-        {name: values.detach().cpu() for name, values in chunk.items()}
-        for chunk in caught_up_chunks(model)
-    ]
+    chunks = list(caught_up_chunks(model))
     return {name: torch.cat([chunk[name] for chunk in chunks]) for name in NAMES}

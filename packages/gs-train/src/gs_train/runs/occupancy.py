@@ -9,7 +9,7 @@ Span = tuple[str, str, float, float]
 """Track, name, start and length in seconds, as `Trace.spans`."""
 
 _DEVICE = ("compute", "load", "store")
-_DRAWING = ("draw", "view")
+_DRAWING = ("take", "draw", "give")
 _UPDATING = ("update",)
 
 

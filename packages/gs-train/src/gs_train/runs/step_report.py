@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gs_train.densify import Changed
-from gs_train.engine.backend import Backend
+from gs_train.engine.engine import Engine
 from gs_train.rows.operations import Model
 from gs_train.rows.visible import all_rows
 
@@ -39,7 +39,7 @@ class StepReport:
     loss: Tensor
     changed: Changed
     n_rows: int
-    _backend: Backend = field(repr=False)
+    _backend: Engine = field(repr=False)
 
     @property
     def model(self) -> Model:

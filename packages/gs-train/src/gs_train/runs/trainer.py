@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier
 from gs_train.densify.protocol import multiple_seen
-from gs_train.engine.backend import Backend, StepSettings
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.make import make_backend
+from gs_train.engine.settings import StepSettings
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.options.schedule import active_sh_degree, adam_options, means_decay
@@ -107,7 +107,7 @@ class Trainer:
         self.extent = extent
         self.preset = preset
         self.step = 0
-        self.backend: Backend = make_backend(
+        self.backend = make_backend(
             preset,
             rows,
             source,

@@ -15,7 +15,7 @@ from typing import Literal
 
 from gs_train.engine import buffers
 from gs_train.options.presets import Preset
-from gs_train.published import streaming, untouched
+from gs_train.published import streamed, untouched
 from gs_train.rows import morton
 from gs_train.sizing.room import Room, room_wanted
 from gs_train.sizing.workload import Workload
@@ -176,7 +176,7 @@ def _split(preset: Preset, work: Workload, room: Room) -> Need:
         returning = max(0.0, work.most.loaded - work.most.union)
         of.device["returning gradients"] = appearance * _ceil(returning)
     # Rows that sleep come through one of their own.
-    of.pinned["rings"] = (1 + (preset.semantics == "deferred")) * streaming.RING_BYTES
+    of.pinned["rings"] = (1 + (preset.semantics == "deferred")) * streamed.RING_BYTES
     if preset.semantics == "dense":
         of.pinned["lists of untouched rows"] = 2 * 4 * work.n_rows
     of.pageable.update({"moments": moments, "steps of rows": steps})
@@ -209,7 +209,7 @@ def _culling_bytes(preset: Preset, work: Workload) -> int:
             12 * untouched.listed_at_once(work.n_rows), 8 * _ceil(work.most.union)
         )
     if preset.placement == "mirror":
-        return bits + (4 + 4 + 8) * _ceil(work.most.largest)  # one view; ids of torch are int64
+        bits += (4 + 4 + 8) * _ceil(work.most.largest)  # one view; ids of torch are int64
     batches = 1 + preset.early_cull + (preset.early_cull and preset.residents)
     words = 4 * _ceil(work.batch_size / 32)
     return bits + batches * (4 + words) * _ceil(work.most.union)

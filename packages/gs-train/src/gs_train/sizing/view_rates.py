@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import gs_cull
-from gs_train.engine.backend import Backend, StepSettings
+from gs_train.backends import mirror_engine, tiered_engine
+from gs_train.engine.engine import Engine
 from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.pipeline import Engine
+from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
-from gs_train.published.in_device import InDevice
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.rows.checks import NAMES
 from gs_train.rows.gaussians import Gaussians
@@ -105,7 +105,7 @@ def seconds_a_view(
         rows: as `measure_rates`'s, of which ``n_visible`` are made.
         at_once: views a step.
         limits: the engine's: without residents the rows come and leave with each batch. None: the
-            rows are all on the device, and nothing is culled before it is needed.
+            rows are all on the device.
     """
     some = _repeated(rows, n_visible)
     truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=renderer.device)
@@ -126,20 +126,20 @@ def seconds_a_view(
         backend.finish()  # not after an error, whose place another one would take
         return seconds / at_once
     finally:
-        if isinstance(backend, Engine):
-            backend.model.close()
+        backend.model.close()
 
 
-def _in_device(rows: Rows, renderer: Renderer) -> Backend:
-    return InDevice(Gaussians(rows, device=renderer.device, make_optimizer=_no_optimizer), renderer)
+def _in_device(rows: Rows, renderer: Renderer) -> Engine:
+    model = Gaussians(rows, device=renderer.device, make_optimizer=_no_optimizer)
+    return mirror_engine(model, renderer)
 
 
-def _engine(rows: Rows, renderer: Renderer, limits: Limits) -> Backend:
+def _engine(rows: Rows, renderer: Renderer, limits: Limits) -> Engine:
     travels = limits.residents != 0
     model = TieredGaussians(rows, device=renderer.device, semantics="deferred", travels=travels)
     # The views are all the same. To order them cuBLAS would keep 32 MiB for each stream that asks.
     preset = replace(PRESETS["best"], order="given")
-    return Engine(model, renderer, preset, limits=limits)
+    return tiered_engine(preset, model, renderer, limits=limits)
 
 
 def _no_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

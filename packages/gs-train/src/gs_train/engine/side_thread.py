@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work of the host beside the launching of kernels, which keeps one thread busy."""
+"""A second thread of the host: launching kernels keeps the first one busy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 T = TypeVar("T")
 
 
-class Beside:
-    """One thread that looks ahead while the caller's renders.
+class SideThread:
+    """The thread that looks ahead while the caller's thread renders.
 
     Most of looking ahead is waiting for the device to count; whoever waits cannot launch what the
     device could do meanwhile. Where there is next to nothing to wait for, a thread only takes

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients summed over the microbatches of a batch, compact over the rows that it touches."""
+"""Rows that leave the device and come back within a batch, and their sums of gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,20 +10,6 @@ from torch import Tensor
 
 import gs_order
 from gs_train.rows.initial_sums import FIRST_NOTED, NOTHING
-
-
-class CompactSum:
-    """Gradients of some attributes over sorted row ids.
-
-    Attributes:
-        ids: (U,) int32, sorted.
-        of: by name (U, ...), zero at first.
-    """
-
-    def __init__(self, ids: Tensor, like: Mapping[str, Tensor]) -> None:
-        self.ids = ids
-        n_rows = ids.shape[0]
-        self.of = {name: p.new_zeros((n_rows, *p.shape[1:])) for name, p in like.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,3 +56,18 @@ class ReturningSum:
         """Note the sums of rows that leave though they return; each began with what was noted."""
         place = torch.searchsorted(self._ids, ids)
         self.rows.index_copy_(0, place, gradients.index_select(0, slots))
+
+
+def first_sums(part: gs_order.Step, returning: Returning) -> Tensor:
+    """(R,) `InitialSums.at` of visible rows: rows that have just arrived begin with nothing, or
+    with the sum that was noted when they left; kept rows begin with the sum that they had."""
+    first, last = part.plan.ids["load"].offsets[part.index : part.index + 2]
+    arrived = returning.of_loads[first:last]
+    if len(arrived) == len(part.visible):
+        return arrived
+    if part.plan.slots is None:
+        at = torch.empty_like(part.slots)
+        at.index_copy_(0, part.positions("retain").long(), part.retain_sources)
+    else:
+        at = part.slots.clone()
+    return at.index_copy_(0, part.positions("load").long(), arrived)

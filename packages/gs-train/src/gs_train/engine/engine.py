@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step: the views of a batch are drawn one by one, wherever its rows are, and rows updated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gs_train.engine.drawing import Drawing
+from gs_train.engine.lookahead import Lookahead
+from gs_train.engine.placement import Placement, Tools
+from gs_train.engine.planner import Planner
+from gs_train.engine.settings import Observe, StepSettings
+from gs_train.engine.side_thread import SideThread
+from gs_train.engine.view_costs import ViewCosts
+from gs_train.renderers import Renderer, View
+from gs_train.rows.operations import Model
+
+
+class Engine:
+    """One loop over the microbatches of a batch, whose rows a `Placement` brings.
+
+    Args:
+        model: the rows.
+        renderer: draws them, on the model's device.
+        placements: of the model. A batch runs in the first that it fits into.
+        tools: that the placements share with it.
+        most_rows: views that see more rows are cut into crops; None: no view is.
+        most_share: the same, as a share of all rows.
+
+    Attributes:
+        stats: what has moved so far.
+        trace: see `Trace`.
+        costs: of the views: a checkpoint needs them beside the model to go on with the same bits.
+        placement: of the last batch.
+        side: the thread that looks ahead.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        renderer: Renderer,
+        placements: Sequence[Placement],
+        tools: Tools,
+        *,
+        most_rows: int | None = None,
+        most_share: float | None = None,
+    ) -> None:
+        self.model = model
+        self.stats = tools.stats
+        self.trace = tools.trace
+        self.costs = ViewCosts()
+        self.placement = placements[0]
+        self.side = SideThread(model.device)
+        self._renderer = renderer
+        self._lanes = tools.lanes
+        self._lookahead = Lookahead(model, renderer, tools.lanes)
+        self._planner = Planner(
+            *(model, renderer, placements, self._lookahead, self.costs),
+            most_rows=most_rows,
+            most_share=most_share,
+        )
+        self._is_whole = True
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the last batch's rows were updated on the device, where they lie."""
+        return self.placement.is_resident
+
+    def step(
+        self,
+        batch: Sequence[tuple[View, Tensor]],
+        settings: StepSettings,
+        observe: Observe,
+        *,
+        upcoming: Sequence[Sequence[View]] = (),
+    ) -> Tensor:
+        """One optimizer update from the mean loss of a batch.
+
+        Args:
+            batch: views on the model's device with their photographs, (H, W, 3) uint8 there.
+            settings: rates and weights of this step.
+            observe: told about each view.
+            upcoming: views of the batches that follow, as far as known; two of them are enough. A
+                hint that changes no result.
+
+        Returns:
+            () the loss, on the device: reading it synchronises.
+
+        Raises:
+            RuntimeError: an earlier batch ended in the middle.
+        """
+        self._check_whole()
+        with self.trace.host("prepare"):
+            planned = self._planner.batch([view for view, _ in batch], settings)
+            placement = self._changed_to(planned.placement)
+            order = placement.open(planned)
+        self._is_whole = False
+        with self.trace.host("begin step"):
+            keys = self.model.keys.values
+            drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
+            loss = torch.zeros((), device=self.model.device)
+            edited = self._lanes.mark("compute")
+            step = placement.begin(settings, edited)
+
+        def draw(k: int, i: int) -> None:
+            microbatch = planned.seen.microbatches[i]
+            taken = placement.take(k)
+            with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
+                truth = batch[microbatch.index][1]
+                loss.add_(drawing.draw(microbatch, truth, taken.ids, taken.leaves))
+            placement.give(k, taken)
+
+        def look_ahead() -> None:
+            early = None
+            if placement.lists_ahead:
+                with self.trace.host("list the next", track="ahead"):
+                    early = self._lookahead.next(upcoming, settings, step, edited)
+            placement.expect(early)
+            if placement.lists_ahead > 1:
+                with self.trace.host("list the one after", track="ahead"):
+                    self._lookahead.further(upcoming, settings, step, edited)
+
+        # Looking ahead waits for the geometry, which is ready unless the device is behind.
+        waits = placement.expecting_waits or not self._lanes.has_passed(edited)
+        with self.side.running(look_ahead, waits=bool(placement.lists_ahead) and waits):
+            for k, i in enumerate(order.tolist()):
+                draw(k, i)
+        placement.update(self._lookahead.looked())
+        with self.trace.host("end step"):
+            placement.close()
+        self.costs.end_batch()
+        self._is_whole = True
+        return loss
+
+    def finish(self) -> None:
+        """Wait for work in the background, so that the rows may be read, edited or saved. Early
+        lists stay."""
+        self._check_whole()
+        self.placement.finish()
+
+    def make_room(self) -> None:
+        """Finish, and give back device memory that can be taken again: rows are about to be
+        re-ordered or refined, which needs much."""
+        self._check_whole()
+        self.placement.leave()
+
+    def _check_whole(self) -> None:
+        if not self._is_whole:
+            raise RuntimeError(
+                "an earlier batch ended in the middle, some of its rows updated and others not: "
+                "go on from the last checkpoint"
+            )
+
+    def _changed_to(self, placement: Placement) -> Placement:
+        """The placement that runs the batch; the one before lets go of the rows."""
+        if placement is not self.placement:
+            self.placement.leave()
+            self.placement = placement
+        return placement

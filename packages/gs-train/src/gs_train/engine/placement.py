@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a batch's rows are while it is drawn, as the engine sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gs_train.engine.lanes import Lanes
+from gs_train.engine.lookahead import EarlyList
+from gs_train.engine.microbatches import Seen
+from gs_train.engine.settings import StepSettings
+from gs_train.engine.stats import BatchStats
+from gs_train.engine.trace import Trace
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What an engine and its placements share."""
+
+    lanes: Lanes
+    trace: Trace
+    stats: BatchStats
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A batch that begins.
+
+    Attributes:
+        placement: that it runs in.
+        seen: its microbatches and their rows; where ``marks`` are given, rows that it may see.
+        marks: (U,) bool: which of the rows any view really sees; None: all.
+        order: of the microbatches, the canonical one.
+        early: the list of rows that was found before; None: there was none, or it does not hold.
+    """
+
+    placement: Placement
+    seen: Seen
+    marks: Tensor | None
+    order: np.ndarray
+    early: EarlyList | None
+
+
+class Taken(NamedTuple):
+    """The rows of a microbatch.
+
+    Attributes:
+        ids: (R,) int32, sorted.
+        leaves: copies of the six attributes of these rows, which collect gradients.
+        place: (R,) where the rows are among the batch's; None: as the placement knows.
+    """
+
+    ids: Tensor
+    leaves: dict[str, Tensor]
+    place: Tensor | None = None
+
+
+class Placement(Protocol):
+    """Brings the rows of a batch, takes their gradients, and updates the rows.
+
+    The engine calls, for each batch, in this order:
+
+        open, begin, (take, give) of each microbatch, update, close
+
+    and `expect` on any thread between `begin` and `update`. Between batches: `finish`, `leave`.
+
+    Attributes:
+        is_resident: rows are updated on the device where they lie, those alone that the batch
+            marks: a batch may list rows that no view sees.
+        lists_ahead: early lists that are of use while a batch runs: 0, 1 of the next batch, or 2.
+        expecting_waits: `expect` waits for the device even where the device has kept up.
+    """
+
+    is_resident: bool
+    lists_ahead: int
+    expecting_waits: bool
+
+    def fits(self, n_rows: int) -> bool:
+        """Whether a batch that sees so many rows can run here."""
+        ...
+
+    def open(self, batch: Batch) -> np.ndarray:
+        """Make sure that the batch's rows can be had; where this raises, no row has changed.
+
+        Returns:
+            (M,) the order in which microbatches are to be taken.
+        """
+        ...
+
+    def begin(self, settings: StepSettings, edited: torch.cuda.Event | None) -> int:
+        """Begin the optimizer's step.
+
+        Args:
+            settings: of the step.
+            edited: behind the last change of the geometry on ``compute``, and behind `open`.
+
+        Returns:
+            The number of the step, from 1.
+        """
+        ...
+
+    def take(self, k: int) -> Taken:
+        """The rows of the k-th microbatch in the order, on ``compute``."""
+        ...
+
+    def give(self, k: int, taken: Taken) -> None:
+        """Add the gradients that the leaves have."""
+        ...
+
+    def expect(self, following: EarlyList | None) -> None:
+        """Bring what the next batch may see, as far as this one leaves room.
+
+        Args:
+            following: the early list of the next batch; None where there is none.
+        """
+        ...
+
+    def update(self, looked: torch.cuda.Event | None) -> None:
+        """Take the optimizer's step on what the batch saw.
+
+        Args:
+            looked: behind everything that reads the geometry on other lanes.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the batch."""
+        ...
+
+    def finish(self) -> None:
+        """Bring the rows home, where they may be read; what is here stays."""
+        ...
+
+    def leave(self) -> None:
+        """`finish`, and give memory back: others will change rows, or run the next batch."""
+        ...
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of rows and sums that the device holds from batch to batch."""
+        ...
