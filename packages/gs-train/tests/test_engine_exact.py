@@ -18,7 +18,7 @@ import gs_order
 from gs_train.engine import planner
 from gs_train.engine.limits import Limits
 from gs_train.options.presets import PRESETS
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 
 KINDS = ("load", "retain", "store", "carry", "returning", "final")
 RUNS = (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import gs_adam
 from gs_train.published import naive
 from gs_train.published.naive import HostMirrorAdam
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 
 SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}

@@ -31,7 +31,7 @@ from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
 from gs_train.published.streaming import _begun_at
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.copies import Begun, add_rows
 
 RATES = {"means": 3e-3, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2}

@@ -27,7 +27,7 @@ from gs_train.published import streaming
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows import morton
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.tiered import TieredGaussians

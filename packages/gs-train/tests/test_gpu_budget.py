@@ -17,7 +17,7 @@ from gs_train.engine.pipeline import Engine
 from gs_train.losses.loss import Crop, photometric_loss
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.morton import morton_order
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.sizing.budget import need

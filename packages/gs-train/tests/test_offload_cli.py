@@ -26,7 +26,7 @@ from gs_train.errors import InputError
 from gs_train.files.ply import load_ply
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.restore import Part, restored_tiered
 from gs_train.rows.tiered import TieredGaussians

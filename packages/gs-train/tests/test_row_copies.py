@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gs_train.engine.sums import CompactSum
 from gs_train.rows import copies as row_copies
-from gs_train.rows.columns import columns
+from gs_train.rows.attributes import columns
 from gs_train.rows.copies import FIRST_NOTED, NOTHING, Begun, add_rows, take_rows
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

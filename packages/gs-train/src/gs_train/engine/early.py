@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 
 import gs_cull
+from gs_train.rows.attributes import GEOMETRY
 
 
 def largest_move(
@@ -32,6 +33,4 @@ def largest_move(
     reach = (1.0 - b1) / math.sqrt((1.0 - b2) * (1.0 - b1 * b1 / b2)) * correction
     # Rounding of the step itself and of the value it is added to.
     reach *= 1.0 + 1e-5
-    return gs_cull.Inflate(
-        **{name: rates[name] * reach for name in ("means", "scales", "quats", "opacities")}
-    )
+    return gs_cull.Inflate(**{name: rates[name] * reach for name in GEOMETRY})

@@ -17,7 +17,8 @@ from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Seen, look
 from gs_train.options.presets import Preset
 from gs_train.renderers import Renderer, View
-from gs_train.rows.tiered import GEOMETRY, TieredGaussians
+from gs_train.rows.attributes import GEOMETRY
+from gs_train.rows.tiered import TieredGaussians
 
 
 @dataclass(frozen=True, eq=False)

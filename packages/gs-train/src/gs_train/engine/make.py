@@ -13,6 +13,7 @@ from gs_train.options.presets import Preset
 from gs_train.published.in_device import InDevice
 from gs_train.published.naive import HostMirrorAdam
 from gs_train.renderers import Renderer, Rows
+from gs_train.rows.attributes import ADAM_EPS
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.restore import Source, awake, restored_gaussians, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
@@ -49,7 +50,7 @@ def make_backend(
             raise InputError(f"--semantics sparse needs another --offload than {preset.name}")
         mirrored: dict[str, Any] = {
             "device": device,
-            "make_optimizer": lambda groups: HostMirrorAdam(groups, eps=1e-15),
+            "make_optimizer": lambda groups: HostMirrorAdam(groups, eps=ADAM_EPS),
             "capacity": limits.capacity,
         }
         if rows is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.planner import Batch
 from gs_train.engine.sums import CompactSum
-from gs_train.rows.columns import columns
+from gs_train.rows.attributes import columns
 from gs_train.rows.copies import Begun, add_rows, take_rows
 
 

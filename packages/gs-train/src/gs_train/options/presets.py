@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gs_train.errors import InputError
+from gs_train.rows.attributes import Semantics
 
 Placement = Literal["device", "mirror", "split"]
-Semantics = Literal["dense", "deferred", "sparse"]
 
 
 @dataclass(frozen=True)

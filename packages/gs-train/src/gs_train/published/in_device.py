@@ -18,8 +18,8 @@ from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop
 from gs_train.renderers import Renderer, View
+from gs_train.renderers.culling import visible_ids
 from gs_train.rows.gaussians import Gaussians
-from gs_train.rows.visible import visible_ids
 
 
 class InDevice:
@@ -55,7 +55,7 @@ class InDevice:
         for index in self.costs.order([view for view, _ in batch]).tolist():
             view, truth = batch[index]
             with self.trace.host("view"), self.trace.on("compute", "view"):
-                ids = visible_ids(model, view, self._renderer)
+                ids = visible_ids(model.params, view, self._renderer)
                 leaves = model.leaves(ids)
                 loss += drawing.draw(Microbatch(index, Crop(view, view.rect)), truth, ids, leaves)
                 model.add_gradients(ids, leaves)

@@ -27,7 +27,7 @@ from gs_train.published.finals import Finals
 from gs_train.published.loads import Loads
 from gs_train.published.stores import Stores
 from gs_train.published.untouched import Untouched
-from gs_train.rows.columns import columns
+from gs_train.rows.attributes import columns
 from gs_train.rows.copies import Begun
 from gs_train.rows.tiered import TieredGaussians
 

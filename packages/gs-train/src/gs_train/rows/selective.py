@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gs_train.rows.attributes import ADAM_EPS
+
 
 class SelectiveAdam(torch.optim.Optimizer):
     """gsplat's ``SelectiveAdam`` from compact gradients, on any device.
@@ -27,7 +29,7 @@ class SelectiveAdam(torch.optim.Optimizer):
         params: Any,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-15,
+        eps: float = ADAM_EPS,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 

@@ -29,7 +29,8 @@ from gs_train.names import printable
 from gs_train.options.config import FitConfig, load_config
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
-from gs_train.rows.checks import NAMES, check_rows
+from gs_train.rows.attributes import GEOMETRY, NAMES
+from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.restore import (
     Part,
@@ -221,10 +222,9 @@ class Run:
         Raises:
             InputError: the checkpoint is damaged.
         """
-        names = ("means", "scales", "quats", "opacities")
         with _damage(self.checkpoint):
-            read = self.checkpoint.read([f"model/{name}" for name in names])
-        return {name: read[f"model/{name}"] for name in names}
+            read = self.checkpoint.read([f"model/{name}" for name in GEOMETRY])
+        return {name: read[f"model/{name}"] for name in GEOMETRY}
 
     def read(self, device: torch.device) -> tuple[Run, Gaussians | TieredGaussians]:
         """The model for looking at, and the run as of the checkpoint that it is from.

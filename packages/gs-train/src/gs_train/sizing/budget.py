@@ -17,13 +17,11 @@ from gs_train.engine import buffers
 from gs_train.options.presets import Preset
 from gs_train.published import streaming, untouched
 from gs_train.rows import morton
+from gs_train.rows.attributes import GEOMETRY_WIDTH
 from gs_train.sizing.room import Room, room_wanted
 from gs_train.sizing.workload import Workload
 
 Tier = Literal["device", "pinned", "pageable"]
-
-GEOMETRY = 11
-"""Floats of means, scales, quats and opacities."""
 
 _FLOAT = 4
 _KEY = 4
@@ -132,7 +130,7 @@ def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
 def _mirror(preset: Preset, work: Workload, room: Room) -> Need:
     """All rows with their gradients on the device, and once more with the moments on the host."""
     of = Need({}, {}, {})
-    one = (GEOMETRY + work.appearance) * _FLOAT * work.n_rows
+    one = (GEOMETRY_WIDTH + work.appearance) * _FLOAT * work.n_rows
     of.device["parameters"] = of.device["gradients"] = one
     of.pinned["parameters"] = of.pinned["gradients"] = one
     of.pageable["moments"] = 2 * one
@@ -142,7 +140,7 @@ def _mirror(preset: Preset, work: Workload, room: Room) -> Need:
 def _device(preset: Preset, work: Workload, room: Room) -> Need:
     """All rows on the device, with gradients of those that a batch sees."""
     of = Need({}, {}, {})
-    geometry, appearance = GEOMETRY * _FLOAT, work.appearance * _FLOAT
+    geometry, appearance = GEOMETRY_WIDTH * _FLOAT, work.appearance * _FLOAT
     union = _ceil(work.most.union)
     of.device["parameters"] = (geometry + appearance) * work.n_rows
     of.device["moments"] = 2 * of.device["parameters"]
@@ -155,7 +153,7 @@ def _device(preset: Preset, work: Workload, room: Room) -> Need:
 def _split(preset: Preset, work: Workload, room: Room) -> Need:
     """Geometry on the device, appearance on the host and, for a while, on the device."""
     of = Need({}, {}, {})
-    geometry, appearance = GEOMETRY * _FLOAT, work.appearance * _FLOAT
+    geometry, appearance = GEOMETRY_WIDTH * _FLOAT, work.appearance * _FLOAT
     of.device["parameters"] = geometry * work.n_rows
     of.device["moments"] = 2 * geometry * work.n_rows
     of.device["gradients"] = geometry * _ceil(work.most.union)
@@ -189,7 +187,7 @@ _PARTS = {"device": _device, "mirror": _mirror, "split": _split}
 def _rendering_bytes(preset: Preset, work: Workload, room: Room) -> int:
     """One microbatch, at the fullest of three moments: sorting intersections, the gradient of the
     image, and the gradients of the rows."""
-    rows, width = room.rows, GEOMETRY + work.appearance
+    rows, width = room.rows, GEOMETRY_WIDTH + work.appearance
     # A microbatch of fewer rows is a crop, which has fewer intersections; its projection covers
     # all of its rows. One of more rows is a view that nobody has looked at.
     share = rows / work.most.largest if work.most.largest else 1.0

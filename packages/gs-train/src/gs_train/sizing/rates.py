@@ -21,7 +21,7 @@ import gs_pinned
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing
 from gs_train.renderers import Renderer, Rows, View
-from gs_train.sizing.budget import GEOMETRY
+from gs_train.rows.attributes import GEOMETRY_WIDTH
 from gs_train.sizing.timed import seconds_of, table_rows
 from gs_train.sizing.view_rates import Begin, measure_views
 from gs_train.sizing.workload import Workload, middle_view
@@ -265,7 +265,7 @@ def _host_adam(device: torch.device) -> tuple[float, float]:
 
 def _device_adam(device: torch.device) -> float:
     """Bytes a second of dense Adam on geometry."""
-    n = table_rows(device, 3 * 4 * GEOMETRY)  # values and moments
+    n = table_rows(device, 3 * 4 * GEOMETRY_WIDTH)  # values and moments
     params = [torch.nn.Parameter(torch.zeros(n, width, device=device)) for width in (3, 3, 4, 1)]
     ids = _some_rows(n).to(device)
     gradients = [torch.full((len(ids), *p.shape[1:]), 1e-3, device=device) for p in params]
@@ -275,7 +275,7 @@ def _device_adam(device: torch.device) -> float:
         state["exp_avg"].fill_(1.0)
         state["exp_avg_sq"].fill_(1.0)
     seconds = seconds_of(lambda: optimizer.step(ids, gradients), device)
-    return 24.0 * n * GEOMETRY / seconds
+    return 24.0 * n * GEOMETRY_WIDTH / seconds
 
 
 def _some_rows(n: int, seed: int = 0) -> Tensor:

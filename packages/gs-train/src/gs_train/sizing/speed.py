@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from gs_train.options.presets import Preset
-from gs_train.sizing.budget import GEOMETRY
+from gs_train.rows.attributes import GEOMETRY_WIDTH
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.room import Room, room_wanted
 from gs_train.sizing.workload import Workload
@@ -55,7 +55,7 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
     """
     room = room or room_wanted(preset, work)
     rows, n, batch = work.mean, work.n_rows, work.batch_size
-    appearance, width = work.appearance, GEOMETRY + work.appearance
+    appearance, width = work.appearance, GEOMETRY_WIDTH + work.appearance
     on_device, is_split = preset.placement == "device", preset.placement == "split"
     if preset.placement != "mirror":
         cull_s = n / rates.cull_rows + (batch - 1) * n / rates.cull_more_rows
@@ -73,7 +73,7 @@ def predict(preset: Preset, work: Workload, rates: Rates, room: Room | None = No
         link_s = _FLOAT * width * n * (1 / rates.to_host + 1 / rates.to_device)
         host_s = _UPDATE * width * n / rates.host_adam
     else:
-        device_s += (_DEVICE_ADAM * n + _FLOAT * rows.union) * GEOMETRY / rates.device_adam
+        device_s += (_DEVICE_ADAM * n + _FLOAT * rows.union) * GEOMETRY_WIDTH / rates.device_adam
     if on_device or room.residents:
         device_s += (_WAKE + _UPDATE) * appearance * rows.union / rates.device_adam
     if is_split and room.residents:

@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-import gs_cull
 from gs_train.engine.backend import Backend, StepSettings
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.pipeline import Engine
 from gs_train.options.presets import PRESETS
 from gs_train.published.in_device import InDevice
 from gs_train.renderers import Renderer, Rows, View
-from gs_train.rows.checks import NAMES
+from gs_train.renderers.culling import cameras_of, cull
+from gs_train.rows.attributes import ADAM_EPS, GEOMETRY, GEOMETRY_WIDTH, NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.tiered import TieredGaussians
-from gs_train.sizing.budget import GEOMETRY
 from gs_train.sizing.timed import free_bytes, line, seconds_of, table_rows
 
 _AWAY_ROWS = 20  # times the rows that the view sees are culled
@@ -113,7 +112,11 @@ def seconds_a_view(
     batch, upcoming = [(view, truth)] * at_once, [[view] * at_once] * 2
 
     settings = StepSettings(
-        backend.model.sh_degree, dict.fromkeys(NAMES, 0.0), (0.9, 0.999), eps=1e-15, ssim_lambda=0.2
+        backend.model.sh_degree,
+        dict.fromkeys(NAMES, 0.0),
+        (0.9, 0.999),
+        eps=ADAM_EPS,
+        ssim_lambda=0.2,
     )
 
     def step() -> None:
@@ -149,29 +152,17 @@ def _no_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
 def _culling(renderer: Renderer, rows: Rows, view: View) -> tuple[float, float]:
     """Seconds of each row more that a view is culled from, most of which it does not see, and the
     same of another view of a batch."""
-    most = max(table_rows(renderer.device, 4 * GEOMETRY), 8)
+    most = max(table_rows(renderer.device, 4 * GEOMETRY_WIDTH), 8)
 
     def seconds(n: int, n_views: int) -> float:
         at = torch.arange(n, device=renderer.device) % len(rows["means"])
-        geometry = {name: rows[name][at] for name in ("means", "scales", "quats", "opacities")}
+        geometry = {name: rows[name][at] for name in GEOMETRY}
         away = torch.ones(n, dtype=torch.bool, device=renderer.device)
         away[::_AWAY_ROWS] = False
         geometry["means"][away] -= 1e3 * view.viewmat[2, :3]  # behind the camera
 
-        def cull() -> None:
-            gs_cull.cull(
-                geometry["means"],
-                geometry["scales"],
-                geometry["quats"],
-                view.viewmat.expand(n_views, 4, 4).contiguous(),
-                view.K.expand(n_views, 3, 3).contiguous(),
-                view.width,
-                view.height,
-                opacities=geometry["opacities"],
-                **renderer.options._asdict(),
-            )
-
-        return seconds_of(cull, renderer.device)
+        cameras = cameras_of([view] * n_views)
+        return seconds_of(lambda: cull(geometry, cameras, renderer), renderer.device)
 
     _, one = line(lambda n: seconds(n, 1), most // 4, most)
     _, several = line(lambda n: seconds(n, _BATCH), most // 4, most)

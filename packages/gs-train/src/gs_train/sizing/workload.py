@@ -14,6 +14,8 @@ from torch import Tensor
 import gs_cull
 import gs_order
 from gs_train.renderers import Renderer, Rows, View
+from gs_train.renderers.culling import cameras_of, cull, visible_ids
+from gs_train.rows.attributes import GEOMETRY, appearance_width
 
 _TILE = 16
 _MOST_ROWS = 1_000_000
@@ -93,7 +95,7 @@ class Workload:
     @property
     def appearance(self) -> int:
         """Floats of a row's appearance: sh0 and shN."""
-        return 3 * (self.sh_degree + 1) ** 2
+        return appearance_width(self.sh_degree)
 
     @property
     def pixels(self) -> int:
@@ -161,7 +163,7 @@ def measure_workload(
         sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
         batches = [[int(k) for k in sampler.batch(step)] for step in range(n_batches + 1)]
     chosen = [[views[k] for k in batch] for batch in batches]
-    seen = [_cull(rows, of, renderer) for of in chosen]
+    seen = [cull(rows, cameras_of(of), renderer) for of in chosen]
     counted = [
         _count(rows, of, *two, renderer).scaled(factor)
         for of, two in zip(chosen, itertools.pairwise(seen))
@@ -196,24 +198,13 @@ def middle_view(
         The view, and (R,) int64 sorted rows, at least one; None where no view sees any.
     """
 
-    def seen_by(view: View) -> Tensor:
-        ids = gs_cull.visible_ids(
-            geometry["means"],
-            geometry["scales"],
-            geometry["quats"],
-            view.viewmat,
-            view.K,
-            view.width,
-            view.height,
-            opacities=geometry["opacities"],
-            **renderer.options._asdict(),
-        )
-        return ids.long()
-
     looked_at = views[:: max(1, len(views) // 9)]
-    seen = [(view, ids) for view in looked_at if len(ids := seen_by(view))]
+    seen = [(view, ids) for view in looked_at if len(ids := visible_ids(geometry, view, renderer))]
     if not seen:
-        return next(((view, ids) for view in views if len(ids := seen_by(view))), None)
+        return next(
+            ((view, ids) for view in views if len(ids := visible_ids(geometry, view, renderer))),
+            None,
+        )
     seen.sort(key=lambda pair: len(pair[1]))
     return seen[len(seen) // 2]
 
@@ -221,24 +212,7 @@ def middle_view(
 def _choice(geometry: Rows, device: torch.device) -> dict[str, Tensor]:
     n = len(geometry["means"])
     every = -(-n // _MOST_ROWS)
-    return {
-        name: geometry[name].detach()[::every].to(device).contiguous()
-        for name in ("means", "scales", "quats", "opacities")
-    }
-
-
-def _cull(rows: Rows, views: list[View], renderer: Renderer) -> gs_cull.Visibility:
-    return gs_cull.cull(
-        rows["means"],
-        rows["scales"],
-        rows["quats"],
-        torch.stack([view.viewmat for view in views]),
-        torch.stack([view.K for view in views]),
-        np.array([view.width for view in views]),
-        np.array([view.height for view in views]),
-        opacities=rows["opacities"],
-        **renderer.options._asdict(),
-    )
+    return {name: geometry[name].detach()[::every].to(device).contiguous() for name in GEOMETRY}
 
 
 def _count(
@@ -276,7 +250,7 @@ def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
     some = {name: values[::every].contiguous() for name, values in rows.items()}
     counts = torch.cat(
         [
-            _cull(some, views[k : k + _VIEWS], renderer).counts.cpu()
+            cull(some, cameras_of(views[k : k + _VIEWS]), renderer).counts.cpu()
             for k in range(0, len(views), _VIEWS)
         ]
     )
@@ -286,7 +260,7 @@ def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
     # Counted again with all rows: the largest of many estimates is too large.
     by_rows = [int(k) for k in seeing[counts[seeing].argsort()]]
     first = by_rows[-_CANDIDATES:]
-    seen = _cull(rows, [views[k] for k in first], renderer).counts.cpu()
+    seen = cull(rows, cameras_of([views[k] for k in first]), renderer).counts.cpu()
     largest = float(seen.max())
     looked_at = {first[int(seen.argmax())], by_rows[0]}
     intersections = max(_intersections(rows, views[k], renderer) for k in looked_at)
