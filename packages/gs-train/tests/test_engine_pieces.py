@@ -32,7 +32,8 @@ from gs_train.losses.ssim import HALO
 from gs_train.published.streaming import _begun_at
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
 from gs_train.rows.attributes import NAMES
-from gs_train.rows.copies import Begun, add_rows
+from gs_train.rows.copies import add_rows
+from gs_train.rows.initial_sums import InitialSums
 
 RATES = {"means": 3e-3, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2}
 STEP = StepSettings(sh_degree=1, rates=RATES, betas=(0.9, 0.999), eps=1e-15, ssim_lambda=0.2)
@@ -236,7 +237,7 @@ def test_returning_rows_are_complete_when_they_are_final(data: st.DataObject) ->
         gradients = torch.randint(-9, 10, (len(part), width)).float()
         dense[sorted(part)] += gradients
         at = _begun_at(step, returning)
-        begun = Begun(at, {"shN": buffers[(k - 1) % 2]}, {"shN": total.rows})
+        begun = InitialSums(at, {"shN": buffers[(k - 1) % 2]}, {"shN": total.rows})
         add_rows({"shN": own}, {"shN": gradients}, None, step.slots, begun)
         total.put(step.returning, own, step.slots_of("returning"))
         assert torch.equal(own[step.slots_of("final").long()], dense[step.final.long()])

@@ -12,7 +12,8 @@ from torch import Tensor
 from gs_train.engine.sums import CompactSum
 from gs_train.rows import copies as row_copies
 from gs_train.rows.attributes import columns
-from gs_train.rows.copies import FIRST_NOTED, NOTHING, Begun, add_rows, take_rows
+from gs_train.rows.copies import add_rows, take_rows
+from gs_train.rows.initial_sums import FIRST_NOTED, NOTHING, InitialSums
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 N, SLOTS, R = 300, 90, 70
@@ -123,7 +124,7 @@ def test_sums_begin_with_what_is_said(device, k, is_own, is_partial):
     for name in ("means", "scales", "quats", "opacities"):
         expected[name][:R] += parts[name]
     ids = torch.arange(R, device=device)
-    add_rows(totals, parts, ids, slots, Begun(at, carried, noted))
+    add_rows(totals, parts, ids, slots, InitialSums(at, carried, noted))
     for name, total in totals.items():
         assert torch.equal(total, expected[name]), name
 
@@ -170,7 +171,7 @@ def test_on_a_gpu_all_attributes_are_one_launch():
     at = torch.full((R,), NOTHING, dtype=torch.int32, device="cuda")
     others, none, wider = (columns(torch.zeros(n, w)) for n, w in ((7, 48), (0, 48), (7, 51)))
     for noted in (others, none):
-        assert row_copies._is_fused(values, Begun(at, values, noted))
-    assert not row_copies._is_fused(values, Begun(at, values, wider))
+        assert row_copies._is_fused(values, InitialSums(at, values, noted))
+    assert not row_copies._is_fused(values, InitialSums(at, values, wider))
     assert not row_copies._is_fused({"means": values["means"]})
     assert not row_copies._is_fused(values | {"means": values["means"].double()})

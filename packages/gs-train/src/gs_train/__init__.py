@@ -36,10 +36,10 @@ __version__ = importlib.metadata.version("gs-train")
 
 # Imported when asked for: they bring in torch, which takes seconds.
 _LATER = {
-    "FitConfig": "config",
-    "Fitted": "fitted",
-    "StepReport": "step_report",
-    "StopTraining": "step_report",
+    "FitConfig": "options.config",
+    "Fitted": "runs.fitted",
+    "StepReport": "runs.step_report",
+    "StopTraining": "runs.step_report",
     "fit": "api",
 }
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import gs_order
-from gs_train.rows.copies import FIRST_NOTED, NOTHING
+from gs_train.rows.initial_sums import FIRST_NOTED, NOTHING
 
 
 class CompactSum:
@@ -33,7 +33,7 @@ class Returning:
     Attributes:
         ids: (Q,) int32, sorted.
         of_loads: (L,) int32 of all load lists of the plan, one after the other: where the sum of
-            such a row begins, as `gs_train.rows.copies.Begun` says it.
+            such a row begins, as `gs_train.rows.copies.InitialSums` says it.
     """
 
     ids: Tensor

@@ -13,7 +13,8 @@ from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.planner import Batch
 from gs_train.engine.sums import CompactSum
 from gs_train.rows.attributes import columns
-from gs_train.rows.copies import Begun, add_rows, take_rows
+from gs_train.rows.copies import add_rows, take_rows
+from gs_train.rows.initial_sums import InitialSums
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Work:
         place: Tensor | None,
         appearance: Tensor,
         slots: Tensor | None,
-        begun: Begun | None = None,
+        begun: InitialSums | None = None,
     ) -> None:
         """Add the leaves' gradients to the sums.
 

@@ -28,7 +28,7 @@ from gs_train.published.loads import Loads
 from gs_train.published.stores import Stores
 from gs_train.published.untouched import Untouched
 from gs_train.rows.attributes import columns
-from gs_train.rows.copies import Begun
+from gs_train.rows.initial_sums import InitialSums
 from gs_train.rows.tiered import TieredGaussians
 
 RING_BYTES = 256 << 20
@@ -129,7 +129,9 @@ class Streaming:
             with self._trace.host(f"draw {i}"), self._trace.on("compute", f"draw {i}"):
                 part = plan[i]
                 slots, own = part.slots, gradients[i % len(gradients)]
-                begun = Begun(_begun_at(part, comes_back), carried[(i - 1) % len(carried)], noted)
+                begun = InitialSums(
+                    _begun_at(part, comes_back), carried[(i - 1) % len(carried)], noted
+                )
                 leaves = work.leaves(part.visible, values[i % len(values)], slots)
                 work.draw(part.view, part.visible, leaves)
                 place = torch.searchsorted(work.sums.ids, part.visible)
@@ -221,8 +223,8 @@ def _plan_of(batch: Batch) -> gs_order.Plan:
 
 
 def _begun_at(part: gs_order.Step, returning: Returning) -> Tensor:
-    """(R,) where the sums of visible rows begin, see `Begun`: those that have just arrived with
-    nothing or with what was noted when they left, those of kept rows with what they were."""
+    """(R,) `InitialSums.at` of visible rows: rows that have just arrived begin with nothing, or
+    with the sum that was noted when they left; kept rows begin with the sum that they had."""
     first, last = part.plan.ids["load"].offsets[part.index : part.index + 2]
     arrived = returning.of_loads[first:last]
     if len(arrived) == len(part.visible):

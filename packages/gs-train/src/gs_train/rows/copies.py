@@ -4,41 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gs_train.machine.has_triton import has_triton
 from gs_train.rows.attributes import APPEARANCE
-
-NOTHING, FIRST_NOTED = -1, -2
-"""See `Begun.at`."""
-
-
-@dataclass(frozen=True, eq=False)
-class Begun:
-    """What the sums of rows of ``sh0`` and ``shN`` are before something is added.
-
-    Attributes:
-        at: (R,) int32: row ``at`` of ``carried``; `NOTHING`: zero; `FIRST_NOTED` and below: row
-            ``FIRST_NOTED - at`` of ``noted``.
-        carried, noted: both attributes, rows of tables of the same width as the sums'. The first
-            may be the sums' own, where each row begins in its place.
-    """
-
-    at: Tensor
-    carried: Mapping[str, Tensor]
-    noted: Mapping[str, Tensor]
-
-    def rows(self, name: str) -> Tensor:
-        """(R, ...) of an attribute."""
-        carried, noted = self.carried[name], self.noted[name]
-        rows = carried.new_zeros((len(self.at), *carried.shape[1:]))
-        for source, place in ((carried, self.at), (noted, FIRST_NOTED - self.at)):
-            here = (place >= 0).nonzero()[:, 0]
-            rows.index_copy_(0, here, source.index_select(0, place.index_select(0, here)))
-        return rows
+from gs_train.rows.initial_sums import InitialSums
 
 
 def take_rows(
@@ -73,7 +45,7 @@ def add_rows(
     parts: Mapping[str, Tensor | None],
     ids: Tensor | None,
     slots: Tensor | None,
-    begun: Begun | None = None,
+    begun: InitialSums | None = None,
 ) -> None:
     """Add gradients to rows, each of them once, by name.
 
@@ -104,7 +76,7 @@ def add_rows(
             total.index_add_(0, at, part)
 
 
-def _is_fused(values: Mapping[str, Tensor], begun: Begun | None = None) -> bool:
+def _is_fused(values: Mapping[str, Tensor], begun: InitialSums | None = None) -> bool:
     if not next(iter(values.values())).is_cuda or not has_triton():
         return False
     from gs_train.rows.copies_triton import is_begun, is_taken

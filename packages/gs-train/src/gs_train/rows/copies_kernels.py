@@ -43,7 +43,7 @@ def _add_to(
     carried, noted, begun, totals, at, stride, part, rows, here,
     WIDTH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """What was begun (`gs_train.rows.copies.Begun.at`), and the part, become the total."""
+    """What was begun (`gs_train.rows.copies.InitialSums.at`), and the part, become the total."""
     columns = tl.arange(0, WIDE)
     mask = here[:, None] & (columns < WIDTH)[None, :]
     tile = tl.load(_tile(part, rows, WIDTH, columns), mask=mask)

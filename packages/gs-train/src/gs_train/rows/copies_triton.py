@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gs_train.rows.attributes import APPEARANCE, NAMES
-from gs_train.rows.copies import Begun
 from gs_train.rows.copies_kernels import add_kernel, take_kernel
+from gs_train.rows.initial_sums import InitialSums
 
 _BLOCK = 32
 
@@ -32,7 +32,7 @@ def add(
     parts: Mapping[str, Tensor],
     ids: Tensor | None,
     slots: Tensor | None,
-    begun: Begun | None,
+    begun: InitialSums | None,
 ) -> None:
     """See `gs_train.rows.copies.add_rows`."""
     n, nothing = len(parts["means"]), totals["means"]
@@ -66,7 +66,7 @@ def is_taken(values: Mapping[str, Tensor]) -> bool:
     )
 
 
-def is_begun(totals: Mapping[str, Tensor], begun: Begun) -> bool:
+def is_begun(totals: Mapping[str, Tensor], begun: InitialSums) -> bool:
     """Whether they know where sums begin as well: rows as far apart as those of the sums."""
     return all(
         not others[name].numel()
