@@ -31,19 +31,13 @@ from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.tiered import TieredGaussians
-from gs_train.sizing import budget
-from gs_train.sizing.budget import largest_n, need
-from gs_train.sizing.caps import Caps
-from gs_train.sizing.choose import choose, statistics_bytes
-from gs_train.sizing.fitting import fit_into, limits_within
-from gs_train.sizing.room import (
-    Room,
-    room_least,
-    room_under,
-    room_wanted,
-    room_wanted_by_host,
-)
-from gs_train.sizing.workload import BatchRows, Workload, measure_workload
+from gs_train.sizing.census import measure_workload
+from gs_train.sizing.choice import choose, statistics_bytes
+from gs_train.sizing.fitting import fit_into, largest_n, limits_within
+from gs_train.sizing.forecasts import batches, forecast_of, need, room_under
+from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.memory import Caps, Room
+from gs_train.sizing.workload import BatchRows, Workload
 
 SPLIT = [preset for preset in PRESETS.values() if preset.placement == "split"]
 PLENTY = Caps(10**15, 10**15)
@@ -137,7 +131,7 @@ def test_model_and_optimizer_on_the_device_take_716_bytes_a_row_and_gradients_th
 
 def test_a_split_scene_takes_132_bytes_a_row_on_the_device_and_580_on_the_host() -> None:
     for preset in SPLIT:
-        of = need(preset, WORK, room_wanted_by_host(preset, WORK))
+        of = need(preset, WORK, Streamed(preset).wanted(WORK))
         assert of.device["parameters"] + of.device["moments"] == 132 * WORK.n_rows
         assert of.device["gradients"] == 44 * SEEN.union
         assert of.pinned["parameters"] == 192 * WORK.n_rows
@@ -157,7 +151,7 @@ def test_what_visits_the_device_with_its_moments_is_page_locked_and_needs_no_rin
 
 
 def test_residents_are_those_of_two_batches_and_the_gradients_those_of_one() -> None:
-    room = room_wanted(PRESETS["best"], WORK)
+    room = forecast_of(PRESETS["best"]).wanted(WORK)
     assert (room.rows, room.residents) == (250_000, 7e5 * residents.HEADROOM)
     parts = need(PRESETS["best"], WORK).device
     assert parts["residents"] == 576 * room.residents
@@ -165,11 +159,11 @@ def test_residents_are_those_of_two_batches_and_the_gradients_those_of_one() -> 
     assert parts["lists of residents"] == 8e7 + 40 * room.residents + 5 * SEEN.union
     assert parts["gradients"] == (44 + 192 * buffers.HEADROOM) * SEEN.union
     few = replace(WORK, n_rows=500_000)
-    assert room_wanted(PRESETS["best"], few).residents == 500_000
+    assert forecast_of(PRESETS["best"]).wanted(few).residents == 500_000
 
 
 def test_a_batch_too_large_for_the_residents_fits_into_their_memory() -> None:
-    room = room_wanted(PRESETS["best"], WORK)
+    room = forecast_of(PRESETS["best"]).wanted(WORK)
     by_host = need(PRESETS["best"], WORK, Room(room.rows, room.slots))
     assert by_host.device["row buffers"] <= need(PRESETS["best"], WORK).device["residents"]
     one_more = need(PRESETS["best"], WORK, Room(room.rows, room.slots + 2)).device["row buffers"]
@@ -179,7 +173,7 @@ def test_a_batch_too_large_for_the_residents_fits_into_their_memory() -> None:
 def test_row_buffers_are_those_of_the_kind_of_retention() -> None:
     # 384 bytes a slot, values and gradient, a quarter more than needed.
     best = PRESETS["best"]
-    parts = need(best, WORK, room_wanted_by_host(best, WORK)).device
+    parts = need(best, WORK, Streamed(best).wanted(WORK)).device
     assert parts["row buffers"] == 480 * SEEN.held
     assert need(PRESETS["clm"], WORK).device["row buffers"] == 480 * 2 * SEEN.largest
     assert need(PRESETS["clm"], WORK).device["returning gradients"] == 192 * 2e5
@@ -321,7 +315,7 @@ def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> Non
         plan = gs_order.plan(visible.ids, visible.mask, order, retain=retain, ahead=1)
         ragged = [*plan.ids.values(), *plan.positions.values(), *(plan.slots or {}).values()]
         arrays = {part.values.data_ptr(): part.values for part in ragged if len(part.values)}
-        by_host = need(PRESETS[name], work, room_wanted_by_host(PRESETS[name], work))
+        by_host = need(PRESETS[name], work, Streamed(PRESETS[name]).wanted(work))
         begun = Returning.of(plan).of_loads
         assert by_host.device["plans"] == _bytes(*arrays.values(), begun)
     masks = _bytes(visible.ids, visible.mask)
@@ -442,22 +436,19 @@ def test_the_largest_n_fits_and_one_more_does_not(preset) -> None:
     def fits(work: Workload) -> bool:
         return fit_into(preset, work, caps) is not None
 
-    most = largest_n(preset, WORK, fits)
+    most = largest_n(preset, WORK, caps)
     assert most > 1_000_000
     assert fits(WORK.with_rows(most))
     assert not fits(WORK.with_rows(most + 1))
 
 
 def test_where_not_one_row_fits_the_largest_n_is_zero() -> None:
-    assert largest_n(PRESETS["none"], WORK, lambda _: False) == 0
+    assert largest_n(PRESETS["none"], WORK, Caps(0, 0)) == 0
 
 
 def test_offloading_trains_more_rows_and_best_most() -> None:
     caps = Caps(24 * GIB, 1024 * GIB)
-    most = {
-        name: largest_n(preset, WORK, lambda w, p=preset: fit_into(p, w, caps) is not None)
-        for name, preset in PRESETS.items()
-    }
+    most = {name: largest_n(preset, WORK, caps) for name, preset in PRESETS.items()}
     assert most["none"] < most["naive"] < most["clm"]
     assert most["best"] > 4 * most["none"]
 
@@ -465,16 +456,15 @@ def test_offloading_trains_more_rows_and_best_most() -> None:
 @pytest.fixture
 def _unsorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Re-ordering rows needs nothing, so that memory is a matter of batches."""
-    monkeypatch.setattr(budget, "_SORTING_ROWS", 0)
-    monkeypatch.setattr(budget, "_MOVING", 0)
-    monkeypatch.setattr(morton, "SORT_BYTES", 0)
+    monkeypatch.setattr(morton, "sort_bytes", lambda _: 0)
+    monkeypatch.setattr(batches, "_MOVING", 0)
 
 
 @pytest.mark.usefixtures("_unsorted")
 @pytest.mark.parametrize("preset", SPLIT, ids=lambda preset: preset.name)
 def test_a_smaller_cap_cuts_views_and_keeps_fewer_rows(preset) -> None:
     preset = replace(preset, residents=False)
-    wanted, least = room_wanted(preset, WORK), room_least(preset, WORK)
+    wanted, least = forecast_of(preset).wanted(WORK), Streamed(preset).least(WORK)
     full = need(preset, WORK, wanted).device_bytes
     assert _room(preset, WORK, full) == wanted
     tight = need(preset, WORK, least).device_bytes
@@ -494,10 +484,10 @@ def test_residents_become_fewer_then_views_are_cut_then_the_host_updates() -> No
     best = PRESETS["best"]
     # So few pixels that rendering is a matter of rows.
     work = replace(WORK, width=64, height=64, n_rows=1_000_000)
-    wanted = room_wanted(best, work)
+    wanted = forecast_of(best).wanted(work)
     of_a_batch = Room.of_residents(wanted.rows, math.ceil(work.most.union))
     least = Room.of_residents(math.ceil(wanted.rows / 16), of_a_batch.residents)
-    by_host = room_least(best, work)
+    by_host = Streamed(best).least(work)
     sizes = [need(best, work, room).device_bytes for room in (wanted, of_a_batch, least, by_host)]
     assert sizes == sorted(sizes, reverse=True)
     assert _room(best, work, sizes[0]) == wanted
@@ -528,7 +518,7 @@ def test_residents_become_fewer_then_views_are_cut_then_the_host_updates() -> No
 
 def test_residents_take_what_is_left_of_a_cap_that_was_given_and_of_no_other() -> None:
     best = PRESETS["best"]
-    wanted = room_wanted(best, WORK)
+    wanted = forecast_of(best).wanted(WORK)
     cap = 2 * need(best, WORK, wanted).device_bytes
     assert _room(best, WORK, cap) == wanted
     room = _room(best, WORK, cap, given=True)
@@ -558,11 +548,11 @@ def test_residents_leave_room_for_rows_that_densification_may_add() -> None:
         return room
 
     plenty = 10 * needed(
-        3 * WORK.n_rows, Room.of_residents(room_wanted(best, WORK).rows, WORK.n_rows)
+        3 * WORK.n_rows, Room.of_residents(forecast_of(best).wanted(WORK).rows, WORK.n_rows)
     )
     assert room_of(plenty, 3 * WORK.n_rows).residents == 3 * WORK.n_rows
     # Rows enough for a third of what may come: some more are kept, and all that comes still fits.
-    wanted = room_wanted(best, WORK)
+    wanted = forecast_of(best).wanted(WORK)
     cap = int(1.3 * needed(3 * WORK.n_rows, wanted))
     tight = room_of(cap, 3 * WORK.n_rows)
     assert wanted.residents < tight.residents < 3 * WORK.n_rows
@@ -575,13 +565,13 @@ def test_residents_leave_room_for_rows_that_densification_may_add() -> None:
 
 def test_a_run_under_limits_takes_the_room_that_they_come_from() -> None:
     best, clm = PRESETS["best"], PRESETS["clm"]
-    assert room_under(best, WORK, Limits()) == room_wanted(best, WORK)
-    assert room_under(best, WORK, Limits(residents=0)) == room_wanted_by_host(best, WORK)
+    assert room_under(best, WORK, Limits()) == forecast_of(best).wanted(WORK)
+    assert room_under(best, WORK, Limits(residents=0)) == Streamed(best).wanted(WORK)
     limits = Limits(rows=9000, slots=20_000, residents=0)
     assert room_under(best, WORK, limits) == Room(9000, 20_000)
     assert room_under(best, WORK, Limits(residents=500_000)).residents == 500_000
     assert room_under(best, WORK, Limits(residents=10**9)).residents == WORK.n_rows
-    assert room_under(clm, WORK, Limits(slots=10**9)) == room_wanted(clm, WORK)
+    assert room_under(clm, WORK, Limits(slots=10**9)) == forecast_of(clm).wanted(WORK)
 
 
 @pytest.mark.usefixtures("_unsorted")
@@ -598,23 +588,24 @@ def test_rows_that_wait_give_way_before_views_are_cut() -> None:
 def test_what_is_all_on_the_device_cuts_no_view() -> None:
     none = PRESETS["none"]
     full = need(none, WORK).device_bytes
-    assert _room(none, WORK, full) == room_wanted(none, WORK)
+    assert _room(none, WORK, full) == forecast_of(none).wanted(WORK)
     assert _room(none, WORK, full - 1) is None
-    assert _room(none, WORK, 2 * full, given=True) == room_wanted(none, WORK)
-    assert room_wanted(none, WORK).residents == 0  # all rows are, whatever a batch sees
+    assert _room(none, WORK, 2 * full, given=True) == forecast_of(none).wanted(WORK)
+    assert forecast_of(none).wanted(WORK).residents == 0  # all rows are, whatever a batch sees
 
 
 def test_gs_scale_cuts_views_above_its_share() -> None:
     work = WORK.with_batch(replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
-    assert room_wanted(PRESETS["gs-scale"], work).rows == 0.3 * WORK.n_rows
-    assert room_wanted(PRESETS["best"], work).rows == 0.5 * WORK.n_rows
+    assert forecast_of(PRESETS["gs-scale"]).wanted(work).rows == 0.3 * WORK.n_rows
+    assert forecast_of(PRESETS["best"]).wanted(work).rows == 0.5 * WORK.n_rows
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.05, 0.05), (0.4, 0.4), (1.0, 0.5)])
 def test_what_is_planned_for_is_the_share_of_the_options(share: float, rows: float) -> None:
     work = WORK.with_batch(replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
     config = _config(offload="gs-scale", mem_limit=share)
-    assert choose(config, work, PLENTY).room.rows == rows * WORK.n_rows
+    preset = choose(config, work, PLENTY).preset
+    assert forecast_of(preset).wanted(work).rows == rows * WORK.n_rows
 
 
 def test_a_device_that_is_the_host_needs_room_for_both() -> None:
@@ -650,15 +641,15 @@ def test_parts_are_positive_and_add_up() -> None:
 def test_views_stay_whole_where_all_rows_that_are_kept_are_fewer_than_two_views_see() -> None:
     best = replace(PRESETS["best"], residents=False)
     work = WORK.with_batch(replace(SEEN, held=1.1 * SEEN.largest, union=1e6))
-    whole = room_wanted(best, work)
+    whole = forecast_of(best).wanted(work)
     assert whole.slots < 2 * whole.rows
     full = need(best, work, whole).device_bytes
     fewer_rows = _room(best, work, full - 1)
     assert fewer_rows is not None
     assert 0.99 * whole.rows < fewer_rows.rows < whole.rows
     assert fewer_rows.slots == whole.slots
-    room = _room(best, work, need(best, work, room_least(best, work)).device_bytes)
-    assert room == room_least(best, work)
+    room = _room(best, work, need(best, work, Streamed(best).least(work)).device_bytes)
+    assert room == Streamed(best).least(work)
 
 
 def test_rows_are_re_ordered_in_the_memory_of_a_batch() -> None:

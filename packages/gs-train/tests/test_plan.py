@@ -23,12 +23,13 @@ from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
+from gs_train.runs.offload import choice_for
 from gs_train.scene.scene import Scene
-from gs_train.sizing import placing, timed, view_rates
-from gs_train.sizing.caps import PROCESS_BYTES
+from gs_train.sizing import timings
+from gs_train.sizing.forecasts import Speed, predict
+from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.memory import PROCESS_BYTES, Room
 from gs_train.sizing.rates import Rates, measure_rates
-from gs_train.sizing.room import Room, room_wanted_by_host
-from gs_train.sizing.speed import Speed, predict
 from gs_train.sizing.workload import BatchRows, Workload
 
 MEAN = BatchRows(
@@ -42,8 +43,8 @@ WORK = Workload(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Micro-measurements on small tables."""
-    monkeypatch.setattr(timed, "_TABLE_BYTES", {"cpu": 1 << 20})
-    monkeypatch.setattr(view_rates, "_RENDERED_ROWS", {"cpu": 400})
+    monkeypatch.setattr(timings, "_TABLE_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(timings, "_RENDERED_ROWS", {"cpu": 400})
 
 
 @pytest.fixture
@@ -169,8 +170,8 @@ def test_the_smallest_caps_that_it_names_are_those_that_fit_accepts(
         sizes = {"device_memory": f"{device}MiB", "host_memory": f"{host}MiB"}
         run = FitConfig(tiny_capture, tmp_path, cap=100_000, offload=name, **sizes)
         rows = scene.initial_rows(run, stop)
-        placing.place(run, scene, rows, renderer)
-        placing.place(replace(run, offload="auto"), scene, rows, renderer)
+        choice_for(run, scene, rows, renderer)
+        choice_for(replace(run, offload="auto"), scene, rows, renderer)
         assert int(host) > PROCESS_BYTES >> 20
         less = [f"--device-memory={int(device) - 1}MiB", f"--host-memory={host}MiB"]
         assert _plan(tiny_capture, *_options_of(rates_file), *count, *less) == 0
@@ -240,7 +241,7 @@ def test_without_a_number_it_plans_for_what_auto_expects(
     tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
 ) -> None:
     from gs_train.data.colmap import find_model, read_points
-    from gs_train.sizing.choose import GROWTH
+    from gs_train.sizing.choice import GROWTH
 
     assert _plan(tiny_capture, "--offload-rates", str(rates_file), "--json") == 0
     n_points = len(read_points(find_model(tiny_capture))[0])
@@ -321,7 +322,7 @@ def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path:
     assert rates.batch_s == 0
     for limits in (UNLIMITED, Limits(residents=0)):
         for at_once in (1, 2):
-            assert view_rates.seconds_a_view(CpuRenderer(), rows, view, 300, at_once, limits) > 0
+            assert timings.seconds_a_view(CpuRenderer(), rows, view, 300, at_once, limits) > 0
     rates.save(tmp_path / "rates.json")
     assert Rates.load(tmp_path / "rates.json") == rates
 
@@ -330,14 +331,14 @@ def test_on_a_cpu_views_are_timed_with_the_rows_that_a_run_begins_and_ends_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever lies between: a line through fewer rows would be far off where a run ends."""
-    monkeypatch.setattr(timed, "_TABLE_BYTES", {"cpu": 1 << 20})  # of what is culled
+    monkeypatch.setattr(timings, "_TABLE_BYTES", {"cpu": 1 << 20})  # of what is culled
     seconds = {8000: 0.5, 300_000: 2.0, 75_000: 0.6}
-    monkeypatch.setattr(view_rates, "seconds_a_view", lambda *arguments: seconds[arguments[3]])
+    monkeypatch.setattr(timings, "seconds_a_view", lambda *arguments: seconds[arguments[3]])
     rows, view = _rows_and_view()
     for n_first, few in ((8000, 8000), (None, 75_000), (300_000, 75_000)):
-        rates = view_rates.measure_views(CpuRenderer(), rows, view, 300_000, n_first)
+        rates = timings.time_views(CpuRenderer(), rows, view, 300_000, n_first)
         for n in (few, 300_000):
-            assert rates.view_s + n * rates.row_s == pytest.approx(seconds[n])
+            assert rates["view_s"] + n * rates["row_s"] == pytest.approx(seconds[n])
 
 
 def test_memory_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +349,7 @@ def test_memory_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Drawing, "draw", fail)
     with pytest.raises(torch.cuda.OutOfMemoryError, match="none left"):
-        view_rates.seconds_a_view(CpuRenderer(), *_rows_and_view(), 300, 2, UNLIMITED)
+        timings.seconds_a_view(CpuRenderer(), *_rows_and_view(), 300, 2, UNLIMITED)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +426,7 @@ def test_more_residents_move_less_and_fewer_come_late() -> None:
 
 
 def test_a_batch_that_the_host_updates_takes_its_longest_part_and_its_ends() -> None:
-    room = room_wanted_by_host(PRESETS["best"], WORK)
+    room = Streamed(PRESETS["best"]).wanted(WORK)
     speed = predict(PRESETS["best"], WORK, RATES, room)
     assert speed.device_s == pytest.approx(RENDER_STREAMED_S + GEOMETRY_S)
     assert speed.link_s == pytest.approx(4 * 48 * 1e6 / 40e9)
@@ -442,7 +443,7 @@ def test_a_batch_that_the_host_updates_takes_its_longest_part_and_its_ends() -> 
 
 def test_views_that_are_cut_are_launched_part_by_part() -> None:
     mean = WORK.mean.visible / WORK.batch_size
-    whole = room_wanted_by_host(PRESETS["best"], WORK)
+    whole = Streamed(PRESETS["best"]).wanted(WORK)
 
     def with_rows(rows: float) -> Speed:
         return predict(PRESETS["best"], WORK, RATES, replace(whole, rows=round(rows)))

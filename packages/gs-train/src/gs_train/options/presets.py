@@ -54,6 +54,12 @@ class Preset:
         """Whether rows of appearance come to the device with their moments, and leave it again."""
         return self.residents and self.placement == "split"
 
+    @property
+    def takes_sparse(self) -> bool:
+        """Whether rows that no view sees can be left alone: where all moments are on the host they
+        decay in every step."""
+        return self.placement != "mirror"
+
     def splitting_above(self, share: float) -> Preset:
         """The same with ``--mem-limit``, which concerns presets that split views by themselves."""
         return self if self.split_share is None else replace(self, split_share=share)

@@ -45,8 +45,8 @@ from gs_train.runs.record import RunRecord
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import capture_digest
-from gs_train.sizing.caps import caps_of
-from gs_train.sizing.placing import Placing
+from gs_train.sizing.choice import Choice
+from gs_train.sizing.memory import caps_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Run:
         checkpoint: on disk.
         frame: that it was trained in.
         spent: until this checkpoint.
-        placing: what :meth:`gs_train.sizing.placing.Placing.to_plain` said then.
+        placing: what :meth:`gs_train.sizing.choice.Choice.to_plain` said then.
         id: of the run; None where an older version started it.
         record: of its cameras; None there.
         given: full names of the parts that were given from Python, by name of the part.
@@ -284,7 +284,7 @@ class Run:
         self,
         renderer: Renderer,
         config: FitConfig,
-        placing: Placing,
+        choice: Choice,
         strategy: Strategy | None = None,
     ) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
@@ -309,8 +309,8 @@ class Run:
                 renderer=renderer,
                 extent=self.frame.extent,
                 strategy=strategy,
-                preset=placing.preset,
-                limits=placing.limits,
+                preset=choice.preset,
+                limits=choice.limits,
             )
 
 
@@ -318,7 +318,7 @@ def checkpoint_state(
     frame: Frame,
     spent: Spent,
     capture: str,
-    placing: Placing,
+    choice: Choice,
     *,
     data: Mapping[str, Any],
     run_id: str | None,
@@ -340,7 +340,7 @@ def checkpoint_state(
         "frame": dataclasses.asdict(frame),
         "spent": dataclasses.asdict(spent),
         "capture": capture,
-        "placing": placing.to_plain(),
+        "placing": choice.to_plain(),
         "data": data,
     }
 
