@@ -17,7 +17,7 @@ from gs_train.options.presets import PRESETS, Preset
 from gs_train.rows import morton
 from gs_train.sizing.choice import choose
 from gs_train.sizing.fitting import fit_into, largest_n
-from gs_train.sizing.forecasts import batches, forecast_of, need, room_under
+from gs_train.sizing.forecasts import forecast_of, need, room_under
 from gs_train.sizing.forecasts.streamed import Streamed
 from gs_train.sizing.memory import Caps, Room
 from gs_train.sizing.workload import Workload
@@ -59,7 +59,6 @@ def test_offloading_trains_more_rows_and_best_most() -> None:
 def _unsorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Re-ordering rows needs nothing, so that memory is a matter of batches."""
     monkeypatch.setattr(morton, "sort_bytes", lambda _: 0)
-    monkeypatch.setattr(batches, "_MOVING", 0)
 
 
 @pytest.mark.usefixtures("_unsorted")
@@ -230,7 +229,8 @@ def test_a_device_that_is_the_host_needs_room_for_both() -> None:
 @pytest.mark.usefixtures("_unsorted")
 def test_views_stay_whole_where_all_rows_that_are_kept_are_fewer_than_two_views_see() -> None:
     best = replace(PRESETS["best"], residents=False)
-    work = WORK.with_batch(replace(SEEN, held=1.1 * SEEN.largest, union=1e6))
+    batch = replace(SEEN, held=1.1 * SEEN.largest, union=1e6)
+    work = replace(WORK, n_rows=1_000_000).with_batch(batch)
     whole = forecast_of(best).wanted(work)
     assert whole.slots < 2 * whole.rows
     full = need(best, work, whole).device_bytes

@@ -50,11 +50,6 @@ class Preset:
     residents: bool = False
 
     @property
-    def travels(self) -> bool:
-        """Whether rows of appearance come to the device with their moments, and leave it again."""
-        return self.residents and self.placement == "split"
-
-    @property
     def takes_sparse(self) -> bool:
         """Whether rows that no view sees can be left alone: where all moments are on the host they
         decay in every step."""

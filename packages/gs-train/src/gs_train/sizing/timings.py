@@ -24,7 +24,14 @@ from gs_train.options.presets import PRESETS
 from gs_train.published.in_device import InDevice
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.renderers.culling import cameras_of, cull
-from gs_train.rows.attributes import ADAM_EPS, GEOMETRY, GEOMETRY_WIDTH, NAMES, appearance_width
+from gs_train.rows.attributes import (
+    ADAM_EPS,
+    GEOMETRY,
+    GEOMETRY_WIDTH,
+    NAMES,
+    SHAPES,
+    appearance_width,
+)
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.tiered import TieredGaussians
 
@@ -113,34 +120,32 @@ def time_link(device: torch.device) -> tuple[float, float, float, float]:
     n = table_rows(device, 4 * _WIDTH)
     n_moved = n // 4
     ids = _some_rows(n).to(device)
-    up, down = _stream(device), _stream(device)
+    up, down = (torch.cuda.Stream(device) if device.type == "cuda" else None for _ in range(2))
     with gs_pinned.Table(n, _WIDTH) as table, gs_pinned.Table(n_moved, _WIDTH) as back:
-        there = torch.zeros(n_moved, _WIDTH, device=device)
-        leaving = torch.zeros_like(there)
+        there, leaving = (torch.zeros(n_moved, _WIDTH, device=device) for _ in range(2))
         gathered = torch.empty(len(ids), _WIDTH, device=device)
         source, target = table.torch()[:n_moved], back.torch()
 
         def send() -> None:
-            with _on(up):
+            with torch.cuda.stream(up):  # None: it does nothing
                 there.copy_(source, non_blocking=True)
 
         def fetch() -> None:
-            with _on(down):
+            with torch.cuda.stream(down):
                 target.copy_(leaving, non_blocking=True)
 
         def exchange() -> None:
             send()
             fetch()
 
-        def gather() -> None:
-            gs_pinned.gather(table, ids, gathered)
-
         size = 4.0 * source.numel()
         return (
             size / seconds_of(send, device),
             size / seconds_of(fetch, device),
             size / seconds_of(exchange, device),
-            4.0 * gathered.numel() / seconds_of(gather, device),
+            4.0
+            * gathered.numel()
+            / seconds_of(lambda: gs_pinned.gather(table, ids, gathered), device),
         )
 
 
@@ -176,7 +181,8 @@ def time_host_adam(device: torch.device) -> tuple[float, float]:
 def time_device_adam(device: torch.device) -> float:
     """Bytes a second of dense Adam on geometry."""
     n = table_rows(device, 3 * 4 * GEOMETRY_WIDTH)  # values and moments
-    params = [torch.nn.Parameter(torch.zeros(n, width, device=device)) for width in (3, 3, 4, 1)]
+    shapes = [SHAPES[name] for name in GEOMETRY]
+    params = [torch.nn.Parameter(torch.zeros(n, *shape, device=device)) for shape in shapes]
     ids = _some_rows(n).to(device)
     gradients = [torch.full((len(ids), *p.shape[1:]), 1e-3, device=device) for p in params]
     optimizer = gs_adam.DeviceAdam(params, lr=1e-3)
@@ -192,14 +198,6 @@ def _some_rows(n: int, seed: int = 0) -> Tensor:
     """Sorted ids of about one row in twenty, in no pattern."""
     chosen = np.random.default_rng(seed).random(n) < _SHARE
     return torch.from_numpy(np.flatnonzero(chosen).astype(np.int32))
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream | None:
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
-
-
-def _on(stream: torch.cuda.Stream | None) -> torch.cuda.StreamContext:
-    return torch.cuda.stream(stream)  # with None it does nothing
 
 
 def time_views(
