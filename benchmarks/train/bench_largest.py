@@ -60,14 +60,14 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
     from gs_train.machine.memory import resident_bytes
     from gs_train.options.config import FitConfig
     from gs_train.renderers import RenderOptions, make_renderer
+    from gs_train.rows.attributes import GEOMETRY
     from gs_train.rows.morton import morton_order
-    from gs_train.rows.tiered import GEOMETRY
     from gs_train.runs.figures import locked_bytes
-    from gs_train.sizing.placing import place_within
+    from gs_train.sizing.census import measure_workload
+    from gs_train.sizing.choice import choose
+    from gs_train.sizing.forecasts import need, predict, room_under
+    from gs_train.sizing.memory import caps_of
     from gs_train.sizing.rates import measure_rates_for
-    from gs_train.sizing.room import room_under
-    from gs_train.sizing.speed import predict
-    from gs_train.sizing.workload import measure_workload
 
     started = time.perf_counter()
     renderer = make_renderer("gsplat", RenderOptions())
@@ -92,16 +92,18 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
         data=Path(), out=Path(), offload=preset, batch_size=batch, cap=n_rows,  # type: ignore[arg-type]
         device_memory=f"{round(1024 * cap_gib)}MiB", host_memory=HOST_MEMORY,
     )  # fmt: skip
-    choice, limits = place_within(config, work, renderer.device)
+    choice = choose(config, work, caps_of(config, renderer.device))
+    room = room_under(choice.preset, work, choice.limits)
+    needed = need(choice.preset, work, room)
     print(choice.reason, file=sys.stderr)
-    speed = predict(choice.preset, work, rates, room_under(choice.preset, work, limits))
+    speed = predict(choice.preset, work, rates, room)
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(cap_gib * 2**30 / total, 0)
     before = (resident_bytes() or 0) - sum(values.nbytes for values in rows.values())
     backend = make_backend(
         choice.preset, rows, None, renderer=renderer, semantics="dense", mem_limit=0.3,
-        limits=limits,
+        limits=choice.limits,
     )  # fmt: skip
     rows.clear()
     options = bench_engine.settings(scene, batch)
@@ -137,9 +139,9 @@ def run(preset: str, n_rows: int, cap_gib: float, batch: int, steps: int, views:
         locked_bytes() / 1e9,
         ((resident_bytes() or 0) - before) / 1e9,
         "device" if backend.is_resident else "host",
-        choice.need.device_bytes / 1e9,
-        choice.need.pinned_bytes / 1e9,
-        (choice.need.host_bytes - choice.need.pageable.get("re-ordering", 0)) / 1e9,
+        needed.device_bytes / 1e9,
+        needed.pinned_bytes / 1e9,
+        (needed.host_bytes - needed.pageable.get("re-ordering", 0)) / 1e9,
         time.perf_counter() - started,
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gs_train.renderers import View
 from gs_train.renderers.activation import activate, activate_apart
-from gs_train.rows.columns import columns
+from gs_train.rows.attributes import columns
 from gs_train.rows.copies import add_rows, take_rows
 from harness import Record, add_json_option
 

@@ -4,8 +4,9 @@
 import torch
 
 import gs_adam
+from gs_train.rows.attributes import APPEARANCE
 from gs_train.rows.gaussians import Gaussians
-from gs_train.rows.host_rows import APPEARANCE, HostRows
+from gs_train.rows.host_rows import HostRows
 
 RATES = {"sh0": 0.02, "shN": 0.001}
 OPTIONS = {"betas": (0.9, 0.999), "eps": 1e-15}

@@ -27,7 +27,7 @@ from gs_train.losses.loss import Crop, photometric_loss
 from gs_train.options.config import FitConfig
 from gs_train.options.schedule import LearningRates
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.initialize import rows_from_points

@@ -13,7 +13,7 @@ from gs_train.densify.protocol import multiple_seen
 from gs_train.options.config import FitConfig
 from gs_train.options.schedule import adam_options, means_decay
 from gs_train.renderers import Rows, Splats, View
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.morton import morton_order
 from gs_train.rows.restore import InMemory, awake, read_all

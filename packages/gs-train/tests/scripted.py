@@ -21,7 +21,7 @@ from gs_train.losses.ssim import HALO
 from gs_train.published import loads, stores, streamed
 from gs_train.renderers import RenderOptions, Rows, Splats, View
 from gs_train.renderers.protocol import Rect
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 
 _FIRST = 1000.0  # so that the rest of a quaternion hardly turns it
 _MARGIN = 0.12  # of the image: how far from its border a row is that a view sees for certain

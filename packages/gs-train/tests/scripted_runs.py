@@ -22,7 +22,7 @@ from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
 from gs_train.options.schedule import LearningRates
 from gs_train.renderers import Splats, View
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.runs.trainer import Trainer
 

@@ -12,7 +12,7 @@ from gs_train.densify.protocol import multiple_seen
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats, View
 from gs_train.rows import counter_random
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.gaussians import Gaussians
 

@@ -15,7 +15,7 @@ from gs_train.densify import Mcmc, McmcConfig, mcmc
 from gs_train.densify.relocation import MOST_COPIES, draw, relocated
 from gs_train.errors import InputError
 from gs_train.rows import counter_random
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.gaussians import Gaussians
 

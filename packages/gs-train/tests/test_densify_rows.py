@@ -7,7 +7,7 @@ import torch
 
 from gs_train.densify import Adc, AdcConfig, Densifier, Mcmc, McmcConfig
 from gs_train.renderers.protocol import Splats, View
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.operations import RowOperations

@@ -17,7 +17,7 @@ from torch import Tensor
 import gs_order
 from gs_train.engine.limits import Limits
 from gs_train.options.presets import PRESETS
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 
 KINDS = ("load", "retain", "store", "carry", "returning", "final")
 RUNS = (

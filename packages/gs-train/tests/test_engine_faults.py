@@ -23,7 +23,7 @@ from gs_train.engine.side_thread import SideThread
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import TooManyIntersectionsError, View
 from gs_train.renderers.protocol import Rect
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.runs.trainer import Trainer
 
 SPLIT = ("clm", "gs-scale", "best")

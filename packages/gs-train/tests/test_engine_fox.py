@@ -20,7 +20,7 @@ from gs_train.cli import main
 from gs_train.data.capture import load_capture
 from gs_train.engine.limits import Limits
 from gs_train.options.schedule import LearningRates
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.runs.run import Run
 from gs_train.scene.initialize import rows_from_points
 from gs_train.scene.scene import Scene

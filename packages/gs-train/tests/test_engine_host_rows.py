@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_train.rows.host_rows import APPEARANCE, HostRows
+from gs_train.rows.attributes import APPEARANCE
+from gs_train.rows.host_rows import HostRows
 
 sys.path.insert(0, str(Path(__file__).parent))
 from appearance_models import (

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import gs_pinned
-from gs_train.rows.host_rows import APPEARANCE, HostRows
+from gs_train.rows.attributes import APPEARANCE
+from gs_train.rows.host_rows import HostRows
 
 sys.path.insert(0, str(Path(__file__).parent))
 from appearance_models import (

@@ -30,7 +30,7 @@ from gs_train.options.presets import PRESETS
 from gs_train.published import streamed
 from gs_train.published.stores import Stores
 from gs_train.published.untouched import Untouched
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.runs.trainer import Trainer
 
 STEPS = 30

@@ -13,17 +13,12 @@ from gs_train.engine.limits import Limits
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.sizing.budget import need
-from gs_train.sizing.caps import Caps
+from gs_train.sizing.census import measure_workload, middle_view
 from gs_train.sizing.fitting import fit_into, limits_within
-from gs_train.sizing.room import (
-    Room,
-    room_least,
-    room_under,
-    room_wanted,
-    room_wanted_by_host,
-)
-from gs_train.sizing.workload import BatchRows, Workload, measure_workload, middle_view
+from gs_train.sizing.forecasts import forecast_of, need, room_under
+from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.memory import Caps, Room
+from gs_train.sizing.workload import BatchRows, Workload
 
 SEEN = BatchRows(
     visible=1.6e6, union=1e6, two=1.4e6, largest=4e5, loaded=1.2e6, held=9e5, intersections=4e6
@@ -46,7 +41,7 @@ def _with_view(work: Workload, rows: int) -> Workload:
 
 
 def _wanted(preset: Preset, work: Workload) -> int:
-    return need(preset, work, room_wanted(preset, work)).device_bytes
+    return need(preset, work, forecast_of(preset).wanted(work)).device_bytes
 
 
 @pytest.mark.parametrize("is_given", [True, False])
@@ -88,7 +83,7 @@ def test_views_are_not_cut_when_rows_have_grown_as_expected() -> None:
     room = fit_into(best, WORK, caps, grows_to=grown.n_rows)
     assert room is not None
     limits = limits_within(best, WORK, caps, room, grows_to=grown.n_rows)
-    assert limits.rows is None or limits.rows >= room_wanted(best, grown).rows
+    assert limits.rows is None or limits.rows >= forecast_of(best).wanted(grown).rows
     # More than fits is not reckoned with.
     far = limits_within(best, WORK, caps, room, grows_to=1000 * WORK.n_rows)
     assert far == limits_within(best, WORK, caps, room)
@@ -98,7 +93,7 @@ def test_views_are_not_cut_when_rows_have_grown_as_expected() -> None:
 def test_views_that_have_to_be_cut_when_rows_have_grown_are(name: str) -> None:
     preset = PRESETS[name]
     grown = WORK.with_rows(20 * WORK.n_rows)
-    rooms = room_least(preset, grown), room_wanted_by_host(preset, grown)
+    rooms = Streamed(preset).least(grown), Streamed(preset).wanted(grown)
     caps = Caps(sum(need(preset, grown, room).device_bytes for room in rooms) // 2, HOST)
     later, room = fit_into(preset, grown, caps), fit_into(preset, WORK, caps)
     assert later is not None
@@ -140,10 +135,10 @@ def test_a_cap_on_host_memory_bounds_the_rows_there(name: str, shared: bool) -> 
     """Without a GPU, all that is on the device is there as well."""
     preset = PRESETS[name]
     most = WORK.with_rows(15_000_000)
-    of = need(preset, most, room_wanted(preset, most))
+    of = need(preset, most, forecast_of(preset).wanted(most))
     limit = of.host_bytes + (of.device_bytes if shared else 0)
     caps = Caps(HOST, limit, shared=shared, host_limit=limit)
-    room = room_wanted(preset, WORK)
+    room = forecast_of(preset).wanted(WORK)
     capacity = limits_within(preset, WORK, caps, room).capacity
     if name == "none" and not shared:
         assert capacity is None
@@ -217,12 +212,12 @@ def test_views_that_see_nothing_are_no_middle_of_those_that_do() -> None:
 def test_the_view_that_sees_most_is_found_among_many_with_some_of_the_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gs_train.sizing import workload
+    from gs_train.sizing import census
 
     rows, views = _rows(30_000), _views()
     options = {"n_rows": 30_000, "sh_degree": 1, "batch_size": 1, "n_batches": 1}
     exact = measure_workload(rows, views, CpuRenderer(), **options).most.largest
-    monkeypatch.setattr(workload, "_MOST_TESTS", 300 * N_VIEWS)
-    monkeypatch.setattr(workload, "_VIEWS", 7)
+    monkeypatch.setattr(census, "_MOST_TESTS", 300 * N_VIEWS)
+    monkeypatch.setattr(census, "_VIEWS", 7)
     sampled = measure_workload(rows, views, CpuRenderer(), **options).most.largest
     assert sampled == exact, "counted again with all rows"

@@ -20,7 +20,7 @@ from gs_train.engine.microbatches import Seen, look, mark
 from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.runs.trainer import Trainer
 

@@ -5,10 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gs_adam
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
 from gs_train.rows.gaussians import Gaussians
-from gs_train.rows.host_rows import APPEARANCE
-from gs_train.rows.tiered import GEOMETRY, TieredGaussians
+from gs_train.rows.tiered import TieredGaussians
 
 SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
 OPTIONS = {"betas": (0.9, 0.999), "eps": 1e-15}

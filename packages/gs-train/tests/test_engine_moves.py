@@ -19,7 +19,7 @@ from gs_train.engine.limits import Limits
 from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS, Preset
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.tiered import TieredGaussians
 
 SETTINGS = StepSettings(3, dict.fromkeys(NAMES, 1e-4), (0.9, 0.999), 1e-15, 0.2)

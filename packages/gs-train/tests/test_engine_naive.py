@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import gs_adam
 from gs_train.rows import mirror_adam
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.mirror_adam import HostMirrorAdam
 

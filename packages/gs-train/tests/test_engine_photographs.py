@@ -33,7 +33,7 @@ from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Splats
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.runs.trainer import Trainer
 
 POINTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 17, 20, 24, 28, 33, 38, 44, 50, 57, 64)

@@ -29,7 +29,7 @@ from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
 from gs_train.published.returning import Returning, ReturningSum, first_sums
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.copies import add_rows
 from gs_train.rows.initial_sums import InitialSums
 

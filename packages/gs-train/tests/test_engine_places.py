@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gs_train.engine.microbatches import Microbatch, Seen, cameras_of
+from gs_train.engine.microbatches import Microbatch, Seen
 from gs_train.engine.places import Places
 from gs_train.losses.loss import Crop
 from gs_train.renderers import View
+from gs_train.renderers.culling import cameras_of
 
 VIEW = View("v", torch.eye(4), torch.eye(3), 8, 8)
 

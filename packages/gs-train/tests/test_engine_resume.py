@@ -17,7 +17,7 @@ from gs_train.engine.limits import Limits
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
 from gs_train.options.schedule import LearningRates
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.runs.trainer import Trainer
 
 STEPS, MIDDLE = 32, 19

@@ -14,7 +14,7 @@ from gs_train.engine.settings import StepSettings
 from gs_train.errors import InputError
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import RenderOptions, View, make_renderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.selective import SelectiveAdam
 
 N = 300

@@ -15,7 +15,7 @@ from gs_train.options.presets import PRESETS
 from gs_train.published import untouched as module
 from gs_train.published.untouched import Untouched
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 
 N = 500
 

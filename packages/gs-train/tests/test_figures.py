@@ -23,7 +23,7 @@ from gs_train.engine.trace import Trace
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.host_rows import HostRows
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.runs.figures import Pace

@@ -26,7 +26,7 @@ from gs_train.engine.trace import Trace
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.runs.trainer import Trainer
-from gs_train.sizing.budget import need
+from gs_train.sizing.forecasts import need
 
 STEPS = 4
 
@@ -182,7 +182,7 @@ def test_a_run_without_gaussians_ends_and_its_last_checkpoint_is_one_with_some(
 # ---------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("where", ["place", "write_ply", "report"])
+@pytest.mark.parametrize("where", ["choice_for", "write_ply", "report"])
 @pytest.mark.parametrize(
     "error",
     [
@@ -206,7 +206,7 @@ def test_memory_that_runs_out_outside_of_training_is_a_clear_error(
     name = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith(f"gs-train: error: {name} memory ran out ({error})")
-    if where == "place":
+    if where == "choice_for":
         assert not out.exists()
     else:
         assert _saved_step(out) == STEPS
@@ -220,7 +220,10 @@ def test_other_errors_are_no_lack_of_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for module, name in ((gs_train.runs.training, "place"), (gs_train.runs.loop, "_view_batches")):
+    for module, name in (
+        (gs_train.runs.training, "choice_for"),
+        (gs_train.runs.loop, "_view_batches"),
+    ):
         with monkeypatch.context() as broken:
             broken.setattr(module, name, _raises(RuntimeError("a bug")))
             assert main(_command(capture, tmp_path / name)) == 1
@@ -335,7 +338,9 @@ def test_a_stop_before_training_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "run"
-    monkeypatch.setattr(gs_train.runs.training, "place", _interrupts(gs_train.runs.training.place))
+    monkeypatch.setattr(
+        gs_train.runs.training, "choice_for", _interrupts(gs_train.runs.training.choice_for)
+    )
     assert main(_command(capture, out)) == 130
     assert "gs-train: stopped during the start" in capsys.readouterr().err
     assert not out.exists()

@@ -17,13 +17,12 @@ from gs_train.engine.settings import StepSettings
 from gs_train.losses.loss import Crop, photometric_loss
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.morton import morton_order
 from gs_train.rows.tiered import TieredGaussians
-from gs_train.sizing.budget import need
+from gs_train.sizing.census import measure_workload
+from gs_train.sizing.forecasts import need, room_under
 from gs_train.sizing.rates import measure_rates
-from gs_train.sizing.room import room_under
-from gs_train.sizing.workload import measure_workload
 
 pytestmark = pytest.mark.gpu
 

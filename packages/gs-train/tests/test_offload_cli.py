@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import gs_train.runs.loop
+import gs_train.runs.offload
 import gs_train.runs.run
 import gs_train.runs.trainer
-import gs_train.sizing.placing
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data.colmap import find_model, read_points
@@ -26,14 +26,15 @@ from gs_train.errors import InputError
 from gs_train.files.ply import load_ply
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.restore import Part, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.rows.visible import caught_up_chunks, caught_up_rows
+from gs_train.runs.offload import cap_device_memory
 from gs_train.runs.run import Run, renderer_for
-from gs_train.sizing.caps import Caps
-from gs_train.sizing.placing import Placing, cap_device_memory
+from gs_train.sizing.choice import Choice
+from gs_train.sizing.memory import Caps
 
 STEPS = 12
 POINTS, CAP = 1500, 1600
@@ -204,8 +205,8 @@ def test_a_preset_reads_the_rows_and_moments_of_another(
 ) -> None:
     run = Run.open(fitted(saved, _batch(wanted)))
     config = dataclasses.replace(run.config, offload=wanted)
-    placing = Placing(PRESETS[wanted], UNLIMITED, "as tested")
-    ours = run.trainer(renderer_for(config), config, placing).tensors()
+    choice = Choice(PRESETS[wanted], UNLIMITED, "as tested")
+    ours = run.trainer(renderer_for(config), config, choice).tensors()
     theirs = run.checkpoint.read()
     _assert_same(ours, theirs)
 
@@ -256,7 +257,7 @@ def test_rows_that_sleep_are_woken_for_presets_that_know_no_sleep(
 
 def _caps(monkeypatch: pytest.MonkeyPatch, device: int) -> None:
     caps = Caps(device=device, host=1 << 40)
-    monkeypatch.setattr(gs_train.sizing.placing, "caps_of", lambda *_: caps)
+    monkeypatch.setattr(gs_train.runs.offload, "caps_of", lambda *_: caps)
 
 
 def _limits_seen(monkeypatch: pytest.MonkeyPatch) -> list[Limits]:

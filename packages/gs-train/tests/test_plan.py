@@ -2,7 +2,6 @@
 """``gs-train plan``, the rates that it measures and the time that it predicts from them."""
 
 import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from made_up import RATES
 
 from gs_train.cli import main
 from gs_train.data import load_capture
-from gs_train.engine import residents
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.errors import InputError
@@ -23,27 +21,18 @@ from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer
+from gs_train.runs.offload import choice_for
 from gs_train.scene.scene import Scene
-from gs_train.sizing import placing, timed, view_rates
-from gs_train.sizing.caps import PROCESS_BYTES
+from gs_train.sizing import timings
+from gs_train.sizing.memory import PROCESS_BYTES
 from gs_train.sizing.rates import Rates, measure_rates
-from gs_train.sizing.room import Room, room_wanted_by_host
-from gs_train.sizing.speed import Speed, predict
-from gs_train.sizing.workload import BatchRows, Workload
-
-MEAN = BatchRows(
-    visible=1.6e6, union=1e6, two=1.4e6, largest=4.5e5, loaded=1.2e6, held=9e5, intersections=4e6
-)
-WORK = Workload(
-    n_rows=20_000_000, sh_degree=3, batch_size=4, width=1920, height=1080, most=MEAN, mean=MEAN
-)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Micro-measurements on small tables."""
-    monkeypatch.setattr(timed, "_TABLE_BYTES", {"cpu": 1 << 20})
-    monkeypatch.setattr(view_rates, "_RENDERED_ROWS", {"cpu": 400})
+    monkeypatch.setattr(timings, "_TABLE_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(timings, "_RENDERED_ROWS", {"cpu": 400})
 
 
 @pytest.fixture
@@ -169,8 +158,8 @@ def test_the_smallest_caps_that_it_names_are_those_that_fit_accepts(
         sizes = {"device_memory": f"{device}MiB", "host_memory": f"{host}MiB"}
         run = FitConfig(tiny_capture, tmp_path, cap=100_000, offload=name, **sizes)
         rows = scene.initial_rows(run, stop)
-        placing.place(run, scene, rows, renderer)
-        placing.place(replace(run, offload="auto"), scene, rows, renderer)
+        choice_for(run, scene, rows, renderer)
+        choice_for(replace(run, offload="auto"), scene, rows, renderer)
         assert int(host) > PROCESS_BYTES >> 20
         less = [f"--device-memory={int(device) - 1}MiB", f"--host-memory={host}MiB"]
         assert _plan(tiny_capture, *_options_of(rates_file), *count, *less) == 0
@@ -240,7 +229,7 @@ def test_without_a_number_it_plans_for_what_auto_expects(
     tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
 ) -> None:
     from gs_train.data.colmap import find_model, read_points
-    from gs_train.sizing.choose import GROWTH
+    from gs_train.sizing.choice import GROWTH
 
     assert _plan(tiny_capture, "--offload-rates", str(rates_file), "--json") == 0
     n_points = len(read_points(find_model(tiny_capture))[0])
@@ -321,7 +310,7 @@ def test_measured_rates_are_positive_and_survive_the_file(quick: None, tmp_path:
     assert rates.batch_s == 0
     for limits in (UNLIMITED, Limits(residents=0)):
         for at_once in (1, 2):
-            assert view_rates.seconds_a_view(CpuRenderer(), rows, view, 300, at_once, limits) > 0
+            assert timings.seconds_a_view(CpuRenderer(), rows, view, 300, at_once, limits) > 0
     rates.save(tmp_path / "rates.json")
     assert Rates.load(tmp_path / "rates.json") == rates
 
@@ -330,14 +319,14 @@ def test_on_a_cpu_views_are_timed_with_the_rows_that_a_run_begins_and_ends_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever lies between: a line through fewer rows would be far off where a run ends."""
-    monkeypatch.setattr(timed, "_TABLE_BYTES", {"cpu": 1 << 20})  # of what is culled
+    monkeypatch.setattr(timings, "_TABLE_BYTES", {"cpu": 1 << 20})  # of what is culled
     seconds = {8000: 0.5, 300_000: 2.0, 75_000: 0.6}
-    monkeypatch.setattr(view_rates, "seconds_a_view", lambda *arguments: seconds[arguments[3]])
+    monkeypatch.setattr(timings, "seconds_a_view", lambda *arguments: seconds[arguments[3]])
     rows, view = _rows_and_view()
     for n_first, few in ((8000, 8000), (None, 75_000), (300_000, 75_000)):
-        rates = view_rates.measure_views(CpuRenderer(), rows, view, 300_000, n_first)
+        rates = timings.time_views(CpuRenderer(), rows, view, 300_000, n_first)
         for n in (few, 300_000):
-            assert rates.view_s + n * rates.row_s == pytest.approx(seconds[n])
+            assert rates["view_s"] + n * rates["row_s"] == pytest.approx(seconds[n])
 
 
 def test_memory_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +337,7 @@ def test_memory_that_is_not_there_is_said_so(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Drawing, "draw", fail)
     with pytest.raises(torch.cuda.OutOfMemoryError, match="none left"):
-        view_rates.seconds_a_view(CpuRenderer(), *_rows_and_view(), 300, 2, UNLIMITED)
+        timings.seconds_a_view(CpuRenderer(), *_rows_and_view(), 300, 2, UNLIMITED)
 
 
 @pytest.mark.parametrize(
@@ -373,91 +362,3 @@ def test_a_rate_must_be_positive(rates_file: Path, name: str, value: object) -> 
     rates_file.write_text(json.dumps(values))
     with pytest.raises(InputError, match=f"{name} must be positive, got {value}"):
         Rates.load(rates_file)
-
-
-# ---------------------------------------------------------------------- time
-
-RENDER_S = 4 * (1e-3 + 20e6 / 20e9) + 5e-9 * 1.6e6
-CULL_AT_ONCE_S = 20e6 / 20e9 + 3 * 20e6 / 100e9
-RENDER_AT_ONCE_S = 0.2e-3 + 4 * 0.5e-3 + CULL_AT_ONCE_S + 4e-9 * 1.6e6
-RENDER_STREAMED_S = 4 * 0.7e-3 + CULL_AT_ONCE_S + 6e-9 * 1.6e6
-GEOMETRY_S = 11 * (24 * 20e6 + 4 * 1e6) / 2e12
-
-
-def test_none_is_rendering_and_adam_on_the_device_for_the_rows_seen() -> None:
-    speed = predict(PRESETS["none"], WORK, RATES)
-    assert speed.device_s == pytest.approx(RENDER_AT_ONCE_S + GEOMETRY_S + 48 * 52 * 1e6 / 2e12)
-    assert (speed.link_s, speed.host_s, speed.bound) == (0, 0, "device")
-    assert speed.images_per_second == pytest.approx(4 / speed.device_s)
-
-
-def test_naive_moves_everything_one_after_the_other() -> None:
-    speed = predict(PRESETS["naive"], WORK, RATES)
-    assert speed.device_s == pytest.approx(RENDER_S + 4 * 59 * 20e6 / 2e12)
-    assert speed.link_s == pytest.approx(2 * 4 * 59 * 20e6 / 50e9)
-    assert speed.host_s == pytest.approx(28 * 59 * 20e6 / 150e9)
-    total = speed.device_s + speed.link_s + speed.host_s
-    assert speed.images_per_second == pytest.approx(4 / total)
-
-
-def test_best_updates_rows_on_the_device_and_moves_those_that_are_new() -> None:
-    speed = predict(PRESETS["best"], WORK, RATES)
-    assert speed.device_s == pytest.approx(RENDER_AT_ONCE_S + GEOMETRY_S + 48 * 52 * 1e6 / 2e12)
-    assert speed.host_s == 0
-    wanted = 1.4e6 * residents.HEADROOM  # a little more than two batches see
-    rarer = 1 - (wanted - 1.4e6) / (20e6 - 1.4e6)
-    assert speed.link_s == pytest.approx(12 * 48 * 0.4e6 / 40e9 * rarer)
-    assert (speed.bound, speed.images_per_second) == ("device", pytest.approx(4 / speed.device_s))
-    slow = predict(PRESETS["best"], WORK, replace(RATES, both=1e9))
-    assert (slow.bound, slow.images_per_second) == ("link", pytest.approx(4 / slow.link_s))
-
-
-def test_more_residents_move_less_and_fewer_come_late() -> None:
-    def with_room(n: int) -> Speed:
-        return predict(PRESETS["best"], WORK, RATES, Room.of_residents(450_000, n))
-
-    rates = [with_room(n) for n in (1_000_000, 1_200_000, 1_400_000, 10_000_000, 20_000_000)]
-    new_s = 12 * 48 * 0.4e6 / 40e9
-    assert [speed.link_s for speed in rates[:3]] == pytest.approx([new_s] * 3)
-    assert 0 == rates[4].link_s < rates[3].link_s < new_s
-    batches = [4 / speed.images_per_second - speed.device_s for speed in rates]
-    assert batches == pytest.approx([new_s, new_s / 2, 0, 0, 0], abs=1e-12)
-
-
-def test_a_batch_that_the_host_updates_takes_its_longest_part_and_its_ends() -> None:
-    room = room_wanted_by_host(PRESETS["best"], WORK)
-    speed = predict(PRESETS["best"], WORK, RATES, room)
-    assert speed.device_s == pytest.approx(RENDER_STREAMED_S + GEOMETRY_S)
-    assert speed.link_s == pytest.approx(4 * 48 * 1e6 / 40e9)
-    assert speed.host_s == pytest.approx(48 * 1e6 * (44 / 100e9 + 8 / 150e9))
-    assert speed.bound == "host"
-    batch_s = speed.host_s + (speed.device_s + speed.link_s) / 4
-    assert speed.images_per_second == pytest.approx(4 / batch_s)
-    fast = predict(PRESETS["best"], WORK, replace(RATES, host_rows=1e13, host_adam=1e13), room)
-    assert fast.bound == "device"
-    slow = predict(PRESETS["best"], WORK, replace(RATES, gather=1e9), room)
-    assert slow.bound == "link"
-    assert slow.link_s == pytest.approx(192e6 / 1e9)
-
-
-def test_views_that_are_cut_are_launched_part_by_part() -> None:
-    mean = WORK.mean.visible / WORK.batch_size
-    whole = room_wanted_by_host(PRESETS["best"], WORK)
-
-    def with_rows(rows: float) -> Speed:
-        return predict(PRESETS["best"], WORK, RATES, replace(whole, rows=round(rows)))
-
-    view_s = WORK.batch_size * RATES.streamed_view_s
-    assert with_rows(mean).device_s == pytest.approx(with_rows(2 * mean).device_s)
-    assert with_rows(0.6 * mean).device_s == pytest.approx(with_rows(mean).device_s + view_s)
-    assert with_rows(0.4 * mean).device_s == pytest.approx(with_rows(mean).device_s + 2 * view_s)
-    unseen = WORK.with_batch(replace(WORK.mean, visible=0, union=0, largest=0))
-    assert math.isfinite(predict(PRESETS["best"], unseen, RATES, Room(0, 0)).device_s)
-
-
-def test_clm_updates_all_rows_and_moves_what_neighbours_do_not_share() -> None:
-    speed = predict(PRESETS["clm"], WORK, RATES)
-    assert speed.link_s == pytest.approx(4 * 48 * 1.2e6 / 40e9)
-    assert speed.host_s == pytest.approx(
-        48 * (19e6 * 24 / 150e9 + 1e6 * 28 / 100e9 + 1.2e6 * 8 / 150e9)
-    )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gs_train.rows import copies as row_copies
-from gs_train.rows.columns import columns
+from gs_train.rows.attributes import columns
 from gs_train.rows.copies import add_rows, take_rows
 from gs_train.rows.initial_sums import FIRST_NOTED, NOTHING, InitialSums
 

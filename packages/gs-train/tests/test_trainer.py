@@ -13,7 +13,7 @@ from gs_train.engine.geometry import add_to, penalties
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
 from gs_train.renderers import RenderOptions, View, make_renderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import Scene
 

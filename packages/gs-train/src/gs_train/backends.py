@@ -18,6 +18,7 @@ from gs_train.options.presets import Preset
 from gs_train.published.mirror import MirrorPlacement
 from gs_train.published.streamed import StreamedPlacement
 from gs_train.renderers import Renderer, Rows
+from gs_train.rows.attributes import ADAM_EPS
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.mirror_adam import HostMirrorAdam
 from gs_train.rows.restore import Source, awake, restored_gaussians, restored_tiered
@@ -53,7 +54,7 @@ def make_backend(
     if preset.placement == "mirror":
         if semantics == "sparse":
             raise InputError(f"--semantics sparse needs another --offload than {preset.name}")
-        options["make_optimizer"] = lambda groups: HostMirrorAdam(groups, eps=1e-15)
+        options["make_optimizer"] = lambda groups: HostMirrorAdam(groups, eps=ADAM_EPS)
         if rows is not None:
             return mirror_engine(Gaussians(rows, **options), renderer)
         assert source is not None

@@ -24,7 +24,7 @@ from gs_train.files.whole import whole
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
-from gs_train.rows.checks import SH_DEGREES
+from gs_train.rows.attributes import SH_DEGREES
 from gs_train.runs.folder import RunFolder
 from gs_train.sizes import format_bytes
 

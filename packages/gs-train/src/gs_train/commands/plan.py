@@ -21,12 +21,11 @@ from gs_train.machine.progress import Stages
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.renderers import Renderer, Rows
+from gs_train.runs.offload import training_views, workload_of
 from gs_train.runs.run import renderer_for
 from gs_train.scene.scene import Scene
 from gs_train.sizes import Count
-from gs_train.sizing.budget import largest_n, need
-from gs_train.sizing.caps import Caps, caps_of
-from gs_train.sizing.choose import choose, expected_rows, smallest_rooms
+from gs_train.sizing.choice import choose, expected_rows
 from gs_train.sizing.duration import (
     StepTime,
     command_of_run,
@@ -34,12 +33,11 @@ from gs_train.sizing.duration import (
     seconds_of_run,
     within_an_hour,
 )
-from gs_train.sizing.fitting import fit_into
-from gs_train.sizing.placing import rates_for, training_views, workload_of
-from gs_train.sizing.rates import STAGES, Rates
-from gs_train.sizing.room import Room, room_wanted
-from gs_train.sizing.speed import predict
-from gs_train.sizing.view_rates import Begin
+from gs_train.sizing.fitting import fit_into, largest_n, smallest_rooms
+from gs_train.sizing.forecasts import forecast_of, need, predict
+from gs_train.sizing.memory import Caps, Room, caps_of
+from gs_train.sizing.rates import STAGES, Rates, rates_for
+from gs_train.sizing.timings import Begin
 from gs_train.sizing.workload import Workload
 
 
@@ -114,7 +112,7 @@ class PlanConfig:
 def plan(config: PlanConfig) -> dict[str, Any]:
     """Measure, predict and print; what --json prints is returned.
 
-    What is measured of the capture is what :func:`gs_train.sizing.placing.place` measures for a run
+    What is counted of the capture is what :func:`gs_train.runs.offload.choice_for` counts for a run
     with the same options, so that both say the same of what fits.
 
     Raises:
@@ -251,7 +249,7 @@ def _predict(
         "pinned_bytes": wanted.pinned_bytes,
         "host_bytes": wanted.host_bytes,
         "parts": asdict(wanted),
-        "views_whole": fitted is not None and room.rows >= room_wanted(preset, work).rows,
+        "views_whole": fitted is not None and room.rows >= forecast_of(preset).wanted(work).rows,
         "residents": room.residents,
         "images_per_second": speed.images_per_second,
         "images_per_second_first": at_first.images_per_second,
@@ -265,7 +263,7 @@ def _predict(
             "link": speed.link_s,
             "host": speed.host_s,
         },
-        "largest_n": largest_n(preset, work, lambda w: fit_into(preset, w, caps) is not None),
+        "largest_n": largest_n(preset, work, caps),
     }
 
 

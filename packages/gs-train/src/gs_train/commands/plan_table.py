@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gs_train.sizes import format_bytes
-from gs_train.sizing.caps import PROCESS_BYTES
 from gs_train.sizing.duration import as_hours
+from gs_train.sizing.memory import PROCESS_BYTES
 
 _TIERS = {"device": "device", "pinned": "page-locked", "pageable": "other host"}
 

@@ -15,7 +15,7 @@ from gs_train.densify.statistics import Statistics
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
 from gs_train.rows import counter_random, rowwise
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.operations import RowOperations

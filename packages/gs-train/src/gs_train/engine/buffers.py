@@ -21,6 +21,11 @@ class RowBuffer:
         self._device = device
         self._rows = torch.empty((0, width), device=device)
 
+    @staticmethod
+    def bytes(n_slots: int, width: int) -> int:
+        """Bytes that a buffer takes once so many slots were asked for."""
+        return 4 * width * int(n_slots * HEADROOM)
+
     @property
     def n_bytes(self) -> int:
         """Bytes held."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from gs_train.engine.placement import Tools
 from gs_train.engine.settings import StepSettings
 from gs_train.rows import rowwise
-from gs_train.rows.columns import columns
+from gs_train.rows.attributes import columns
 from gs_train.rows.copies import add_rows, take_rows
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.initial_sums import InitialSums

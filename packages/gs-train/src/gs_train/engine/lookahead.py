@@ -17,8 +17,8 @@ from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.settings import StepSettings
 from gs_train.renderers import Renderer, View
+from gs_train.rows.attributes import GEOMETRY
 from gs_train.rows.operations import Model
-from gs_train.rows.tiered import GEOMETRY
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +173,4 @@ def largest_move(
     reach = (1.0 - b1) / math.sqrt((1.0 - b2) * (1.0 - b1 * b1 / b2)) * correction
     # Rounding of the step itself and of the value it is added to.
     reach *= 1.0 + 1e-5
-    return gs_cull.Inflate(
-        **{name: rates[name] * reach for name in ("means", "scales", "quats", "opacities")}
-    )
+    return gs_cull.Inflate(**{name: rates[name] * reach for name in GEOMETRY})

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 import gs_cull
 from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
-from gs_train.renderers import Renderer, View
+from gs_train.renderers import Renderer, View, culling
+from gs_train.renderers.culling import Cameras, balanced_split, cameras_of, cull
 from gs_train.renderers.protocol import Rect
-
-Cameras = tuple[Tensor, Tensor, np.ndarray | int, np.ndarray | int]
-"""World to camera (B, 4, 4), K (B, 3, 3), widths and heights (B,); of one view numbers."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +98,7 @@ def mark(geometry: Mapping[str, Tensor], seen: Seen, renderer: Renderer) -> Tens
 
     Cost: one kernel over the list. Does not synchronise.
     """
-    return gs_cull.mark(
-        *_arrays(geometry),
-        *seen.cameras,
-        seen.ids,
-        seen.mask,
-        opacities=geometry["opacities"].detach(),
-        **renderer.options._asdict(),
-    )
+    return culling.mark(geometry, seen.cameras, seen.ids, seen.mask, renderer)
 
 
 def _cull(
@@ -122,14 +112,7 @@ def _cull(
     if not all(microbatch.is_whole for microbatch in microbatches):
         rects = np.array([[*vars(crop.rect).values()] for crop in crops], np.int32)
     cameras = cameras_of([crop.view for crop in crops])
-    visible = gs_cull.cull(
-        *_arrays(geometry),
-        *cameras,
-        opacities=geometry["opacities"].detach(),
-        rects=rects,
-        inflate=inflate,
-        **renderer.options._asdict(),
-    )
+    visible = cull(geometry, cameras, renderer, rects=rects, inflate=inflate)
     # Of a single view it is known without waiting for the device once more.
     counts = (len(visible),) if len(crops) == 1 else tuple(visible.counts.tolist())
     return Seen(tuple(microbatches), visible.ids, visible.mask, counts, cameras)
@@ -149,37 +132,9 @@ def _cut(
     most = max(1, length // (4 * HALO))  # a part is not much smaller than its halo
     n = min(max(2, -(-count // most_rows)), most)
     while True:
-        split = gs_cull.balanced_split(
-            *_arrays(geometry),
-            view.viewmat,
-            view.K,
-            view.width,
-            view.height,
-            opacities=geometry["opacities"].detach(),
-            n=n,
-            axis=axis,
-            halo=HALO,
-            **renderer.options._asdict(),
-        )
+        split = balanced_split(geometry, view, renderer, n=n, axis=axis, halo=HALO)
         if split.counts.max() <= most_rows or n >= most:
             break
         n = min(2 * n, most)
     cores = [Rect(*(int(x) for x in part)) for part in split.parts]
     return [Microbatch(microbatch.index, Crop(view, core), len(cores)) for core in cores]
-
-
-def cameras_of(views: Sequence[View]) -> Cameras:
-    """The cameras of views, on their device. Of one view its own matrices, not copies."""
-    if len(views) == 1:
-        (view,) = views
-        return view.viewmat[None], view.K[None], view.width, view.height
-    return (
-        torch.stack([view.viewmat for view in views]),
-        torch.stack([view.K for view in views]),
-        np.array([view.width for view in views]),
-        np.array([view.height for view in views]),
-    )
-
-
-def _arrays(geometry: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    return tuple(geometry[name].detach() for name in ("means", "scales", "quats"))  # type: ignore[return-value]

@@ -24,6 +24,9 @@ by more, except where batches are single views."""
 
 _NOWHERE = -1
 
+_CHOSEN = 32
+"""Bytes a slot: the sort that finds the slots to give away."""
+
 
 class Residents:
     """A cache in the device's memory over the tables of `HostRows`.
@@ -62,6 +65,21 @@ class Residents:
         self._arrived: torch.cuda.Event | None = None  # behind the rows brought last
         self.loaded = self.stored = 0
         host.away = self
+
+    @staticmethod
+    def wanted(n_two: float, n_rows: int) -> int:
+        """Slots for batches of which two in a row see ``n_two`` of ``n_rows`` rows."""
+        return max(1, min(math.ceil(n_two * HEADROOM), n_rows))
+
+    @staticmethod
+    def table_bytes(n_slots: int, width: int) -> int:
+        """Bytes of the rows in so many slots, with both moments."""
+        return 3 * 4 * width * n_slots
+
+    @staticmethod
+    def list_bytes(n_rows: int, n_slots: int) -> int:
+        """Bytes of the lists: slot and last step of each row, row and last batch of each slot."""
+        return 8 * n_rows + (8 + _CHOSEN) * n_slots
 
     @property
     def values(self) -> Tensor:

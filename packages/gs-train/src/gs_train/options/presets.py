@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gs_train.errors import InputError
+from gs_train.rows.attributes import Semantics
 
 Placement = Literal["device", "mirror", "split"]
-Semantics = Literal["dense", "deferred", "sparse"]
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class Preset:
     residents: bool = False
 
     @property
-    def travels(self) -> bool:
-        """Whether rows of appearance come to the device with their moments, and leave it again."""
-        return self.residents and self.placement == "split"
+    def takes_sparse(self) -> bool:
+        """Whether rows that no view sees can be left alone: where all moments are on the host they
+        decay in every step."""
+        return self.placement != "mirror"
 
     def splitting_above(self, share: float) -> Preset:
         """The same with ``--mem-limit``, which concerns presets that split views by themselves."""

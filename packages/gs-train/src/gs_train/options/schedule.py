@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from gs_train.errors import InputError
+from gs_train.rows.attributes import ADAM_EPS
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def adam_options(batch_size: int, *, scaled: bool) -> AdamOptions:
     Gaussian Splatting Training", section 5; momentum as its released code has it).
     """
     b = batch_size if scaled else 1
-    return AdamOptions(math.sqrt(b), (0.9**b, 0.999**b), 1e-15 / math.sqrt(b))
+    return AdamOptions(math.sqrt(b), (0.9**b, 0.999**b), ADAM_EPS / math.sqrt(b))
 
 
 def means_decay(images_seen: int, images_total: int) -> float:

@@ -15,7 +15,7 @@ import gs_pinned
 from gs_order import Plan
 from gs_train.engine.lanes import Lanes
 from gs_train.published.parted import Parted, contains, slots_of
-from gs_train.rows.columns import host_columns
+from gs_train.rows.attributes import host_columns
 from gs_train.rows.host_rows import HostRows
 
 CHUNK_BYTES = 32 << 20

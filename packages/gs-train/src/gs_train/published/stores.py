@@ -11,7 +11,7 @@ from torch import Tensor
 import gs_pinned
 from gs_train.engine.lanes import Lanes
 from gs_train.published.loads import CHUNK_BYTES
-from gs_train.rows.columns import host_columns
+from gs_train.rows.attributes import host_columns
 from gs_train.rows.host_rows import HostRows
 
 

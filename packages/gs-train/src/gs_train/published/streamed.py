@@ -26,7 +26,7 @@ from gs_train.published.loads import Loads
 from gs_train.published.returning import Returning, ReturningSum, first_sums
 from gs_train.published.stores import Stores
 from gs_train.published.untouched import Untouched
-from gs_train.rows.columns import columns
+from gs_train.rows.attributes import columns
 from gs_train.rows.initial_sums import InitialSums
 from gs_train.rows.tiered import TieredGaussians
 

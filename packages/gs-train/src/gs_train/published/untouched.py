@@ -36,6 +36,16 @@ class Untouched:
         self._device = device
         self._lists: gs_pinned.Table | None = None  # of rows, those of two steps in turn
 
+    @staticmethod
+    def device_bytes(n_rows: int, n_seen: int) -> int:
+        """Bytes of a mask of the rows, and of ids of others in 64 bits or some of these in both."""
+        return n_rows + max(12 * listed_at_once(n_rows), 8 * n_seen)
+
+    @staticmethod
+    def list_bytes(n_rows: int) -> int:
+        """Bytes of the lists in host memory."""
+        return 2 * 4 * n_rows
+
     def update(self, seen: Tensor, needed: Tensor | None, step: int) -> tuple[int, ...]:
         """Submit these rows of a step; synchronises with the current stream.
 

@@ -16,6 +16,9 @@ Rows = Mapping[str, Tensor]
 ``means`` (R, 3), ``scales`` (R, 3) log, ``quats`` (R, 4) w x y z of any non-zero length,
 ``opacities`` (R,) logit, ``sh0`` (R, 1, 3), ``shN`` (R, K, 3) with K = 0, 3, 8 or 15."""
 
+ATTRIBUTES = ("means", "scales", "quats", "opacities", "sh0", "shN")
+"""The names of the stored attributes."""
+
 
 MOST_INTERSECTIONS = 2**31 - 1
 """Pairs of a splat and a tile that it touches in one rectangle: their places are 32-bit numbers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rows are: the stored attributes' names and shapes, and the checks of rows and row ids."""
+"""Checks of rows and of row ids."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ import torch
 from torch import Tensor
 
 from gs_train.renderers.protocol import Rows
-
-NAMES = ("means", "scales", "quats", "opacities", "sh0", "shN")
-"""The stored attributes, in the order that everything lists them in."""
-
-SH_DEGREES = {0: 0, 3: 1, 8: 2, 15: 3}
-"""Degree of spherical harmonics by K, the width of ``shN``."""
-
-_TRAILING = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
+from gs_train.rows.attributes import NAMES, SH_DEGREES, SHAPES
 
 
 def check_rows(rows: Rows, names: tuple[str, ...] = NAMES) -> None:
@@ -34,8 +27,8 @@ def check_rows(rows: Rows, names: tuple[str, ...] = NAMES) -> None:
             is_right = values.ndim == 3 and values.shape[1] in SH_DEGREES and values.shape[2] == 3
             shape = "(N, K, 3) with K = 0, 3, 8 or 15"
         else:
-            is_right = values.ndim > 0 and tuple(values.shape[1:]) == _TRAILING[name]
-            shape = f"(N{''.join(f', {width}' for width in _TRAILING[name]) or ','})"
+            is_right = values.ndim > 0 and tuple(values.shape[1:]) == SHAPES[name]
+            shape = f"(N{''.join(f', {width}' for width in SHAPES[name]) or ','})"
         if not is_right:
             raise ValueError(f"{name} must be {shape}, got {tuple(values.shape)}")
     lengths = {name: len(values) for name, values in rows.items()}
@@ -74,7 +67,7 @@ def check_overwriting(rows: Rows, names: tuple[str, ...], *, n_rows: int, k: int
     if not set(rows) <= set(names):
         raise ValueError(f"rows must have keys among {', '.join(names)}, got {', '.join(rows)}")
     for name, values in rows.items():
-        expected = (n_rows, k, 3) if name == "shN" else (n_rows, *_TRAILING[name])
+        expected = (n_rows, k, 3) if name == "shN" else (n_rows, *SHAPES[name])
         if tuple(values.shape) != expected:
             raise ValueError(f"{name} must be {expected}, got {tuple(values.shape)}")
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from gs_train.machine.has_triton import has_triton
+from gs_train.rows.attributes import APPEARANCE
 from gs_train.rows.initial_sums import InitialSums
-
-_APPEARANCE = ("sh0", "shN")
 
 
 def take_rows(
@@ -36,7 +35,7 @@ def take_rows(
 
         return take(values, ids, slots)
     return {
-        name: part.index_select(0, slots if name in _APPEARANCE else ids)
+        name: part.index_select(0, slots if name in APPEARANCE else ids)
         for name, part in values.items()
     }
 
@@ -64,8 +63,8 @@ def add_rows(
         add(totals, complete, ids, slots, begun)
         return
     for name, total in totals.items():
-        at, part = slots if name in _APPEARANCE else ids, complete.get(name)
-        if begun is not None and name in _APPEARANCE:
+        at, part = slots if name in APPEARANCE else ids, complete.get(name)
+        if begun is not None and name in APPEARANCE:
             rows = begun.rows(name)
             everything = torch.arange(len(rows), device=rows.device)
             total.index_copy_(0, everything if at is None else at.long(), rows)

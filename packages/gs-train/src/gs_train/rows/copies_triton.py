@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import APPEARANCE, NAMES
 from gs_train.rows.copies_kernels import add_kernel, take_kernel
 from gs_train.rows.initial_sums import InitialSums
 
@@ -62,7 +62,7 @@ def is_taken(values: Mapping[str, Tensor]) -> bool:
         tuple(values) == NAMES
         and all(part.dtype == torch.float32 for part in values.values())
         and all(values[name].is_contiguous() for name in NAMES[:4])
-        and all(values[name].stride()[1:] == (3, 1) for name in NAMES[4:])
+        and all(values[name].stride()[1:] == (3, 1) for name in APPEARANCE)
     )
 
 
@@ -72,7 +72,7 @@ def is_begun(totals: Mapping[str, Tensor], begun: InitialSums) -> bool:
         not others[name].numel()
         or (others[name].dtype == torch.float32 and others[name].stride() == totals[name].stride())
         for others in (begun.carried, begun.noted)
-        for name in NAMES[4:]
+        for name in APPEARANCE
     )
 
 
@@ -82,7 +82,7 @@ def _pointers(values: Mapping[str, Tensor]) -> list[Tensor]:
 
 def _appearance(values: Mapping[str, Tensor]) -> list[Tensor]:
     # What stands for an empty shN is not read.
-    return [values[name] if values[name].numel() else values["sh0"] for name in NAMES[4:]]
+    return [values[name] if values[name].numel() else values["sh0"] for name in APPEARANCE]
 
 
 def _layout(values: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 import gs_adam
 from gs_train.renderers.protocol import Rows
+from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes, columns
 from gs_train.rows.checks import (
     check_appended,
     check_capacity,
@@ -21,8 +23,6 @@ from gs_train.rows.checks import (
     check_sorted,
     ids_to_keep,
 )
-from gs_train.rows.columns import columns
-from gs_train.rows.host_rows import APPEARANCE, Semantics
 from gs_train.rows.host_state import (
     LAST_STEP,
     MOMENTS,
@@ -77,7 +77,7 @@ class DeviceAppearance:
             # As gsplat's SelectiveAdam, which corrects nothing.
             bias_correction="off" if semantics == "sparse" else "global",
         )
-        widths = [3, 3 * self._k]
+        widths = [math.prod(shape) for shape in appearance_shapes(self._k).values()]
         self._rows = gs_adam.DeviceRows(self.adam, self._device, widths=widths)
         shape = n_rows, sum(widths)
         self._tables = [

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from gs_train.renderers.protocol import Rows
+from gs_train.rows.attributes import NAMES, SH_DEGREES
 from gs_train.rows.checks import (
-    NAMES,
-    SH_DEGREES,
     check_appended,
     check_capacity,
     check_ids,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 import gs_adam
 import gs_pinned
 from gs_train.renderers.protocol import Rows
+from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes
 from gs_train.rows.checks import (
     check_appended,
     check_ids,
@@ -24,11 +25,6 @@ from gs_train.rows.checks import (
 )
 from gs_train.rows.host_state import MOMENTS, flat_state, load_state, split_state
 from gs_train.rows.host_tables import HostTables
-
-APPEARANCE = ("sh0", "shN")
-"""The attributes that live here, in the order in which they lie in a row."""
-
-Semantics = Literal["dense", "deferred", "sparse"]
 
 
 class Away(Protocol):
@@ -85,7 +81,7 @@ class HostRows:
         self._k = rows["shN"].shape[1]
         self._tables = HostTables(
             len(rows["sh0"]),
-            {"sh0": (1, 3), "shN": (self._k, 3)},
+            appearance_shapes(self._k),
             sleeps=semantics == "deferred",
             is_locked=self._device.type == "cuda",
             is_state_locked=travels and self._device.type == "cuda",

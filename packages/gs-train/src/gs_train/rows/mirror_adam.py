@@ -10,6 +10,7 @@ from torch import Tensor
 
 import gs_adam
 import gs_pinned
+from gs_train.rows.attributes import ADAM_EPS
 from gs_train.rows.host_tables import row_blocks
 
 _CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ class HostMirrorAdam(torch.optim.Optimizer):
         params: Any,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-15,
+        eps: float = ADAM_EPS,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
         self._mirrors: dict[Tensor, _Mirror] = {}

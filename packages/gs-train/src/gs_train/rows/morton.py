@@ -25,10 +25,17 @@ PIECE = 1 << 22
 SORT_BYTES = 96
 """Workspace of a row that is being sorted."""
 
+_ORDER_BYTES = 8 + 2 + 1  # of a row: the order, stretches of the curve, one of them
+
 _ASTRAY, _VAST, _MARGIN = 1e-3, 32.0, 4.0
 _LEAST_ASTRAY = 502
 _SAMPLED = 1 << 18
 """See `central_bounds`: points that are looked at for the ranges without strays."""
+
+
+def sort_bytes(n_rows: int) -> int:
+    """Bytes that `morton_order` takes, its result included."""
+    return _ORDER_BYTES * n_rows + SORT_BYTES * min(n_rows, PIECE)
 
 
 @torch.no_grad()

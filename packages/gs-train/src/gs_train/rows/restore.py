@@ -9,12 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES, Semantics
 from gs_train.rows.gaussians import Gaussians, MakeOptimizer
-from gs_train.rows.host_rows import APPEARANCE, Semantics
 from gs_train.rows.host_state import LAST_STEP, SCHEDULE
 from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
-from gs_train.rows.tiered import GEOMETRY, Home, TieredGaussians
+from gs_train.rows.tiered import Home, TieredGaussians
 
 
 class Source(Protocol):

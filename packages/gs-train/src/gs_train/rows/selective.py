@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gs_train.rows import rowwise
+from gs_train.rows.attributes import ADAM_EPS
 
 
 class SelectiveAdam(torch.optim.Optimizer):
@@ -29,7 +30,7 @@ class SelectiveAdam(torch.optim.Optimizer):
         params: Any,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-15,
+        eps: float = ADAM_EPS,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 import gs_adam
 from gs_train.renderers.protocol import Rows
+from gs_train.rows.attributes import ADAM_EPS, APPEARANCE, GEOMETRY, NAMES, SH_DEGREES, Semantics
 from gs_train.rows.checks import (
-    NAMES,
-    SH_DEGREES,
     check_appended,
     check_overwriting,
     check_rows,
@@ -22,13 +21,9 @@ from gs_train.rows.checks import (
 )
 from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.gaussians import Gaussians, MakeOptimizer
-from gs_train.rows.host_rows import APPEARANCE, HostRows, Semantics
+from gs_train.rows.host_rows import HostRows
 from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
 from gs_train.rows.selective import SelectiveAdam
-
-GEOMETRY = ("means", "scales", "quats", "opacities")
-"""The attributes that live on the device: what culling needs."""
-
 
 Home = Literal["host", "device"]
 """The tier of the appearance."""
@@ -312,7 +307,7 @@ def _geometry_optimizer(semantics: Semantics) -> MakeOptimizer:
     """Dense Adam, also for deferred semantics, whose results are dense; or the selective one."""
     if semantics == "sparse":
         return SelectiveAdam
-    return lambda groups: gs_adam.DeviceAdam(groups, eps=1e-15)
+    return lambda groups: gs_adam.DeviceAdam(groups, eps=ADAM_EPS)
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -8,31 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-import gs_cull
 from gs_train.files.ply import CHUNK_ROWS
 from gs_train.renderers import Rect, Renderer, Splats, TooManyIntersectionsError, View
-from gs_train.rows.checks import NAMES
+from gs_train.renderers.culling import visible_ids
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.operations import Model
-
-
-def visible_ids(model: Model, view: View, renderer: Renderer) -> Tensor:
-    """Sorted ids of the rows that ``renderer`` would draw in ``view``.
-
-    Returns:
-        (R,) int64, which torch indexes with, on the model's device. Synchronises once.
-    """
-    visible = gs_cull.cull(
-        model.params["means"],
-        model.params["scales"],
-        model.params["quats"],
-        view.viewmat[None],
-        view.K[None],
-        view.width,
-        view.height,
-        opacities=model.params["opacities"],
-        **renderer.options._asdict(),
-    )
-    return visible.ids.long()
 
 
 @torch.no_grad()
@@ -44,7 +24,7 @@ def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     Returns:
         (H, W, 3) float32 on the model's device.
     """
-    ids = visible_ids(model, view, renderer)
+    ids = visible_ids(model.params, view, renderer)
     if not len(ids):
         return torch.zeros((view.height, view.width, 3), device=model.device)
     keys = model.keys.values.index_select(0, ids)

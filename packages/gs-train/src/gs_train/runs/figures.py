@@ -19,13 +19,13 @@ from gs_train.renderers import Rows, View
 from gs_train.rows.visible import caught_up_rows
 from gs_train.runs.metrics import NOT_AVAILABLE
 from gs_train.runs.occupancy import device_idle_share, optimizer_tail_s
+from gs_train.runs.offload import training_views, workload_of
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import Scene
-from gs_train.sizing.budget import Need, need
-from gs_train.sizing.placing import Placing, training_views, workload_of
+from gs_train.sizing.choice import Choice
+from gs_train.sizing.forecasts import need, predict, room_under
+from gs_train.sizing.memory import Need
 from gs_train.sizing.rates import Rates, measure_rates_for
-from gs_train.sizing.room import room_under
-from gs_train.sizing.speed import predict
 from gs_train.sizing.workload import Workload
 
 _WORTH_S = 250.0
@@ -63,7 +63,7 @@ class Pace:
 
 
 def figures(
-    trainer: Trainer, scene: Scene, placing: Placing, *, n_steps: int, seconds: float, pace: Pace
+    trainer: Trainer, scene: Scene, choice: Choice, *, n_steps: int, seconds: float, pace: Pace
 ) -> dict[str, Any]:
     """The sections ``predicted``, ``real`` and ``batches``.
 
@@ -81,10 +81,10 @@ def figures(
     device = trainer.renderer.device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    real = _real(device, placing, pace)  # before anything is measured that takes memory
+    real = _real(device, choice, pace)  # before anything is measured that takes memory
     batches = _batches(trainer)
     try:
-        predicted = _predicted(trainer, scene, placing, n_steps, seconds)
+        predicted = _predicted(trainer, scene, choice, n_steps, seconds)
     except (MemoryError, RuntimeError) as error:
         if memory_that_ran_out(error) is None:
             raise
@@ -92,8 +92,8 @@ def figures(
     return {"predicted": predicted, "real": real, "batches": batches}
 
 
-def _real(device: torch.device, placing: Placing, pace: Pace) -> dict[str, Any]:
-    rate, before = pace.images_per_second(), placing.host_bytes_before
+def _real(device: torch.device, choice: Choice, pace: Pace) -> dict[str, Any]:
+    rate, before = pace.images_per_second(), choice.host_bytes_before
     on_device, pinned = _memory_of(device)
     return {
         "device_bytes": on_device,
@@ -133,19 +133,19 @@ def _batches(trainer: Trainer) -> dict[str, Any]:
 
 
 def _predicted(
-    trainer: Trainer, scene: Scene, placing: Placing, n_steps: int, seconds: float
+    trainer: Trainer, scene: Scene, choice: Choice, n_steps: int, seconds: float
 ) -> dict[str, Any]:
     config, device = trainer.config, trainer.renderer.device
     work = _workload(trainer, scene, n_images=n_steps * config.batch_size)
-    room = room_under(placing.preset, work, placing.limits)
-    of = need(placing.preset, work, room)
+    room = room_under(choice.preset, work, choice.limits)
+    of = need(choice.preset, work, room)
     if not _is_resorted(trainer, n_steps):
         of.pageable.pop("re-ordering", None)
     bytes_of = _bytes_of(of, is_gpu=device.type == "cuda")
     rates = None
     if device.type == "cuda" and seconds >= _WORTH_S:
         rates = _rates(trainer, training_views(scene), work)
-    speed = None if rates is None else predict(placing.preset, work, rates, room)
+    speed = None if rates is None else predict(choice.preset, work, rates, room)
     return {
         **bytes_of,
         "images_per_second": NOT_AVAILABLE if speed is None else speed.images_per_second,

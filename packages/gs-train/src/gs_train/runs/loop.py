@@ -34,7 +34,7 @@ from gs_train.runs.step_report import OnStep, StepReport, StopTraining
 from gs_train.runs.trainer import StepResult, Trainer
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizes import parse_bytes
-from gs_train.sizing.placing import Placing
+from gs_train.sizing.choice import Choice
 
 _LOG_EVERY = 20
 
@@ -48,7 +48,7 @@ def train(
     folder: RunFolder,
     before: Spent,
     stop: StopRequest,
-    placing: Placing,
+    choice: Choice,
     record: RunRecord,
     photographs: PhotoReader,
     parts: Parts,
@@ -81,7 +81,7 @@ def train(
     fed, known = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
-    saver = _Saver(trainer, scene, folder, before, placing, record, photographs, parts)
+    saver = _Saver(trainer, scene, folder, before, choice, record, photographs, parts)
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.model.n_rows
     is_whole = True  # no step has begun that has not ended
@@ -224,7 +224,7 @@ class _Saver:
         scene: Scene,
         folder: RunFolder,
         before: Spent,
-        placing: Placing,
+        choice: Choice,
         record: RunRecord,
         photographs: PhotoReader,
         parts: Parts,
@@ -234,7 +234,7 @@ class _Saver:
         self._digest = capture_digest(scene.capture)
         self._folder = folder
         self._before = before
-        self._placing = placing
+        self._choice = choice
         self._record = record
         self._photographs = photographs
         self._given = parts.given
@@ -267,7 +267,7 @@ class _Saver:
                 of = figures(
                     trainer,
                     self._scene,
-                    self._placing,
+                    self._choice,
                     n_steps=n_steps,
                     seconds=seconds,
                     pace=self.pace,
@@ -283,7 +283,7 @@ class _Saver:
                     self._scene.frame,
                     self.spent,
                     self._digest,
-                    self._placing,
+                    self._choice,
                     data=self._photographs.fingerprint(),
                     run_id=self._record.id,
                     recipe=trainer.config.recipe,

@@ -29,7 +29,8 @@ from gs_train.names import printable
 from gs_train.options.config import FitConfig, load_config
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
-from gs_train.rows.checks import NAMES, check_rows
+from gs_train.rows.attributes import GEOMETRY, NAMES
+from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.restore import (
     Part,
@@ -44,8 +45,8 @@ from gs_train.runs.record import RunRecord
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import capture_digest
-from gs_train.sizing.caps import caps_of
-from gs_train.sizing.placing import Placing
+from gs_train.sizing.choice import Choice
+from gs_train.sizing.memory import caps_of
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Run:
         checkpoint: on disk.
         frame: that it was trained in.
         spent: until this checkpoint.
-        placing: what :meth:`gs_train.sizing.placing.Placing.to_plain` said then.
+        placing: what :meth:`gs_train.sizing.choice.Choice.to_plain` said then.
         id: of the run; None where an older version started it.
         record: of its cameras; None there.
         given: full names of the parts that were given from Python, by name of the part.
@@ -221,10 +222,9 @@ class Run:
         Raises:
             InputError: the checkpoint is damaged.
         """
-        names = ("means", "scales", "quats", "opacities")
         with _damage(self.checkpoint):
-            read = self.checkpoint.read([f"model/{name}" for name in names])
-        return {name: read[f"model/{name}"] for name in names}
+            read = self.checkpoint.read([f"model/{name}" for name in GEOMETRY])
+        return {name: read[f"model/{name}"] for name in GEOMETRY}
 
     def read(self, device: torch.device) -> tuple[Run, Gaussians | TieredGaussians]:
         """The model for looking at, and the run as of the checkpoint that it is from.
@@ -284,7 +284,7 @@ class Run:
         self,
         renderer: Renderer,
         config: FitConfig,
-        placing: Placing,
+        choice: Choice,
         strategy: Strategy | None = None,
     ) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
@@ -309,8 +309,8 @@ class Run:
                 renderer=renderer,
                 extent=self.frame.extent,
                 strategy=strategy,
-                preset=placing.preset,
-                limits=placing.limits,
+                preset=choice.preset,
+                limits=choice.limits,
             )
 
 
@@ -318,7 +318,7 @@ def checkpoint_state(
     frame: Frame,
     spent: Spent,
     capture: str,
-    placing: Placing,
+    choice: Choice,
     *,
     data: Mapping[str, Any],
     run_id: str | None,
@@ -340,7 +340,7 @@ def checkpoint_state(
         "frame": dataclasses.asdict(frame),
         "spent": dataclasses.asdict(spent),
         "capture": capture,
-        "placing": placing.to_plain(),
+        "placing": choice.to_plain(),
         "data": data,
     }
 

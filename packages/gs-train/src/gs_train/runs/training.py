@@ -20,6 +20,7 @@ from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
+from gs_train.runs.offload import cap_device_memory, choice_for
 from gs_train.runs.parts import Parts
 from gs_train.runs.record import RunRecord, new_run_id
 from gs_train.runs.run import Run, Spent, open_capture, renderer_for, require_windows
@@ -27,7 +28,7 @@ from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
-from gs_train.sizing.placing import Placing, cap_device_memory, place
+from gs_train.sizing.choice import Choice
 
 _NO_PARTS = Parts()
 
@@ -69,9 +70,9 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
             _say(line)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
-            trainer, placing = _started(config, scene, renderer, stop, parts.strategy)
+            trainer, choice = _started(config, scene, renderer, stop, parts.strategy)
             spent = Spent()
-            preset = placing.preset.name
+            preset = choice.preset.name
             record = RunRecord.of(capture, new_run_id())
             photographs = PhotoReader(capture, skip_broken=config.skip_broken)
         else:
@@ -80,10 +81,10 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
             saved = run.checkpoint.state.get("data")
             photographs = PhotoReader(capture, skip_broken=config.skip_broken, saved=saved)
             before = run.placing
-            placing = place(config, scene, run.geometry(), renderer, before=before)
-            trainer, spent = run.trainer(renderer, config, placing, parts.strategy), run.spent
+            choice = choice_for(config, scene, run.geometry(), renderer, before=before)
+            trainer, spent = run.trainer(renderer, config, choice, parts.strategy), run.spent
             is_done = trainer.step >= config.steps
-            preset = before["preset"] if is_done else placing.preset.name
+            preset = before["preset"] if is_done else choice.preset.name
             record = run.record or RunRecord.of(capture, run.id)
         stop.check("the start")
         _check_disk(trainer, folder)
@@ -94,12 +95,12 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
             f"rendering with {renderer.name} on {renderer.device}"
         )
         if trainer.step < config.steps:
-            _say(f"offload {placing.preset.name}: {placing.reason}")
+            _say(f"offload {choice.preset.name}: {choice.reason}")
         else:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --steps")
         try:
-            spent = train(trainer, scene, folder, spent, stop, placing, record, photographs, parts)
+            spent = train(trainer, scene, folder, spent, stop, choice, record, photographs, parts)
             frame = ExportFrame.of(config.frame, scene.frame, trainer.model)
             ply = folder.point_cloud(trainer.step)
             frame.tell(ply)
@@ -153,19 +154,19 @@ def _started(
     renderer: Renderer,
     stop: StopRequest,
     strategy: Strategy | None,
-) -> tuple[Trainer, Placing]:
+) -> tuple[Trainer, Choice]:
     rows = scene.initial_rows(config, stop)
-    placing = place(config, scene, rows, renderer)
+    choice = choice_for(config, scene, rows, renderer)
     trainer = Trainer(
         config,
         rows,
         renderer=renderer,
         extent=scene.frame.extent,
         strategy=strategy,
-        preset=placing.preset,
-        limits=placing.limits,
+        preset=choice.preset,
+        limits=choice.limits,
     )
-    return trainer, placing
+    return trainer, choice
 
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:

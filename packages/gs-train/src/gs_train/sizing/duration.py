@@ -11,7 +11,7 @@ from typing import Any
 
 from gs_train.densify.mcmc import GROWTH as MCMC_GROWTH
 from gs_train.options.config import FitConfig
-from gs_train.sizing.choose import expected_rows
+from gs_train.sizing.choice import expected_rows
 
 HOUR_S = 3600.0
 _PIECES = 100  # that a run is added up from

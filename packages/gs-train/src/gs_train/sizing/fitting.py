@@ -4,21 +4,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from gs_train.engine.limits import Limits
 from gs_train.options.presets import Preset
-from gs_train.sizing.budget import Need, largest, need
-from gs_train.sizing.caps import Caps
-from gs_train.sizing.room import Room, residents_least, room_least, room_wanted, room_wanted_by_host
+from gs_train.sizing.forecasts import forecast_of, forecasts_of, need
+from gs_train.sizing.memory import MOST_ROWS, Caps, Need, Room, largest
 from gs_train.sizing.workload import Workload
 
 _FILLED = 0.9  # of a device's cap, by residents that nobody asked for: counting is not exact
-
-_SPARE = 1.03
-
-_Fits = Callable[[Room], bool]
 
 
 def fit_into(
@@ -34,17 +28,30 @@ def fit_into(
     Args:
         grows_to: rows that densification may reach; None for no more than there are.
     """
-
-    def fits(room: Room) -> bool:
-        return caps.hold(need(preset, work, room))
-
-    if preset.travels:
-        room = _with_residents(preset, work, fits)
-        if room is not None and caps.is_given and room == room_wanted(preset, work):
+    for way in forecasts_of(preset):
+        room = way.shrunk(work, lambda room: caps.hold(need(preset, work, room)))
+        if room is None:
+            continue
+        if room.residents and caps.is_given and room == way.wanted(work):
             return _filled(preset, work, caps, room, max(work.n_rows, grows_to or 0))
-        if room is not None:
-            return room
-    return _by_host(preset, work, fits)
+        return room
+    return None
+
+
+def largest_n(preset: Preset, work: Workload, caps: Caps) -> int:
+    """The largest N that fits when views see the share of it that they do now; 0 where a single
+    row does not fit, at most `MOST_ROWS`."""
+
+    def fits(n: int) -> bool:
+        return fit_into(preset, work.with_rows(n), caps) is not None
+
+    return largest(1, MOST_ROWS, fits) if fits(1) else 0
+
+
+def smallest_rooms(preset: Preset, work: Workload) -> list[Room]:
+    """What a preset gets along with, in the ways that it has. With residents that needs less on
+    the host, and more on the device."""
+    return [way.least(work) for way in reversed(forecasts_of(preset))]
 
 
 def limits_within(
@@ -60,50 +67,40 @@ def limits_within(
         room: what `fit_into` returned.
         grows_to: as there; rows that do not fit are not reckoned with.
     """
-    wanted = room_wanted(preset, work)
-    is_short = caps.is_given or room != wanted
-
-    def room_of(rows: int, of: Workload) -> Room:
-        """The room for views of so many rows: slots of a batch grow with them, and residents where
-        nothing limits these."""
-        if not room.residents:
-            return Room(rows, math.ceil(room.slots * rows / max(1, room.rows)))
-        kept = room.residents if is_short else room_wanted(preset, of).residents
-        return Room.of_residents(rows, min(kept, of.n_rows))
+    way = forecast_of(preset, room)
+    is_short = caps.is_given or room != forecast_of(preset).wanted(work)
 
     def needs(rows: int, of: Workload) -> list[Need]:
-        """Of a batch with such a view; where it sees more rows than may reside, updated by the
-        host."""
+        """Of a batch with a view of so many rows; where it sees more rows than may reside, updated
+        by the host."""
         of = _with_view_of(rows, of)
-        mine = room_of(rows, of)
+        mine = way.grown(room, rows, of, is_short=is_short)
         rooms = [mine]
         if 0 < mine.residents < of.most.union:
             rooms.append(Room(rows, max(mine.slots, 2 * rows)))
         return [need(preset, of, each) for each in rooms]
 
-    def holds(rows: int, of: Workload) -> bool:
-        return all(map(caps.hold, needs(rows, of)))
-
     def grown_to(n: int) -> tuple[int, Workload]:
         return math.ceil(room.rows * n / work.n_rows), work.with_rows(n)
 
     capacity = None
-    if caps.host_limit is not None and (preset.placement != "device" or caps.shared):
+    if caps.host_limit is not None and (way.on_host or caps.shared):
         limit = replace(caps, host=caps.host_limit)
         capacity = largest(
-            work.n_rows, 2**31 - 2, lambda n: all(map(limit.hold_on_host, needs(*grown_to(n))))
+            work.n_rows, MOST_ROWS, lambda n: all(map(limit.hold_on_host, needs(*grown_to(n))))
         )
-    if preset.placement != "split":
+    if not way.cuts_views:
         return Limits(capacity=capacity)
-    residents = room.residents if is_short and preset.travels else None
+    residents = room.residents if is_short and preset.residents else None
     least, grown = grown_to(max(work.n_rows, grows_to or 0))
-    if not holds(least, grown):
+    if not all(map(caps.hold, needs(least, grown))):
         later = fit_into(preset, grown, caps)
         if grown.n_rows > work.n_rows and later is not None:  # with views that are cut
             return Limits(later.rows, later.slots, residents, capacity)
         least, grown = room.rows, work
-    rows = largest(least, max(least, grown.n_rows), lambda n: holds(n, grown))
-    slots = room_of(rows, grown).slots
+    most = max(least, grown.n_rows)
+    rows = largest(least, most, lambda n: all(map(caps.hold, needs(n, grown))))
+    slots = way.grown(room, rows, grown, is_short=is_short).slots
     return Limits(
         rows=rows if rows < grown.n_rows else None,
         slots=slots if is_short and slots < grown.n_rows else None,
@@ -119,27 +116,6 @@ def _with_view_of(rows: int, work: Workload) -> Workload:
     return replace(work, most=replace(work.most, **most))
 
 
-def _with_residents(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
-    most = room_wanted(preset, work)
-    if fits(most):
-        return most
-    least = residents_least(preset, work)
-    kept = least.residents
-    if not fits(least):
-        return None
-    rows = largest(least.rows, most.rows, lambda n: fits(Room.of_residents(n, kept)))
-    spare = _with_spare(rows, most)
-    if fits(Room.of_residents(spare, kept)):
-        kept = largest(kept, most.residents, lambda n: fits(Room.of_residents(spare, n)))
-    return Room.of_residents(rows, kept)
-
-
-def _with_spare(rows: int, most: Room) -> int:
-    """Some more, where views are whole: what they see was counted on some of the rows, and one that
-    sees a little more shall not be cut."""
-    return math.ceil(_SPARE * rows) if rows == most.rows else rows
-
-
 def _filled(preset: Preset, work: Workload, caps: Caps, room: Room, most: int) -> Room:
     """As many residents as fit beside ``most`` rows; where not even these rows fit, as many as fit
     beside those that there are."""
@@ -153,20 +129,3 @@ def _filled(preset: Preset, work: Workload, caps: Caps, room: Room, most: int) -
     n_rows = most if holds(room.residents, most) else work.n_rows
     high = max(room.residents, n_rows)
     return Room.of_residents(room.rows, largest(room.residents, high, lambda n: holds(n, n_rows)))
-
-
-def _by_host(preset: Preset, work: Workload, fits: _Fits) -> Room | None:
-    least, most = room_least(preset, work), room_wanted_by_host(preset, work)
-    if fits(most):
-        return most
-    if not fits(least):
-        return None
-
-    def two_at_once(n: int) -> int:  # unless neighbours share so much that all kept are fewer
-        return min(2 * n, most.slots)
-
-    rows = largest(least.rows, most.rows, lambda n: fits(Room(n, two_at_once(n))))
-    spare, slots = _with_spare(rows, most), two_at_once(rows)
-    if fits(Room(spare, slots)):
-        slots = largest(slots, most.slots, lambda n: fits(Room(spare, n)))
-    return Room(rows, slots)

@@ -1,34 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast this machine copies, updates and renders: a few timed micro-measurements."""
+"""How fast a machine copies, updates and renders: measured, or read from a file."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
-import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-import gs_adam
-import gs_pinned
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing
+from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.renderers import Renderer, Rows, View
-from gs_train.sizing.budget import GEOMETRY
-from gs_train.sizing.timed import seconds_of, table_rows
-from gs_train.sizing.view_rates import Begin, measure_views
-from gs_train.sizing.workload import Workload, middle_view
+from gs_train.sizing.census import middle_view
+from gs_train.sizing.timings import Begin, time_device_adam, time_host_adam, time_link, time_views
+from gs_train.sizing.workload import Workload
 
-_WIDTH = 48  # floats of a row: the appearance of one Gaussian
-_SHARE = 0.05  # of the rows that sparse measurements touch
-_ROUNDS = 4  # choices of these rows that take turns, so that no cache holds them all
+STAGES = 5
+"""Things that `measure_rates` measures one after another."""
+
+_SAMPLED_ROWS = 1_000_000
+"""Rows that are on the device while rates are measured, at most."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +109,6 @@ class Rates:
         return cls(**values)
 
 
-STAGES = 5
-"""Things that `measure_rates` measures one after another."""
-
-
 def measure_rates(
     renderer: Renderer,
     rows: Rows,
@@ -142,25 +136,19 @@ def measure_rates(
     """
     device = renderer.device
     begin("copies between host and device")
-    to_device, to_host, both, gather = _link(device)
+    to_device, to_host, both, gather = time_link(device)
     begin("Adam on the host")
-    host_adam, host_rows = _host_adam(device)
+    host_adam, host_rows = time_host_adam(device)
     begin("Adam on the device")
-    device_adam = _device_adam(device)
-    views = measure_views(renderer, rows, view, n_visible, n_first, begin=begin)
+    device_adam = time_device_adam(device)
+    views = time_views(renderer, rows, view, n_visible, n_first, begin=begin)
     gc.collect()  # optimizers and what they are made of refer to one another
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return Rates(
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        to_device=to_device,
-        to_host=to_host,
-        both=both,
-        gather=gather,
-        device_adam=device_adam,
-        host_adam=host_adam,
-        host_rows=host_rows,
-        **views._asdict(),
+        torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        *(to_device, to_host, both, gather, device_adam, host_adam, host_rows),
+        **views,
     )
 
 
@@ -198,95 +186,38 @@ def measure_rates_for(
     )
 
 
-def _link(device: torch.device) -> tuple[float, float, float, float]:
-    """Bytes a second to the device, to the host, both at once, and of gathered rows."""
-    n = table_rows(device, 4 * _WIDTH)
-    n_moved = n // 4
-    ids = _some_rows(n).to(device)
-    up, down = _stream(device), _stream(device)
-    with gs_pinned.Table(n, _WIDTH) as table, gs_pinned.Table(n_moved, _WIDTH) as back:
-        there = torch.zeros(n_moved, _WIDTH, device=device)
-        leaving = torch.zeros_like(there)
-        gathered = torch.empty(len(ids), _WIDTH, device=device)
-        source, target = table.torch()[:n_moved], back.torch()
+def rates_for(
+    work: Workload,
+    rows: Rows,
+    views: list[View],
+    renderer: Renderer,
+    *,
+    begin: Begin = lambda _: None,
+) -> Rates | None:
+    """The machine's, in some seconds; None where that takes more memory than there is, or where no
+    view sees any row.
 
-        def send() -> None:
-            with _on(up):
-                there.copy_(source, non_blocking=True)
+    Args:
+        work: of the scene as it will be.
+        rows: as it is now, on any device.
+        begin: see :func:`measure_rates`.
+    """
+    n_first = len(rows["means"])
+    every = -(-n_first // _SAMPLED_ROWS)
 
-        def fetch() -> None:
-            with _on(down):
-                target.copy_(leaving, non_blocking=True)
+    def sampled(ids: Tensor) -> dict[str, Tensor]:
+        chosen = {name: values[ids] for name, values in some.items()}
+        # As large as covers what all rows cover.
+        chosen["scales"] = chosen["scales"] + 0.5 * math.log(every)
+        return chosen
 
-        def exchange() -> None:
-            send()
-            fetch()
-
-        def gather() -> None:
-            gs_pinned.gather(table, ids, gathered)
-
-        size = 4.0 * source.numel()
-        return (
-            size / seconds_of(send, device),
-            size / seconds_of(fetch, device),
-            size / seconds_of(exchange, device),
-            4.0 * gathered.numel() / seconds_of(gather, device),
-        )
-
-
-def _host_adam(device: torch.device) -> tuple[float, float]:
-    """Bytes a second of rows without gradients, all of them, and of sorted rows with."""
-    n = table_rows(device, 4 * _WIDTH)
-    rounds = [_some_rows(n, seed) for seed in range(_ROUNDS)]
-    n_updated = sum(map(len, rounds)) / _ROUNDS
-    turns = itertools.cycle(rounds)
-    gradients = torch.full((max(map(len, rounds)), _WIDTH), 1e-3)
-    # In large pages, as the engine's are. Moments of zero might cost less than others.
-    values, *moments = (gs_pinned.Table(n, _WIDTH, pinned=False).torch() for _ in range(3))
-    state = {"exp_avg": [moments[0].fill_(1.0)], "exp_avg_sq": [moments[1].fill_(1.0)]}
-    dense = gs_adam.HostAdam([values], lr=1e-3, semantics="dense", state=state)
-    sparse = gs_adam.HostAdam([values], lr=1e-3, semantics="sparse", state=state)
-
-    def update_none() -> None:
-        dense.end_step(dense.begin_step())
-
-    def update_some() -> None:
-        ids = next(turns)
-        step = sparse.begin_step()
-        sparse.update(ids, [gradients[: len(ids)]], step=step)
-        sparse.end_step(step)
-
-    host = torch.device("cpu")
-    return (
-        24.0 * n * _WIDTH / seconds_of(update_none, host),
-        28.0 * n_updated * _WIDTH / seconds_of(update_some, host),
-    )
-
-
-def _device_adam(device: torch.device) -> float:
-    """Bytes a second of dense Adam on geometry."""
-    n = table_rows(device, 3 * 4 * GEOMETRY)  # values and moments
-    params = [torch.nn.Parameter(torch.zeros(n, width, device=device)) for width in (3, 3, 4, 1)]
-    ids = _some_rows(n).to(device)
-    gradients = [torch.full((len(ids), *p.shape[1:]), 1e-3, device=device) for p in params]
-    optimizer = gs_adam.DeviceAdam(params, lr=1e-3)
-    optimizer.step(ids, gradients)
-    for state in optimizer.state.values():  # moments of zero might cost less than others
-        state["exp_avg"].fill_(1.0)
-        state["exp_avg_sq"].fill_(1.0)
-    seconds = seconds_of(lambda: optimizer.step(ids, gradients), device)
-    return 24.0 * n * GEOMETRY / seconds
-
-
-def _some_rows(n: int, seed: int = 0) -> Tensor:
-    """Sorted ids of about one row in twenty, in no pattern."""
-    chosen = np.random.default_rng(seed).random(n) < _SHARE
-    return torch.from_numpy(np.flatnonzero(chosen).astype(np.int32))
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream | None:
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
-
-
-def _on(stream: torch.cuda.Stream | None) -> torch.cuda.StreamContext:
-    return torch.cuda.stream(stream)  # with None it does nothing
+    try:
+        some = {
+            name: values.detach()[::every].to(renderer.device).contiguous()
+            for name, values in rows.items()
+        }
+        return measure_rates_for(work, some, views, renderer, sampled, n_first=n_first, begin=begin)
+    except (MemoryError, RuntimeError) as error:
+        if memory_that_ran_out(error) is None:
+            raise
+        return None

@@ -3,30 +3,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
-import numpy as np
-import torch
-from torch import Tensor
-
-import gs_cull
-import gs_order
-from gs_train.renderers import Renderer, Rows, View
-
-_TILE = 16
-_MOST_ROWS = 1_000_000
-"""Rows that are looked at: of larger scenes an even choice, counted for the others."""
-
-_MOST_TESTS = 200_000_000
-"""Rows times views that are looked at to find the view that sees most."""
-
-_VIEWS = 64
-"""Views that are culled at once there."""
-
-_CANDIDATES = 3
-"""Views that are compared with all rows there."""
+from gs_train.rows.attributes import appearance_width
 
 
 @dataclass(frozen=True)
@@ -44,13 +24,21 @@ class BatchRows:
             three views: of those that see most rows, fewest (close-ups, of large ones) and between.
     """
 
-    visible: float
-    union: float
-    two: float
-    largest: float
-    loaded: float
-    held: float
-    intersections: float
+    visible: float = 0.0
+    union: float = 0.0
+    two: float = 0.0
+    largest: float = 0.0
+    loaded: float = 0.0
+    held: float = 0.0
+    intersections: float = 0.0
+
+    @classmethod
+    def of(
+        cls, batches: Sequence[BatchRows], together: Callable[[list[float]], float]
+    ) -> BatchRows:
+        """Each number from those of several batches, as ``max`` makes one of many."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{n: together([getattr(batch, n) for batch in batches]) for n in names})
 
     def scaled(self, factor: float) -> BatchRows:
         """The same scene with ``factor`` times the rows, each as small as that makes it."""
@@ -93,7 +81,7 @@ class Workload:
     @property
     def appearance(self) -> int:
         """Floats of a row's appearance: sh0 and shN."""
-        return 3 * (self.sh_degree + 1) ** 2
+        return appearance_width(self.sh_degree)
 
     @property
     def pixels(self) -> int:
@@ -110,199 +98,3 @@ class Workload:
     def with_batch(self, batch: BatchRows) -> Workload:
         """The same with all batches alike."""
         return replace(self, most=batch, mean=batch)
-
-
-def measure_workload(
-    geometry: Rows,
-    views: list[View],
-    renderer: Renderer,
-    *,
-    n_rows: int,
-    sh_degree: int,
-    batch_size: int,
-    n_batches: int = 4,
-    batches: Sequence[Sequence[int]] | None = None,
-    seed: int = 0,
-    image_cache: int = 0,
-    statistics_bytes: int = 8,
-) -> Workload:
-    """Cull some batches of random views and count.
-
-    Args:
-        geometry: means, scales (log), quats and opacities (logit) of R rows, on any device: the
-            scene as it is now.
-        views: that batches are drawn from, at least one, on the renderer's device.
-        renderer: its rules decide what shows.
-        n_rows: N, the rows to predict for. More rows than R are taken to be smaller ones on the
-            same surfaces: extents shrink by the root of N / R, and views see the same share.
-        sh_degree, image_cache, statistics_bytes: see :class:`Workload`.
-        batch_size: views a step; may be more than there are.
-        n_batches: batches to look at, drawn as training draws them.
-        batches: the views of two batches or more in a row to look at instead, in this order; no
-            other view is then looked at.
-        seed: of the views chosen.
-
-    Raises:
-        ValueError: no rows or no views.
-
-    Cost: ``n_batches + 1`` culls of at most a million rows, one of fewer rows for all views, and a
-        projection of a few views.
-    """
-    n_now = len(geometry["means"])
-    if n_now == 0 or not views:
-        raise ValueError(f"there must be rows and views, got {n_now} and {len(views)}")
-    rows = _choice(geometry, renderer.device)
-    growth = max(1.0, n_rows / n_now)
-    rows["scales"] = rows["scales"] - 0.5 * float(np.log(growth))
-    factor = n_rows / len(rows["means"])
-    extreme = None
-    if batches is None:
-        extreme = _extreme(rows, views, renderer).scaled(factor)
-        sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
-        batches = [[int(k) for k in sampler.batch(step)] for step in range(n_batches + 1)]
-    chosen = [[views[k] for k in batch] for batch in batches]
-    seen = [_cull(rows, of, renderer) for of in chosen]
-    counted = [
-        _count(rows, of, *two, renderer).scaled(factor)
-        for of, two in zip(chosen, itertools.pairwise(seen))
-    ]
-    columns = {f.name: [getattr(batch, f.name) for batch in counted] for f in fields(BatchRows)}
-    most = {name: max(values) for name, values in columns.items()}
-    if extreme is not None:
-        most = {name: max(value, getattr(extreme, name)) for name, value in most.items()}
-    return Workload(
-        n_rows=n_rows,
-        sh_degree=sh_degree,
-        batch_size=batch_size,
-        width=max(view.width for view in views),
-        height=max(view.height for view in views),
-        most=BatchRows(**most),
-        mean=BatchRows(**{name: sum(values) / len(values) for name, values in columns.items()}),
-        image_cache=image_cache,
-        statistics_bytes=statistics_bytes,
-    )
-
-
-def middle_view(
-    geometry: Rows, views: list[View], renderer: Renderer
-) -> tuple[View, Tensor] | None:
-    """Of nine views or so, the one that sees neither most nor least of those that see anything, and
-    what it sees; where none of the nine does, the first of all that does.
-
-    Args:
-        geometry: as :func:`measure_workload`'s, on the renderer's device.
-
-    Returns:
-        The view, and (R,) int64 sorted rows, at least one; None where no view sees any.
-    """
-
-    def seen_by(view: View) -> Tensor:
-        ids = gs_cull.visible_ids(
-            geometry["means"],
-            geometry["scales"],
-            geometry["quats"],
-            view.viewmat,
-            view.K,
-            view.width,
-            view.height,
-            opacities=geometry["opacities"],
-            **renderer.options._asdict(),
-        )
-        return ids.long()
-
-    looked_at = views[:: max(1, len(views) // 9)]
-    seen = [(view, ids) for view in looked_at if len(ids := seen_by(view))]
-    if not seen:
-        return next(((view, ids) for view in views if len(ids := seen_by(view))), None)
-    seen.sort(key=lambda pair: len(pair[1]))
-    return seen[len(seen) // 2]
-
-
-def _choice(geometry: Rows, device: torch.device) -> dict[str, Tensor]:
-    n = len(geometry["means"])
-    every = -(-n // _MOST_ROWS)
-    return {
-        name: geometry[name].detach()[::every].to(device).contiguous()
-        for name in ("means", "scales", "quats", "opacities")
-    }
-
-
-def _cull(rows: Rows, views: list[View], renderer: Renderer) -> gs_cull.Visibility:
-    return gs_cull.cull(
-        rows["means"],
-        rows["scales"],
-        rows["quats"],
-        torch.stack([view.viewmat for view in views]),
-        torch.stack([view.K for view in views]),
-        np.array([view.width for view in views]),
-        np.array([view.height for view in views]),
-        opacities=rows["opacities"],
-        **renderer.options._asdict(),
-    )
-
-
-def _count(
-    rows: Rows,
-    views: list[View],
-    visible: gs_cull.Visibility,
-    following: gs_cull.Visibility,
-    renderer: Renderer,
-) -> BatchRows:
-    two = float(len(torch.cat([visible.ids, following.ids]).unique()))
-    if not len(visible):
-        return BatchRows(0, 0, two, 0, 0, 0, 0)
-    counts = visible.counts.cpu().numpy()
-    ids, mask = visible.ids.cpu(), visible.mask.cpu()
-    order = gs_order.order(mask, n_views=len(views), method="tsp")
-    previous = gs_order.plan(ids, mask, order, retain="previous")
-    last_use = gs_order.plan(ids, mask, order, retain="last_use", ahead=1)
-    by_rows = [int(k) for k in counts.argsort() if counts[k]]
-    looked_at = {by_rows[-1], by_rows[0], by_rows[len(by_rows) // 2]}
-    return BatchRows(
-        visible=float(counts.sum()),
-        union=float(len(visible)),
-        two=two,
-        largest=float(counts.max()),
-        loaded=float(previous.counts["load"].sum()),
-        held=float(last_use.n_slots),
-        intersections=float(max(_intersections(rows, views[k], renderer) for k in looked_at)),
-    )
-
-
-def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
-    """What the view that sees most of all does, with the intersections of that one or of the one
-    that sees least, a close-up."""
-    every = max(1, len(rows["means"]) * len(views) // _MOST_TESTS)
-    some = {name: values[::every].contiguous() for name, values in rows.items()}
-    counts = torch.cat(
-        [
-            _cull(some, views[k : k + _VIEWS], renderer).counts.cpu()
-            for k in range(0, len(views), _VIEWS)
-        ]
-    )
-    seeing = counts.nonzero().flatten()
-    if not len(seeing):
-        return BatchRows(0, 0, 0, 0, 0, 0, 0)
-    # Counted again with all rows: the largest of many estimates is too large.
-    by_rows = [int(k) for k in seeing[counts[seeing].argsort()]]
-    first = by_rows[-_CANDIDATES:]
-    seen = _cull(rows, [views[k] for k in first], renderer).counts.cpu()
-    largest = float(seen.max())
-    looked_at = {first[int(seen.argmax())], by_rows[0]}
-    intersections = max(_intersections(rows, views[k], renderer) for k in looked_at)
-    # Batches that see more than those looked at, by a view like this, are the host's to update.
-    return BatchRows(largest, 0, 0, largest, 0, 0, float(intersections))
-
-
-@torch.no_grad()
-def _intersections(rows: Rows, view: View, renderer: Renderer) -> int:
-    """Tiles touched by all rows that the view sees, as the rasterizer counts them."""
-    n = len(rows["means"])
-    plain = rows["means"].new_zeros(n, 1, 3)
-    splats = renderer.project({**rows, "sh0": plain, "shN": plain[:, :0]}, view, sh_degree=0)
-    shows = (splats.radii > 0).all(-1)
-    centre, radius = splats.means2d[shows], splats.radii[shows].float()
-    last = centre.new_tensor((-(-view.width // _TILE), -(-view.height // _TILE)))
-    low = torch.floor((centre - radius) / _TILE).clamp_min(0).minimum(last)
-    high = torch.ceil((centre + radius) / _TILE).clamp_min(0).minimum(last)
-    return int((high - low).prod(-1).sum())

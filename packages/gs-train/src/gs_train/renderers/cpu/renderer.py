@@ -8,9 +8,7 @@ from torch import Tensor
 
 from gs_train.renderers.cpu.autograd import Project, Rasterize
 from gs_train.renderers.cpu.projection import Camera
-from gs_train.renderers.protocol import Rect, RenderOptions, Rows, Splats, View
-
-ATTRIBUTES = ("means", "scales", "quats", "opacities", "sh0", "shN")
+from gs_train.renderers.protocol import ATTRIBUTES, Rect, RenderOptions, Rows, Splats, View
 
 
 class CpuRenderer:

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+from gs_train.engine.limits import Limits
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS, Preset, preset_named
 from gs_train.sizes import format_bytes
-from gs_train.sizing.budget import Need, need
-from gs_train.sizing.caps import PROCESS_BYTES, Caps
-from gs_train.sizing.fitting import fit_into
-from gs_train.sizing.room import Room, residents_least, room_least, room_wanted
+from gs_train.sizing.fitting import fit_into, limits_within, smallest_rooms
+from gs_train.sizing.forecasts import forecast_of, need
+from gs_train.sizing.memory import PROCESS_BYTES, Caps, Need
 from gs_train.sizing.workload import Workload
 
 GROWTH = 30
@@ -29,21 +30,24 @@ and needs least of the device.
 
 @dataclass(frozen=True)
 class Choice:
-    """A preset and what it was chosen for.
+    """Where the rows of a run live, and why.
 
     Attributes:
         preset: which.
-        room: what its working memory is dimensioned for.
-        need: bytes by part.
-        n_rows: Gaussians that these are for.
-        reason: one line.
+        limits: of rows, where memory sets them.
+        reason: one line for the user.
+        host_bytes_before: memory that the process had resident before its rows got there; None
+            where that cannot be told, or is not asked for.
     """
 
     preset: Preset
-    room: Room
-    need: Need
-    n_rows: int
+    limits: Limits
     reason: str
+    host_bytes_before: int | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"preset": self.preset.name, "limits": self.limits.to_plain()}
 
 
 def expected_rows(config: FitConfig, n_now: int) -> int:
@@ -81,64 +85,56 @@ def choose(config: FitConfig, work: Workload, caps: Caps) -> Choice:
         work: measured for the rows that there are now.
         caps: what the run may take.
 
+    Returns:
+        Without what the process had resident.
+
     Raises:
         InputError: nothing fits. Says the smallest caps that would do, and for which preset.
     """
+    expected = expected_rows(config, work.n_rows)
+    later = work.with_rows(expected)
     if config.offload != "auto":
         preset = preset_named(config.offload).splitting_above(config.mem_limit)
-        room = fit_into(preset, work, caps, grows_to=expected_rows(config, work.n_rows))
+        room = fit_into(preset, work, caps, grows_to=expected)
         if room is None:
             raise _too_small((preset,), work, caps)
-        return _choice(preset, work, room, "as --offload says")
-    later = work.with_rows(expected_rows(config, work.n_rows))
+        limits = limits_within(preset, work, caps, room, grows_to=expected)
+        return Choice(preset, limits, "as --offload says")
     for preset in (PRESETS[name] for name in (*_CANDIDATES, *_SMALLER)):
         if _is_able(preset, config):
             preset = preset.splitting_above(config.mem_limit)
             room = fit_into(preset, later, caps)
             if room is not None:
-                return _choice(preset, later, room, _memory_reason(preset, later, caps))
+                limits = limits_within(preset, later, caps, room, grows_to=expected)
+                return Choice(preset, limits, _memory_reason(preset, later, caps))
     able = tuple(PRESETS[name] for name in PRESETS if _is_able(PRESETS[name], config))
     raise _too_small(able, later, caps)
-
-
-def smallest_rooms(preset: Preset, work: Workload) -> list[Room]:
-    """What a preset gets along with, in the ways that it has: views in parts, nothing kept longer
-    than it must be. With residents that needs less on the host, and more on the device."""
-    rooms = [room_least(preset, work)]
-    if preset.travels:
-        rooms.append(residents_least(preset, work))
-    return rooms
-
-
-def smallest_caps(preset: Preset, work: Workload) -> list[Need]:
-    """What a preset needs in each of `smallest_rooms`."""
-    return [need(preset, work, room) for room in smallest_rooms(preset, work)]
 
 
 def _is_able(preset: Preset, config: FitConfig) -> bool:
     """Whether a run with these options can use the preset."""
     is_wanted = config.batch_size == 1 or not preset.single_view
-    return is_wanted and (config.semantics == "dense" or preset.placement != "mirror")
-
-
-def _choice(preset: Preset, work: Workload, room: Room, reason: str) -> Choice:
-    return Choice(preset, room, need(preset, work, room), work.n_rows, reason)
+    return is_wanted and (config.semantics == "dense" or preset.takes_sparse)
 
 
 def _memory_reason(preset: Preset, work: Workload, caps: Caps) -> str:
-    wanted = need(PRESETS["none"], work, room_wanted(PRESETS["none"], work)).device_bytes
+    wanted = need(PRESETS["none"], work).device_bytes
     sizes = f"{format_bytes(wanted)} for {work.n_rows:,} Gaussians, {format_bytes(caps.device)}"
-    if preset.placement == "device":
+    on_host = forecast_of(preset).on_host
+    if on_host is None:
         return f"all of it fits on the device ({sizes} there)"
-    what = "appearance is" if preset.placement == "split" else "moments are"
-    reason = f"not all of it fits on the device ({sizes} there), so {what} in host memory"
+    reason = f"not all of it fits on the device ({sizes} there), so {on_host} in host memory"
     if preset.name in _CANDIDATES:
         return reason
     return f"{reason}; best does not fit either"
 
 
 def _too_small(presets: tuple[Preset, ...], work: Workload, caps: Caps) -> InputError:
-    least = [(preset, each) for preset in presets for each in smallest_caps(preset, work)]
+    least = [
+        (preset, need(preset, work, room))
+        for preset in presets
+        for room in smallest_rooms(preset, work)
+    ]
     least = [(p, n) for p, n in least if not any(_is_less(other, n) for _, other in least)]
     given = replace(caps, process=PROCESS_BYTES)  # as where the options give it
     remedies = [

@@ -1,22 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a run may take, from its options and from what is free."""
+"""Memory: the rows that there is room for, the bytes that a run needs, and those it may take."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
 from gs_pinned import available_bytes
+from gs_train.engine.buffers import HEADROOM
+from gs_train.engine.limits import Limits
 from gs_train.options.config import FitConfig
-from gs_train.sizing.budget import Need
 
-_KEPT_FREE = 0.1
+MOST_ROWS = 2**31 - 2
+"""Of any model: ids are 32-bit numbers."""
+
 PROCESS_BYTES = 512 << 20
 """Of host memory that the process takes for itself before there is a scene: Python, torch, compiled
 kernels. Measured: 515 MiB on a CPU."""
+
+_KEPT_FREE = 0.1
 _GAPS_OF_CUDA = 1.06  # measured: 1.045 at 34M and at 100M Gaussians, on several streams
+
+
+@dataclass(frozen=True)
+class Room(Limits):
+    """Limits that are all numbers: the rows that working memory is dimensioned for.
+
+    Attributes:
+        rows: of the largest microbatch.
+        slots: on the device at once in a batch that the host updates.
+        residents: on the device with their moments; 0 where the host updates every batch.
+    """
+
+    rows: int
+    slots: int = 0
+    residents: int = 0
+
+    @classmethod
+    def of_residents(cls, rows: int, residents: int) -> Room:
+        """A batch that sees more rows than these is updated by the host, in the same memory."""
+        return cls(rows, int(residents * 3 / (2 * HEADROOM)), residents)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes by part in each tier, in the order in which they are taken."""
+
+    device: dict[str, int] = field(default_factory=dict)
+    pinned: dict[str, int] = field(default_factory=dict)
+    pageable: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def device_bytes(self) -> int:
+        return sum(self.device.values())
+
+    @property
+    def pinned_bytes(self) -> int:
+        return sum(self.pinned.values())
+
+    @property
+    def host_bytes(self) -> int:
+        """Page-locked and pageable."""
+        return self.pinned_bytes + sum(self.pageable.values())
 
 
 @dataclass(frozen=True)
@@ -75,20 +123,34 @@ def caps_of(config: FitConfig, device: torch.device, *, is_here: bool = True) ->
     elif is_here:
         host = min(host, available + PROCESS_BYTES)
     given = on_device = config.bytes_of("device_memory")
+    is_gpu = device.type == "cuda"
     if on_device is None:
         on_device = host
-        if device.type == "cuda":
+        if is_gpu:
             # What torch holds and does not use is free for tensors too.
             free, _ = torch.cuda.mem_get_info(device)
             unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
             on_device = free + unused
-    shared, gaps = device.type != "cuda", _GAPS_OF_CUDA if device.type == "cuda" else 1.0
     return Caps(
         on_device,
         host,
-        shared=shared,
+        shared=not is_gpu,
         is_given=given is not None,
         host_limit=host_limit,
         process=0 if host_limit is None else PROCESS_BYTES,
-        gaps=gaps,
+        gaps=_GAPS_OF_CUDA if is_gpu else 1.0,
     )
+
+
+def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The largest whole number in [low, high] that ``holds``, where ``low`` does and no number
+    holds above one that does not."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def at_most(n: int, limit: int | None) -> int:
+    """``n``, or the limit where there is one and it is less."""
+    return n if limit is None else min(n, limit)

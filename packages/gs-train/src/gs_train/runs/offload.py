@@ -1,68 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which preset a run gets, and the cap on device memory."""
+"""What ``--offload`` and the caps on memory mean for a run: where its rows live."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gs_train.engine.limits import Limits
 from gs_train.errors import InputError
 from gs_train.machine.memory import resident_bytes
-from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.options.config import FitConfig
-from gs_train.options.presets import Preset
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.scene.scene import Scene
-from gs_train.sizing.budget import need
-from gs_train.sizing.caps import caps_of
-from gs_train.sizing.choose import Choice, choose, expected_rows, statistics_bytes
-from gs_train.sizing.fitting import limits_within
-from gs_train.sizing.rates import Rates, measure_rates_for
-from gs_train.sizing.room import room_under
-from gs_train.sizing.view_rates import Begin
-from gs_train.sizing.workload import Workload, measure_workload
-
-_SAMPLED_ROWS = 1_000_000
-"""Rows that are on the device while rates are measured, at most."""
+from gs_train.sizing.census import measure_workload
+from gs_train.sizing.choice import Choice, choose, statistics_bytes
+from gs_train.sizing.forecasts import need, room_under
+from gs_train.sizing.memory import caps_of
+from gs_train.sizing.workload import Workload
 
 
-@dataclass(frozen=True)
-class Placing:
-    """Where the rows of a run live.
-
-    Attributes:
-        preset: which.
-        limits: of rows, where memory sets them.
-        reason: one line for the user.
-        host_bytes_before: memory that the process had resident before its rows got there; None
-            where that cannot be told.
-    """
-
-    preset: Preset
-    limits: Limits
-    reason: str
-    host_bytes_before: int | None = None
-
-    def to_plain(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-        return {"preset": self.preset.name, "limits": self.limits.to_plain()}
-
-
-def place(
+def choice_for(
     config: FitConfig,
     scene: Scene,
     rows: Rows,
     renderer: Renderer,
     *,
     before: Mapping[str, Any] | None = None,
-) -> Placing:
+) -> Choice:
     """Choose where the rows live, from what views see of them and what memory there is.
 
     Args:
@@ -71,7 +38,7 @@ def place(
         rows: the Gaussians as they are now, on any device; their geometry alone where ``before``
             is given.
         renderer: not a row is on its device yet.
-        before: :meth:`Placing.to_plain` of the checkpoint that is resumed. With its preset, and
+        before: :meth:`Choice.to_plain` of the checkpoint that is resumed. With its preset, and
             where its limits still fit, views are cut as before, so that the run goes on to the same
             bits.
 
@@ -83,15 +50,16 @@ def place(
         config = dataclasses.replace(config, offload=before["preset"])
         reason = "as before"
     work = workload_of(config, scene, rows, renderer)
-    choice, limits = place_within(config, work, renderer.device)
+    caps = caps_of(config, renderer.device)
+    choice = choose(config, work, caps)
+    limits, reason = choice.limits, reason or choice.reason
     if before is not None and before["preset"] == choice.preset.name:
         saved = Limits(**before["limits"])
-        kept = need(choice.preset, work, room_under(choice.preset, work, saved))
-        if caps_of(config, renderer.device).hold(kept):
+        if caps.hold(need(choice.preset, work, room_under(choice.preset, work, saved))):
             limits = dataclasses.replace(saved, capacity=limits.capacity)
         else:
-            reason = f"{reason or choice.reason}, with fewer rows on the device than before"
-    return Placing(choice.preset, limits, reason or choice.reason, _resident_without(rows))
+            reason = f"{reason}, with fewer rows on the device than before"
+    return Choice(choice.preset, limits, reason, _resident_without(rows))
 
 
 def training_views(scene: Scene) -> list[View]:
@@ -103,7 +71,7 @@ def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer)
     """What the training views of a run see of its Gaussians.
 
     Args:
-        rows: as :func:`place`'s.
+        rows: as :func:`choice_for`'s.
     """
     cache = config.bytes_of("image_cache")
     assert cache is not None
@@ -119,60 +87,6 @@ def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer)
         statistics_bytes=statistics_bytes(config),
         seed=config.seed,
     )
-
-
-def place_within(config: FitConfig, work: Workload, device: torch.device) -> tuple[Choice, Limits]:
-    """The preset of a run and how many rows may be on the device, from the options' caps.
-
-    Raises:
-        InputError: nothing fits, or not what was asked for.
-    """
-    caps = caps_of(config, device)
-    choice = choose(config, work, caps)
-    return choice, limits_within(
-        choice.preset,
-        work.with_rows(choice.n_rows),
-        caps,
-        choice.room,
-        grows_to=expected_rows(config, work.n_rows),
-    )
-
-
-def rates_for(
-    work: Workload,
-    rows: Rows,
-    views: list[View],
-    renderer: Renderer,
-    *,
-    begin: Begin = lambda _: None,
-) -> Rates | None:
-    """The machine's, in some seconds; None where that takes more memory than there is, or where no
-    view sees any row.
-
-    Args:
-        work: of the scene as it will be.
-        rows: as it is now, on any device.
-        begin: see :func:`gs_train.sizing.rates.measure_rates`.
-    """
-    every = -(-len(rows["means"]) // _SAMPLED_ROWS)
-
-    def sampled(ids: Tensor) -> dict[str, Tensor]:
-        chosen = {name: values[ids] for name, values in some.items()}
-        # As large as covers what all rows cover.
-        chosen["scales"] = chosen["scales"] + 0.5 * math.log(every)
-        return chosen
-
-    try:
-        some = {
-            name: values.detach()[::every].to(renderer.device).contiguous()
-            for name, values in rows.items()
-        }
-        n_first = len(rows["means"])
-        return measure_rates_for(work, some, views, renderer, sampled, n_first=n_first, begin=begin)
-    except (MemoryError, RuntimeError) as error:
-        if memory_that_ran_out(error) is None:
-            raise
-        return None
 
 
 def _resident_without(rows: Rows) -> int | None:

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The census of a scene: rows that its views see, counted by culling."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import gs_cull
+import gs_order
+from gs_train.renderers import Renderer, Rows, View
+from gs_train.renderers.culling import cameras_of, cull, visible_ids
+from gs_train.rows.attributes import GEOMETRY
+from gs_train.sizing.workload import BatchRows, Workload
+
+_TILE = 16
+_MOST_ROWS = 1_000_000
+"""Rows that are looked at: of larger scenes an even choice, counted for the others."""
+
+_MOST_TESTS = 200_000_000
+"""Rows times views that are looked at to find the view that sees most."""
+
+_VIEWS = 64
+"""Views that are culled at once there."""
+
+_CANDIDATES = 3
+"""Views that are compared with all rows there."""
+
+
+def measure_workload(
+    geometry: Rows,
+    views: list[View],
+    renderer: Renderer,
+    *,
+    n_rows: int,
+    sh_degree: int,
+    batch_size: int,
+    n_batches: int = 4,
+    batches: Sequence[Sequence[int]] | None = None,
+    seed: int = 0,
+    image_cache: int = 0,
+    statistics_bytes: int = 8,
+) -> Workload:
+    """Cull some batches of random views and count.
+
+    Args:
+        geometry: means, scales (log), quats and opacities (logit) of R rows, on any device: the
+            scene as it is now.
+        views: that batches are drawn from, at least one, on the renderer's device.
+        renderer: its rules decide what shows.
+        n_rows: N, the rows to predict for. More rows than R are taken to be smaller ones on the
+            same surfaces: extents shrink by the root of N / R, and views see the same share.
+        sh_degree, image_cache, statistics_bytes: see :class:`Workload`.
+        batch_size: views a step; may be more than there are.
+        n_batches: batches to look at, drawn as training draws them.
+        batches: the views of two batches or more in a row to look at instead, in this order; no
+            other view is then looked at.
+        seed: of the views chosen.
+
+    Raises:
+        ValueError: no rows or no views.
+
+    Cost: ``n_batches + 1`` culls of at most a million rows, one of fewer rows for all views, and a
+        projection of a few views.
+    """
+    n_now = len(geometry["means"])
+    if n_now == 0 or not views:
+        raise ValueError(f"there must be rows and views, got {n_now} and {len(views)}")
+    rows = _choice(geometry, renderer.device)
+    growth = max(1.0, n_rows / n_now)
+    rows["scales"] = rows["scales"] - 0.5 * float(np.log(growth))
+    factor = n_rows / len(rows["means"])
+    extreme = BatchRows()
+    if batches is None:
+        extreme = _extreme(rows, views, renderer).scaled(factor)
+        sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
+        batches = [[int(k) for k in sampler.batch(step)] for step in range(n_batches + 1)]
+    chosen = [[views[k] for k in batch] for batch in batches]
+    seen = [cull(rows, cameras_of(of), renderer) for of in chosen]
+    counted = [
+        _count(rows, of, *two, renderer).scaled(factor)
+        for of, two in zip(chosen, itertools.pairwise(seen))
+    ]
+    return Workload(
+        n_rows=n_rows,
+        sh_degree=sh_degree,
+        batch_size=batch_size,
+        width=max(view.width for view in views),
+        height=max(view.height for view in views),
+        most=BatchRows.of([*counted, extreme], max),
+        mean=BatchRows.of(counted, lambda counts: sum(counts) / len(counts)),
+        image_cache=image_cache,
+        statistics_bytes=statistics_bytes,
+    )
+
+
+def middle_view(
+    geometry: Rows, views: list[View], renderer: Renderer
+) -> tuple[View, Tensor] | None:
+    """Of nine views or so, the one that sees neither most nor least of those that see anything, and
+    what it sees; where none of the nine does, the first of all that does.
+
+    Args:
+        geometry: as :func:`measure_workload`'s, on the renderer's device.
+
+    Returns:
+        The view, and (R,) int64 sorted rows, at least one; None where no view sees any.
+    """
+
+    def seeing(among: Sequence[View]) -> Iterator[tuple[View, Tensor]]:
+        for view in among:
+            ids = visible_ids(geometry, view, renderer)
+            if len(ids):
+                yield view, ids
+
+    seen = sorted(seeing(views[:: max(1, len(views) // 9)]), key=lambda pair: len(pair[1]))
+    return seen[len(seen) // 2] if seen else next(seeing(views), None)
+
+
+def _choice(geometry: Rows, device: torch.device) -> dict[str, Tensor]:
+    n = len(geometry["means"])
+    every = -(-n // _MOST_ROWS)
+    return {name: geometry[name].detach()[::every].to(device).contiguous() for name in GEOMETRY}
+
+
+def _count(
+    rows: Rows,
+    views: list[View],
+    visible: gs_cull.Visibility,
+    following: gs_cull.Visibility,
+    renderer: Renderer,
+) -> BatchRows:
+    two = float(len(torch.cat([visible.ids, following.ids]).unique()))
+    if not len(visible):
+        return BatchRows(two=two)
+    counts = visible.counts.cpu().numpy()
+    ids, mask = visible.ids.cpu(), visible.mask.cpu()
+    order = gs_order.order(mask, n_views=len(views), method="tsp")
+    previous = gs_order.plan(ids, mask, order, retain="previous")
+    last_use = gs_order.plan(ids, mask, order, retain="last_use", ahead=1)
+    by_rows = [int(k) for k in counts.argsort() if counts[k]]
+    looked_at = {by_rows[-1], by_rows[0], by_rows[len(by_rows) // 2]}
+    return BatchRows(
+        visible=float(counts.sum()),
+        union=float(len(visible)),
+        two=two,
+        largest=float(counts.max()),
+        loaded=float(previous.counts["load"].sum()),
+        held=float(last_use.n_slots),
+        intersections=float(max(_intersections(rows, views[k], renderer) for k in looked_at)),
+    )
+
+
+def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
+    """What the view that sees most of all does, with the intersections of that one or of the one
+    that sees least, a close-up."""
+    every = max(1, len(rows["means"]) * len(views) // _MOST_TESTS)
+    some = {name: values[::every].contiguous() for name, values in rows.items()}
+    counts = torch.cat(
+        [
+            cull(some, cameras_of(views[k : k + _VIEWS]), renderer).counts.cpu()
+            for k in range(0, len(views), _VIEWS)
+        ]
+    )
+    seeing = counts.nonzero().flatten()
+    if not len(seeing):
+        return BatchRows()
+    # Counted again with all rows: the largest of many estimates is too large.
+    by_rows = [int(k) for k in seeing[counts[seeing].argsort()]]
+    first = by_rows[-_CANDIDATES:]
+    seen = cull(rows, cameras_of([views[k] for k in first]), renderer).counts.cpu()
+    largest = float(seen.max())
+    looked_at = {first[int(seen.argmax())], by_rows[0]}
+    intersections = max(_intersections(rows, views[k], renderer) for k in looked_at)
+    # Batches that see more than those looked at, by a view like this, are the host's to update.
+    return BatchRows(visible=largest, largest=largest, intersections=float(intersections))
+
+
+@torch.no_grad()
+def _intersections(rows: Rows, view: View, renderer: Renderer) -> int:
+    """Tiles touched by all rows that the view sees, as the rasterizer counts them."""
+    n = len(rows["means"])
+    plain = rows["means"].new_zeros(n, 1, 3)
+    splats = renderer.project({**rows, "sh0": plain, "shN": plain[:, :0]}, view, sh_degree=0)
+    shows = (splats.radii > 0).all(-1)
+    centre, radius = splats.means2d[shows], splats.radii[shows].float()
+    last = centre.new_tensor((-(-view.width // _TILE), -(-view.height // _TILE)))
+    low = torch.floor((centre - radius) / _TILE).clamp_min(0).minimum(last)
+    high = torch.ceil((centre + radius) / _TILE).clamp_min(0).minimum(last)
+    return int((high - low).prod(-1).sum())

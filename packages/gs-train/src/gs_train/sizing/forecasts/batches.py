@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several ways to keep rows have in common: bytes beside the rows, seconds of drawing.
+
+What rendering one view needs follows from the tensors that gsplat's autograd and the fused loss
+keep, at the fullest of three moments.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gs_train.options.presets import Preset
+from gs_train.rows import morton
+from gs_train.rows.attributes import GEOMETRY_WIDTH
+from gs_train.sizing.memory import Need, Room
+from gs_train.sizing.rates import Rates
+from gs_train.sizing.workload import Workload
+
+MOST_CROPS = 16
+"""Parts that a view may be cut into before a cap counts as too small."""
+
+FLOAT = 4
+PLACE, SLOT = 12, 8
+"""Bytes of a microbatch's row that say where it is in the union, its id and its slot; and where
+torch finds it, in 64 bits."""
+
+IDLE, UPDATE = 24, 28
+"""Bytes that Adam moves for a value without a gradient, and with one."""
+
+_WAKE = 24  # of a value of a row that is caught up, on the device
+
+_STAGED_IMAGES = 3
+_MOVING = 8 + 1  # bytes a row: the order and its check, beside the widest table once more
+_UNUSED = ("rendering", "gradients", "residents", "lists of residents", "row buffers")
+
+# With Triton, which torch brings for CUDA on Linux; without, harmonics are joined and take more.
+# Floats a row beside its attributes, when it has been projected: extents 3, opacity, colours before
+# and after clamping 6, radii 2, centre 2, depth, conic 3, compensation 2; while its tiles are
+# counted, their number and 64 bits of a running sum.
+_PROJECTED, _COUNTED = 20, 3
+# In the backward pass, when the attributes have their gradients: the above, and the gradients that
+# these are made from, position 3, extents 3, opacity, colours 3; that of the centre retained 2 and
+# absolute 2.
+_RETURNED = 34
+
+_SORTING, _SORTED = 24, 4  # bytes an intersection: key and id, both twice; the id in its place
+_IMAGE, _DRAWN = 16, 20  # bytes a pixel: colours and alpha; with the last id
+_LOSS = 48  # bytes a pixel: three maps a channel of the SSIM, the gradient
+
+
+def split_rows(work: Workload) -> Need:
+    """Rows whose geometry is on the device and whose appearance is in host memory."""
+    need, geometry = Need(), FLOAT * GEOMETRY_WIDTH
+    need.device["parameters"] = geometry * work.n_rows
+    need.device["moments"] = 2 * geometry * work.n_rows
+    need.device["gradients"] = geometry * math.ceil(work.most.union)
+    need.pinned["parameters"] = FLOAT * work.appearance * work.n_rows
+    return need
+
+
+def add_batch(
+    need: Need,
+    work: Workload,
+    room: Room,
+    *,
+    lists: int,
+    place: int = 0,
+    widest: int | None = None,
+    slab: int = 0,
+) -> Need:
+    """The same need with keys, statistics, photographs, and a batch's culling and rendering.
+
+    While rows are re-ordered nothing is rendered, and none of them is in a batch's memory.
+
+    Args:
+        need: of the rows; changed.
+        lists: bytes of what culling finds.
+        place: of a microbatch's row, see `PLACE`.
+        widest: bytes of a row in the widest table of the device; None where rows keep their order.
+        slab: bytes of a row that host memory has to hold meanwhile.
+    """
+    n, image = work.n_rows, 3 * work.pixels
+    device, pinned, pageable = need.device, need.pinned, need.pageable
+    device["keys"] = 4 * n
+    device["densification"] = work.statistics_bytes * n
+    device["culling"] = 4 * math.ceil(n / 32) + lists
+    device["photographs"] = (work.batch_size + _STAGED_IMAGES) * image
+    device["rendering"] = _rendering_bytes(work, room.rows) + place * room.rows
+    if widest is not None:
+        taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
+        device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
+    if slab:
+        pageable["re-ordering"] = slab * n
+    pinned["photographs"] = _STAGED_IMAGES * image
+    pageable["photographs"] = work.image_cache
+    return need
+
+
+def list_bytes(preset: Preset, work: Workload) -> int:
+    """Bytes of ids and masks of the batches that are culled at once: this one, the next, and the
+    one after it that residents come for."""
+    batches = 1 + preset.early_cull + (preset.early_cull and preset.residents)
+    words = 4 * math.ceil(work.batch_size / 32)
+    return batches * (4 + words) * math.ceil(work.most.union)
+
+
+def _rendering_bytes(work: Workload, rows: int) -> int:
+    """One microbatch, at the fullest of three moments: sorting intersections, the gradient of the
+    image, and the gradients of the rows."""
+    width = GEOMETRY_WIDTH + work.appearance
+    # A microbatch of fewer rows is a crop, which has fewer intersections; its projection covers
+    # all of its rows. One of more rows is a view that nobody has looked at.
+    share = rows / work.most.largest if work.most.largest else 1.0
+    intersections = math.ceil(work.most.intersections * share)
+    projected = width + _PROJECTED
+    sorting = FLOAT * rows * (projected + _COUNTED) + _SORTING * intersections
+    image = FLOAT * rows * projected + _SORTED * intersections + (_DRAWN + _LOSS) * work.pixels
+    gradients = FLOAT * rows * (2 * width + _RETURNED) + _IMAGE * work.pixels
+    return max(sorting, image, gradients)
+
+
+def least_rows(work: Workload) -> int:
+    """Of a part of the largest view, in as many parts as it may be cut into."""
+    return math.ceil(work.most.largest / MOST_CROPS)
+
+
+def microbatches_of(work: Workload, room: Room) -> int:
+    """Parts that the views of a mean batch are cut into so that each sees no more rows than there
+    is room for; each of them is launched like a view."""
+    rows = work.mean.visible / work.batch_size
+    return work.batch_size * max(1, math.ceil(rows / max(1, room.rows)))
+
+
+def culling_s(work: Workload, rates: Rates) -> float:
+    """Seconds of culling a batch at once."""
+    n = work.n_rows
+    return n / rates.cull_rows + (work.batch_size - 1) * n / rates.cull_more_rows
+
+
+def geometry_s(work: Workload, rates: Rates) -> float:
+    """Seconds of Adam over the geometry of all rows, with gradients of those that a batch sees."""
+    moved = (IDLE * work.n_rows + FLOAT * work.mean.union) * GEOMETRY_WIDTH
+    return moved / rates.device_adam
+
+
+def device_s(work: Workload, rates: Rates, room: Room) -> float:
+    """Seconds of a batch whose rows are updated on the device."""
+    views_s = microbatches_of(work, room) * rates.batch_view_s
+    rows_s = rates.batch_row_s * work.mean.visible
+    appearance = (_WAKE + UPDATE) * work.appearance * work.mean.union
+    drawing_s = views_s + rows_s + (culling_s(work, rates) + rates.batch_s)
+    return drawing_s + geometry_s(work, rates) + appearance / rates.device_adam

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes that are forecast, beside those of real tensors."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from appearance_models import make_rows
+from cloud import bytes_of, cloud_rows, views_along
+from made_up import SEEN, WORK
+from torch import Tensor
+
+import gs_cull
+import gs_order
+from gs_train.backends import make_backend
+from gs_train.densify import AdcConfig
+from gs_train.densify.statistics import Statistics
+from gs_train.engine.engine import Engine
+from gs_train.engine.lanes import Lanes
+from gs_train.engine.residents import HEADROOM, Residents
+from gs_train.engine.settings import StepSettings
+from gs_train.engine.trace import Trace
+from gs_train.options.config import FitConfig
+from gs_train.options.presets import PRESETS, Preset
+from gs_train.published.returning import Returning
+from gs_train.renderers.cpu import CpuRenderer
+from gs_train.rows.attributes import NAMES
+from gs_train.rows.host_rows import HostRows
+from gs_train.rows.keys import RowKeys
+from gs_train.sizing.census import measure_workload
+from gs_train.sizing.choice import statistics_bytes
+from gs_train.sizing.forecasts import need
+from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.memory import Need, Room
+from gs_train.sizing.workload import Workload
+
+N = 400
+EVERY = pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
+BATCHES = [[0, 1], [5], [0, 1]]
+"""Views of three batches: those of the second see other rows, and fewer."""
+
+
+@dataclass
+class Trained:
+    """A small engine after three steps that change no geometry, and what was forecast for it."""
+
+    backend: Engine
+    need: Need
+    work: Workload
+    made: list[Tensor]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return self.backend.model.tensors()
+
+    def rows_of_appearance(self) -> int:
+        """Bytes of all tables of appearance rows that the engine made for batches."""
+        own = {values.untyped_storage().data_ptr() for values in self.tensors.values()}
+        tables = {
+            values.untyped_storage().data_ptr(): values.untyped_storage().nbytes()
+            for values in self.made
+            if values.ndim == 2 and values.shape[1] == self.work.appearance
+        }
+        return sum(size for address, size in tables.items() if address not in own)
+
+
+def _tensors() -> list[Tensor]:
+    gc.collect()
+    return [held for held in gc.get_objects() if type(held) is Tensor and held.device.type == "cpu"]
+
+
+def _trained(preset: Preset, degree: int) -> Trained:
+    rows, views, renderer = cloud_rows(N, (degree + 1) ** 2 - 1), views_along(6), CpuRenderer()
+    rows["means"][:, 0] *= 4.0
+    for view in views:
+        view.viewmat[0, 3] *= 3.0
+    options = {"n_rows": N, "sh_degree": degree, "batch_size": 2}
+    work = measure_workload(rows, views, renderer, batches=BATCHES, **options)
+    first = measure_workload(rows, views, renderer, batches=[BATCHES[0]] * 2, **options)
+    for name in ("union", "largest", "held"):  # whose buffers do not grow later
+        assert getattr(first.most, name) == getattr(work.most, name) > 0
+    assert work.most.union * HEADROOM < work.most.two < N / HEADROOM
+    before = _tensors()  # held, so that no new tensor takes the place of one of them
+    addresses = {values.data_ptr() for values in before}
+    preset = preset.splitting_above(1.0)
+    backend = make_backend(preset, rows, None, renderer=renderer, semantics="dense", mem_limit=1.0)
+    settings = StepSettings(degree, dict.fromkeys(NAMES, 0.0), (0.9, 0.999), 1e-15, 0.2)
+    truth = torch.zeros(64, 96, 3, dtype=torch.uint8)
+    batches = [[views[k] for k in batch] for batch in BATCHES]
+    for step, batch in enumerate(batches):
+        upcoming = batches[step + 1 :]
+        backend.step([(v, truth) for v in batch], settings, lambda *_: None, upcoming=upcoming)
+    backend.finish()
+    made = [values for values in _tensors() if values.data_ptr() not in addresses]
+    return Trained(backend, need(preset, work), work, made)
+
+
+@EVERY
+@pytest.mark.parametrize("degree", [0, 3])
+def test_bytes_that_grow_with_n_are_those_of_real_tensors(preset: Preset, degree: int) -> None:
+    trained = _trained(preset, degree)
+    tensors, of = trained.tensors, trained.need
+
+    def in_all_tiers(part: str) -> int:
+        return sum(tier.get(part, 0) for tier in (of.device, of.pinned, of.pageable))
+
+    copies = 2 if preset.placement == "mirror" else 1
+    rows = bytes_of(*(tensors[name] for name in NAMES))
+    assert in_all_tiers("parameters") == copies * rows
+    moments = [values for name, values in tensors.items() if ".exp_avg" in name]
+    assert len(moments) == 2 * len(NAMES)
+    assert in_all_tiers("moments") == bytes_of(*moments)
+    if preset.semantics == "deferred":
+        assert in_all_tiers("steps of rows") == bytes_of(tensors["appearance.last_step"])
+    assert of.device["keys"] == bytes_of(trained.backend.model.keys.values)
+    on_device = trained.backend.model.params.values()
+    if preset.placement == "split":
+        assert of.device["parameters"] == bytes_of(*on_device)
+
+
+@EVERY
+def test_bytes_of_rows_that_come_for_a_batch_are_those_of_real_tensors(preset: Preset) -> None:
+    trained = _trained(preset, 3)
+    device = trained.need.device
+    union = int(trained.work.most.union)
+    if preset.placement == "mirror":  # whose gradients are those of the parameters
+        assert trained.rows_of_appearance() == 0
+        return
+    sums = device["gradients"] - 44 * union
+    expected = sums + device.get("residents", 0) + device.get("row buffers", 0)
+    # Headroom is counted for all buffers together, and is whole slots in each of them.
+    slot = 4 * trained.work.appearance
+    assert expected - 4 * slot <= trained.rows_of_appearance() <= expected
+
+
+def test_gradients_of_naive_are_those_of_real_tensors() -> None:
+    model = _trained(PRESETS["naive"], 3).backend.model
+    model.zero_gradients()
+    gradients = bytes_of(*(param.grad for param in model.params.values()))
+    of = need(PRESETS["naive"], WORK.with_rows(N))
+    assert of.device["gradients"] == of.pinned["gradients"] == gradients
+
+
+def test_tables_and_lists_of_residents_take_what_their_tensors_do() -> None:
+    n_slots, lanes = 60, Lanes(torch.device("cpu"))
+    host = HostRows(make_rows(100), semantics="deferred", device="cpu", travels=True)
+    before = _tensors()
+    residents = Residents(host, lanes, Trace(lanes), n_slots)
+    residents.bring(torch.arange(40, dtype=torch.int32))
+    known = {values.data_ptr() for values in before}
+    made = {
+        values.data_ptr(): values
+        for values in _tensors()
+        if values.data_ptr() not in known and len(values) in (100, n_slots, n_slots + 1)
+    }.values()
+    tables = [values for values in made if values.dtype == torch.float32]
+    lists = [values for values in made if values.dtype == torch.int32]
+    assert Residents.table_bytes(n_slots, host.width) == bytes_of(*tables) > 0
+    # With what finds slots to give away, without the place that is no slot.
+    assert Residents.list_bytes(100, n_slots) == bytes_of(*lists) + 32 * n_slots - 4
+
+
+def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> None:
+    rows, views = cloud_rows(3000), views_along(5)
+    visible = gs_cull.cull(
+        rows["means"], rows["scales"], rows["quats"],
+        torch.stack([v.viewmat for v in views]), torch.stack([v.K for v in views]), 96, 64,
+        opacities=rows["opacities"],
+    )  # fmt: skip
+    work = measure_workload(
+        rows, views, CpuRenderer(), n_rows=3000, sh_degree=3, batch_size=5, n_batches=1
+    )
+    assert 0 < work.most.union < 3000
+    order = np.asarray(gs_order.order(visible.mask, n_views=5))
+    for name, retain in (("clm", "previous"), ("best", "last_use")):
+        plan = gs_order.plan(visible.ids, visible.mask, order, retain=retain, ahead=1)
+        ragged = [*plan.ids.values(), *plan.positions.values(), *(plan.slots or {}).values()]
+        arrays = {part.values.data_ptr(): part.values for part in ragged if len(part.values)}
+        by_host = need(PRESETS[name], work, Streamed(PRESETS[name]).wanted(work))
+        begun = Returning.of(plan).of_loads
+        assert by_host.device["plans"] == bytes_of(*arrays.values(), begun)
+    masks = bytes_of(visible.ids, visible.mask)
+    bits, untouched = 4 * -(-3000 // 32), max(12 * 3000, bytes_of(visible.ids.long()))
+    assert need(PRESETS["best"], work).device["culling"] == 3 * masks + bits
+    assert need(PRESETS["clm"], work).device["culling"] == 2 * masks + bits + 3000 + untouched
+
+
+def test_statistics_are_those_that_densification_keeps() -> None:
+    def config(**options: object) -> FitConfig:
+        return FitConfig(Path("a"), Path("b"), **options)
+
+    for stop, radii in ((0, False), (100, True)):
+        kept = Statistics(10, device="cpu", absgrad=False, radii=radii)
+        tensors = [t for t in (kept.grad2d, kept.count, kept.radii) if t is not None]
+        of_adc = config(adc=AdcConfig(refine_scale2d_stop=stop))
+        assert statistics_bytes(of_adc) * 10 == bytes_of(*tensors)
+    order = RowKeys.numbered(10, torch.device("cpu")).order
+    assert statistics_bytes(config(strategy="mcmc")) * 10 == bytes_of(order)
+
+
+# ---------------------------------------------------------------------- relations
+
+
+@EVERY
+def test_parts_are_positive_and_add_up(preset: Preset) -> None:
+    of = need(preset, WORK)
+    parts = [*of.device.values(), *of.pinned.values(), *of.pageable.values()]
+    assert all(isinstance(part, int) and part >= 0 for part in parts)
+    assert of.device_bytes + of.host_bytes == sum(parts)
+
+
+def test_a_gaussian_takes_132_bytes_of_the_device_and_580_of_the_host_where_it_is_split() -> None:
+    """As the documents say."""
+    parts = ("parameters", "moments", "steps of rows")
+    for name in ("clm", "gs-scale", "best"):
+        of = need(PRESETS[name], WORK)
+        on_host = [tier.get(part, 0) for tier in (of.pinned, of.pageable) for part in parts]
+        assert sum(of.device[part] for part in parts[:2]) == 132 * WORK.n_rows
+        assert sum(on_host) == 580 * WORK.n_rows
+
+
+def test_what_visits_the_device_with_its_moments_is_page_locked_and_needs_no_rings() -> None:
+    of = need(PRESETS["best"], WORK)
+    assert {"parameters", "moments", "steps of rows"} <= of.pinned.keys()
+    assert "rings" not in of.pinned
+    assert not {"moments", "steps of rows"} & of.pageable.keys()
+    assert not {"row buffers", "plans", "returning gradients"} & of.device.keys()
+
+
+def test_rows_that_sleep_come_through_a_ring_of_their_own() -> None:
+    dense, deferred = (need(PRESETS[name], WORK).pinned["rings"] for name in ("clm", "gs-scale"))
+    assert deferred == 2 * dense > 0
+
+
+def test_a_batch_too_large_for_the_residents_fits_into_their_memory() -> None:
+    best = PRESETS["best"]
+    in_slots = need(best, WORK)
+    room = Room.of_residents(1, in_slots.device["residents"] // 576)
+    by_host = need(best, WORK, Room(1, room.slots)).device["row buffers"]
+    one_more = need(best, WORK, Room(1, room.slots + 2)).device["row buffers"]
+    assert by_host <= in_slots.device["residents"] < one_more
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_rendering_takes_as_much_as_the_fullest_of_its_moments(name: str) -> None:
+    """Of rows, of pixels and of intersections, what is most decides, and the rest hardly."""
+
+    def counted(rows: float = 1, side: int = 16, intersections: float = 1) -> int:
+        seen = replace(SEEN, largest=rows, intersections=intersections)
+        work = replace(WORK.with_batch(seen), width=side, height=side)
+        return need(PRESETS[name], work, Room(int(rows), int(2 * rows))).device["rendering"]
+
+    least = counted()
+    for few, many in (
+        (counted(rows=1e6), counted(rows=2e6)),
+        (counted(side=5000), counted(side=round(5000 * 2**0.5))),
+        (counted(intersections=1e9), counted(intersections=2e9)),
+    ):
+        assert few > 1000 * least
+        assert many == pytest.approx(2 * few, rel=1e-3)
+    assert counted(1e6, 5000, 1e9) < counted(1e6) + counted(side=5000) + counted(intersections=1e9)
+
+
+def test_rows_are_re_ordered_in_the_memory_of_a_batch() -> None:
+    """What is idle then counts for it: more slots take nothing until they are more than that."""
+    best = PRESETS["best"]
+    few, many, enough = (
+        need(best, WORK, Room(250_000, n)).device for n in (300_000, 500_000, 2_000_000)
+    )
+    assert few["row buffers"] < many["row buffers"]
+    assert few["re-ordering"] > many["re-ordering"] > 0
+    assert sum(few.values()) == sum(many.values())
+    assert enough["re-ordering"] == 0
+    # Where appearance is on the device it is the widest table that moves.
+    of_none = need(PRESETS["none"], WORK).device
+    assert of_none["re-ordering"] > few["re-ordering"]
