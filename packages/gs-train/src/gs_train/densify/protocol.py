@@ -44,11 +44,6 @@ class Densifier(Protocol):
         """
         ...
 
-    def refines(self, images_before: int, images_after: int) -> bool:
-        """Whether `after_step` of a step with these images adds, removes or relocates rows, or
-        looks for some to."""
-        ...
-
     def after_step(
         self,
         rows: RowOperations,

@@ -168,8 +168,6 @@ class Trainer:
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
         with self.backend.trace.host("densify"):
-            if self.densifier.refines(images_before, images_after):
-                self.backend.make_room()
             changed = self.densifier.after_step(
                 self.model,
                 step=self.step,
