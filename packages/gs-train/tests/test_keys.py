@@ -197,7 +197,7 @@ def _trainer(
     config = photo_config(
         batch_size=batch_size,
         strategy=strategy,
-        resort_every=7 * batch_size if resorts else 0,
+        resort_every=0.02 if resorts else 0,
         adc=AdcConfig(grow_grad2d=0.002, reset_every=9 * batch_size, cap=5000, **refining),
         mcmc=McmcConfig(cap_max=5000, noise_lr=2e2, min_opacity=0.05, **refining),
         lr=LIVELY,

@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
     "batch_size": 2,
     "seed": 3,
     "sh_every": 4,
-    "resort_every": 6,
+    "resort_every": 0.01,
     "checkpoint_every": 3,
     "adc": AdcConfig(refine_start=2, refine_every=4, reset_every=12, grow_grad2d=1e-5),
 }

@@ -30,6 +30,11 @@ class Changed:
     relocated: int = 0
     rows_changed: bool = False
 
+    @property
+    def n_changes(self) -> int:
+        """Gaussians that came, went or moved, each of which may lie where no neighbour does."""
+        return self.grown + self.pruned + self.relocated
+
 
 class Densifier(Protocol):
     """Grows and prunes the rows while they are trained."""
