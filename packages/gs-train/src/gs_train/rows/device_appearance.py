@@ -53,6 +53,7 @@ class DeviceAppearance:
 
     Attributes:
         adam: the schedule of steps, with two groups named ``sh0`` and ``shN``.
+        expected: see `Model`; at first the capacity.
 
     Raises:
         TypeError, ValueError: rows of other names, types or shapes.
@@ -70,7 +71,7 @@ class DeviceAppearance:
     ) -> None:
         check_rows(rows, APPEARANCE)
         self._device = torch.device(device)
-        self._capacity = capacity
+        self._capacity = self.expected = capacity
         self._k = rows["shN"].shape[1]
         n_rows = len(rows["sh0"])
         self.adam = gs_adam.RowSchedule(
@@ -242,7 +243,7 @@ class DeviceAppearance:
         change = Replacement.of(self.n_rows, removed, len(rows["sh0"]))
         check_capacity(change.n_after, self._capacity)
         self.rest()
-        n, most = change.n_before, self._capacity
+        n, most = change.n_before, self.expected
         self._transform(lambda table: grown(table, change.n_after, most)[:n])
         if self._last_step is not None:
             last_step = grown(self._last_step, change.n_after, most)

@@ -52,6 +52,7 @@ class Gaussians:
         params: parameters by name: means (N, 3), scales (N, 3), quats (N, 4), opacities (N,),
             sh0 (N, 1, 3), shN (N, K, 3), float32.
         optimizer: one group per name, ``group["name"]``.
+        expected: see `Model`; at first the capacity.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Gaussians:
             raise ValueError(f"names must be some of {', '.join(NAMES)} in this order, got {names}")
         check_rows(rows, names)
         self._names = names
-        self._capacity = capacity
+        self._capacity = self.expected = capacity
         self._device = torch.device(device)
         n_rows = len(rows[names[0]])
         self.keys = RowKeys.numbered(n_rows, self._device) if keys is None else keys
@@ -225,8 +226,8 @@ class Gaussians:
         check_capacity(n_rows, self._capacity)
         n = self.n_rows
         if n_rows > n:
-            self._transform(lambda name, key, old: grown(old, n_rows, self._capacity)[:n])
-            self.keys.reserve(n_rows, self._capacity)
+            self._transform(lambda name, key, old: grown(old, n_rows, self.expected)[:n])
+            self.keys.reserve(n_rows, self.expected)
 
     @torch.no_grad()
     def replace(

@@ -312,7 +312,7 @@ class HostRows:
         for name, values in columns(new).items():
             values.copy_(rows[name].detach())
         self._settle()
-        self._tables.replace(change, columns(new), step=self.adam.step_count)
+        self._tables.replace(change, new, step=self.adam.step_count)
         if (away := self._open_away) is not None:
             away.replace(change, new)
         if change.n_after != change.n_before:

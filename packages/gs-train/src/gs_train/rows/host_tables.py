@@ -93,14 +93,14 @@ class HostTables:
             state["last_step"] = self.steps.torch()[:, 0]
         return state
 
-    def replace(self, change: Replacement, rows: Mapping[str, Tensor], *, step: int) -> None:
+    def replace(self, change: Replacement, values: Tensor, *, step: int) -> None:
         """Put new rows in places, with zero moments and last updated in ``step``.
 
         Nobody may be reading or writing the tables.
 
         Args:
-            change: its lists are where ``rows`` are.
-            rows: (A, *shape) float32 by field, on the CPU or a CUDA device.
+            change: its lists are where ``values`` are.
+            values: (A, width) float32, on the CPU or a CUDA device.
 
         Raises:
             MemoryError: the memory is not there, or beyond the capacity. The tables are as they
@@ -114,7 +114,8 @@ class HostTables:
             _move(table, *kept)
             if table is not self.values:
                 _fill(table, again, step if table is self.steps else 0)
-        self.write(self.values, rows, change.placed)
+        gs_pinned.scatter(values, change.placed, self.values)
+        self.values.wait()
         if change.n_after < change.n_before:
             for table in self._all():
                 table.truncate(change.n_after)

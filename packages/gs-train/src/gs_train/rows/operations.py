@@ -75,7 +75,14 @@ class RowOperations(Protocol):
 
 
 class Model(RowOperations, Protocol):
-    """Rows that can be looked at and saved, wherever they live."""
+    """Rows that can be looked at and saved, wherever they live.
+
+    Attributes:
+        expected: the number of rows that growth is expected to end at, beyond which no memory of
+            the device is taken ahead; None: not known.
+    """
+
+    expected: int | None
 
     @property
     def params(self) -> Mapping[str, Tensor]:

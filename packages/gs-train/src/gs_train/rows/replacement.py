@@ -98,7 +98,7 @@ def grown(rows: Tensor, n_rows: int, most: int | None) -> Tensor:
 
     Args:
         rows: (N, ...) contiguous.
-        most: the most rows ever, for which there is room ahead; None: not known.
+        most: rows that there is no room ahead beyond; None: not known.
     """
     if n_rows <= len(rows):
         return rows
@@ -107,7 +107,8 @@ def grown(rows: Tensor, n_rows: int, most: int | None) -> Tensor:
     if end <= rows.untyped_storage().nbytes():
         return rows.as_strided((n_rows, *shape), rows.stride())
     room = n_rows + n_rows // ROOM
-    larger = rows.new_empty((max(n_rows, room if most is None else min(room, most)), *shape))
+    room = room if most is None else max(n_rows, min(room, most))
+    larger = rows.new_empty((room, *shape))
     larger[: len(rows)] = rows
     return larger[:n_rows]
 

@@ -119,6 +119,17 @@ class TieredGaussians:
         return self.geometry.keys
 
     @property
+    def expected(self) -> int | None:
+        """See `Model`."""
+        return self.geometry.expected
+
+    @expected.setter
+    def expected(self, n_rows: int | None) -> None:
+        self.geometry.expected = n_rows
+        if isinstance(self.appearance, DeviceAppearance):
+            self.appearance.expected = n_rows
+
+    @property
     def device(self) -> torch.device:
         """Where the geometry is and where ids and values are exchanged."""
         return self.geometry.device

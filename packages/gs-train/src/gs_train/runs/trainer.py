@@ -22,6 +22,7 @@ from gs_train.rows.morton import morton_order
 from gs_train.rows.operations import Model
 from gs_train.rows.restore import Part, Source, as_source, read_all
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
+from gs_train.sizing.choose import expected_rows
 
 _MODEL, _DENSIFY, _COSTS = "model/", "densify/", "costs/"
 _CHANGES = "order/changes"
@@ -127,6 +128,8 @@ class Trainer:
             limits=limits,
             seed=config.seed,
         )
+        n_expected = expected_rows(config, self.model.n_rows)
+        self.model.expected = min(n_expected, limits.capacity or n_expected)
         start = StrategyStart(
             n_rows=self.model.n_rows,
             scene_scale=extent,
