@@ -213,9 +213,44 @@ def ordering(name: str, result: Result) -> list[str]:
     return below(name, result, words) + grid(heads, rows)
 
 
+def refining(name: str, result: Result) -> list[str]:
+    """Rates with and without refinements, and what one takes by part."""
+    axes, parts = result.lines[0].axes, ("choose", "read", "replace", "rest")
+    rows = []
+    for batch in result.axis("batch"):
+        for preset in PRESETS:
+            line = result.line(preset, batch=batch)
+            if line is None:
+                continue
+
+            def other(what: str, preset: str = preset, batch: int = batch) -> Line | None:
+                return result.line(f"{preset}, {what}", batch=batch)
+
+            times = [mean_of(other(part)) for part in parts]
+            rows.append(
+                [label(preset), str(batch), spread(line), spread(other("no refinement")),
+                 spread(other("ratio"), 2), *times, number(line.facts["resort_ms"])]
+            )  # fmt: skip
+    words = (
+        f"Images a second of {axes['gaussians']:,} Gaussians where every {axes['every']} images "
+        f"{axes['share']:.0%} of them are replaced; median of {len(result.lines[0].samples)} runs "
+        "(least to most). Milliseconds of one refinement, by part: which rows, their values, the "
+        "edit, and how much longer the next batch takes. Rows are sorted anew once in "
+        f"{result.facts['resort_every']:g} N changes."
+    )
+    heads = ["", "batch", "with refinements", "without", "ratio", *parts, "ms of a re-sort"]
+    return below(name, result, words) + grid(heads, rows)
+
+
+def mean_of(line: Line | None) -> str:
+    """The mean of a line, for parts that add up."""
+    return "-" if line is None else number(sum(line.samples) / len(line.samples))
+
+
 TABLES: dict[str, Callable[[str, Result], list[str]]] = {
     "engine-20m": engine,
     "engine-5m": engine,
+    "refine-20m": refining,
     "capture": capture,
     "largest": largest,
     "init": start,

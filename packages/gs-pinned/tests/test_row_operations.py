@@ -188,6 +188,30 @@ def test_rows_that_were_dropped_are_not_appended_to_where_they_lie() -> None:
     assert table.rows == 2
 
 
+@given(rows=st.integers(0, 300), data=st.data())
+@few
+def test_truncating_keeps_the_first_rows_in_their_memory(rows: int, data: st.DataObject) -> None:
+    table = numbered(rows, 3)
+    expected, address = table.numpy().copy(), table.numpy().ctypes.data
+    left = data.draw(st.integers(0, rows))
+    table.truncate(left)
+    np.testing.assert_array_equal(table.numpy(), expected[:left])
+    table.append(np.full((2, 3), -1, "f4"))
+    np.testing.assert_array_equal(table.numpy()[left:], np.full((2, 3), -1, "f4"))
+    assert table.numpy().ctypes.data == address
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [(6, "at most 5, got 6"), (-1, "at least 0, got -1"), ("2", "at least 0, got '2'")],
+)
+def test_a_table_is_not_truncated_to_what_it_has_not(rows: Any, text: str) -> None:
+    table = numbered(5, 4)
+    with pytest.raises(ValueError, match=f"rows must be a whole number of {text}"):
+        table.truncate(rows)
+    assert table.rows == 5
+
+
 def test_slots_are_ids_after_every_operation() -> None:
     table = numbered(6, 3)
     table.keep(np.array([1, 3, 5]))

@@ -2,6 +2,7 @@
 """Appearance rows in three forms that are trained and edited alike, to be compared."""
 
 import torch
+from replaced import sources
 
 import gs_adam
 from gs_train.rows.attributes import APPEARANCE
@@ -64,21 +65,21 @@ class Plain64:
         self.written()
         return self.values[name][ids]
 
-    def append(self, rows):
-        for name, values in rows.items():
+    def replace(self, removed, rows=None):
+        places = sources(self.n_rows, removed.tolist(), 0 if rows is None else len(rows["sh0"]))
+        for name, values in (rows or {}).items():
             new = torch.zeros(len(values), *values.shape[1:]).double()
             self.values[name] = torch.cat([self.values[name], values.double()])
             self.moments[name] = torch.cat([self.moments[name], new.expand(2, *new.shape)], 1)
             self.rounding[name] = torch.cat([self.rounding[name], new])
+        self.permute(torch.tensor(places, dtype=torch.int64))
 
-    def keep(self, ids):
+    def permute(self, order):
+        ids = order.long()
         for name in APPEARANCE:
             self.values[name] = self.values[name][ids]
             self.moments[name] = self.moments[name][:, ids]
             self.rounding[name] = self.rounding[name][ids]
-
-    def permute(self, order):
-        self.keep(order.long())
 
     def overwrite(self, ids, rows):
         self.written()
@@ -168,12 +169,12 @@ def edit(rows, operation, seed):
     generator = torch.Generator().manual_seed(seed)
     n, k = rows.n_rows, k_of(rows)
     ids = some_ids(n, seed, 0.5, dtype=[torch.int32, torch.int64][seed % 2])
-    if operation == "append":
-        rows.append(make_rows(seed % 5, seed, k))
-    elif operation == "keep_ids":
-        rows.keep(ids)
-    elif operation == "keep_mask":
-        rows.keep(torch.rand(n, generator=generator) < 0.7)
+    if operation == "add":
+        rows.replace(ids[:0], make_rows(seed % 5, seed, k))
+    elif operation == "remove":
+        rows.replace(ids)
+    elif operation == "replace":
+        rows.replace(ids, make_rows(seed % (n + 5), seed, k))
     elif operation == "permute":
         rows.permute(torch.randperm(n, generator=generator).to(ids.dtype))
     elif operation == "overwrite":
@@ -187,5 +188,5 @@ def edit(rows, operation, seed):
         rows.zero_moments()
 
 
-EDITS = ["append", "keep_ids", "keep_mask", "permute", "overwrite", "overwrite_all",
+EDITS = ["add", "remove", "replace", "permute", "overwrite", "overwrite_all",
          "zero_moments", "zero_all_moments"]  # fmt: skip

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gs_train.densify import Adc, Densifier, Mcmc
-from gs_train.densify.protocol import multiple_seen
 from gs_train.options.config import FitConfig
 from gs_train.options.schedule import adam_options, means_decay
 from gs_train.renderers import Rows, Splats, View
@@ -63,13 +62,14 @@ class PlainLoop:
         loop.densifier = loop._make_densifier()
         loop.densifier.load(parts["densify/"])
         loop.step = step
+        loop._changes = int(tensors["order/changes"])
         return loop
 
     def _start(self, config: FitConfig, extent: float) -> None:
         self._config = config
         self._extent = extent
         self._orders: list[Tensor] = []
-        self.step = 0
+        self.step = self._changes = 0
         self.rates: dict[str, float] = {}
 
     def train_step(self, views: Sequence[View], gradients_of: Gradients) -> None:
@@ -93,15 +93,16 @@ class PlainLoop:
         for group in model.optimizer.param_groups:
             group.update(lr=self.rates[group["name"]], betas=options.betas, eps=options.eps)
         model.optimizer.step()
-        self.densifier.after_step(
+        changed = self.densifier.after_step(
             model,
             step=self.step,
             images_before=before,
             images_after=before + n_views,
             means_lr=self.rates["means"] * means_decay(n_views, total),
         )
-        every = config.resort_every
-        if every and multiple_seen(every, before, before + n_views):
+        self._changes += changed.n_changes
+        if self._changes and 0 < config.resort_every * model.n_rows <= self._changes:
+            self._changes = 0
             order = self._orders.pop(0)
             _check_order(order, morton_order(model.read("means")))
             model.permute(order)

@@ -41,7 +41,7 @@ def scripted_config(strategy: str, batch_size: int) -> FitConfig:
         batch_size=b,
         strategy=strategy,  # type: ignore[arg-type]
         seed=5,
-        resort_every=45 * b,
+        resort_every=0.04,
         mem_limit=0.015,
         adc=AdcConfig(
             prune_opa=0.03,

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import torch
+from replaced import sources
 
 from gs_train.densify import Adc, AdcConfig, Densifier, Mcmc, McmcConfig
 from gs_train.renderers.protocol import Splats, View
@@ -44,19 +45,20 @@ class TableRows:
         values = values if ids is None else values[ids.numpy()]
         return torch.from_numpy(values.copy()).reshape(-1, *COLUMNS[name])
 
-    def append(self, rows, keys=None):
-        self.keys.append(keys)
+    def read_rows(self, ids):
+        return {name: self.read(name, ids) for name in NAMES}
+
+    def replace(self, removed, rows=None, keys=None):
         new = self.packed(rows)
+        places = sources(self.n_rows, removed.tolist(), len(new))
         self.table = np.concatenate([self.table, new])
         self.moments = np.concatenate([self.moments, 0 * new])
-
-    def keep(self, ids):
-        kept = np.arange(self.n_rows)[ids.numpy()]
-        self.table, self.moments = self.table[kept], self.moments[kept]
-        self.keys.select(torch.from_numpy(kept))
+        self.keys.values = torch.cat([self.keys.values, keys])
+        self.permute(torch.tensor(places))
 
     def permute(self, order):
-        self.keep(order)
+        self.table, self.moments = self.table[order.numpy()], self.moments[order.numpy()]
+        self.keys.select(order)
 
     def overwrite(self, ids, rows):
         chosen = np.arange(self.n_rows) if ids is None else ids.numpy()

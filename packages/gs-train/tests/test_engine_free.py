@@ -108,7 +108,7 @@ class Free:
         return photo_config(
             batch_size=b,
             strategy=self.strategy,
-            resort_every=20 * b,
+            resort_every=0.02,
             adc=AdcConfig(grow_grad2d=0.002, reset_every=50 * b, cap=5000, **refining),
             mcmc=McmcConfig(cap_max=4600, noise_lr=2e2, **refining),
             lr=_RATES[self.scene],

@@ -107,8 +107,8 @@ def test_rows_that_sleep_for_long_through_edits_stay_within_the_bound_of_dense_a
         step_host(host, ids, gradients)
         reference.step(ids, gradients)
         if i % 40 == 39:
-            for operation in ("append", "keep_mask", "overwrite", "zero_moments"):
-                # Not "permute": rare rows shall stay where they are.
+            for operation in ("replace", "overwrite", "zero_moments"):
+                # Not "permute": most rare rows shall stay where they are.
                 _edit_few(host, operation, i)
                 _edit_few(reference, operation, i)
             n_rows = host.n_rows
@@ -121,34 +121,34 @@ def test_rows_that_sleep_for_long_through_edits_stay_within_the_bound_of_dense_a
 
 def _edit_few(rows, operation, seed):
     ids = some_ids(rows.n_rows, seed, 0.05)
-    if operation == "append":
-        rows.append(make_rows(15, seed))
-    elif operation == "keep_mask":
-        rows.keep(torch.rand(rows.n_rows, generator=torch.Generator().manual_seed(seed)) < 0.97)
+    if operation == "replace":
+        rows.replace(some_ids(rows.n_rows, seed, 0.03), make_rows(15, seed))
     elif operation == "overwrite":
         rows.overwrite(ids, make_rows(len(ids), seed))
     else:
         rows.zero_moments(ids)
 
 
-def test_only_rows_that_are_read_or_edited_are_brought_up_to_date():
+def test_only_rows_that_are_edited_are_brought_up_to_date():
     host = make_host(10)
     ids = torch.tensor([1, 4])
     for i in range(20):
         step_host(host, ids, make_rows(2, i))
     asleep = host.tensors()["appearance.last_step"]
     assert asleep.tolist() == [0, 20, 0, 0, 20, 0, 0, 0, 0, 0]
-    host.append(make_rows(2, 5))
+    host.replace(torch.tensor([3]), make_rows(3, 5))
     host.permute(torch.arange(11, -1, -1))
-    host.keep(torch.arange(2, 12))
+    assert host.tensors()["appearance.last_step"].tolist() == [20, 20, *[0] * 5, 20, 20, 0, 20, 0]
+    host.replace(torch.tensor([0, 1]))
     last_step = host.tensors()["appearance.last_step"]
-    # The two new rows came first and went; the others moved as they were.
-    assert last_step.tolist() == [0, 0, 0, 0, 0, 20, 0, 0, 20, 0]
+    # The new rows were awake and two of them went; the last two rows moved as they were.
+    assert last_step.tolist() == [20, *[0] * 6, 20, 20, 0]
     host.read("sh0", torch.tensor([3, 0, 3]))
-    assert last_step.tolist() == [20, 0, 0, 20, 0, 20, 0, 0, 20, 0]
+    host.read_rows(torch.tensor([2]))
+    assert last_step.tolist() == [20, *[0] * 6, 20, 20, 0]
     host.overwrite(torch.tensor([1]), {"sh0": torch.zeros(1, 1, 3)})
-    host.zero_moments(torch.tensor([7]), names=["shN"])
-    assert last_step.tolist() == [20, 20, 0, 20, 0, 20, 0, 20, 20, 0]
+    host.zero_moments(torch.tensor([5]), names=["shN"])
+    assert last_step.tolist() == [20, 20, 0, 0, 0, 20, 0, 20, 20, 0]
     host.read("shN")
     assert last_step.tolist() == [20] * 10
 
@@ -156,8 +156,8 @@ def test_only_rows_that_are_read_or_edited_are_brought_up_to_date():
 def test_new_rows_have_zero_moments_where_others_were_before():
     host = make_host(12)
     train([host], 5, 0, share=1.0)
-    host.keep(torch.arange(4))
-    host.append(make_rows(8, 3))
+    host.replace(torch.arange(4, 12))
+    host.replace(torch.empty(0, dtype=torch.int64), make_rows(8, 3))
     tensors = host.tensors()
     for name in APPEARANCE:
         assert tensors[f"{name}.exp_avg"][:4].all()
@@ -170,7 +170,7 @@ def test_new_rows_have_zero_moments_where_others_were_before():
 def test_growth_leaves_rows_where_they_are():
     host = make_host(1000, capacity=5000)
     before = host.table.torch().data_ptr()
-    host.append(make_rows(3000))
+    host.replace(torch.arange(0), make_rows(3000))
     assert (host.table.torch().data_ptr(), host.table.capacity) == (before, 5000)
     assert (host.width, host.k, len(host), host.n_rows) == (12, 3, 4000, 4000)
     assert repr(host).startswith("HostRows(4000 rows, K=3, deferred, Table(rows=4000, width=12")
@@ -187,7 +187,7 @@ def test_a_restored_model_trains_on_to_the_same_bits(semantics):
     assert_same(twin.tensors(), saved)
     for each in (host, twin):
         train([each], 30, 100, share=0.1)
-        each.append(make_rows(5, 1))
+        each.replace(torch.tensor([2, 7]), make_rows(5, 1))
         train([each], 10, 200, share=0.1)
     assert_same(twin.tensors(), host.tensors())
     if semantics == "deferred":
@@ -230,7 +230,7 @@ def test_row_operations_wait_for_the_worker_and_end_open_steps(monkeypatch):
     assert_same(host.tensors(), without_keys(reference.tensors()))
     with pytest.raises(ValueError, match="step must be an open step"):
         host.end(step)
-    host.append(make_rows(1))
+    host.replace(torch.tensor([4]), make_rows(1))
     assert host.begin() == step + 1
 
 
@@ -259,7 +259,7 @@ def test_strided_rows_are_taken_as_they_are():
     wide = torch.randn(7, 12)
     rows = {"sh0": wide[:, :3].unflatten(1, (1, 3)), "shN": wide[:, 3:].unflatten(1, (3, 3))}
     host = HostRows(rows, semantics="dense", device="cpu")
-    host.append(rows)
+    host.replace(torch.arange(0), rows)
     host.overwrite(torch.tensor([2]), {"shN": rows["shN"][5:6]})
     expected = wide.repeat(2, 1)
     expected[2, 3:] = wide[5, 3:]
@@ -278,14 +278,18 @@ def test_cuda_row_operations_equal_those_on_the_cpu(semantics, k):
         assert host.table.is_pinned == (device == "cuda")
         train([host], 20, 0, share=0.05)
         ids = some_ids(3000, 1, 0.2).to(device)
-        host.append({n: v.to(device) for n, v in make_rows(500, 2, k).items()})
-        host.append(make_rows(100, 3, k))
+        host.replace(
+            ids[::3].contiguous(),
+            {n: v.to(device) for n, v in make_rows(500 + len(ids[::3]), 2, k).items()},
+        )
+        host.replace(ids[:0], make_rows(100, 3, k))
         host.overwrite(ids, {n: v.to(device) for n, v in make_rows(len(ids), 4, k).items()})
         host.zero_moments(ids[::2].contiguous(), names=["shN"])
         train([host], 10, 50, share=0.05)
         order = torch.randperm(3600, generator=torch.Generator().manual_seed(5))
         host.permute(order.to(device))
-        host.keep((torch.arange(3600) % 7 > 0).to(device))
+        host.replace(torch.arange(0, 3600, 7, device=device))
+        host.replace(torch.arange(0, 100, 7, device=device), make_rows(9, 3, k))
         host.overwrite(None, {"shN": host.read("shN") * 0.5})
         read = [host.read(name, ids.flip(0)) for name in APPEARANCE]
         read += [host.read(name) for name in APPEARANCE]

@@ -60,7 +60,7 @@ def test_memory_that_runs_out_while_growing_changes_nothing(monkeypatch):
     train([host, reference], 5, 0)
     before = copied(host.tensors())
     with pytest.raises(MemoryError, match="host memory is there for 9 rows, not 10"):
-        host.append(make_rows(4))
+        host.replace(torch.tensor([1]), make_rows(5))
 
     def refused(values, **_):
         raise MemoryError("cannot commit memory")
@@ -68,10 +68,10 @@ def test_memory_that_runs_out_while_growing_changes_nothing(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(host.table, "append", refused)
         with pytest.raises(MemoryError, match="cannot commit memory"):
-            host.append(make_rows(2))
+            host.replace(torch.tensor([1]), make_rows(3))
     assert_same(copied(host.tensors()), before)
     for each in (host, reference):
-        each.append(make_rows(3, 4))
+        each.replace(torch.tensor([1]), make_rows(4, 4))
     train([host, reference], 5, 50)
     assert_close(host.snapshot(), reference)
 
@@ -124,7 +124,7 @@ def test_bad_ids_are_refused_and_change_nothing(ids, error, message):
     train([host], 3, 0)
     before = copied(host.tensors())
     for call in (
-        lambda: host.keep(ids),
+        lambda: host.replace(ids, make_rows(len(ids))),
         lambda: host.overwrite(ids, make_rows(len(ids))),
         lambda: host.zero_moments(ids),
         lambda: host.snapshot(ids),
@@ -148,12 +148,12 @@ def test_bad_arguments_are_refused_and_change_nothing():
         host.read("sh0", torch.tensor([5, 0]))
     with pytest.raises(ValueError, match="ids must be a slice of step 1, got step 2"):
         host.snapshot(slice(0, 4, 2))
-    with pytest.raises(ValueError, match=r"ids must be a mask of \(5,\), got \(4,\)"):
-        host.keep(torch.ones(4, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"shN must be \(R, 3, 3\), got \(2, 8, 3\)"):
-        host.append(make_rows(2, k=8))
+        host.replace(torch.tensor([0, 1]), make_rows(2, k=8))
     with pytest.raises(TypeError, match=r"sh0 must be float32, got torch.float64"):
-        host.append({name: values.double() for name, values in make_rows(2).items()})
+        host.replace(
+            torch.tensor([0]), {name: values.double() for name, values in make_rows(2).items()}
+        )
     with pytest.raises(ValueError, match=r"sh0 must be \(2, 1, 3\), got \(3, 1, 3\)"):
         host.overwrite(torch.tensor([0, 1]), make_rows(3))
     with pytest.raises(ValueError, match="rows must have keys among sh0, shN, got means"):

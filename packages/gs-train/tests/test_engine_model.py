@@ -66,12 +66,13 @@ def edit(model, operation, seed):
     n, k, device = model.n_rows, K_OF[model.sh_degree], model.device
     generator = torch.Generator().manual_seed(seed)
     ids = (torch.rand(n, generator=generator) < 0.5).nonzero().flatten().to(device)
-    if operation == "append":
-        model.append({m: v.to(device) for m, v in make_rows(seed % 5, seed, k).items()})
-    elif operation == "keep_ids":
-        model.keep(ids)
-    elif operation == "keep_mask":
-        model.keep((torch.rand(n, generator=generator) < 0.7).to(device))
+    if operation == "add":
+        model.replace(ids[:0], {m: v.to(device) for m, v in make_rows(seed % 5, seed, k).items()})
+    elif operation == "remove":
+        model.replace(ids)
+    elif operation == "replace":
+        n_new = seed % (n + 5)
+        model.replace(ids, {m: v.to(device) for m, v in make_rows(n_new, seed, k).items()})
     elif operation == "permute":
         model.permute(torch.randperm(n, generator=generator).to(device))
     elif operation == "overwrite":
@@ -87,7 +88,7 @@ def edit(model, operation, seed):
         model.zero_moments()
 
 
-EDITS = ["append", "keep_ids", "keep_mask", "permute", "overwrite", "overwrite_all",
+EDITS = ["add", "remove", "replace", "permute", "overwrite", "overwrite_all",
          "zero_moments", "zero_opacities", "zero_all"]  # fmt: skip
 
 
@@ -141,7 +142,7 @@ def test_deferred_tiers_stay_together_through_edits(seed):
         for each in (model, dense):
             edit(each, operation, 64 * seed + i)
             # Enough rows to go on with.
-            each.append(make_rows(10, i))
+            each.replace(torch.arange(0), make_rows(10, i))
     everything = slice(0, model.n_rows)
     whole, expected = model.snapshot(everything), dense.snapshot(everything)
     for name in GEOMETRY:
@@ -165,8 +166,8 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_with_rows_asleep():
     assert_same(twin.tensors(), saved)
     for each in (model, twin):
         train([each], 10, 70)
-        edit(each, "append", 4)
-        edit(each, "keep_mask", 5)
+        edit(each, "add", 4)
+        edit(each, "replace", 5)
         train([each], 10, 90)
     assert_same(twin.tensors(), model.tensors())
 
@@ -222,9 +223,9 @@ def test_memory_that_runs_out_on_the_host_changes_neither_tier():
     model = TieredGaussians(make_rows(4), device="cpu", semantics="dense", capacity=5)
     before = copied(set_rates(model).tensors())
     with pytest.raises(MemoryError, match="host memory is there for 5 rows, not 6"):
-        model.append(make_rows(2))
+        model.replace(torch.tensor([2]), make_rows(3))
     assert_same(copied(model.tensors()), before)
-    model.append(make_rows(1))
+    model.replace(torch.tensor([2]), make_rows(2))
     assert model.n_rows == model.appearance.n_rows == 5
 
 
@@ -235,11 +236,13 @@ def test_bad_arguments_are_refused_before_either_tier_changes():
     two = torch.tensor([0, 1])
     rows = make_rows(2)
     with pytest.raises(ValueError, match=r"rows must have the keys means, .*, got sh0, shN"):
-        model.append({name: rows[name] for name in APPEARANCE})
+        model.replace(two, {name: rows[name] for name in APPEARANCE})
     with pytest.raises(TypeError, match=r"means must be float32, got torch.float64"):
-        model.append({**rows, "means": rows["means"].double()})
+        model.replace(two, {**rows, "means": rows["means"].double()})
     with pytest.raises(ValueError, match=r"shN must be \(R, 3, 3\), got \(2, 8, 3\)"):
-        model.append(make_rows(2, k=8))
+        model.replace(two, make_rows(2, k=8))
+    with pytest.raises(ValueError, match=r"keys must have shape \(2,\), got \(1,\)"):
+        model.replace(two, rows, torch.zeros(1, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"quats must be \(2, 4\), got \(3, 4\)"):
         model.overwrite(two, {"quats": make_rows(3)["quats"]})
     with pytest.raises(ValueError, match=r"rows must have equal lengths, got"):
@@ -260,7 +263,7 @@ def test_bad_arguments_are_refused_before_either_tier_changes():
         (torch.tensor([1, 3, 2]), ValueError, "ids must be sorted and unique, got 2 after 3"),
     ):
         for call in (
-            model.keep,
+            model.replace,
             model.zero_moments,
             model.snapshot,
             lambda ids: model.overwrite(ids, make_rows(len(ids))),

@@ -61,14 +61,13 @@ def edit(model, operation, seed):
     n, k = model.n_rows, model.params["shN"].shape[1]
     generator = torch.Generator().manual_seed(seed)
     ids = (torch.rand(n, generator=generator) < 0.5).nonzero().flatten().to(model.device)
-    if operation == "append":
-        model.append(make_rows(1 + seed % 4, seed, k))
-    elif operation == "keep":
-        model.keep(ids)
+    if operation == "add":
+        model.replace(ids[:0], make_rows(1 + seed % 4, seed, k))
+    elif operation == "remove":
+        model.replace(ids)
     elif operation == "replace":
-        # As many rows as before, perhaps in memory that was this model's before.
-        model.append(make_rows(len(ids), seed, k))
-        model.keep(torch.arange(len(ids), n + len(ids), device=model.device))
+        # As many rows as before, in their memory.
+        model.replace(ids, make_rows(len(ids), seed, k))
     elif operation == "permute":
         for _ in range(1 + seed % 3):
             model.permute(torch.randperm(n, generator=generator).to(model.device))
@@ -86,7 +85,7 @@ def assert_same(got, expected):
         assert torch.equal(got[name].cpu(), expected[name].cpu()), name
 
 
-EDITS = ["append", "keep", "replace", "permute", "overwrite", "overwrite_all", "zero_moments"]
+EDITS = ["add", "remove", "replace", "permute", "overwrite", "overwrite_all", "zero_moments"]
 
 
 @given(

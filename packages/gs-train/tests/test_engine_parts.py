@@ -21,7 +21,7 @@ from gs_train.engine.view_costs import LAG, ViewCosts
 from gs_train.losses.loss import Crop
 from gs_train.renderers import Rect, RenderOptions, Splats
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 
 VIEW = whole_street(width=96, height=64)
 WHOLE = Crop(VIEW, VIEW.rect)

@@ -21,7 +21,7 @@ from gs_train.engine.trace import Trace
 from gs_train.options.presets import PRESETS
 from gs_train.published.mirror import MirrorPlacement
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows.checks import NAMES
+from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.tiered import TieredGaussians
 

@@ -107,8 +107,6 @@ def test_where_rows_are_changes_no_number(device):
 def test_reading_brings_them_home_and_editing_makes_them_come_again(device):
     (host, residents), (twin, _) = make(device), make(device)
     edits = [
-        lambda rows: rows.keep(some_ids(rows.n_rows, 3, 0.9).to(device)),
-        lambda rows: rows.append({k: v.to(device) for k, v in make_rows(20, 5).items()}),
         lambda rows: rows.permute(
             torch.randperm(rows.n_rows, generator=torch.Generator().manual_seed(1)).to(device)
         ),

@@ -48,7 +48,7 @@ def _config(strategy: str, batch_size: int) -> FitConfig:
     b = batch_size
     return dataclasses.replace(
         config,
-        resort_every=14 * b,
+        resort_every=0.02,
         adc=dataclasses.replace(config.adc, refine_start=5 * b, refine_every=12 * b, cap=4300),
         mcmc=dataclasses.replace(
             config.mcmc, refine_start=5 * b, refine_every=12 * b, cap_max=4300

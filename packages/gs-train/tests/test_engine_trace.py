@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gs_train.data.synthetic import write_demo_capture
+from gs_train.densify import AdcConfig
 from gs_train.options.config import FitConfig
 from gs_train.runs.training import fit
 
@@ -23,7 +24,8 @@ def test_a_trace_has_all_that_a_run_does(tmp_path: Path, offload: str, renderer:
             out=tmp_path / "run",
             steps=6,
             batch_size=batch_size,
-            resort_every=4 * batch_size,
+            resort_every=1e-6,
+            adc=AdcConfig(refine_start=1, refine_every=2 * batch_size, grow_grad2d=1e-7),
             checkpoint_every=3,
             renderer=renderer,  # type: ignore[arg-type]
             offload=offload,  # type: ignore[arg-type]

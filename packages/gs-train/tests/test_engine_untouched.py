@@ -62,7 +62,7 @@ def test_rows_are_listed_part_by_part(listed, monkeypatch):
 
 def test_a_step_may_end_while_the_next_one_runs():
     """Each step's gradients come when the next one's rows have been listed already; rows are
-    appended in between."""
+    replaced in between."""
     host, twin = make_host(N, "dense"), Plain64(make_rows(N))
     untouched = Untouched(host, torch.device("cpu"))
     batches = [some_ids(N, k, 0.3) for k in range(12)]
@@ -71,8 +71,8 @@ def test_a_step_may_end_while_the_next_one_runs():
         if k == 6:
             arrived.set()
             more = make_rows(70, 9)
-            host.append(more)
-            twin.append(more)
+            for rows in (host, twin):
+                rows.replace(some_ids(N, 3, 0.1), more)
         step, before, arrived = host.begin(), arrived, threading.Event()
         gradients = {name: v[: len(seen)] for name, v in make_rows(len(seen), 50 + k).items()}
         host.worker.submit(seen, list(gradients.values()), step=step, ready=arrived.wait)
@@ -89,7 +89,7 @@ def test_a_step_may_end_while_the_next_one_runs():
 
 def test_a_model_without_rows_has_none_to_update():
     host = make_host(5, "dense")
-    host.keep(torch.empty(0, dtype=torch.int32))
+    host.replace(torch.arange(5))
     untouched, submitted = Untouched(host, torch.device("cpu")), Submitted(host)
     nothing = torch.empty(0, dtype=torch.int32)
     step = host.begin()

@@ -25,7 +25,7 @@ STEPS = 14
 OPTIONS = [
     *("--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "4", "--batch-size", "2"),
     *("--adc.refine-start", "4", "--adc.refine-every", "6", "--adc.reset-every", "16"),
-    *("--adc.grow-grad2d", "1e-5", "--sh-every", "8", "--resort-every", "12", "--seed", "3"),
+    *("--adc.grow-grad2d", "1e-5", "--sh-every", "8", "--resort-every", "0.05", "--seed", "3"),
 ]
 
 

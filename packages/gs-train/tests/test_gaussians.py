@@ -4,10 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replaced import sources
 
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 
+NOTHING = torch.empty(0, dtype=torch.int64)
 TRAILING = {
     "means": (3,),
     "scales": (3,),
@@ -56,7 +58,7 @@ def assert_equal(got, expected):
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["append", "keep_ids", "keep_mask", "permute", "overwrite", "overwrite_all",
+            ["replace", "add", "remove", "permute", "overwrite", "overwrite_all",
              "zero_moments", "zero_all_moments"]
         ),
         st.integers(0, 2**31),
@@ -77,21 +79,19 @@ def test_row_operations_do_to_all_tensors_what_numpy_does(n, steps, operations, 
         chosen = np.flatnonzero(random.random(n) < 0.5)
         ids = torch.from_numpy(chosen).to(torch.int64 if wide_ids else torch.int32)
         aligned = [name for name in plain if is_row_aligned(name)]
-        if operation == "append":
-            new = make_rows(n_new := int(random.integers(0, 5)), seed)
-            model.append(new)
+        if operation in ("replace", "add", "remove"):
+            if operation == "add":
+                chosen, ids = chosen[:0], ids[:0]
+            n_new = 0 if operation == "remove" else int(random.integers(0, 8))
+            new = make_rows(n_new, seed)
+            model.replace(ids, None if operation == "remove" else new)
             born = {"keys": np.arange(n_new, dtype=np.int32) + np.int32(plain["next_key"])}
             plain["next_key"] += n_new
+            places = sources(n, chosen.tolist(), n_new)
             for name in aligned:
                 zero = None if name == "keys" else 0 * new[name.split(".")[0]].numpy()
                 rows = {name: zero} | {k: v.numpy() for k, v in new.items()} | born
-                plain[name] = np.concatenate([plain[name], rows[name]])
-        elif operation.startswith("keep"):
-            mask = torch.zeros(n, dtype=torch.bool)
-            mask[chosen] = True
-            model.keep(ids if operation == "keep_ids" else mask)
-            for name in aligned:
-                plain[name] = plain[name][chosen]
+                plain[name] = np.concatenate([plain[name], rows[name]])[places]
         elif operation == "permute":
             order = random.permutation(n)
             model.permute(torch.from_numpy(order).to(ids.dtype))
@@ -127,8 +127,8 @@ def test_row_operations_do_to_all_tensors_what_numpy_does(n, steps, operations, 
 
 def test_training_on_after_row_operations_equals_fresh_optimizers_on_the_same_rows():
     model = make_model(20)
-    model.keep(torch.tensor([1, 4, 5, 9, 19]))
-    model.append(make_rows(2, 7))
+    model.replace(torch.tensor([i for i in range(20) if i not in (1, 4, 5, 9, 19)]))
+    model.replace(torch.tensor([2]), make_rows(3, 7))
     model.permute(torch.tensor([6, 0, 5, 1, 4, 2, 3]))
     twin = Gaussians.from_tensors(model.tensors(), device="cpu", make_optimizer=adam)
     for each in (model, twin):
@@ -143,8 +143,8 @@ def test_training_on_after_row_operations_equals_fresh_optimizers_on_the_same_ro
 def test_parameters_stay_the_same_objects_with_one_named_group_each():
     model = make_model(5)
     before = dict(model.params)
-    model.append(make_rows(3))
-    model.keep(torch.tensor([0, 2, 7]))
+    model.replace(torch.tensor([1]), make_rows(3))
+    model.replace(torch.tensor([0, 1, 2, 5]))
     model.permute(torch.tensor([2, 0, 1]))
     assert all(model.params[name] is before[name] for name in NAMES)
     assert [group["name"] for group in model.optimizer.param_groups] == list(NAMES)
@@ -166,8 +166,8 @@ def test_sh_degree_follows_from_the_width_of_shn(k, degree):
     assert model.sh_degree == degree
     model.zero_gradients()
     model.optimizer.step()
-    model.append(make_rows(2, k=k))
-    model.keep(torch.tensor([0, 4]))
+    model.replace(torch.tensor([1]), make_rows(2, k=k))
+    model.replace(torch.tensor([0, 2]))
     assert model.params["shN"].shape == (2, k, 3)
 
 
@@ -221,7 +221,7 @@ def test_gradient_buffers_are_kept_between_batches_and_dropped_with_the_rows():
     buffer = model.params["shN"].grad
     model.zero_gradients()
     assert model.params["shN"].grad is buffer
-    model.append(make_rows(1))
+    model.replace(NOTHING, make_rows(1))
     assert all(param.grad is None for param in model.params.values())
     model.zero_gradients()
     assert model.params["shN"].grad.shape == (6, 3, 3)
@@ -248,8 +248,8 @@ def test_other_optimizers_state_follows_the_rows():
         6, make_optimizer=lambda groups: torch.optim.Adam(groups, lr=0.01, amsgrad=True)
     )
     before = snapshot(model)["quats.max_exp_avg_sq"]
-    model.keep(torch.tensor([1, 5]))
-    np.testing.assert_array_equal(snapshot(model)["quats.max_exp_avg_sq"], before[[1, 5]])
+    model.replace(torch.tensor([0, 2, 3, 4]))
+    np.testing.assert_array_equal(snapshot(model)["quats.max_exp_avg_sq"], before[[5, 1]])
 
 
 def test_bad_rows_are_refused():
@@ -298,7 +298,7 @@ def test_bad_ids_are_refused_and_change_nothing(ids, error, message):
     before = snapshot(model)
     rows = make_rows(len(ids))
     calls = [
-        lambda: model.keep(ids),
+        lambda: model.replace(ids, rows),
         lambda: model.overwrite(ids, rows),
         lambda: model.zero_moments(ids),
         lambda: model.leaves(ids),
@@ -324,10 +324,12 @@ def test_reading_allows_any_order_and_refuses_rows_that_do_not_exist():
 def test_bad_arguments_of_row_operations_are_refused_and_change_nothing():
     model = make_model(5)
     before = snapshot(model)
-    with pytest.raises(ValueError, match=r"ids must be a mask of \(5,\), got \(4,\)"):
-        model.keep(torch.ones(4, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"shN must be \(R, 3, 3\), got \(2, 8, 3\)"):
-        model.append(make_rows(2, k=8))
+        model.replace(torch.tensor([1]), make_rows(2, k=8))
+    with pytest.raises(ValueError, match=r"keys must have shape \(2,\), got \(3,\)"):
+        model.replace(NOTHING, make_rows(2), torch.arange(5, 8, dtype=torch.int32))
+    with pytest.raises(TypeError, match=r"keys must be int32, got torch.int64"):
+        model.replace(NOTHING, make_rows(2), torch.arange(5, 7))
     with pytest.raises(ValueError, match=r"means must be \(2, 3\), got \(3, 3\)"):
         model.overwrite(torch.tensor([0, 1]), {"means": torch.zeros(3, 3)})
     with pytest.raises(ValueError, match="rows must have the keys"):
@@ -342,6 +344,32 @@ def test_bad_arguments_of_row_operations_are_refused_and_change_nothing():
     with pytest.raises(ValueError, match="leaves must have 2 rows, got 3 of means"):
         model.add_gradients(torch.tensor([0, 1]), leaves)
     assert_equal(snapshot(model), before)
+
+
+def test_more_rows_than_the_capacity_are_refused_and_change_nothing():
+    model = Gaussians(make_rows(5), device="cpu", make_optimizer=adam, capacity=6)
+    before = snapshot(model)
+    for removed in (NOTHING, torch.tensor([3])):
+        with pytest.raises(MemoryError, match="there for 6 rows, not"):
+            model.replace(removed, make_rows(2 + len(removed) * 2))
+    assert_equal(snapshot(model), before)
+    model.replace(torch.tensor([3]), make_rows(2))
+    assert model.n_rows == 6
+    assert model.params["shN"].untyped_storage().nbytes() == 6 * 9 * 4
+
+
+def test_a_few_rows_more_at_a_time_seldom_copy_all():
+    model = make_model(1600)
+    moved = 0
+    for seed in range(20):
+        before = model.params["means"].data_ptr()
+        model.replace(torch.arange(0, 40, 2), make_rows(30, seed))
+        moved += model.params["means"].data_ptr() != before
+    assert moved == 2
+    for name, param in model.params.items():
+        state = model.optimizer.state[param]
+        assert param.is_contiguous()
+        assert param.shape == state["exp_avg"].shape == (1800, *TRAILING[name])
 
 
 def test_bad_checkpoint_tensors_are_refused():
@@ -370,8 +398,11 @@ def test_cuda_row_operations_equal_those_on_the_cpu():
             start, device=device, make_optimizer=fused if device == "cuda" else adam
         )
         order = torch.randperm(750, generator=torch.Generator().manual_seed(3)).to(device)
-        model.keep((torch.arange(1000) % 2 == 0).to(device))
-        model.append({name: value.to(device) for name, value in make_rows(250, 5).items()})
+        model.replace(torch.arange(1, 1000, 2, device=device))
+        model.replace(
+            torch.arange(0, 50, 3, device=device),
+            {name: value.to(device) for name, value in make_rows(267, 5).items()},
+        )
         model.permute(order)
         ids = torch.arange(0, 750, 3, dtype=torch.int32, device=device)
         model.overwrite(ids, {"means": model.read("means", ids) * 2})
@@ -405,11 +436,12 @@ def test_cuda_row_operations_never_hold_the_model_twice():
     model = Gaussians(rows, device="cuda", make_optimizer=lambda g: torch.optim.Adam(g, fused=True))
     model.zero_gradients()
     model.optimizer.step()
-    mask = torch.rand(n, device="cuda") < 0.9
+    removed = (torch.rand(n, device="cuda") < 0.1).nonzero().flatten()
+    new = model.read_rows(removed[: len(removed) // 2])
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    model.keep(mask)
+    model.replace(removed, new)
     model.permute(torch.randperm(model.n_rows, device="cuda"))
     # The gradients, 236 bytes a row, go first, so that the second copy of shN, 180 bytes, fits in
     # their place; what comes on top are ids and the check that they are sorted.

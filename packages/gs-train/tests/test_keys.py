@@ -17,6 +17,7 @@ from gs_train.errors import InputError
 from gs_train.options.presets import PRESETS
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.keys import END_OF_KEYS, RowKeys
+from gs_train.rows.replacement import Replacement
 from gs_train.runs.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -33,7 +34,7 @@ def test_an_initial_cloud_is_numbered_and_births_go_on_from_there() -> None:
     born = keys.born(2)
     assert born.tolist() == [3, 4]
     assert keys.values.tolist() == [0, 1, 2]
-    keys.append(born[1:])
+    keys.replace(Replacement.of(3, torch.tensor([], dtype=torch.int32), 1), born[1:])
     assert keys.values.tolist() == [0, 1, 2, 4]
     assert keys.born(1).tolist() == [5]
 
@@ -44,8 +45,9 @@ def test_the_order_of_keys_follows_the_rows() -> None:
     keys.select(torch.tensor([2, 0, 1]))
     assert keys.values.tolist() == [9, 7, 2]
     assert keys.order.tolist() == [2, 1, 0]
-    keys.append(keys.born(1))
-    assert keys.order.tolist() == [2, 1, 0, 3]
+    keys.replace(Replacement.of(3, torch.tensor([1]), 2), keys.born(2))
+    assert keys.values.tolist() == [9, 100, 2, 101]
+    assert keys.order.tolist() == [2, 0, 1, 3]
 
 
 def test_tensors_load_as_they_were() -> None:
@@ -195,7 +197,7 @@ def _trainer(
     config = photo_config(
         batch_size=batch_size,
         strategy=strategy,
-        resort_every=7 * batch_size if resorts else 0,
+        resort_every=0.02 if resorts else 0,
         adc=AdcConfig(grow_grad2d=0.002, reset_every=9 * batch_size, cap=5000, **refining),
         mcmc=McmcConfig(cap_max=5000, noise_lr=2e2, min_opacity=0.05, **refining),
         lr=LIVELY,

@@ -41,7 +41,7 @@ POINTS, CAP = 1500, 1600
 OPTIONS = [
     *("--renderer", "cpu", "--steps", str(STEPS), "--checkpoint-every", "5", "--seed", "3"),
     *("--adc.refine-start", "4", "--adc.refine-every", "6", "--adc.reset-every", "100"),
-    *("--adc.grow-grad2d", "1e-5", "--cap", str(CAP), "--sh-every", "8", "--resort-every", "12"),
+    *("--adc.grow-grad2d", "1e-5", "--cap", str(CAP), "--sh-every", "8", "--resort-every", "0.05"),
 ]
 OFFLOADED = ["naive", "clm", "gs-scale", "best"]
 PLY = Path("point_cloud") / f"iteration_{STEPS}" / "point_cloud.ply"

@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
     "batch_size": 2,
     "seed": 3,
     "sh_every": 4,
-    "resort_every": 6,
+    "resort_every": 0.01,
     "checkpoint_every": 3,
     "adc": AdcConfig(refine_start=2, refine_every=4, reset_every=12, grow_grad2d=1e-5),
 }
@@ -448,9 +448,6 @@ class Dropping:
     def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
         self.n_views += 1
 
-    def refines(self, images_before: int, images_after: int) -> bool:
-        return int(self.n_steps) % 3 == 2
-
     def after_step(
         self,
         rows: Any,
@@ -460,14 +457,12 @@ class Dropping:
         images_after: int,
         means_lr: float,
     ) -> Changed:
-        is_due = self.refines(images_before, images_after)
         self.n_steps += 1
-        if not is_due:
+        if int(self.n_steps) % 3:
             return Changed()
-        keep = torch.arange(rows.n_rows) % 5 > 0
-        n = int((~keep).sum())
-        rows.keep(keep)
-        return Changed(pruned=n, rows_changed=True)
+        dropped = torch.arange(0, rows.n_rows, 5)
+        rows.replace(dropped)
+        return Changed(pruned=len(dropped), rows_changed=True)
 
     def permute(self, order: Tensor) -> None:
         pass

@@ -28,7 +28,7 @@ def scene(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Scene
 
 
 def _config(**options: object) -> FitConfig:
-    options = {"steps": 40, "renderer": "cpu", "sh_every": 3, "resort_every": 5, **options}
+    options = {"steps": 40, "renderer": "cpu", "sh_every": 3, "resort_every": 0.1, **options}
     return FitConfig(data=Path("-"), out=Path("-"), **options)
 
 
@@ -169,27 +169,41 @@ def test_the_cap_holds_from_the_first_rows_on(scene: Scene, strategy: str) -> No
     assert max(counts) <= cap
 
 
+@pytest.mark.parametrize("resort_every", [0.0, 1e-6, 0.08])
 @pytest.mark.parametrize("strategy", ["adc", "mcmc"])
-def test_memory_is_given_back_before_rows_are_refined_or_sorted(
-    scene: Scene, strategy: str, monkeypatch: pytest.MonkeyPatch
+def test_rows_are_sorted_when_enough_of_them_have_changed_and_memory_is_given_back_for_that_alone(
+    scene: Scene, strategy: str, resort_every: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refines = {"refine_start": 2, "refine_every": 3, "refine_stop": 9}
     config = _config(
-        strategy=strategy, adc=AdcConfig(**refines), mcmc=McmcConfig(**refines), resort_every=5
+        strategy=strategy,
+        adc=dataclasses.replace(BUSY, **refines),
+        mcmc=McmcConfig(**refines),
+        resort_every=resort_every,
     )
     trainer = _trainer(scene, config)
-    made_at: list[tuple[int, int]] = []  # with the rows that there are then
+    made_at: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        trainer.backend,
-        "make_room",
-        lambda: made_at.append((trainer.step, trainer.model.n_rows)),
+        trainer.backend, "make_room", lambda: made_at.append((trainer.step, trainer.model.n_rows))
     )
-    n_rows = []
+    expected, changes, changed_at = [], 0, []
     for step in range(12):
-        n_rows.append(trainer.model.n_rows)
-        _run(trainer, scene, range(step, step + 1))
-    # Refined with images 3 and 6, sorted with 5 and 10.
-    assert made_at == [(step, n_rows[step]) for step in (3, 5, 6, 10)]
+        picks = [scene.capture.train[step % len(scene.capture.train)]]
+        changed = trainer.train_step([_photograph(scene, i) for i in picks]).changed
+        changes += changed.n_changes
+        if changed.n_changes:
+            changed_at.append(step)
+        if resort_every and changes and changes >= resort_every * trainer.model.n_rows:
+            expected.append((step + 1, trainer.model.n_rows))
+            changes = 0
+        assert int(trainer.tensors()["order/changes"]) == changes
+    assert set(changed_at) <= {3, 6}
+    assert changed_at
+    assert made_at == expected
+    assert trainer.sorted_at == (expected[-1][0] if expected else 0)
+    # MCMC adds a twentieth each time.
+    n_expected = {0.0: 0, 1e-6: len(changed_at), 0.08: 1}[resort_every]
+    assert len(expected) == n_expected
 
 
 def test_gradients_of_all_rows_make_room_and_come_back(scene: Scene) -> None:

@@ -299,6 +299,22 @@ class Table:
         done = functools.partial(setattr, self, "_rows", n)
         _core.keep_rows(self.native_rows(), ids, n=n, done=done)
 
+    def truncate(self, rows: int) -> None:
+        """Drop the rows from ``rows`` on; the others are not looked at.
+
+        Args:
+            rows: how many stay.
+
+        Raises:
+            ValueError: no number, or more rows than there are. The table is as it was.
+
+        Asynchrony: waits for transfers that use the rows. The memory stays committed for rows to
+            come; it is not zero.
+        """
+        rows = whole_number(rows, "rows", most=self._rows)
+        self.wait()
+        self._rows = rows
+
     def permute(self, perm: Any) -> None:
         """Re-order the rows: row ``i`` becomes the old row ``perm[i]``; with all threads.
 

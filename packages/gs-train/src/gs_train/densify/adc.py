@@ -15,7 +15,6 @@ from gs_train.densify.statistics import Statistics
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
 from gs_train.rows import counter_random, rowwise
-from gs_train.rows.attributes import NAMES
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.operations import RowOperations
@@ -23,6 +22,9 @@ from gs_train.sizes import Count
 
 _SHRINK = 1.6
 """Split Gaussians are this factor smaller, as in the original paper's code."""
+
+_PIECE = 1 << 22
+"""Rows that are looked at at once."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ class AdcConfig:
 class Adc:
     """gsplat 1.5.3's ``DefaultStrategy`` with counter-based random numbers.
 
-    Given the same statistics and noise it leaves the same rows in the same order with the same
-    moments. It differs in four ways:
+    Given the same statistics and noise it leaves the same rows with the same moments, in another
+    order: new rows take the places of those that go. It differs in four more ways:
 
     - Schedules count images, not steps: with B views a step, an event fires in the step whose
       images include the multiple. With B = 1 that is gsplat's arithmetic.
@@ -133,11 +135,6 @@ class Adc:
         """See `Densifier.observe` and `Statistics.observe`."""
         if self._statistics is not None:
             self._statistics.observe(ids, splats, batch_size=batch_size)
-
-    def refines(self, images_before: int, images_after: int) -> bool:
-        """See `Densifier.refines`."""
-        is_due = self._refinement(images_before, images_after) is not None
-        return is_due and self._statistics is not None
 
     def _refinement(self, images_before: int, images_after: int) -> int | None:
         """The image whose refinement is due."""
@@ -203,67 +200,75 @@ class Adc:
             raise ValueError(
                 f"rows must be the {statistics.n_rows} that were observed, got {n_before}"
             )
-        clones, splits = self._candidates(rows, statistics, image)
-        pruned = self._is_pruned(rows.read("opacities"), rows.read("scales"), radii, image)
-        stays = ~pruned
-        stays[splits] = False
-        is_split = torch.zeros_like(pruned)
-        is_split[splits] = True
-        n_pruned = int((pruned & ~is_split).sum())
-
-        new = self._grown(rows, clones, splits, step)
-        new_keys = rows.keys.born(len(new["means"]))
-        new_radii = None if radii is None else radii[torch.cat((clones, splits, splits))]
-        new_pruned = self._is_pruned(new["opacities"], new["scales"], new_radii, image)
-        n_new_pruned = int(new_pruned.sum())
-        if n_new_pruned:
-            new = {name: values[~new_pruned] for name, values in new.items()}
-            new_keys = new_keys[~new_pruned]
-
-        if n_pruned or len(splits):
-            rows.keep(stays)
-        if len(new["means"]):
-            rows.append(new, new_keys)
+        clones, splits, pruned = self._look_through(rows, statistics, image)
+        clones, splits = self._within_cap(rows, statistics, clones, splits)
+        parents = torch.cat((clones, splits, splits))
+        new = self._grown(rows, parents, splits, step)
+        keys = rows.keys.born(len(parents))
+        new_radii = None if radii is None else radii[parents]
+        is_pruned = self._is_pruned(new["opacities"], new["scales"], new_radii, image)
+        # Where parents lie: a child then takes the place of a row that was removed nearby.
+        kept = (~is_pruned).nonzero().flatten()
+        kept = kept[torch.argsort(parents[kept], stable=True)]
+        removed = torch.cat((pruned, splits)).unique()
+        if len(removed) or len(kept):
+            new = {name: values.index_select(0, kept) for name, values in new.items()}
+            rows.replace(removed, new, keys.index_select(0, kept))
         n_grown = len(clones) + len(splits)
-        n_pruned += n_new_pruned
+        n_pruned = len(removed) - len(splits) + len(parents) - len(kept)
         assert rows.n_rows == n_before + n_grown - n_pruned
         return Changed(grown=n_grown, pruned=n_pruned, rows_changed=bool(n_grown or n_pruned))
 
-    def _candidates(
+    def _look_through(
         self, rows: RowOperations, statistics: Statistics, image: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids of the rows to clone, to split and to prune: part by part, because masks and sizes
+        of all rows at once would be much on the device."""
+        config, n = self._config, rows.n_rows
+        scales, opacities = rows.read("scales"), rows.read("opacities")
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for first in range(0, max(n, 1), _PIECE):
+            part = slice(first, min(first + _PIECE, n))
+            is_high = statistics.average_gradient(part) > config.grow_grad2d
+            size = scales[part].amax(dim=-1).exp()
+            is_small = size <= config.grow_scale3d * self._scene_scale
+            is_split = is_high & ~is_small
+            radii = None if statistics.radii is None else statistics.radii[part]
+            if radii is not None and image < config.refine_scale2d_stop:
+                is_split |= radii > config.grow_scale2d
+            is_pruned = self._is_pruned(opacities[part], scales[part], radii, image)
+            masks = is_high & is_small, is_split, is_pruned
+            clones, splits, pruned = (mask.nonzero().flatten().add_(first) for mask in masks)
+            found.append((clones, splits, pruned))
+        clones, splits, pruned = (torch.cat(ids) for ids in zip(*found, strict=True))
+        return clones, splits, pruned
+
+    def _within_cap(
+        self, rows: RowOperations, statistics: Statistics, clones: Tensor, splits: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Ids of the rows to clone and of the rows to split, each in the order of their keys."""
+        """As many of the rows to clone and to split as there is room for, in the order of their
+        keys."""
         config = self._config
-        gradient = statistics.average_gradient()
-        is_high = gradient > config.grow_grad2d
-        size = rows.read("scales").amax(dim=-1).exp()
-        is_small = size <= config.grow_scale3d * self._scene_scale
-        is_split = is_high & ~is_small
-        if statistics.radii is not None and image < config.refine_scale2d_stop:
-            is_split |= statistics.radii > config.grow_scale2d
-        clones = _in_order(is_high & is_small, rows.keys)
-        splits = _in_order(is_split, rows.keys)
+        clones, splits = _in_order(clones, rows.keys), _in_order(splits, rows.keys)
         if config.cap is None:
             return clones, splits
         room = max(0, config.cap - rows.n_rows)
         if len(clones) + len(splits) <= room:
             return clones, splits
-        by_gradient = torch.sort(
-            gradient[torch.cat((clones, splits))], descending=True, stable=True
-        ).indices
+        gradient = statistics.average_gradient(torch.cat((clones, splits)))
+        by_gradient = torch.sort(gradient, descending=True, stable=True).indices
         chosen = by_gradient[:room].sort().values
         is_clone = chosen < len(clones)
         return clones[chosen[is_clone]], splits[chosen[~is_clone] - len(clones)]
 
     def _grown(
-        self, rows: RowOperations, clones: Tensor, splits: Tensor, step: int
+        self, rows: RowOperations, parents: Tensor, splits: Tensor, step: int
     ) -> dict[str, Tensor]:
         """The new rows: the clones, then the first halves of the splits, then the second."""
-        parents = torch.cat((clones, splits, splits))
-        new = {name: rows.read(name, parents) for name in NAMES}
+        new = rows.read_rows(parents)
         if len(splits) == 0:
             return new
-        halves = slice(len(clones), None)
+        halves = slice(len(parents) - 2 * len(splits), None)
         new["means"][halves] += self._offsets(rows, splits, step)
         new["scales"][halves] -= math.log(_SHRINK)
         if self._config.revised_opacity:
@@ -297,7 +302,6 @@ class Adc:
         rows.zero_moments(names=["opacities"])
 
 
-def _in_order(chosen: Tensor, keys: RowKeys) -> Tensor:
-    """Ids of the chosen rows in the order of their keys. ``chosen``: (N,) bool."""
-    ids = chosen.nonzero().flatten()
+def _in_order(ids: Tensor, keys: RowKeys) -> Tensor:
+    """Ids in the order of their rows' keys."""
     return ids[torch.argsort(keys.values.index_select(0, ids))]

@@ -14,7 +14,6 @@ from gs_train.densify.relocation import draw, relocated
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
 from gs_train.rows import counter_random, rowwise
-from gs_train.rows.attributes import NAMES
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.operations import RowOperations
 from gs_train.sizes import Count
@@ -73,8 +72,7 @@ class Mcmc:
     def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
         """Nothing: this method needs no statistics of views."""
 
-    def refines(self, images_before: int, images_after: int) -> bool:
-        """See `Densifier.refines`. The noise of every step is none."""
+    def _refines(self, images_before: int, images_after: int) -> bool:
         config = self._config
         image = multiple_seen(config.refine_every, images_before, images_after)
         return image is not None and config.refine_start < image < config.refine_stop
@@ -92,7 +90,7 @@ class Mcmc:
         """See `Densifier.after_step`. Moves every mean, every step."""
         config = self._config
         n_relocated = n_added = 0
-        if self.refines(images_before, images_after):
+        if self._refines(images_before, images_after):
             # First, because there may be no more keys.
             new_keys = rows.keys.born(self._n_new(rows.n_rows))
             n_relocated = self._relocate(rows, step)
@@ -132,7 +130,7 @@ class Mcmc:
         parents = self._share(rows, sources, opacities)
         dead, at = dead.sort()
         sources = sources[at]
-        rows.overwrite(dead, {name: rows.read(name, sources) for name in NAMES})
+        rows.overwrite(dead, rows.read_rows(sources))
         rows.zero_moments(parents)
         return len(dead)
 
@@ -149,7 +147,9 @@ class Mcmc:
         drawn = draw(weights, n_new, seed=self._seed, purpose=Purpose.ADD, step=step)
         sources = order[drawn.sort().values]
         self._share(rows, sources, opacities)
-        rows.append({name: rows.read(name, sources) for name in NAMES}, new_keys)
+        # Neighbours at the end as well.
+        sources, at = sources.sort(stable=True)
+        rows.replace(sources[:0], rows.read_rows(sources), new_keys[at])
         return n_new
 
     def _share(self, rows: RowOperations, sources: Tensor, opacities: Tensor) -> Tensor:

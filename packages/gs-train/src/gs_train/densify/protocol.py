@@ -30,6 +30,11 @@ class Changed:
     relocated: int = 0
     rows_changed: bool = False
 
+    @property
+    def n_changes(self) -> int:
+        """Gaussians that came, went or moved, each of which may lie where no neighbour does."""
+        return self.grown + self.pruned + self.relocated
+
 
 class Densifier(Protocol):
     """Grows and prunes the rows while they are trained."""
@@ -42,11 +47,6 @@ class Densifier(Protocol):
             splats: their projection, with gradients from all crops of the view.
             batch_size: views that the loss is the mean of.
         """
-        ...
-
-    def refines(self, images_before: int, images_after: int) -> bool:
-        """Whether `after_step` of a step with these images adds, removes or relocates rows, or
-        looks for some to."""
         ...
 
     def after_step(

@@ -12,6 +12,9 @@ from torch import Tensor
 from gs_train.rows import counter_random
 from gs_train.rows.counter_random import Purpose
 
+_PIECE = 1 << 22
+"""Weights that are made whole numbers at once."""
+
 MOST_COPIES = 51
 """Gaussians at one place beyond this number count as this many, as in gsplat."""
 
@@ -60,7 +63,10 @@ def draw(weights: Tensor, n: int, *, seed: int, purpose: Purpose, step: int) -> 
         (n,) int64 on the weights' device. A row of weight below 2^-31 is never drawn, unless
         all are.
     """
-    sums = (weights.double() * 2.0**30).round_().long().cumsum(0)
+    sums = torch.empty(len(weights), dtype=torch.int64, device=weights.device)
+    for whole, part in zip(sums.split(_PIECE), weights.split(_PIECE), strict=True):
+        whole.copy_((part.double() * 2.0**30).round_())
+    sums.cumsum_(0)
     fraction = counter_random.uniform(
         seed, purpose, step, n, 1, device=weights.device, dtype=torch.float64
     )[:, 0]

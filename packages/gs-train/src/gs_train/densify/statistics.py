@@ -101,9 +101,9 @@ class Statistics:
                 largest = torch.maximum(self.radii.index_select(0, ids), extent)
                 self.radii.index_copy_(0, ids, largest)
 
-    def average_gradient(self) -> Tensor:
-        """(N,) mean norm over the views that showed the row; zero where none did."""
-        return self.grad2d / self.count.clamp_min(1)
+    def average_gradient(self, rows: slice | Tensor = slice(None)) -> Tensor:
+        """(R,) mean norm over the views that showed each of some rows; zero where none did."""
+        return self.grad2d[rows] / self.count[rows].clamp_min(1)
 
     def permute(self, order: Tensor) -> None:
         """Make row ``order[i]`` row i. ``order``: (N,) int32 or int64."""

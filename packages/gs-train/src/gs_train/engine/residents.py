@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +14,10 @@ import gs_adam
 import gs_pinned
 from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
+from gs_train.rows.away import Edit
 from gs_train.rows.host_rows import HostRows
+from gs_train.rows.host_tables import row_blocks
+from gs_train.rows.replacement import Replacement, grown
 
 HEADROOM = 1.0625
 """There are this many times the slots that two batches in a row want."""
@@ -26,6 +30,8 @@ _NOWHERE = -1
 
 _CHOSEN = 32
 """Bytes a slot: the sort that finds the slots to give away."""
+_FREE = -1
+"""The batch that last wanted a slot without a row: no batch is as early."""
 
 
 class Residents:
@@ -54,6 +60,8 @@ class Residents:
         self._most = most
         self._adam = gs_adam.DeviceRows(host.adam, host.device)
         self._rows = self._nothing()
+        self._slot_of = self._id_of = self._wanted = torch.empty(0, dtype=torch.int32)
+        self._n_free = 0
         self._last_step: Tensor | None = None
         self._is_open = False
         self._is_newer = False  # than the tables
@@ -183,6 +191,102 @@ class Residents:
 
     # -- the tables ----------------------------------------------------------------------------
 
+    @property
+    def is_open(self) -> bool:
+        """See `Away.is_open`."""
+        return self._is_open
+
+    def read_rows(self, ids: Tensor) -> Tensor:
+        """See `Away.read_rows`."""
+        self._settle()
+        out = torch.empty((len(ids), self._host.width), device=self._host.device)
+        for part in row_blocks(len(ids), self.row_bytes):
+            out[part] = self._copied(ids[part])[0]
+        return out
+
+    def edit(self, ids: Tensor, change: Edit) -> None:
+        """See `Away.edit`."""
+        self._settle()
+        for part in row_blocks(len(ids), self.row_bytes):
+            rows = ids[part]
+            tables = self._copied(rows)
+            change(part, tables)
+            self._write(rows, tables)
+            for table, values in zip(self._tables(), tables):
+                gs_pinned.scatter(values, rows, table)
+        for table in self._tables():
+            table.wait()
+        self._updated = self._lanes.mark("compute")
+
+    def replace(self, change: Replacement, values: Tensor) -> None:
+        """See `Away.replace`. A new row goes on in the slot of the row whose place it takes."""
+        self._settle()
+        # Its lists are read on ``compute``, too: the memory of the old ones stays theirs till then.
+        self._lanes.wait("cull", self._lanes.mark("compute"))
+        with self._lanes.on("cull"):
+            self._slots_follow(change)
+            if self._last_step is not None:
+                last_step = grown(self._last_step, change.n_after, None)
+                self._last_step = change.edited(last_step, self._host.adam.step_count)
+        self._lanes.wait("compute", self._lanes.mark("cull"))
+        self._is_newer, self._early = True, None
+        tables = [values, *(torch.zeros_like(values[:1]).expand_as(values) for _ in range(2))]
+        self._write(change.placed, tables)
+        self._updated = self._lanes.mark("compute")
+
+    def _slots_follow(self, change: Replacement) -> None:
+        """Slots of removed rows become free where no new row takes their place; rows that move keep
+        theirs. Synchronises."""
+        if self._has_all(change.n_before):  # and after that perhaps not: nobody noted their batch
+            self._wanted[:-1].masked_fill_(self._id_of >= 0, self._batch)
+        vacant = self._slot_of.index_select(0, change.vacant)
+        vacant = vacant[vacant >= 0].long()
+        self._id_of.index_fill_(0, vacant, _NOWHERE)
+        self._wanted.index_fill_(0, vacant, _FREE)
+        self._n_free += len(vacant)
+        slots = self._slot_of.index_select(0, change.moved_from)
+        is_here = slots >= 0
+        self._id_of.index_copy_(0, slots[is_here].long(), change.moved_to[is_here].int())
+        slot_of = self._slot_of
+        if change.n_after > change.n_before:
+            slot_of = grown(slot_of, change.n_after, None)
+            slot_of[change.n_before :] = _NOWHERE
+        slot_of.index_copy_(0, change.moved_to, slots)
+        self._slot_of = slot_of[: change.n_after]
+
+    def _settle(self) -> None:
+        """Later work on ``compute`` sees rows and slots as they are."""
+        self._lanes.wait("compute", self._arrived)
+        self._lanes.wait("compute", self._lanes.mark("cull"))
+
+    def _copied(self, ids: Tensor) -> list[Tensor]:
+        """(R, W) each: values and moments, caught up, in tensors of their own. Synchronises."""
+        slots = self._slot_of.index_select(0, ids)
+        here, missing = (slots >= 0).nonzero().flatten(), (slots < 0).nonzero().flatten()
+        slots, ids_at_home = slots.index_select(0, here), ids.index_select(0, missing)
+        copies = []
+        for table, rows in zip(self._tables(), self._rows):
+            copy = rows.new_empty((len(ids), self._host.width))
+            copy.index_copy_(0, here, rows.index_select(0, slots))
+            gs_pinned.gather(table, ids_at_home, copy, slots=missing.to(ids.dtype))
+            copies.append(copy)
+        if self._last_step is not None and self._host.adam.step_count:
+            last_step = self._last_step.index_select(0, ids)
+            own = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
+            self._adam.flush(*copies, own, last_step, own)
+        return copies
+
+    def _write(self, ids: Tensor, tables: Sequence[Tensor]) -> None:
+        """Write values and moments, up to date, where rows are here. Synchronises."""
+        slots = self._slot_of.index_select(0, ids)
+        here = (slots >= 0).nonzero().flatten()
+        slots = slots.index_select(0, here).long()
+        for rows, values in zip(self._rows, tables):
+            rows.index_copy_(0, slots, values.index_select(0, here))
+        if self._last_step is not None:
+            self._last_step.index_fill_(0, ids.long(), self._host.adam.step_count)
+            self._is_newer = True
+
     def come_home(self) -> None:
         """See `Away.come_home`."""
         if not self._is_newer:
@@ -236,8 +340,10 @@ class Residents:
             self._lanes.wait("cull", self._lanes.mark("compute"))
             with self._lanes.on("cull"):
                 self._id_of = pad(self._id_of, (0, n_slots - before), value=_NOWHERE)
-                self._wanted = pad(self._wanted[:before], (0, n_slots + 1 - before))
+                self._wanted = pad(self._wanted[:before], (0, n_slots + 1 - before), value=_FREE)
             self._n_free += n_slots - before
+        if self._most is not None and len(self.values) >= n and not self._is_complete:
+            self._bring_all()
 
     def _grow(self, k: int, n_slots: int, kept: int) -> None:
         rows = torch.empty((n_slots, self._host.width), device=self._host.device)
@@ -253,7 +359,7 @@ class Residents:
             )
             self._id_of = torch.full((n_slots,), _NOWHERE, dtype=torch.int32, device=device)
             # One more than there are slots: what is written for rows that have none.
-            self._wanted = torch.zeros(n_slots + 1, dtype=torch.int32, device=device)
+            self._wanted = torch.full((n_slots + 1,), _FREE, dtype=torch.int32, device=device)
             steps, stream = self._host.steps, self._lanes.stream("cull")
             self._last_step = None
             if steps is not None:
@@ -261,16 +367,22 @@ class Residents:
                 gs_pinned.gather(steps, slice(None), self._last_step[:, None], stream=stream)
         self._n_free = n_slots
         self._is_open = True
-        if self._most is not None and n_slots >= self._host.n_rows:
-            self._lanes.wait("cull", self._lanes.mark("compute"))
-            with self._lanes.on("cull"):
-                everything = torch.arange(self._host.n_rows, dtype=torch.int32, device=device)
-            self._bring(everything, self._batch, busy_from=self._batch + 1)
+
+    def _bring_all(self) -> None:
+        """Bring every row that is not here; there are slots for them."""
+        self._lanes.wait("cull", self._lanes.mark("compute"))
+        with self._lanes.on("cull"):
+            n, device = self._host.n_rows, self._host.device
+            everything = torch.arange(n, dtype=torch.int32, device=device)
+        self._bring(everything, self._batch, busy_from=self._batch + 1)
 
     @property
     def _is_complete(self) -> bool:
         """Whether every row is here, so that none comes or goes and nobody asks when."""
-        return self.values.shape[0] - self._n_free == self._host.n_rows
+        return self._has_all(self._host.n_rows)
+
+    def _has_all(self, n_rows: int) -> bool:
+        return self.values.shape[0] - self._n_free == n_rows
 
     def _bring(self, ids: Tensor, batch: int, *, busy_from: int) -> bool:
         """Bring rows into slots that no batch from ``busy_from`` on wants; whether all have come
@@ -291,7 +403,7 @@ class Residents:
             if n:
                 new = _chosen(ids, ~is_here, n_missing)[:n]
                 taken = torch.argsort(wanted, stable=True)[:n]
-                n_free = min(n, self._n_free)  # slots without a row have been wanted by nobody
+                n_free = min(n, self._n_free)  # slots without a row come first
                 old = self._id_of.index_select(0, taken[n_free:])
                 self._slot_of.index_fill_(0, old.long(), _NOWHERE)
                 self._slot_of.index_copy_(0, new.long(), taken.int())

@@ -81,7 +81,8 @@ class FitConfig:
             mcmc: 0.1).
         opacity_reg: weight of the mean opacity in the loss (0; mcmc: 0.01).
         scale_reg: weight of the mean scale in the loss (0; mcmc: 0.01).
-        resort_every: images between re-orderings of the rows along the Morton curve; 0: never.
+        resort_every: rows are put in the order of the Morton curve again when so many times their
+            number have been added, pruned or relocated since the last time; 0: never.
         lpips_backbone: file with LPIPS's network weights; without the file LPIPS is "n/a" unless
             torch has the weights.
         lr: learning rates for one image a step.
@@ -125,7 +126,7 @@ class FitConfig:
     init_scale: float | None = None
     opacity_reg: float | None = None
     scale_reg: float | None = None
-    resort_every: Count = 1000
+    resort_every: float = 1.0
     lpips_backbone: Path | None = None
     lr: LearningRates = field(default_factory=LearningRates)
     adc: AdcConfig = field(default_factory=AdcConfig)
@@ -141,7 +142,7 @@ class FitConfig:
         _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)
         for name, least in (
             ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("keep_checkpoints", 1),
-            ("max_pixels", 1), ("test_every", 0), ("sh_every", 0), ("resort_every", 0), ("seed", 0),
+            ("max_pixels", 1), ("test_every", 0), ("sh_every", 0), ("seed", 0),
         ):  # fmt: skip
             value = getattr(self, name)
             _require(type(value) is int and value >= least, name, f"at least {least}", value)
@@ -152,7 +153,7 @@ class FitConfig:
             self.max_side is None or self.max_side >= 16, "max_side", "at least 16", self.max_side
         )
         _require(self.cap is None or self.cap >= 4, "cap", "at least 4", self.cap)
-        for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg"):
+        for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg", "resort_every"):
             value = getattr(self, name)
             fits = value is None or 0 <= value < math.inf
             _require(fits, name, "finite and not negative", value)

@@ -109,21 +109,6 @@ def check_sorted(ids: Tensor, n_rows: int, device: torch.device, *, wait: bool) 
     check_range(int(ids[0]), int(ids[-1]), n_rows)
 
 
-def ids_to_keep(ids: Tensor, n_rows: int, device: torch.device) -> Tensor:
-    """Sorted ids of the rows to keep, from such ids or an (N,) bool mask. Synchronises.
-
-    Raises:
-        TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique or out
-            of range.
-    """
-    if ids.dtype == torch.bool:
-        if ids.shape != (n_rows,):
-            raise ValueError(f"ids must be a mask of ({n_rows},), got {tuple(ids.shape)}")
-        return ids.to(device).nonzero().flatten()
-    check_sorted(ids, n_rows, device, wait=True)
-    return ids
-
-
 def check_permutation(order: Tensor, n_rows: int, device: torch.device) -> None:
     """Check that ``order`` is (N,) int32 or int64 and holds each row once. Synchronises."""
     check_ids(order, device, name="order")

@@ -21,7 +21,6 @@ from gs_train.rows.checks import (
     check_range,
     check_rows,
     check_sorted,
-    ids_to_keep,
 )
 from gs_train.rows.host_state import (
     LAST_STEP,
@@ -31,6 +30,8 @@ from gs_train.rows.host_state import (
     schedule_of,
     split_state,
 )
+from gs_train.rows.host_tables import row_blocks
+from gs_train.rows.replacement import Replacement, grown
 
 _CHUNK = 1 << 22
 """Rows whose ids are made at a time where all are caught up."""
@@ -51,6 +52,7 @@ class DeviceAppearance:
 
     Attributes:
         adam: the schedule of steps, with two groups named ``sh0`` and ``shN``.
+        expected: see `Model`; at first the capacity.
 
     Raises:
         TypeError, ValueError: rows of other names, types or shapes.
@@ -68,7 +70,7 @@ class DeviceAppearance:
     ) -> None:
         check_rows(rows, APPEARANCE)
         self._device = torch.device(device)
-        self._capacity = capacity
+        self._capacity = self.expected = capacity
         self._k = rows["shN"].shape[1]
         n_rows = len(rows["sh0"])
         self.adam = gs_adam.RowSchedule(
@@ -166,7 +168,8 @@ class DeviceAppearance:
             ids: (R,) rows in any order, repeats allowed; None means all.
 
         Returns:
-            (R, ...) copied rows; with None the stored values themselves, not to be written to.
+            (R, ...) copied rows, which stay as they are; with None the stored values themselves,
+                not to be written to.
 
         Raises:
             KeyError, TypeError, ValueError, IndexError: no such attribute; ids of another type or
@@ -174,60 +177,84 @@ class DeviceAppearance:
         """
         _check_names((name,))
         if ids is not None:
-            check_ids(ids, self._device)
-            if ids.device.type == "cpu" and len(ids):
-                check_range(int(ids.min()), int(ids.max()), self.n_rows)
+            return self.read_rows(ids)[name]
         self.rest()
-        self._catch_up(None if ids is None else ids.unique())
-        stored = columns(self.values)[name]
-        return stored if ids is None else stored.index_select(0, ids)
+        self._catch_up(None)
+        return columns(self.values)[name]
 
-    def snapshot(self, ids: slice | Tensor | None = None) -> dict[str, Tensor]:
+    def read_rows(self, ids: Tensor) -> dict[str, Tensor]:
         """Caught-up copies of rows; nothing is changed, so training goes on to the same bits.
 
         Args:
-            ids: a slice of step 1, or (R,) sorted and unique ids; None means all.
+            ids: (R,) rows in any order, repeats allowed.
 
         Returns:
-            ``sh0`` (R, 1, 3) and ``shN`` (R, K, 3), fresh tensors on `device`.
+            ``sh0`` (R, 1, 3) and ``shN`` (R, K, 3).
+
+        Raises:
+            TypeError, ValueError, IndexError: ids of another type or shape, or (CPU) out of range.
         """
+        check_ids(ids, self._device)
+        if ids.device.type == "cpu" and len(ids):
+            check_range(int(ids.min()), int(ids.max()), self.n_rows)
         self.rest()
-        part = slice(None) if ids is None else ids
-        chosen = part if isinstance(part, slice) else part.to(self._device).long()
-        tables = [table[chosen].clone() for table in self._tables]
+        out = self.values.new_empty((len(ids), self.width))
+        for part in row_blocks(len(ids), 3 * 4 * self.width):
+            out[part] = self._copied(ids[part])
+        return columns(out)
+
+    def snapshot(self, ids: slice | Tensor | None = None) -> dict[str, Tensor]:
+        """As `read_rows`.
+
+        Args:
+            ids: a slice of step 1, or (R,) ids as for `read_rows`, on any device; None means all.
+        """
+        if isinstance(ids, Tensor):
+            return self.read_rows(ids.to(self._device))
+        self.rest()
+        return columns(self._copied(slice(None) if ids is None else ids))
+
+    def _copied(self, ids: slice | Tensor) -> Tensor:
+        """(R, W) caught-up values."""
+
+        def copied(table: Tensor) -> Tensor:
+            return table[ids].clone() if isinstance(ids, slice) else table.index_select(0, ids)
+
+        tables = [copied(table) for table in self._tables]
         if self._last_step is not None and self.adam.step_count:
-            last_step = self._last_step[chosen].clone()
+            last_step = copied(self._last_step)
             own = torch.arange(len(last_step), dtype=torch.int32, device=self._device)
             self._rows.flush(*tables, own, last_step, own)
-        return columns(tables[0])
+        return tables[0]
 
     # ------------------------------------------------------------------ row operations
 
     @torch.no_grad()
-    def append(self, rows: Rows) -> None:
-        """Add rows at the end, with zero moments.
+    def replace(self, removed: Tensor, rows: Rows | None = None) -> None:
+        """Remove some rows and add others, with zero moments and awake; see
+        `RowOperations.replace`.
 
         Raises:
-            TypeError, ValueError: as the constructor; nothing is changed.
+            TypeError, ValueError, IndexError: as the constructor; ids not sorted and unique or out
+                of range; nothing is changed.
             MemoryError: beyond the capacity; nothing is changed.
 
-        Cost: copies the tables, one at a time.
+        Cost: the rows that change; where memory grows, copies the tables, one at a time.
         """
+        check_sorted(removed, self.n_rows, self._device, wait=True)
+        rows = columns(self.values[:0]) if rows is None else rows
         check_appended(rows, APPEARANCE, self._k)
-        n_new = len(rows["sh0"])
-        check_capacity(self.n_rows + n_new, self._capacity)
+        change = Replacement.of(self.n_rows, removed, len(rows["sh0"]))
+        check_capacity(change.n_after, self._capacity)
         self.rest()
-        new = self.values.new_empty((n_new, self.width))
-        for name, values in columns(new).items():
-            values.copy_(rows[name].detach())
-        self._become(lambda table: torch.cat((table, new if table is self.values else 0 * new)))
+        n, most = change.n_before, self.expected
+        self._transform(lambda table: grown(table, change.n_after, most)[:n])
         if self._last_step is not None:
-            awake = self._last_step.new_full((n_new,), self.adam.step_count)
-            self._last_step = torch.cat((self._last_step, awake))
-
-    def keep(self, ids: Tensor) -> None:
-        """Drop all rows but ``ids`` (sorted, unique; or an (N,) bool mask), order unchanged."""
-        self._select(ids_to_keep(ids, self.n_rows, self._device))
+            last_step = grown(self._last_step, change.n_after, most)
+            self._last_step = change.edited(last_step, self.adam.step_count)
+        self._transform(lambda table: change.edited(table, 0))
+        for name, values in columns(self.values).items():
+            values.index_copy_(0, change.placed, rows[name].detach().to(self._device))
 
     def permute(self, order: Tensor) -> None:
         """Make row ``order[i]`` row i, with its moments and its sleep."""
@@ -358,14 +385,13 @@ class DeviceAppearance:
 
     def _select(self, ids: Tensor) -> None:
         self.rest()
-        self._become(lambda table: table.index_select(0, ids))
+        self._transform(lambda table: table.index_select(0, ids))
         if self._last_step is not None:
             self._last_step = self._last_step.index_select(0, ids)
 
-    def _become(self, transform: Callable[[Tensor], Tensor]) -> None:
-        """Replace the tables one by one: the memory of two is never needed beside them. The values
-        come last, so that ``transform`` can tell them."""
-        for k in (1, 2, 0):
+    def _transform(self, transform: Callable[[Tensor], Tensor]) -> None:
+        """Replace the tables one by one: the memory of two is never needed beside them."""
+        for k in range(len(self._tables)):
             self._tables[k] = transform(self._tables[k])
 
 

@@ -20,10 +20,10 @@ from gs_train.rows.checks import (
     check_range,
     check_rows,
     check_sorted,
-    ids_to_keep,
 )
 from gs_train.rows.copies import add_rows, take_rows
 from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
+from gs_train.rows.replacement import Replacement, grown
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 """Builds an optimizer from groups ``{"params": [parameter], "name": name}``."""
@@ -52,6 +52,7 @@ class Gaussians:
             sh0 (N, 1, 3), shN (N, K, 3), float32.
         optimizer: one group per name, ``group["name"]``.
         edits: grows with every row operation: what was derived from the rows before is stale.
+        expected: see `Model`; at first the capacity.
     """
 
     edits = 0
@@ -85,7 +86,7 @@ class Gaussians:
             raise ValueError(f"names must be some of {', '.join(NAMES)} in this order, got {names}")
         check_rows(rows, names)
         self._names = names
-        self._capacity = capacity
+        self._capacity = self.expected = capacity
         self._device = torch.device(device)
         n_rows = len(rows[names[0]])
         self.keys = RowKeys.numbered(n_rows, self._device) if keys is None else keys
@@ -171,6 +172,10 @@ class Gaussians:
     def close(self) -> None:
         """Nothing is in the background."""
 
+    def read_rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """Copies of all attributes of rows ``ids``, as `read`."""
+        return {name: self.read(name, ids) for name in self._names}
+
     def leaves(self, ids: Tensor | None) -> dict[str, Tensor]:
         """Rows to render: fresh leaves of autograd, by name.
 
@@ -228,55 +233,63 @@ class Gaussians:
         for param in self.params.values():
             param.grad = None
 
-    @torch.no_grad()
-    def append(self, rows: Rows, keys: Tensor | None = None) -> None:
-        """Add rows at the end, with zero moments.
-
-        Args:
-            rows: the attributes of R rows, float32, on any device, K as here.
-            keys: (R,) int32 of `RowKeys.born`; None for the next free ones.
+    def reserve(self, n_rows: int) -> None:
+        """Take memory for so many rows, and some ahead, where there is less.
 
         Raises:
-            TypeError, ValueError: as the constructor; nothing is changed.
+            MemoryError: beyond the capacity; nothing is changed.
+
+        Cost: nothing where there is room; else copies the model, one tensor at a time: the peak is
+            one tensor more.
+        """
+        check_capacity(n_rows, self._capacity)
+        n = self.n_rows
+        if n_rows > n:
+            self._transform(lambda name, key, old: grown(old, n_rows, self.expected)[:n])
+            self.keys.reserve(n_rows, self.expected)
+
+    @torch.no_grad()
+    def replace(
+        self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
+    ) -> None:
+        """Remove some rows and add others, with zero moments; see `RowOperations.replace`.
+
+        Args:
+            removed: (R,) sorted and unique rows.
+            rows: the attributes of A rows, float32, on any device, K as here; None for none.
+            keys: (A,) int32 of `RowKeys.born`; None for the next free ones.
+
+        Raises:
+            TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique or
+                out of range; nothing is changed.
             MemoryError: beyond the capacity; nothing is changed.
             InputError: no more keys are left; nothing is changed.
 
-        Cost: copies the model, one tensor at a time: the peak is one tensor more.
+        Cost: R + A rows, and what `reserve` costs. Synchronises.
         """
+        check_sorted(removed, self.n_rows, self._device, wait=True)
+        rows = self._no_rows() if rows is None else rows
         check_appended(rows, self._names, self._k)
         n_new = len(rows[self._names[0]])
-        check_capacity(self.n_rows + n_new, self._capacity)
-        if keys is None:
-            keys = self.keys.born(n_new)
-        RowKeys.check(keys, n_new)
+        change = Replacement.of(self.n_rows, removed, n_new)
+        check_capacity(change.n_after, self._capacity)
+        if keys is not None:
+            RowKeys.check(keys, n_new)
+        else:
+            self.keys.require(n_new)
+        self.drop_gradients()
+        self.reserve(change.n_after)
+        # An optimizer's state may be on the host.
+        places = {p.device.type: change for p in self.params.values()}
 
-        def extended(name: str, key: str | None, old: Tensor) -> Tensor:
-            new = old.new_empty((len(old) + len(rows[name]), *old.shape[1:]))
-            new[: len(old)] = old
-            new[len(old) :] = rows[name].detach() if key is None else 0
-            return new
+        def edited(name: str, key: str | None, old: Tensor) -> Tensor:
+            if old.device.type not in places:
+                places[old.device.type] = change.on(old.device)
+            return places[old.device.type].edited(old, rows[name] if key is None else 0)
 
+        self._transform(edited)
         self.edits += 1
-        self._replace(extended)
-        self.keys.append(keys)
-
-    @torch.no_grad()
-    def keep(self, ids: Tensor) -> None:
-        """Drop all rows but some; their order and moments stay.
-
-        Args:
-            ids: (R,) sorted and unique rows, or an (N,) bool mask.
-
-        Raises:
-            TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique
-                or out of range; nothing is changed.
-
-        Cost: as `append`. Synchronises.
-        """
-        kept = ids_to_keep(ids, self.n_rows, self._device)
-        self.edits += 1
-        self._replace(lambda name, key, old: old.index_select(0, kept.to(old.device)))
-        self.keys.select(kept)
+        self.keys.replace(change, self.keys.born(n_new) if keys is None else keys)
 
     @torch.no_grad()
     def permute(self, order: Tensor) -> None:
@@ -288,11 +301,11 @@ class Gaussians:
         Raises:
             TypeError, ValueError: it is not one; nothing is changed.
 
-        Cost: as `append`. Synchronises.
+        Cost: copies the model, one tensor at a time: the peak is one tensor more. Synchronises.
         """
         check_permutation(order, self.n_rows, self._device)
         self.edits += 1
-        self._replace(lambda name, key, old: old.index_select(0, order.to(old.device)))
+        self._transform(lambda name, key, old: old.index_select(0, order.to(old.device)))
         self.keys.select(order)
 
     @torch.no_grad()
@@ -359,6 +372,7 @@ class Gaussians:
         device: torch.device | str,
         make_optimizer: MakeOptimizer,
         names: tuple[str, ...] = NAMES,
+        capacity: int | None = None,
     ) -> Gaussians:
         """The model whose `tensors` these were, copied to a device.
 
@@ -384,7 +398,14 @@ class Gaussians:
                     f"{flat_name} must be {tuple(rows[name].shape)}, got {tuple(value.shape)}"
                 )
             states[name][key] = value
-        model = cls(rows, device=device, make_optimizer=make_optimizer, names=names, keys=keys)
+        model = cls(
+            rows,
+            device=device,
+            make_optimizer=make_optimizer,
+            names=names,
+            capacity=capacity,
+            keys=keys,
+        )
         state_device = getattr(model.optimizer, "state_device", model.device)
         # The optimizer's own way in: it knows which device ``step`` belongs on.
         state_dict = model.optimizer.state_dict()
@@ -403,6 +424,9 @@ class Gaussians:
     def _k(self) -> int:
         return self.params["shN"].shape[1] if "shN" in self._names else 0
 
+    def _no_rows(self) -> dict[str, Tensor]:
+        return {name: param.detach()[:0] for name, param in self.params.items()}
+
     def _param(self, name: str) -> torch.nn.Parameter:
         if name not in self.params:
             raise KeyError(f"name must be one of {', '.join(self._names)}, got {name}")
@@ -418,7 +442,7 @@ class Gaussians:
             param.grad = torch.zeros_like(param)
         return param.grad
 
-    def _replace(self, transform: Callable[[str, str | None, Tensor], Tensor]) -> None:
+    def _transform(self, transform: Callable[[str, str | None, Tensor], Tensor]) -> None:
         """Replace every tensor by ``transform(name, key, tensor)``; key None is the parameter."""
         self.drop_gradients()
         for name, param in self.params.items():

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,31 +11,21 @@ from torch import Tensor
 import gs_adam
 import gs_pinned
 from gs_train.renderers.protocol import Rows
-from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes
+from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes, columns
+from gs_train.rows.away import Away
 from gs_train.rows.checks import (
     check_appended,
+    check_capacity,
     check_ids,
     check_overwriting,
     check_permutation,
     check_range,
     check_rows,
     check_sorted,
-    ids_to_keep,
 )
 from gs_train.rows.host_state import MOMENTS, flat_state, load_state, split_state
 from gs_train.rows.host_tables import HostTables
-
-
-class Away(Protocol):
-    """Rows that are on the device and newer there."""
-
-    def come_home(self) -> None:
-        """Write them to the tables and wait; the copies on the device stay good."""
-        ...
-
-    def forget(self) -> None:
-        """The tables are about to change: the copies on the device are no longer good."""
-        ...
+from gs_train.rows.replacement import Replacement
 
 
 class HostRows:
@@ -47,8 +36,9 @@ class HostRows:
     semantics stored rows may sleep: what is read or edited is caught up first, rows that only move
     are not.
 
-    Row operations and reads first `rest`: they wait for the worker, end open steps and bring home
-    what is `away`. One thread at a time; `worker` may be used from others meanwhile.
+    Row operations and reads wait for the worker and end open steps. What reads or edits all rows
+    also brings home what is `away`; some rows are read, edited and replaced where they are. One
+    thread at a time; `worker` may be used from others meanwhile.
 
     Args:
         rows: ``sh0`` (N, 1, 3) and ``shN`` (N, K, 3), float32, on any device; copied.
@@ -79,6 +69,7 @@ class HostRows:
         check_rows(rows, APPEARANCE)
         self._device = torch.device(device)
         self._k = rows["shN"].shape[1]
+        self._capacity = capacity
         self._tables = HostTables(
             len(rows["sh0"]),
             appearance_shapes(self._k),
@@ -173,12 +164,28 @@ class HostRows:
         Raises:
             Exception: what a task of the worker raised.
         """
+        self._settle()
+        if self.away is not None:
+            self.away.come_home()
+            self._tables.wait()
+
+    def _settle(self) -> None:
+        """The same, but rows that are away stay there."""
         self.worker.wait()
         for step in self.adam.open_steps:
             self.end(step)
-        if self.away is not None:
-            self.away.come_home()
-        self.table.wait()
+        self._tables.wait()
+
+    @property
+    def _open_away(self) -> Away | None:
+        return self.away if self.away is not None and self.away.is_open else None
+
+    def _begin_edit(self, ids: Tensor | None) -> None:
+        """Rows ``ids`` are about to change, or all."""
+        if ids is None:
+            self._rest_to_change()
+        else:
+            self._settle()
 
     def _rest_to_change(self) -> None:
         self.rest()
@@ -195,34 +202,58 @@ class HostRows:
             ids: (R,) rows in any order, repeats allowed; None means all.
 
         Returns:
-            (R, ...) on `device`. With None on the CPU the stored values themselves, not to be
-            written to.
+            (R, ...) on `device`, see `read_rows`. With None on the CPU the stored values
+            themselves, not to be written to.
 
         Raises:
             KeyError, TypeError, ValueError, IndexError: no such attribute; ids of another type or
                 shape, or out of range.
 
-        Cost: R rows over the link, without staging; brings rows that sleep up to date.
-            Synchronises.
+        Cost: with None all rows over the link, without staging; brings rows that sleep up to
+            date. Synchronises.
         """
         if name not in APPEARANCE:
             raise KeyError(f"name must be one of {', '.join(APPEARANCE)}, got {name}")
         if ids is not None:
-            check_ids(ids, self._device)
-            on_host = ids.cpu()
-            if len(ids):
-                check_range(int(on_host.min()), int(on_host.max()), self.n_rows)
+            return self.read_rows(ids)[name]
         self._rest_to_change()
-        self._catch_up(None if ids is None else on_host.unique())
+        self._catch_up(None)
         stored = self._tables.views(self.table)[name]
         if self._device.type == "cpu":
-            return stored if ids is None else stored.index_select(0, ids)
-        count = self.n_rows if ids is None else len(ids)
-        out = torch.empty(count, *stored.shape[1:], device=self._device)
+            return stored
+        out = torch.empty(self.n_rows, *stored.shape[1:], device=self._device)
         if self._tables.stored(name):
-            gs_pinned.gather(self.table, slice(None) if ids is None else ids, {name: out})
+            gs_pinned.gather(self.table, slice(None), {name: out})
             self.table.wait()
         return out
+
+    def read_rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """Caught-up copies of rows; nothing is changed, so training goes on to the same bits.
+
+        Args:
+            ids: (R,) rows in any order, repeats allowed.
+
+        Returns:
+            ``sh0`` (R, 1, 3) and ``shN`` (R, K, 3) on `device`.
+
+        Raises:
+            TypeError, ValueError, IndexError: ids of another type or shape, or out of range.
+
+        Cost: R rows over the link, those that are away excepted; rows that are stay there.
+            Synchronises.
+        """
+        check_ids(ids, self._device)
+        rows, at = ids.unique(return_inverse=True)
+        if len(rows):
+            check_range(int(rows[0]), int(rows[-1]), self.n_rows)
+        self._settle()
+        if (away := self._open_away) is not None:
+            return columns(away.read_rows(rows).index_select(0, at))
+        taken = self.adam.lookahead(rows.cpu())
+        return {
+            name: values.to(self._device).index_select(0, at)
+            for name, values in zip(APPEARANCE, taken, strict=True)
+        }
 
     def snapshot(self, ids: slice | Tensor | None = None) -> dict[str, Tensor]:
         """Caught-up copies of rows; nothing is changed, so training goes on to the same bits.
@@ -249,40 +280,37 @@ class HostRows:
 
     # ------------------------------------------------------------------ row operations
 
-    def append(self, rows: Rows) -> None:
-        """Add rows at the end, with zero moments.
+    def replace(self, removed: Tensor, rows: Rows | None = None) -> None:
+        """Remove some rows and add others, with zero moments and awake; see
+        `RowOperations.replace`.
 
         Args:
-            rows: ``sh0`` and ``shN`` of R rows, float32, on any device, K as here.
+            removed: (R,) sorted and unique rows.
+            rows: ``sh0`` and ``shN`` of A rows, float32, on any device, K as here; None for none.
 
         Raises:
-            TypeError, ValueError: as the constructor.
+            TypeError, ValueError, IndexError: as the constructor; ids not sorted and unique or out
+                of range; nothing is changed.
             MemoryError: the memory is not there, or beyond the capacity. Nothing is changed
                 in either case.
 
-        Cost: R rows; those that there are stay where they are.
+        Cost: the rows that change, in the tables; rows that are away stay there. Synchronises.
         """
+        check_sorted(removed, self.n_rows, self._device, wait=True)
+        if rows is None:
+            rows = columns(torch.empty((0, self.width), device=self._device))
         check_appended(rows, APPEARANCE, self._k)
-        self._rest_to_change()
-        self._tables.append(rows, step=self.adam.step_count)
-        self._rebind()
-
-    def keep(self, ids: Tensor) -> None:
-        """Drop all rows but some; their order, moments and sleep stay.
-
-        Args:
-            ids: (R,) sorted and unique rows, or an (N,) bool mask.
-
-        Raises:
-            TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique
-                or out of range; nothing is changed.
-
-        Cost: one pass over the rows in place; the memory stays for rows to come. Synchronises.
-        """
-        kept = ids_to_keep(ids, self.n_rows, self._device).cpu()
-        self._rest_to_change()
-        self._tables.keep(kept)
-        self._rebind()
+        change = Replacement.of(self.n_rows, removed, len(rows["sh0"]))
+        check_capacity(change.n_after, self._capacity)
+        new = torch.empty((len(rows["sh0"]), self.width), device=self._device)
+        for name, values in columns(new).items():
+            values.copy_(rows[name].detach())
+        self._settle()
+        self._tables.replace(change, new, step=self.adam.step_count)
+        if (away := self._open_away) is not None:
+            away.replace(change, new)
+        if change.n_after != change.n_before:
+            self._rebind()
 
     def permute(self, order: Tensor) -> None:
         """Make row ``order[i]`` row i, with its moments and its sleep.
@@ -316,10 +344,19 @@ class HostRows:
             check_sorted(ids, self.n_rows, self._device, wait=True)
         n_expected = self.n_rows if ids is None else len(ids)
         check_overwriting(rows, APPEARANCE, n_rows=n_expected, k=self._k)
-        self._rest_to_change()
-        self._catch_up(None if ids is None else ids.cpu())
         if ids is not None:
             rows = {name: values.to(self._device) for name, values in rows.items()}
+        self._begin_edit(ids)
+        if ids is not None and (away := self._open_away) is not None:
+
+            def write(part: slice, tables: list[Tensor]) -> None:
+                stored = columns(tables[0])
+                for name, values in rows.items():
+                    stored[name].copy_(values[part])
+
+            away.edit(ids, write)
+            return
+        self._catch_up(None if ids is None else ids.cpu())
         self._tables.write(self.table, rows, ids)
 
     def zero_moments(
@@ -343,8 +380,17 @@ class HostRows:
                 raise KeyError(f"name must be one of {', '.join(APPEARANCE)}, got {name}")
         if ids is not None:
             check_sorted(ids, self.n_rows, self._device, wait=True)
+        self._begin_edit(ids)
+        if ids is not None and (away := self._open_away) is not None:
+
+            def forget(part: slice, tables: list[Tensor]) -> None:
+                for table in tables[1:]:
+                    for name in chosen:
+                        columns(table)[name].zero_()
+
+            away.edit(ids, forget)
+            return
         on_host = None if ids is None else ids.cpu()
-        self._rest_to_change()
         self._catch_up(on_host)
         for table in (self._tables.exp_avg, self._tables.exp_avg_sq):
             moments = self._tables.views(table)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import gs_pinned
 from gs_train.rows.checks import check_capacity
+from gs_train.rows.replacement import Replacement
 
 FieldShapes = Mapping[str, tuple[int, ...]]
 """Name -> shape of one row, in the order in which they lie in the row."""
@@ -92,28 +93,44 @@ class HostTables:
             state["last_step"] = self.steps.torch()[:, 0]
         return state
 
-    def append(self, rows: Mapping[str, Tensor], *, step: int) -> None:
-        """Add rows at the end, with zero moments, last updated in ``step``.
+    def replace(self, change: Replacement, values: Tensor, *, step: int) -> None:
+        """Put new rows in places, with zero moments and last updated in ``step``.
+
+        Nobody may be reading or writing the tables.
 
         Args:
-            rows: (R, *shape) float32 by field, on the CPU or a CUDA device.
+            change: its lists are where ``values`` are.
+            values: (A, width) float32, on the CPU or a CUDA device.
 
         Raises:
             MemoryError: the memory is not there, or beyond the capacity. The tables are as they
                 were.
         """
-        before, count = self.n_rows, len(next(iter(rows.values())))
-        check_capacity(before + count, self._capacity)
+        self._grow(change.n_after, step)
+        placed = change.placed.cpu()
+        kept = change.moved_from.cpu(), change.moved_to.cpu()
+        again = placed[placed < change.n_before]  # others have been appended as they shall be
+        for table in self._all():
+            _move(table, *kept)
+            if table is not self.values:
+                _fill(table, again, step if table is self.steps else 0)
+        gs_pinned.scatter(values, change.placed, self.values)
+        self.values.wait()
+        if change.n_after < change.n_before:
+            for table in self._all():
+                table.truncate(change.n_after)
+
+    def _grow(self, n_rows: int, step: int) -> None:
+        """Append rows, with zero values and moments, last updated in ``step``."""
+        before = self.n_rows
+        check_capacity(n_rows, self._capacity)
         try:
-            for table in (self.exp_avg, self.exp_avg_sq, self.steps):
-                if table is not None:
-                    _append_filled(table, count, 0 if table is not self.steps else step)
-            self.values.append(self._sources(rows))
-            self.values.wait()
+            for table in self._all():
+                count = n_rows - before
+                _append_filled(table, max(0, count), step if table is self.steps else 0)
         except BaseException:
             for table in self._all():
-                if table.rows > before:
-                    table.keep(torch.arange(before, dtype=torch.int32))
+                table.truncate(min(before, table.rows))
             raise
 
     def write(
@@ -136,15 +153,15 @@ class HostTables:
                 gs_pinned.scatter(packed, part, table)
         table.wait()
 
-    def keep(self, ids: Tensor) -> None:
-        """Keep rows ``ids`` ((R,) on the CPU, sorted and unique), with all that belongs to them."""
-        for table in self._all():
-            table.keep(ids)
-
     def permute(self, order: Tensor) -> None:
         """Make row ``order[i]`` ((N,) on the CPU) row i, with all that belongs to it."""
         for table in self._all():
             table.permute(order)
+
+    def wait(self) -> None:
+        """Wait until no transfer reads or writes a row."""
+        for table in self._all():
+            table.wait()
 
     def close(self) -> None:
         """Give the memory back once no view is left."""
@@ -167,6 +184,21 @@ def _append_filled(table: gs_pinned.Table, count: int, value: int) -> None:
         if filled is None:
             filled = torch.full((part.stop, table.width), value, dtype=dtype)
         table.append(filled[: part.stop - part.start])
+
+
+def _move(table: gs_pinned.Table, source: Tensor, target: Tensor) -> None:
+    """Copy rows to other places; the lists are on the CPU and have no row in common."""
+    dtype = torch.int32 if table.dtype.name == "int32" else torch.float32
+    for part in row_blocks(len(source), table.layout.row_bytes):
+        rows = torch.empty((part.stop - part.start, table.width), dtype=dtype)
+        gs_pinned.scatter(gs_pinned.gather(table, source[part], rows), target[part], table)
+
+
+def _fill(table: gs_pinned.Table, ids: Tensor, value: int) -> None:
+    """Write one value to rows; the list is on the CPU."""
+    dtype = torch.int32 if table.dtype.name == "int32" else torch.float32
+    row = torch.full((1, table.width), value, dtype=dtype)
+    gs_pinned.scatter(row, ids, table, slots=torch.zeros_like(ids))
 
 
 def row_blocks(n_rows: int, row_bytes: int) -> Iterator[slice]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gs_train.errors import InputError
+from gs_train.rows.replacement import Replacement, grown
 
 KEYS = "keys"
 """Name of the rows' keys among a model's tensors: (N,) int32."""
@@ -42,7 +43,7 @@ class RowKeys:
             InputError: there are more rows than keys.
         """
         keys = cls(torch.empty(0, dtype=torch.int32, device=device), 0)
-        keys.append(keys.born(n_rows))
+        keys.values = keys.born(n_rows)
         return keys
 
     @property
@@ -78,9 +79,13 @@ class RowKeys:
                 "start a new run from that"
             )
 
-    def append(self, keys: Tensor) -> None:
-        """Add rows at the end. ``keys``: (R,) int32 that `born` gave, see `check`."""
-        self._become(torch.cat((self.values, keys.to(self.values.device))))
+    def reserve(self, n_rows: int, most: int | None) -> None:
+        """Take memory for so many rows, see `grown`."""
+        self.values = grown(self.values, n_rows, most)[: len(self.values)]
+
+    def replace(self, change: Replacement, keys: Tensor) -> None:
+        """Put keys of new rows in places. ``keys``: (A,) int32 that `born` gave, see `check`."""
+        self._become(change.edited(self.values, keys))
 
     def select(self, ids: Tensor) -> None:
         """Make row ``ids[i]`` row i, and drop the others. ``ids``: (R,) int32 or int64."""

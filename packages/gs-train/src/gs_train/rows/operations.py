@@ -40,13 +40,23 @@ class RowOperations(Protocol):
         """Values of one attribute, not to be written to: rows ``ids`` (any order), or all."""
         ...
 
-    def append(self, rows: Rows, keys: Tensor | None = None) -> None:
-        """Add rows at the end, with zero moments, and with keys that `RowKeys.born` gave; None for
-        the next free ones."""
+    def read_rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """Copies of all attributes of rows ``ids`` (any order, repeats allowed), by name."""
         ...
 
-    def keep(self, ids: Tensor) -> None:
-        """Drop all rows but ``ids`` (sorted, unique; or an (N,) bool mask), order unchanged."""
+    def replace(
+        self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
+    ) -> None:
+        """Remove rows ``removed`` (sorted, unique) and add others, with zero moments.
+
+        Only rows that change are touched. New rows take the places of removed ones, spread evenly
+        over them in their order; the others come to the end. Where more are removed than added,
+        the last rows move to the places that are left, and keep their moments.
+
+        Args:
+            rows: all attributes of the new rows; None for none.
+            keys: of the new rows, of `RowKeys.born`; None for the next free ones.
+        """
         ...
 
     def permute(self, order: Tensor) -> None:
@@ -69,9 +79,12 @@ class Model(RowOperations, Protocol):
 
     Attributes:
         edits: grows with every operation that changes values or the order of rows.
+        expected: the number of rows that growth is expected to end at, beyond which no memory of
+            the device is taken ahead; None: not known.
     """
 
     edits: int
+    expected: int | None
 
     @property
     def params(self) -> Mapping[str, Tensor]:

@@ -17,7 +17,6 @@ from gs_train.rows.checks import (
     check_overwriting,
     check_rows,
     check_sorted,
-    ids_to_keep,
 )
 from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.gaussians import Gaussians, MakeOptimizer
@@ -86,6 +85,7 @@ class TieredGaussians:
             device=device,
             make_optimizer=_geometry_optimizer(semantics),
             names=GEOMETRY,
+            capacity=capacity,
             keys=keys,
         )
 
@@ -119,6 +119,17 @@ class TieredGaussians:
         return self.geometry.keys
 
     @property
+    def expected(self) -> int | None:
+        """See `Model`."""
+        return self.geometry.expected
+
+    @expected.setter
+    def expected(self, n_rows: int | None) -> None:
+        self.geometry.expected = n_rows
+        if isinstance(self.appearance, DeviceAppearance):
+            self.appearance.expected = n_rows
+
+    @property
     def device(self) -> torch.device:
         """Where the geometry is and where ids and values are exchanged."""
         return self.geometry.device
@@ -148,6 +159,17 @@ class TieredGaussians:
             self.appearance.read(name, ids) if name in APPEARANCE else self.geometry.read(name, ids)
         )
 
+    def read_rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """Caught-up copies of the six attributes of rows ``ids`` on `device`; nothing is changed.
+
+        Args:
+            ids: (R,) in any order, repeats allowed.
+
+        Raises:
+            TypeError, ValueError, IndexError: as `read`.
+        """
+        return {**self.geometry.read_rows(ids), **self.appearance.read_rows(ids)}
+
     def snapshot(
         self, ids: slice | Tensor, *, device: torch.device | str | None = None
     ) -> dict[str, Tensor]:
@@ -164,43 +186,40 @@ class TieredGaussians:
         else:
             check_sorted(ids, self.n_rows, self.device, wait=True)
             geometry = {n: self.geometry.read(n, ids).to(target) for n in GEOMETRY}
-            host = self.appearance.snapshot(ids)
+            host = self.appearance.read_rows(ids)
         return {**geometry, **{name: values.to(target) for name, values in host.items()}}
 
-    def append(self, rows: Rows, keys: Tensor | None = None) -> None:
-        """Add rows at the end, with zero moments.
+    def replace(
+        self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
+    ) -> None:
+        """Remove some rows and add others, with zero moments; see `RowOperations.replace`.
 
         Args:
-            rows: the six attributes of R rows, float32, on any device, K as here.
-            keys: (R,) int32 of `RowKeys.born`; None for the next free ones.
+            removed: (R,) sorted and unique rows, on `device`.
+            rows: the six attributes of A rows, float32, on any device, K as here; None for none.
+            keys: (A,) int32 of `RowKeys.born`; None for the next free ones.
 
         Raises:
-            TypeError, ValueError: as the constructor.
-            MemoryError: the host's memory is not there, or beyond the capacity. Nothing is changed
+            TypeError, ValueError, IndexError: as the constructor; ids not sorted and unique or out
+                of range; nothing is changed.
+            MemoryError: the memory is not there, or beyond the capacity. Nothing is changed
                 in either case.
+            InputError: no more keys are left; nothing is changed.
         """
+        check_sorted(removed, self.n_rows, self.device, wait=True)
+        if rows is None:
+            rows = self.read_rows(removed[:0])
         check_appended(rows, NAMES, self.appearance.k)
         n_new = len(rows["means"])
         if keys is None:
             self.keys.require(n_new)
         else:
             RowKeys.check(keys, n_new)
+        # First where memory may not be enough: on the device and, before it edits, by the host.
+        self.geometry.reserve(self.n_rows - len(removed) + n_new)
         self.edits += 1
-        # The host first: where its memory is not enough, nothing has changed yet.
-        self.appearance.append({name: rows[name] for name in APPEARANCE})
-        self.geometry.append({name: rows[name] for name in GEOMETRY}, keys)
-
-    def keep(self, ids: Tensor) -> None:
-        """Drop all rows but ``ids`` (sorted, unique; or an (N,) bool mask), order unchanged.
-
-        Raises:
-            TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique
-                or out of range; nothing is changed.
-        """
-        kept = ids_to_keep(ids, self.n_rows, self.device)
-        self.edits += 1
-        self.appearance.keep(kept)
-        self.geometry.keep(kept)
+        self.appearance.replace(removed, {name: rows[name] for name in APPEARANCE})
+        self.geometry.replace(removed, {name: rows[name] for name in GEOMETRY}, keys)
 
     def permute(self, order: Tensor) -> None:
         """Make row ``order[i]`` row i, with its moments.
@@ -295,6 +314,7 @@ class TieredGaussians:
             device=device,
             make_optimizer=_geometry_optimizer(semantics),
             names=GEOMETRY,
+            capacity=capacity,
         )
         return model
 

@@ -172,8 +172,7 @@ def _bytes_of(of: Need, *, is_gpu: bool) -> dict[str, int | str]:
 
 def _is_resorted(trainer: Trainer, n_steps: int) -> bool:
     """Whether rows have been re-ordered in the last steps."""
-    every, batch = trainer.config.resort_every, trainer.config.batch_size
-    return every > 0 and trainer.step * batch // every > (trainer.step - n_steps) * batch // every
+    return trainer.sorted_at > trainer.step - n_steps
 
 
 def _rates(trainer: Trainer, views: list[View], work: Workload) -> Rates | None:

@@ -59,7 +59,7 @@ def mcmc(start: StrategyStart) -> Mcmc:
 STRATEGIES: dict[str, Strategy] = {"adc": adc, "mcmc": mcmc}
 """By their names on the command line."""
 
-_METHODS = ("observe", "refines", "after_step", "permute", "tensors", "load")
+_METHODS = ("observe", "after_step", "permute", "tensors", "load")
 
 
 def made_by(strategy: Strategy, start: StrategyStart) -> Densifier:

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier
-from gs_train.densify.protocol import multiple_seen
 from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.settings import StepSettings
 from gs_train.options.config import FitConfig
@@ -22,8 +22,10 @@ from gs_train.rows.morton import morton_order
 from gs_train.rows.operations import Model
 from gs_train.rows.restore import Part, Source, as_source, read_all
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
+from gs_train.sizing.choose import expected_rows
 
 _MODEL, _DENSIFY, _COSTS = "model/", "densify/", "costs/"
+_CHANGES = "order/changes"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ class Trainer:
         strategy: makes the densifier; None: the one that the options name.
         preset: where the rows live.
         limits: of rows, where memory sets them.
+
+    Attributes:
+        step: steps done.
+        sorted_at: steps that were done when this object last re-ordered the rows; 0 if never.
     """
 
     def __init__(
@@ -89,6 +95,10 @@ class Trainer:
         trainer.step = step
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         trainer.backend.costs.load(read_all(Part(source, _COSTS)))
+        if _CHANGES in source.shapes:  # earlier versions counted images
+            changes = torch.zeros((), dtype=torch.int64)
+            source.fill({_CHANGES: changes})
+            trainer._changes = int(changes)
         return trainer
 
     def _start(
@@ -106,7 +116,8 @@ class Trainer:
         self.renderer = renderer
         self.extent = extent
         self.preset = preset
-        self.step = 0
+        self.step = self.sorted_at = 0
+        self._changes = 0  # of rows, since they were in order
         self.backend = make_backend(
             preset,
             rows,
@@ -117,6 +128,8 @@ class Trainer:
             limits=limits,
             seed=config.seed,
         )
+        n_expected = expected_rows(config, self.model.n_rows)
+        self.model.expected = min(n_expected, limits.capacity or n_expected)
         start = StrategyStart(
             n_rows=self.model.n_rows,
             scene_scale=extent,
@@ -138,6 +151,7 @@ class Trainer:
             **{_MODEL + name: value for name, value in self.model.tensors().items()},
             **{_DENSIFY + name: value for name, value in self.densifier.tensors().items()},
             **{_COSTS + name: value for name, value in self.backend.costs.tensors().items()},
+            _CHANGES: torch.tensor(self._changes),
         }
 
     @property
@@ -168,8 +182,6 @@ class Trainer:
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
         with self.backend.trace.host("densify"):
-            if self.densifier.refines(images_before, images_after):
-                self.backend.make_room()
             changed = self.densifier.after_step(
                 self.model,
                 step=self.step,
@@ -177,8 +189,8 @@ class Trainer:
                 images_after=images_after,
                 means_lr=next_lr,
             )
-        changed = self._resort(images_before, images_after, changed)
         self.step += 1
+        changed = self._resort(changed)
         return StepResult(loss, changed)
 
     def _settings(self, images_before: int, images_total: int) -> StepSettings:
@@ -198,14 +210,17 @@ class Trainer:
             regularise_all=config.regularise == "all",
         )
 
-    def _resort(self, images_before: int, images_after: int, changed: Changed) -> Changed:
-        """Re-order the rows along the Morton curve when due: a view then sees runs of rows."""
-        every = self.config.resort_every
-        if every == 0 or not multiple_seen(every, images_before, images_after):
+    def _resort(self, changed: Changed) -> Changed:
+        """Put the rows in the order of the Morton curve when many came, went or moved: a view then
+        sees runs of rows."""
+        self._changes += changed.n_changes
+        most = self.config.resort_every * self.model.n_rows
+        if not self.config.resort_every or self._changes < max(1, most):
             return changed
         with self.backend.trace.host("sort rows"):
             self.backend.make_room()
             order = morton_order(self.model.read("means"))
             self.model.permute(order)
             self.densifier.permute(order)
+        self._changes, self.sorted_at = 0, self.step
         return dataclasses.replace(changed, rows_changed=True)

@@ -67,9 +67,9 @@ def expected_rows(config: FitConfig, n_now: int) -> int:
 
 
 def statistics_bytes(config: FitConfig) -> int:
-    """Bytes a row on the device that densification keeps between steps."""
+    """Bytes a row on the device that densification keeps between steps, or takes to refine."""
     if config.strategy == "mcmc":
-        return 4  # the order of the keys
+        return 32  # keys that are being sorted; later their order, opacities and their sums
     return 12 if config.adc.refine_scale2d_stop > 0 else 8
 
 
