@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each example of docs/python.md runs as it stands, given what its text says that a reader has."""
+"""Each example of docs/python.md and the README's run as they stand, given what a reader has."""
 
 import ast
 import re
@@ -12,7 +12,8 @@ import pytest
 from gs_train import Fitted
 from gs_train.data import load_capture, read_image, write_demo_capture
 
-PAGE = Path(__file__).parents[1] / "docs" / "python.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "python.md"
 EXAMPLES = re.findall(r"\n## ([^\n]*)|```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
@@ -59,6 +60,27 @@ def test_an_example_runs(
     assert fitted.metrics["steps"] == fitted.step == (10 if "stop_at_ten" in names else 20)
     assert isinstance(fitted.metrics["psnr"], float)
     assert len(fitted.rows()["means"]) == fitted.metrics["n_gaussians"]
+
+
+def test_the_readmes_example_runs_on_the_capture_of_the_demo(
+    given: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "gs-demo").mkdir()
+    (tmp_path / "gs-demo" / "capture").symlink_to(given["capture_folder"])
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), names)
+    fitted = names["fitted"]
+    assert isinstance(fitted, Fitted)
+    assert fitted.step == 100
+    first, second, last = capsys.readouterr().out.splitlines()[-3:]
+    assert first.startswith("50 ")
+    assert second.startswith("100 ")
+    assert last == f"{fitted.metrics['psnr']} {fitted.rows()['means'].shape}"
 
 
 def test_there_is_an_example_of_each_argument() -> None:

@@ -96,6 +96,16 @@ def test_the_readme_names_files_that_exist() -> None:
         assert (ROOT / link).exists(), link
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_readme_names_the_version_of_each_package(package: str) -> None:
+    text = (ROOT / "README.md").read_text()
+    row = rf"^\| \[{package}\]\(packages/{package}\) \| `(\w+)` \|.*\| (\S+) \|$"
+    found = re.search(row, text, re.MULTILINE)
+    assert found is not None
+    assert found[1] == package.replace("-", "_")
+    assert found[2] == _project(package)["version"]
+
+
 def test_ci_runs_the_readmes_test_command() -> None:
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     command = next(line for line in readme.splitlines() if line.endswith(".venv/bin/nox"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which order the views of a batch run, and what moves, stays and finishes at each."""
+"""The order of a batch's views, and the rows that move, stay and finish with each view."""
 
 from gs_order.build import __version__, build_info
 from gs_order.cache import CachePlan, CacheStep

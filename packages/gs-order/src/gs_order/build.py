@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version and what the package runs on."""
+"""Versions of the package and of its dependencies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def build_info() -> dict[str, Any]:
     """Versions and facts that belong into a bug report.
 
     Returns:
-        version, python, numpy, numba, llvmlite, torch (None where it is not installed; it is not
-        imported), machine, n_threads. Nothing is compiled ahead: kernels are compiled for this
-        machine at their first call and cached on disk.
+        version, python, numpy, numba, llvmlite, torch (None where torch is not installed; torch is
+        not imported), machine, n_threads. Kernels are compiled for this machine at their first call
+        and cached on disk, so there is no compiled build to describe.
     """
     info: dict[str, Any] = {"version": __version__, "python": platform.python_version()}
     for package in ("numpy", "numba", "llvmlite", "torch"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of fixed capacity over a known sequence of views: what is read, evicted and hit."""
+"""A cache of fixed capacity over a known sequence of views: reads, evictions and hits."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ class CacheStep:
 
 
 class CachePlan:
-    """What a cache that starts empty does over a sequence of needs.
+    """The reads, hits and evictions of a cache that starts empty, over a sequence of needs.
 
-    At each step everything that the step needs is in the cache together; to make room, and only
-    then, others are evicted: with ``"belady"`` the ones needed again last or never, which reads the
-    least that is possible when the sequence is known (Belady, 1966); with ``"lru"`` the ones that
-    were needed longest ago. Among equals the highest ids leave first.
+    At each step the cache holds all needs of the step together, and evicts only to make room:
+
+        ``"belady"``: entries needed again last or never, the least reads possible for a known
+            sequence (Belady, 1966)
+        ``"lru"``: entries needed longest ago
+
+    Among equal entries the highest ids leave first.
 
     Args:
-        sets: for each step the sorted, unique ids of the rows it needs; numpy arrays, or tensors,
-            which are copied to the host.
+        sets: for each step the sorted, unique ids of the needed rows; numpy arrays, or tensors (a
+            tensor is copied to the host).
         capacity: rows, or blocks, that the cache holds.
         policy: ``"belady"`` or ``"lru"``.
         block_size: 1 to cache rows; otherwise id // block_size is cached.
@@ -53,7 +56,7 @@ class CachePlan:
             largest set, an unknown policy, a block size below 1.
         TypeError: ids that are no integers.
 
-    Cost: a sort of all ids, and one pass over the distinct ones for each step that evicts.
+    Cost: a sort of all ids, and one pass over the distinct ids for each step that evicts.
 
     >>> plan = CachePlan([[0, 1], [2], [0], [3], [1]], capacity=2)
     >>> plan.n_read.tolist(), plan[1].evict.tolist(), plan.hit_rate

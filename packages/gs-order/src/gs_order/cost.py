@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an order costs: time on the link, and optimizer work left after the last microbatch."""
+"""The cost of an order: time on the link, and optimizer work left after the last microbatch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Cost:
 
     Attributes:
         load_bytes, store_bytes: over the link, to and from the device.
-        link_s: that the link is busy with them.
+        link_s: seconds that the link is busy with these bytes.
         tail_s: optimizer work left when the last microbatch ends.
-        total_s: both.
+        total_s: ``link_s`` + ``tail_s``.
     """
 
     load_bytes: int
@@ -41,20 +41,22 @@ class CostModel:
     """A link that moves rows, and an optimizer that updates them as they finish.
 
     The cost of a batch is the time of its bytes on the link plus the optimizer work left after the
-    last microbatch. Microbatch i = 1 .. B ends at i * ``render_s``; then the F_i rows that finished
-    with it join the optimizer's queue. So the work left at the end is
+    last microbatch. Microbatch i = 1 .. B ends at i * ``render_s``; then the F_i rows that finish
+    with microbatch i join the optimizer's queue. So the work left at the end is
 
         max over i of  (F_i + ... + F_B) / optimizer_rows_per_s - (B - i) * render_s
 
-    that is F_B rows where the optimizer keeps up, more where it does not. Two extremes are known
-    orders: an infinitely fast optimizer leaves the bytes alone (the shortest path), an infinitely
-    fast link leaves the work at the end alone (most visible first, where the optimizer keeps up).
+    that is F_B rows where the optimizer keeps up, and more where the optimizer lags. Two extremes
+    are known orders: with an infinitely fast optimizer only bytes count (the shortest path), with
+    an infinitely fast link only the work at the end counts (most visible first, where the optimizer
+    keeps up).
 
     Attributes:
-        row_bytes: of one row in one direction; 48 float32 appearance values by default.
-        link_bytes_per_s: of loads and stores together; a PCIe 5 x16 link by default.
-        optimizer_rows_per_s: rows the host updates; sixteen cores by default.
-        render_s: of one microbatch, forward and backward; a 1080p view on a large card by default.
+        row_bytes: bytes of one row in one direction; by default 48 float32 appearance values.
+        link_bytes_per_s: rate of loads and stores together; by default a PCIe 5 x16 link.
+        optimizer_rows_per_s: rows that the host updates; by default sixteen cores.
+        render_s: seconds of one microbatch, forward and backward; by default a 1080p view on a
+            large card.
     """
 
     row_bytes: int = 192
@@ -83,7 +85,7 @@ class CostModel:
         """Cost of a batch from the rows of each microbatch, in running order.
 
         Args:
-            loaded, stored, finished: (B,) counts of rows, as `Plan` has them.
+            loaded, stored, finished: (B,) counts of rows, as in `Plan.counts`.
 
         Raises:
             ValueError: counts of different lengths, or none.
@@ -106,12 +108,12 @@ class CostModel:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the search needs of a batch to cost an order.
+    """A batch as the search reads it to cost an order.
 
     Attributes:
         shared: (B, B) int64 sizes of intersections.
         row_offsets, row_views: views of each sampled row, one row after the other.
-        rows_per_sample: rows that a sampled one stands for. Without samples the optimizer is taken
+        rows_per_sample: rows that a sampled row stands for. Without samples the optimizer is taken
             to keep up, so that only the last microbatch's rows are left.
     """
 
@@ -130,14 +132,14 @@ def sampled_batch(shared: Matrix, words: Matrix, n_rows: int) -> Batch:
 
 
 def batch_cost(batch: Batch, order: Matrix, model: CostModel) -> float:
-    """`Cost.total_s` of an order whose consecutive microbatches retain what they share."""
+    """`Cost.total_s` of an order if consecutive microbatches retain the rows that both share."""
     return float(_total_s(order, *_arguments(batch, model)))
 
 
 def improve_order(
     batch: Batch, order: Matrix, model: CostModel, *, fixed: int, n_trials: int, seed: int
 ) -> Matrix:
-    """Try random reversals, moves and exchanges; keep what costs less.
+    """Try random reversals, moves and exchanges; keep every change that costs less.
 
     Args:
         order: (B,) to start from; the result never costs more.

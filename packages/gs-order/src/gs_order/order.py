@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which order the views of a batch run."""
+"""The order of the views of a batch."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def order(
     start: int | None = None,
     seed: int = 0,
 ) -> Array:
-    """The order in which the views of a batch should run.
+    """Choose the order of the views of a batch.
 
     Methods:
-        ``"tsp"``: the open path on which the least changes between consecutive views. Exact up to
-            12 views, within about 1 % of the best known beyond. Needs ``mask`` or ``distance``.
+        ``"tsp"``: the open path with the least change between consecutive views. Exact up to 12
+            views, within about 1 % of the best known beyond. Needs ``mask`` or ``distance``.
         ``"camera"``: along the principal axis of the camera centres. Needs ``cameras``.
         ``"count"``: most visible rows first. Needs ``counts`` or ``mask``.
         ``"random"``: a permutation keyed by ``seed``.
@@ -49,14 +49,14 @@ def order(
 
     Objectives of ``"tsp"``:
         ``"bytes"``: the sum of distances between consecutive views: rows that move when each
-            microbatch keeps what it shares with the next.
-        ``"bytes+tail"``: seconds of those rows on the link, the first load and the last store
+            microbatch keeps the rows that it shares with the next.
+        ``"bytes+tail"``: seconds of these rows on the link, the first load and the last store
             included, plus seconds of optimizer work left after the last microbatch, by `CostModel`;
-            one of your own rates may be given instead of the word. The cheapest of the shortest
-            path, its reverse, the path that counts its ends too, and most visible first, improved
-            further: it costs no more than any of them. Needs sizes: ``mask``, or ``distance`` and
-            ``counts``. When rows finish is read from at most 1024 evenly spaced rows of ``mask``
-            (exact up to so many); without a mask the optimizer is taken to keep up.
+            a `CostModel` of your own rates may replace the word. The search starts from the
+            cheapest of four orders (the shortest path, its reverse, the path that counts its ends
+            too, most visible first) and never returns a costlier order. Needs sizes: ``mask``, or
+            ``distance`` and ``counts``. At most 1024 evenly spaced rows of ``mask`` tell when rows
+            finish (exact up to so many rows); without a mask the optimizer is taken to keep up.
 
     Args:
         mask: (U, W) uint32 numpy or int32 torch on any device, a row per id that some view sees;
@@ -70,19 +70,19 @@ def order(
         max_iterations: kicks of the search. None: about 1 ms up to 64 views, rising to about
             50 ms at 512.
         time_limit_s: stops the search early; the result then depends on the clock.
-        start: view to run first. ``"given"`` ignores it; ``"camera"``, ``"count"`` and
-            ``"random"`` move it to the front.
+        start: view to run first. ``"given"`` ignores ``start``; ``"camera"``, ``"count"`` and
+            ``"random"`` move the view to the front.
         seed: any integer.
 
     Returns:
-        (B,) int64 permutation: numpy, or a tensor on the CPU (where microbatches are launched)
-        when the first array given is one. The same arguments give the same order on any machine,
+        (B,) int64 permutation: numpy, or a tensor on the CPU (where microbatches are launched) when
+        the first array given is a tensor. The same arguments give the same order on any machine,
         unless ``time_limit_s`` is set.
 
     Raises:
         ValueError: no view, arrays of different B, a mask of another width or with bits beyond B,
             distances that are not square, symmetric, finite and >= 0, an unknown word, a number
-            out of its range, or an array that the method needs and that is missing.
+            out of its range, or a missing array that the method needs.
         TypeError: a mask that is not of 32-bit words.
 
     Asynchrony: a mask on a device is counted there, with one synchronisation. Arrays on the CPU

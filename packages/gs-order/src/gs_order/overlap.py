@@ -49,7 +49,7 @@ def and_counts(mask: Array, *, n_views: int | None = None) -> np.ndarray[Any, An
 
 
 def xor_counts(mask: Array, *, n_views: int | None = None) -> np.ndarray[Any, Any]:
-    """Rows that one of two views sees and the other does not: what moves between them.
+    """Count the rows that exactly one of two views sees: the rows that move between the views.
 
     Arguments, errors and cost as `and_counts`.
 
@@ -165,9 +165,9 @@ class Estimate:
 def estimate_xor_counts(
     ids: Array, mask: Array, *, n_views: int | None = None, rate: float = 1 / 64
 ) -> Estimate:
-    """`xor_counts` from the rows whose hashed id falls below ``rate``.
+    """Estimate `xor_counts` from the rows with a hashed id below ``rate``.
 
-    The hash decides by id alone, so the same Gaussians are looked at in every view and batch. Each
+    The hash decides by id alone, so every view and batch samples the same Gaussians. Each
     row of a difference of d rows is sampled with probability p = ``rate``; the estimate
     (sampled / p) has the standard error sqrt(d (1 - p) / p), reported with d estimated. At
     d = 100,000 and p = 1/64 that is 2.5 %.
@@ -184,7 +184,7 @@ def estimate_xor_counts(
     Raises:
         TypeError, ValueError: as `and_counts`; ids of another length or type; rate out of range.
 
-    Asynchrony: on a device it waits twice, for the size of the sample and for the counts.
+    Asynchrony: on a device, waits twice, for the size of the sample and for the counts.
     """
     check_mask(mask)
     check_ids(ids, mask)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which views each optimizer step uses: a function of the seed and the step, nothing else."""
+"""The views of each optimizer step: a function of the seed and the step, nothing else."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ViewSampler:
 
     Modes:
         ``"shuffle"``: each epoch is a uniform random permutation.
-        ``"local"``: the cameras are put on a short path once (`trajectory`). Each epoch cuts it at
-            random into runs of ``cluster_size`` neighbours and shuffles the runs. A batch then
-            shares most of its visible Gaussians, while the sequence of batches stays random. The
-            runs start where batches start, so that a batch is whole runs (with the default size:
-            one) except where two epochs meet.
+        ``"local"``: the cameras are put on a short path once (`trajectory`). Each epoch cuts the
+            path at random into runs of ``cluster_size`` neighbours and shuffles the runs. A batch
+            then shares most of its visible Gaussians, while the sequence of batches stays random.
+            Runs start where batches start, so that a batch is whole runs (with the default size:
+            one run) except where two epochs meet.
 
-    As a ``batch_sampler`` of a torch DataLoader it yields the batches of the steps from
-    ``first_step`` on: ``n_steps`` of them, or without end.
+    As a ``batch_sampler`` of a torch DataLoader, the sampler yields the batches of the steps from
+    ``first_step`` on: ``n_steps`` batches, or batches without end.
 
     Args:
         n_views: V, at least 1; may be left out when ``cameras`` is given.
@@ -42,15 +42,15 @@ class ViewSampler:
         mode: as above.
         cameras: (V, 4, 4) world-to-camera matrices or (V, 3) centres; needed by ``"local"``.
         cluster_size: views of one run in local mode; ``batch_size`` when None.
-        first_step: step at which iteration starts.
+        first_step: first step of an iteration.
         n_steps: batches that iteration yields; endless when None.
 
     Raises:
         ValueError: a number out of its range, cameras that do not fit, or an unknown mode.
 
     Cost: O(V) random numbers and a sort for the first step of an epoch; microseconds after. The
-        last two epochs' permutations are remembered, which changes no result. Not for use from
-        several threads at once.
+        sampler remembers the last two epochs' permutations. Not for use from several threads at
+        once.
 
     >>> sampler = ViewSampler(5, 2, seed=7)
     >>> sorted(np.concatenate([sampler.batch(step) for step in range(5)]).tolist())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each way of ordering and retaining would move, for the batches of any scene."""
+"""Bytes and optimizer work of each order and retention, for the batches of any scene."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Outcome:
     """Means over batches of one way of ordering and retaining.
 
     Attributes:
-        order, retain: which.
+        order, retain: names of the order and the retention.
         load_bytes, store_bytes: per batch.
         link_s, tail_s, total_s: per batch, of `CostModel`.
         last_rows: rows that finish with the last microbatch.
@@ -87,10 +87,10 @@ class Simulation:
         }
 
     def figure(self) -> Any:
-        """Bars of bytes moved and of tails, grouped by order, coloured by what is retained.
+        """Draw bars of bytes moved and of tails, grouped by order, coloured by retention.
 
         Returns:
-            a matplotlib Figure, which needs ``pip install gs-order[plot]``; no window is opened.
+            a matplotlib Figure (``pip install gs-order[plot]``); no window is opened.
         """
         from matplotlib.figure import Figure
 
@@ -126,25 +126,25 @@ def simulate(
     n_views: int | None = None,
     seed: int = 0,
 ) -> Simulation:
-    """What every combination of order and retention would move and leave undone.
+    """Simulate every combination of order and retention.
 
     Args:
         visibilities: batches: pairs (ids, mask), or objects with ``ids`` and ``mask``, as for
             `plan`; numpy or torch.
         orders: names: ``"given"``, ``"random"``, ``"camera"``, ``"count"``, ``"tsp"``,
             ``"tsp+tail"``; or a mapping from names of one's own to a permutation for each batch.
-        retain: ``"none"`` (every microbatch loads and stores all it sees), and values for `plan`.
-        model: rates; those of `CostModel` when None.
-        cameras: for each batch what `order` takes; needed by ``"camera"``.
-        n_views: views of every batch; the highest set bit + 1 of each when None.
-        seed: of searches and shuffles.
+        retain: ``"none"`` (every microbatch loads and stores all its rows), and values for `plan`.
+        model: rates; the defaults of `CostModel` when None.
+        cameras: ``cameras`` of `order` for each batch; needed by ``"camera"``.
+        n_views: views of every batch; for each batch the highest set bit + 1 when None.
+        seed: seed of searches and shuffles.
 
     Returns:
         means over batches.
 
     Raises:
         ValueError: no batch, an unknown name, a mapping or cameras of another length than the
-            batches, and what `order` and `plan` raise.
+            batches, and the errors of `order` and `plan`.
     """
     if len(sequence("visibilities", visibilities)) == 0:
         raise ValueError("visibilities must hold at least one batch, got none")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An order of all cameras of a capture in which neighbours see the same things."""
+"""An order of all cameras of a capture with neighbours that see the same things."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def trajectory(cameras: Array, *, direction_weight: float = 0.5, seed: int = 0) 
 
     Up to 256 cameras are searched at once. More are halved along their widest direction until the
     clusters hold at most 48; the path goes through the clusters' means, then through each cluster,
-    and is at last improved window by window, in two sweeps whose windows overlap.
+    and is at last improved window by window, in two sweeps of overlapping windows.
 
     Args:
         cameras: (V, 4, 4) world-to-camera matrices or (V, 3) centres, V >= 1.
-        direction_weight: what two opposite viewing directions count, in units of twice the root
-            mean square distance of the cameras from their mean; 0 looks at places alone.
-        seed: of the search.
+        direction_weight: distance between two opposite viewing directions, in units of twice the
+            root mean square distance of the cameras from their mean; 0 counts places alone.
+        seed: seed of the search.
 
     Returns:
         (V,) int64 numpy permutation. The same for the same arguments.

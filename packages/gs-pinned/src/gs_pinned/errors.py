@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this package raises beside the built-in exceptions."""
+"""Exceptions of this package beside the built-in ones."""
 
 from gs_pinned._core import CudaError
 
@@ -11,7 +11,7 @@ class ClosedError(RuntimeError):
 
 
 class ForkedError(RuntimeError):
-    """Page-locked memory was used in a child process; it exists only where it was made."""
+    """Page-locked memory was used in a child process; only the parent process has the memory."""
 
 
 class PageableWarning(UserWarning):
@@ -19,4 +19,4 @@ class PageableWarning(UserWarning):
 
 
 class PoisonedError(RuntimeError):
-    """What a signal stands for has failed; the message says why."""
+    """The work behind a signal has failed; the message gives the reason."""

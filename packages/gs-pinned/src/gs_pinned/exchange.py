@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that take the place of others in device memory, both ways over the link at once."""
+"""Rows that change places with rows in device memory, both ways over the link at once."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def exchange(
 
     ``arrays[k][slots[i]] = tables[k][loaded[i]]`` for every i, after the last S of these slots have
     been written to their tables: ``tables[k][stored[j]] = arrays[k][slots[L - S + j]]``. A row
-    leaves while the one that takes its place is on its way, so both directions of the link are in
-    use to the same extent, which two transfers on two streams do not reach.
+    leaves while its successor in the slot is on its way, so both directions of the link are equally
+    busy. Two transfers on two streams do not reach that.
 
     Args:
         tables: one or more, of equal numbers of rows.
         arrays: (C, W) of its table's width and dtype for each, all on one device, contiguous rows.
             No two of all tables and arrays share memory.
         stored: (S,) int32 or int64 rows of the tables, each once, S at most L.
-        loaded: (L,) rows of the tables. None of those in ``stored``.
-        slots: (L,) rows of the arrays, each once. All three of one type, where the arrays are.
+        loaded: (L,) rows of the tables, none of which is in ``stored``.
+        slots: (L,) rows of the arrays, each once. All three have one type, on the arrays' device.
         stream: as for :func:`gather`.
         max_blocks: multiprocessors used at most. The default fills the link both ways.
 
     Raises:
-        As :func:`gather` and :func:`scatter`. What was enqueued before a launch failed goes on.
-        Where the kernel meets an id out of range, the row in that slot stays where it is; of
-        pageable tables, one that would leave under such an id is lost where another one comes.
+        As :func:`gather` and :func:`scatter`. Launches enqueued before a failed launch go on. Where
+        the kernel meets an id out of range, the row in that slot stays. With pageable tables, a row
+        that would leave under such an id is lost if another row takes its slot.
 
     Asynchrony: as :func:`gather`.
-    Cost: L rows over the link one way and S the other, in one launch for up to four tables whose
-        rows take accesses of the same width.
+    Cost: L rows over the link one way and S rows the other way, in one launch for up to four tables
+        with accesses of the same width.
 
     >>> import numpy as np
     >>> table, array = Table(4, 1), np.array([[7], [8]], "f4")

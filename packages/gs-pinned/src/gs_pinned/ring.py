@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounded page-locked staging memory through which rows leave the device."""
+"""Bounded page-locked staging memory for rows that leave the device."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _BLOCKS, _BLOCKS_TO_JOIN = 3, 6  # of a kernel
 
 @dataclass(frozen=True)
 class RingStats:
-    """What a ring holds now: slots taken and not yet free again, and their bytes. A slot that was
-    released before an older one is free when that is."""
+    """The present content of a ring: slots taken and not yet free again, and their bytes. Slots
+    become free in the order of taking, so a released slot waits for older slots."""
 
     bytes: int
     taken_bytes: int
@@ -35,12 +35,12 @@ class RingStats:
 
 
 class Ring:
-    """Page-locked memory of exact size, handed out in order and used again once it is released.
+    """Page-locked memory of exact size, handed out in slots, in order, and reused after release.
 
-    The producer stores rows into slots (``store_compact``) and waits while there is no room; the
-    consumer waits for a slot's bytes, reads them and releases it. A slot that is dropped, with
-    every view of it, is released. Nothing is overwritten before its release, and a slot released
-    before its bytes have landed is not used again before they have.
+    The producer stores rows into slots (``store_compact``) and waits while there is no room. The
+    consumer waits for a slot's bytes, reads the bytes and releases the slot. Dropping a slot and
+    all its views releases the slot. The ring reuses bytes only after their release and their
+    landing.
 
     Args:
         bytes: size, at least 64. At most 256 slots are out at once.
@@ -48,8 +48,8 @@ class Ring:
     Raises:
         ValueError: too small. MemoryError: the memory is not there.
 
-    Asynchrony: ``close`` turns away producers, those that wait included; the memory stays until
-        the last slot is gone. Thread-safe.
+    Asynchrony: ``close`` turns all producers away, waiting producers included; the memory stays
+        until the last slot is gone. Thread-safe.
     """
 
     def __init__(self, bytes: int) -> None:
@@ -81,18 +81,18 @@ class Ring:
         return RingStats(self._core.size, size, slots)
 
     def take(self, rows: int, layout: RowLayout, timeout_s: float | None = None) -> RingSlot:
-        """A slot for that many rows, waiting for room, whose bytes the caller writes: with threads
-        of its own or from a stream. To send rows of arrays there is :func:`store_compact`.
+        """Take a slot for the caller to write, with threads of its own or from a stream.
 
-        The slot is not told when its rows have landed, so it raises RuntimeError where it would
-        have to know: ``wait``, ``is_ready``, ``address``, ``value``, ``with``. Let a
-        :class:`Signal` tell. Its release, and that of a slot which is dropped with its views, hands
-        the bytes out again at once: keep it until nothing writes or reads them any more, no stream
-        either.
+        Waits for room. :func:`store_compact` is the call that sends rows of arrays.
+
+        Such a slot cannot know when its rows have landed, so ``wait``, ``is_ready``, ``address``,
+        ``value`` and ``with`` raise RuntimeError; use a :class:`Signal` of your own. Releasing the
+        slot, or dropping the slot with its views, frees the bytes at once: keep the slot until no
+        thread and no stream writes or reads the bytes.
 
         Args:
-            rows: that many.
-            layout: of one row, as ``Table.layout``.
+            rows: rows of the slot.
+            layout: layout of one row, as ``Table.layout``.
             timeout_s: how long to wait for room; None for good.
 
         Raises:
@@ -143,11 +143,11 @@ class Ring:
 
 
 class RingSlot:
-    """Rows on their way to the host, and then there, as :func:`store_compact` sends them.
+    """Rows that :func:`store_compact` sends to the host.
 
-    ``wait()``, read ``numpy()`` or ``torch()``, ``release()``; or as a context manager, which waits
-    on entry and releases at the end. Other code may wait for the uint32 at ``address`` to be
-    >= ``value``.
+    Call ``wait()``, read ``numpy()`` or ``torch()``, call ``release()``. As a context manager a
+    slot waits on entry and releases at the end. Other code may wait for the uint32 at ``address``
+    to be >= ``value``.
     """
 
     def __init__(
@@ -187,8 +187,8 @@ class RingSlot:
 
         Raises:
             TimeoutError: not in time.
-            IndexError: a kernel has met a position out of range, whose row has not been written, or
-                a bad row id of an earlier transfer. Waiting again does not raise it.
+            IndexError: a kernel has met a position out of range and left the row unwritten, or met
+                a bad row id of an earlier transfer. The next ``wait`` does not raise again.
             CudaError: the device failed before.
             RuntimeError: the slot comes from :meth:`Ring.take`.
             ForkedError: in a child process.
@@ -202,8 +202,8 @@ class RingSlot:
     def numpy(self, field: str | None = None) -> np.ndarray[Any, Any]:
         """(rows, width) in the ring's memory, or one named field, (rows, *shape).
 
-        Before ``wait`` it may hold anything. It keeps the slot from being dropped, not from being
-        released.
+        Before ``wait`` the array may hold anything. The array keeps the slot from being dropped,
+        not from being released.
 
         Raises:
             ClosedError: the slot was released.
@@ -293,20 +293,20 @@ def store_compact(
 
     Args:
         values: (M, ...) float32, float16, uint8, int32 or int64; or several such arrays, in a
-            mapping or a sequence, whose rows are joined in that order: the gradients of ``sh0`` and
-            ``shN`` become rows of 48. Of a mapping the names are the slot's fields.
+            mapping or a sequence. Rows of several arrays are joined in that order: the gradients of
+            ``sh0`` and ``shN`` become rows of 48. The names of a mapping are the slot's fields.
         positions: (R,) int32 or int64 where the values are, in any order; or None for all rows.
-        ring: R rows must fit into it.
+        ring: holds at least R rows.
         stream: as for :func:`gather`.
-        max_blocks: None leaves all rows of one array to a copy engine, which is fastest and takes
-            no multiprocessor, but a ``gather`` meanwhile gets 23 GB/s of an H200's link while it
-            takes 49; anything else goes by a kernel of few blocks. A number: always by a kernel, of
-            so many blocks at most. Two leave a ``gather`` 29 GB/s, or 42 if that has
-            ``max_blocks=32``; more take more of the link.
+        max_blocks: None: a copy engine sends all rows of one array, fastest and without a
+            multiprocessor, and takes two thirds of the link from a simultaneous ``gather``; a
+            kernel of few blocks sends other rows. A number: a kernel of at most so many blocks
+            sends all rows. Two blocks leave a simultaneous ``gather`` more of the link, most with
+            ``max_blocks=32`` for the ``gather``.
         timeout_s: how long to wait for room; None for good.
 
     Returns:
-        The slot, whose ``wait`` returns when the rows have landed.
+        The slot; ``wait`` of the slot returns when the rows have landed.
 
     Raises:
         TypeError, ValueError: arrays that don't fit together, or more than the ring holds.

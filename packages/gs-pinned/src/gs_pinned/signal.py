@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A number that only grows, by which streams and host threads wait for one another."""
+"""A number that only grows: streams and host threads wait for one another by its value."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ __all__ = ["Signal"]
 
 
 class Signal:
-    """A 32-bit word that one side raises and the other waits for.
+    """A 32-bit word that one side raises and the other side waits for.
 
-    The device raises it in stream order (``set_on``) and host threads ``wait``; or host work raises
-    it (``set``) and a stream waits (``wait_on``). When the host work fails, ``poison`` releases
-    every stream and every thread, threads with the reason, so that nothing hangs. Values are in
-    [0, MAX]; raise them in growing order, from one side.
+    Either the device raises the signal in stream order (``set_on``) and host threads ``wait``, or
+    host work raises the signal (``set``) and a stream waits (``wait_on``). When the host work
+    fails, ``poison`` releases every stream and every thread, threads with the reason, so that
+    nothing hangs. Values are in [0, MAX]; raise the signal in growing order, from one side.
 
-    Other code may wait too: the uint32 at ``address`` is >= the value once it was set. It is
-    2**31 - 1 when the signal is poisoned; a stream that comes to an earlier ``set_on`` only then
-    lowers it once more, until anyone looks at the signal here. The word is page-locked where there
-    is a CUDA device and valid as long as this object.
+    Other code may wait too: the uint32 at ``address`` is >= the value once the value was set, and
+    2**31 - 1 once the signal is poisoned. Exception: a stream that comes to an earlier ``set_on``
+    after the poisoning lowers the word again, until the next call of a method here. The word is
+    page-locked where there is a CUDA device, and valid as long as this object.
 
-    When the interpreter ends, streams that still wait are released in the same way, so that a
-    process ends whatever it has left undone.
+    When the interpreter ends, waiting streams are released as by poison, so a process always ends.
 
     Without a device, and with ``stream=None``, everything is between threads.
 
     Asynchrony: ``set``, ``poison``, ``set_on``, ``wait_on`` return at once; ``wait`` blocks without
-        the GIL. For a value that a thread sets it sleeps until told; for one that a stream sets it
-        looks at the word now and then, at first every 60 us or so, in the end every 1.1 ms.
-        Dropping a signal never blocks; streams that wait for it are released.
+        the GIL. A thread that waits for a thread sleeps until woken. A thread that waits for a
+        stream looks at the word at intervals that grow from about 60 us to 1.1 ms. Dropping a
+        signal never blocks, and releases waiting streams.
     """
 
     MAX = _core.MAX_SIGNAL
@@ -61,14 +60,14 @@ class Signal:
         return self._usable().is_poisoned
 
     def set(self, value: int) -> None:
-        """From the host: ``value`` is reached. Never lowers it; without effect when poisoned."""
+        """Reach ``value`` from the host. Never lowers the signal; no effect on a poisoned one."""
         self._usable().set(_checked(value))
 
     def set_on(self, stream: Any, value: int) -> None:
         """Reach ``value`` when the stream gets here and its work so far is visible to the host.
 
         Args:
-            stream: as for :func:`gather`; None sets it now.
+            stream: as for :func:`gather`; None sets the value now.
             value: above the values set before.
 
         Raises:
@@ -92,7 +91,7 @@ class Signal:
         Raises:
             TimeoutError: not reached in time.
             PoisonedError: the work that was waited for has failed.
-            CudaError: the device failed before it got there.
+            CudaError: the device failed before the value was reached.
         """
         core = self._usable()
         if not core.wait(_checked(value), limit_of(timeout_s), limit_of(spin_s, "spin_s")):
@@ -107,8 +106,8 @@ class Signal:
             value: in [0, MAX].
 
         Raises:
-            PoisonedError: the work has already failed. When it fails later the stream goes on, and
-                this is raised by the next call here.
+            PoisonedError: the work has already failed. If the work fails later, the stream goes on
+                and the next call of a method here raises.
         """
         if stream is None:
             return self.wait(value)
@@ -133,8 +132,8 @@ class Signal:
 
     @contextmanager
     def completing(self, value: int) -> Iterator[None]:
-        """Host work that ``value`` stands for: set at the end of the block, poisoned by an
-        exception, which goes on."""
+        """Run host work in a block: the end of the block sets ``value``; an exception poisons the
+        signal and propagates."""
         _checked(value)
         try:
             try:

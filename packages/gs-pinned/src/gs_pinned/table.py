@@ -30,7 +30,7 @@ _MOST_BYTES = 1 << 62
 @dataclass(frozen=True)
 class TableStats:
     """Sizes of a table. ``locked_chunks`` counts the pieces that no single copy may reach over:
-    those that were page-locked one by one, and what locking was refused for."""
+    each piece that was page-locked by itself, and the piece that could not be locked."""
 
     rows: int
     capacity: int
@@ -46,10 +46,10 @@ class Table:
     """Rows of equal width, page-locked, of exactly the size asked for, growable in place.
 
     Rows are packed: row ``i`` begins at byte ``i * width * itemsize`` of memory that begins on a
-    2 MiB boundary, so a row whose bytes are a multiple of 64 - 48 float32, the appearance of one
-    Gaussian, are 192 - covers whole cache lines and no line of another row. Address space is
-    reserved for ``capacity`` rows and memory is committed as rows come, so rows never move and a
-    view stays good while the table grows. New memory is zero.
+    2 MiB boundary. A row of a multiple of 64 bytes (192 for the 48 float32 of a Gaussian's
+    appearance) covers whole cache lines and no line of another row. Address space is reserved for
+    ``capacity`` rows and memory is committed as rows come, so rows never move and a view stays
+    good while the table grows. New memory is zero.
 
     A table is addressed by slot; the id of a row is its slot.
 
@@ -57,13 +57,13 @@ class Table:
         rows: rows to begin with, zero.
         width: elements of a row. For images one row holds one image.
         dtype: float32, float16, uint8, int32 or int64, by name or as a numpy or torch dtype.
-        capacity: the most rows it may ever hold; None for as many as the machine's RAM holds.
+        capacity: the most rows of the table; None for as many as the machine's RAM holds.
             Reserving costs address space, not memory.
-        pinned: "auto" locks pages where there is a CUDA device; where the platform refuses it
-            warns once (PageableWarning) and stays pageable, and where there is no device it stays
+        pinned: "auto" locks pages where there is a CUDA device. If the platform refuses, the table
+            warns once (PageableWarning) and stays pageable; without a device the table stays
             pageable silently. True insists. False never locks.
-        fields: name -> number of columns or shape of one row, in the order in which they lie in
-            the row, together ``width`` wide: ``{"sh0": (1, 3), "shN": (15, 3)}``.
+        fields: name -> number of columns or shape of one row, in the order of the columns,
+            together ``width`` wide: ``{"sh0": (1, 3), "shN": (15, 3)}``.
 
     Raises:
         TypeError: a dtype that is not one of the above.
@@ -73,8 +73,7 @@ class Table:
 
     Asynchrony: creation and growth return when the memory is there. ``close`` and the last
         reference wait for transfers of this package that still use the rows.
-    Cost: zeroing and locking with all threads, 25 to 28 GB/s together on 16 processors beside an
-        H200; the GIL is released.
+    Cost: zeroing and locking with all threads, some 25 GB/s on 16 processors; the GIL is released.
 
     >>> table = Table(2, 3, pinned=False, fields={"xyz": 3})
     >>> table["xyz"][:] = 1.0
@@ -139,7 +138,7 @@ class Table:
 
     @property
     def capacity(self) -> int:
-        """Rows that it can grow to."""
+        """The most rows of the table."""
         return self._capacity
 
     @property
@@ -180,14 +179,14 @@ class Table:
         )
 
     def numpy(self, field: str | None = None) -> np.ndarray[Any, Any]:
-        """The rows, or one field of them, as an array that shares their memory.
+        """The rows, or one field of the rows, as an array over the table's memory.
 
         Args:
             field: a name of ``fields``; None for whole rows.
 
         Returns:
-            (rows, width), or (rows, *shape) of the field, writable. It keeps the memory alive even
-            after ``close`` and does not grow with the table.
+            (rows, width), or (rows, *shape) of the field, writable. The array keeps the memory
+            alive even after ``close``, and does not grow with the table.
 
         Raises:
             KeyError: no such field.
@@ -209,7 +208,7 @@ class Table:
         )
 
     def torch(self, field: str | None = None) -> torch.Tensor:
-        """The same as a CPU tensor; ``is_pinned()`` of it is true when the table's is."""
+        """``numpy(field)`` as a CPU tensor; ``is_pinned()`` agrees with the table's."""
         import torch
 
         return torch.from_numpy(self.numpy(field))
@@ -242,11 +241,11 @@ class Table:
 
         Raises:
             TypeError, ValueError: as :func:`scatter`, or more rows than ``capacity``. The table is
-                as it was, to the byte.
-            MemoryError: the memory is not there. The table is as it was.
+                unchanged, to the byte.
+            MemoryError: the memory is not there. The table is unchanged.
 
-        Asynchrony: rows there are stay where they are, so transfers may go on. Values on a device
-            arrive in stream order, values on the CPU before it returns.
+        Asynchrony: present rows stay in place, so transfers may go on. Values on a device arrive in
+            stream order, values on the CPU before the call returns.
         """
         layout = self._layout
         if isinstance(values, Mapping) and set(values) != set(layout.fields):
@@ -274,16 +273,16 @@ class Table:
         return slice(first, end)
 
     def keep(self, mask_or_ids: Any) -> None:
-        """Keep some rows, in their order, and drop the others; in place, with all threads.
+        """Keep some rows, in their order, and drop all other rows; in place, with all threads.
 
         Args:
             mask_or_ids: (rows,) bool, or strictly increasing int32 or int64 ids, on the CPU.
 
         Raises:
-            TypeError, ValueError, IndexError: the table is as it was.
+            TypeError, ValueError, IndexError: the table is unchanged.
 
-        Asynchrony: waits for transfers that use the rows. The memory stays committed for rows to
-            come; it is not zero.
+        Asynchrony: waits for transfers that use the rows. The memory stays committed for later
+            rows, and is not zero.
         """
         if not hasattr(mask_or_ids, "dtype"):
             kind = type(mask_or_ids).__name__
@@ -323,7 +322,7 @@ class Table:
             perm: (rows,) int32 or int64 on the CPU, each row once.
 
         Raises:
-            TypeError, ValueError, IndexError: the table is as it was.
+            TypeError, ValueError, IndexError: the table is unchanged.
 
         Asynchrony: waits for transfers that use the rows.
         Cost: memory beside the table, for a moment: as much again, but no more than the largest of
@@ -348,11 +347,11 @@ class Table:
         move(self.native_rows(selection.first, count), selection, parts, to_parts=False)
 
     def wait(self) -> None:
-        """Blocks until no transfer of this package reads or writes the rows any more."""
+        """Block until no transfer of this package reads or writes the rows any more."""
         self._memory.wait_idle()
 
     def close(self) -> None:
-        """Gives the memory back when no view of it is left; the table can't be used afterwards.
+        """Give the memory back once no view is left; the table can't be used afterwards.
 
         Waits for transfers that still use the rows. Closing twice is harmless.
         """

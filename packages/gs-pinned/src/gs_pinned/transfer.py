@@ -31,19 +31,19 @@ def gather(
 
     Args:
         table: a Table; or an (N, ...) array: page-locked host memory or memory of the device.
-        ids: (R,) int32 or int64 where ``out`` is, ``0 <= ids < N``, repeats allowed. Sorted ids are
-            several times faster than random ones. Or a slice of step 1: a dense run, which a copy
-            engine moves without using any multiprocessor.
-        out: (R, W) of the table's dtype; or a mapping from names of the table's fields to arrays
-            of (R, *field), in any order, of which fields not named are not moved; or a sequence of
-            arrays that share the row in its order. On a CUDA device or on the CPU, rows contiguous.
-        slots: (R,) rows of ``out``, each once, of the type of ``ids`` and where they are; ``out``
-            then has any number of rows, and those in no slot keep their values. None: 0 .. R-1.
+        ids: (R,) int32 or int64 on the device of ``out``, ``0 <= ids < N``, repeats allowed. Sorted
+            ids are several times faster than random ids. Or a slice of step 1, a dense run: a copy
+            engine moves the run without a multiprocessor.
+        out: on a CUDA device or on the CPU, rows contiguous. One of: (R, W) of the table's dtype; a
+            mapping from names of the table's fields to arrays of (R, *field), in any order (other
+            fields do not move); a sequence of arrays that share the row in the sequence's order.
+        slots: (R,) rows of ``out``, each once, with the type and device of ``ids``; ``out`` then
+            has any number of rows, and rows in no slot keep their values. None: 0 .. R-1.
         stream: an integer handle, a torch stream or any object with ``__cuda_stream__``; None for
-            torch's current one. None on the CPU.
-        max_blocks: multiprocessors used at most. Up to 16, four large thread blocks do the work of
-            rows of 16-byte accesses, which fills the link; beyond, a quarter as many, which only
-            takes a larger share of the link from rows that are stored at the same time.
+            torch's current stream. None on the CPU.
+        max_blocks: multiprocessors used at most. Up to 16, four large thread blocks move rows of
+            16-byte accesses and fill the link. Above 16, a quarter as many blocks take a larger
+            share of the link from simultaneous stores.
 
     Returns:
         ``out``.
@@ -51,16 +51,16 @@ def gather(
     Raises:
         TypeError, ValueError: dtypes, shapes or devices that don't fit together.
         ValueError: ``out`` shares memory with the table.
-        IndexError: an id out of range: at once on the CPU and with ``GS_CHECK_INDEX=1`` (which
-            waits for the stream); otherwise such a row is left alone and a later call, or
+        IndexError: an id out of range: at once on the CPU and with ``GS_CHECK_INDEX=1`` (the check
+            waits for the stream). Otherwise such a row is left alone and a later call, or
             ``raise_faults()``, raises.
         CudaError: the launch failed, or this build or machine has no CUDA.
 
-    Asynchrony: on a device it returns before the copy is done and allocates nothing there. The
-        table must not be written, nor ``ids`` changed, until the stream has passed this point;
-        closing the table waits for it. On the CPU it returns when done. A table that could not be
-        page-locked is read by a host function of the stream, in the same order. For autograd
-        ``out`` has been written in place, and with it all views of the same tensor.
+    Asynchrony: on a device, returns before the copy is done and allocates nothing there. The table
+        must not be written, nor ``ids`` changed, until the stream has passed this point; closing
+        the table waits for the stream. On the CPU, returns when done. A host function of the stream
+        reads a pageable table, in the same order. For autograd ``out`` and all views of the same
+        tensor have been written in place.
     Cost: R rows over the link. GIL released. Thread-safe.
 
     >>> import numpy as np
@@ -153,10 +153,10 @@ def gather_retained(
     Args:
         table: as for :func:`gather`.
         load_ids: (L,) rows of the table. load_slots: (L,) rows of ``out``; None for 0 .. L-1.
-        source: (M, W) where ``out`` is, and no memory in common with it.
+        source: (M, W) on the device of ``out``, without memory in common with ``out``.
         source_slots: (S,) rows of ``source``. out_slots: (S,) rows of ``out``. All four of one
-            integer type, where ``out`` is; a slot of ``out`` occurs once in both together, which is
-            checked where ids are.
+            integer type, on the device of ``out``. A slot of ``out`` occurs at most once in
+            ``load_slots`` and ``out_slots`` together, checked together with ids.
         out: (C, W) of the table's dtype; rows in no slot keep their values.
         stream, max_blocks: as for :func:`gather`.
 
@@ -194,8 +194,8 @@ def gather_retained(
 def raise_faults() -> None:
     """Raise IndexError when a kernel has met an id out of range since the last call.
 
-    Such rows are left alone. What ran on a stream counts once the stream has passed it, so
-    synchronise first to be sure. Every transfer on a device asks this too.
+    Kernels leave such rows alone. A kernel reports only once its stream has passed the kernel, so
+    synchronise first to be sure. Every transfer on a device calls this function too.
     """
     _core.raise_faults()
 

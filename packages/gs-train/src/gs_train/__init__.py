@@ -54,7 +54,7 @@ if not TYPE_CHECKING:
 
 
 def build_info() -> dict[str, Any]:
-    """Versions of this package and of what a result depends on."""
+    """Versions of this package and of the packages that a result depends on."""
     from gs_train.runs.metrics import package_versions
 
     return {"version": __version__, "packages": package_versions()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gs_train.fit`: what the command ``gs-train fit`` does, with parts that a caller may replace."""
+"""`gs_train.fit`: the command ``gs-train fit``, with parts that a caller may replace."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def fit(
         strategy: ``adc``, ``mcmc``, or a function that gets a
             :class:`gs_train.runs.strategies.StrategyStart` and returns a
             :class:`gs_train.densify.Densifier`; None: as the options say. Defaults that depend on
-            the strategy (``init_opacity`` and so on) are those of the option ``strategy``.
+            the strategy (``init_opacity`` and so on) follow the option ``strategy``.
         on_step: called with a :class:`gs_train.StepReport` after each step. Checkpoints do not
-            know of it: a resumed run may have another, or none.
-        options: options of :class:`gs_train.options.config.FitConfig` by name, over those of
-            ``config``. Paths may be text. With ``resume=True`` and without ``config``, those of
-            the run in ``out`` stay where no others are given, as on the command line.
+            record ``on_step``: a resumed run may have another function, or none.
+        options: options of :class:`gs_train.options.config.FitConfig` by name, over the options of
+            ``config``. Paths may be text. With ``resume=True`` and without ``config``, options of
+            the run in ``out`` stay unless given here, as on the command line.
 
     Returns:
         The run, with its scores.
@@ -55,9 +55,9 @@ def fit(
     Raises:
         TypeError: an argument is of another kind, or there is no such option.
         InputError: as the command says in one line: an option, a file, a folder in use, too little
-            memory, a resumed run without the parts that it was started with.
+            memory, a resumed run without the parts of its start.
         Interrupted: Ctrl-C or SIGTERM, in Python's main thread, after a checkpoint was written.
-        StopTraining: ``on_step`` raised it; a checkpoint was written.
+        StopTraining: raised by ``on_step``; a checkpoint was written.
         Exception: whatever else a part raised. The last checkpoint stays.
 
     Not for two threads at a time: the cap on device memory belongs to the process.

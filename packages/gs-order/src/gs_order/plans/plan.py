@@ -16,7 +16,7 @@ from gs_order.ragged import Ragged
 def plan(
     ids: Array, mask: Array, order: Array, *, retain: str | int = "previous", ahead: int = 0
 ) -> Plan:
-    """What moves, stays and finishes at each microbatch.
+    """Plan the rows that move, stay and finish with each microbatch.
 
     Args:
         ids: (U,) int32 or int64, sorted, unique; numpy, or torch on any device.
@@ -24,10 +24,10 @@ def plan(
             significant first, of word b // 32 says that view b sees the row. Rows that no view
             sees take no part.
         order: (B,) permutation of the views, B >= 1.
-        retain: what stays on the device. ``"previous"``: what the next microbatch sees as well.
-            ``"last_use"``: everything until its last use, so that every row crosses once each way.
-            A number of rows: until its last use while so many rows hold all that is on the device,
-            else what is needed last leaves first (Belady).
+        retain: rows that stay on the device. ``"previous"``: rows that the next microbatch also
+            sees. ``"last_use"``: every row until its last use: each row crosses once each way. A
+            number of rows: every row until its last use while the number holds all rows on the
+            device, else the row with the latest next use leaves first (Belady).
         ahead: microbatches that loads run ahead of rendering. Counts towards a capacity, and keeps
             slots apart (see `Plan`).
 
@@ -42,9 +42,9 @@ def plan(
         TypeError: ids that are no integers of 32 or 64 bits, a mask that is not of 32-bit words,
             arrays of different kinds or devices, a capacity that is no integer.
 
-    Asynchrony: on CUDA with Triton, which torch brings on Linux, one synchronisation, for the
+    Asynchrony: on CUDA with Triton (torch brings Triton on Linux), one synchronisation, for the
         counts; the lists are then enqueued on the current stream. On other devices the inputs are
-        copied to the host, where the lists are made, and the lists are copied back.
+        copied to the host, the host makes the lists, and the lists are copied back.
     Cost: proportional to U * B bits and to the lists' lengths; threads over rows on the CPU.
 
     >>> ids = np.array([10, 20, 30, 40], np.int32)

@@ -24,20 +24,20 @@ class Plan:
 
         load        rows of S_i that come from the host
         retain      rows of S_i that are on the device already: S_i without load
-        store       rows of S_i whose gradient leaves afterwards
+        store       rows of S_i that send their gradient away afterwards
         carry       rows of S_i that stay, parameters and gradient sum: S_i without store
         final       rows of S_i that no later microbatch sees: their gradient is complete
-        returning   rows stored though a later microbatch sees them: store without final
+        returning   rows stored although a later microbatch sees the row: store without final
 
     Device buffers:
         ``retain="previous"``: two buffers take turns. Row k of S_i lies in slot k of buffer i % 2;
         retained rows are copied from the other buffer, from the slots ``retain_sources``.
         Otherwise: one buffer. A row keeps its slot from load to store, rows that wait included.
         With ``ahead`` = a, loads of microbatch i + a use no slot of a row that is on the device
-        while i runs, so that they may run beside it.
+        while i runs, so that these loads may run beside i.
 
-    All lists of a batch lie in one array a kind, made at once: what `Step` gives are slices, which
-    cost no launch on a device, except where it says otherwise.
+    All lists of a batch lie in one array a kind, made at once. Lists of a `Step` are slices and
+    cost no launch on a device, except where a docstring says otherwise.
 
     Attributes:
         order: (B,) int64 numpy, the view that each microbatch renders.
@@ -46,7 +46,7 @@ class Plan:
         positions: ``load``, ``retain``, ``store``, ``carry``, ``returning``, ``final``: int32
             positions within the visible list.
         slots: int32 slots of the same kinds as ``ids``; None where slot and position are the same.
-        n_slots: rows that one device buffer must hold: the most that are ever on the device.
+        n_slots: rows that one device buffer must hold: the most rows on the device at once.
 
     Where rows stay to their last use, ``store`` and ``final`` are the same arrays.
     """
@@ -116,7 +116,7 @@ class Step:
 
     @property
     def view(self) -> int:
-        """The view it renders."""
+        """The view that the microbatch renders."""
         return int(self.plan.order[self.index])
 
     @property
@@ -179,7 +179,7 @@ class Step:
 
     @property
     def store(self) -> Array:
-        """Sorted ids whose gradient leaves afterwards."""
+        """Sorted ids of rows that send their gradient away afterwards."""
         return self.plan.ids["store"][self.index]
 
     @property
@@ -194,5 +194,5 @@ class Step:
 
     @property
     def final(self) -> Array:
-        """Sorted ids whose gradient is complete."""
+        """Sorted ids of rows with a complete gradient."""
         return self.plan.ids["final"][self.index]

@@ -48,12 +48,12 @@ def capture_from_arrays(
 
     Args:
         images: V photographs, each (H, W, 3) uint8 RGB without lens distortion: a list of arrays,
-            one array (V, H, W, 3), or any object whose ``len`` is V and whose ``images[i]`` gives
-            a photograph. ``images[i]`` is called whenever a photograph is decoded, from several
+            one array (V, H, W, 3), or any object of length V with a photograph as ``images[i]``.
+            ``images[i]`` is called whenever a photograph is decoded, from several
             threads at a time, and must always give the same pixels.
         viewmats: (V, 4, 4) world to camera; x right, y down, z forward.
         Ks: (V, 3, 3), or (3, 3) for all, pixels; the centre of the first pixel is (0.5, 0.5).
-        points: (P, 3) positions in the world, P >= 4, to start from. None: 20,000 random ones in
+        points: (P, 3) positions in the world, P >= 4, to start from. None: 20,000 random points in
             the cube around the cameras' common focus that holds the cameras.
         colors: (P, 3) uint8 RGB of the points; None: grey.
         names: V different names; None: ``view_0`` and so on, with leading zeros.
@@ -69,7 +69,7 @@ def capture_from_arrays(
         ValueError: an array's shape or a number is out of range, or names disagree.
         InputError: cameras are too far apart for float32, or no view is left to train on.
 
-    Cost: nothing is copied but what is not contiguous or may not be written to.
+    Cost: copies only arrays that are not contiguous or may not be written to.
     """
     n = len(images)
     if n < 1:

@@ -28,12 +28,12 @@ from gs_train.names import printable
 
 @dataclass(frozen=True)
 class CaptureView:
-    """One posed pinhole image, on disk or wherever the caller has it.
+    """One posed pinhole image, on disk or in the caller's hands.
 
     Attributes:
         name: posix path relative to the image folder, unique within the capture.
-        path: the file to read: the photograph itself, or what was made from it. Where ``pixels`` is
-            given, only what messages call the photograph.
+        path: the file to read: the photograph itself, or an image made from the photograph. With
+            ``pixels``, only the name of the photograph in messages.
         world_to_camera: (4, 4) float64; x right, y down, z forward.
         K: (3, 3) float64 pixels; the centre of the first pixel is (0.5, 0.5).
         width, height: pixels of the photograph.
@@ -52,18 +52,18 @@ class CaptureView:
 
 @dataclass(frozen=True)
 class Capture:
-    """What `load_capture` and `capture_from_arrays` return.
+    """A capture, as `load_capture` and `capture_from_arrays` return: photographs, poses, points.
 
     Attributes:
         folder: the capture's folder; `gs_train.data.arrays.FROM_PYTHON` where there is none.
         views: sorted by name.
         points: (P, 3) float64, the model's frame; P > 0, all finite and in reach of float32 in
-            the frame that is trained in (:mod:`gs_train.data.ranges`).
+            the training frame (:mod:`gs_train.data.ranges`).
         colors: (P, 3) uint8 RGB.
         train: ascending indices into ``views``; not empty.
         test: ascending indices into ``views``; disjoint from ``train``, together all.
         broken: indices of views whose photograph cannot be read; some of ``train`` are whole.
-        notes: printable lines about what the capture holds and is not used, or was left out.
+        notes: printable lines about content of the capture that is not used or was left out.
     """
 
     folder: Path
@@ -90,9 +90,9 @@ def load_capture(
     """Read a COLMAP capture: ``images/`` and a model in ``sparse/0`` or ``sparse``.
 
     Images from cameras with distortion are undistorted and images with a side above ``max_side``
-    reduced, once, into ``cache_dir``; all others are used where they are. An image must have
-    exactly its camera's size: reduced copies of the photographs (``images_2``, ``images_4``) would
-    hide which size is trained on, so they are refused, and ``max_side`` makes them. EXIF
+    reduced, once, into ``cache_dir``; all other images are used in place. An image must have
+    exactly its camera's size. Reduced copies of the photographs (``images_2``, ``images_4``) are
+    refused, because they would hide the size of the training; ``max_side`` reduces instead. EXIF
     orientation is ignored, as COLMAP does.
 
     Args:
@@ -103,7 +103,7 @@ def load_capture(
             for none.
         test_list: a text file with the test images instead, one name a line; blank lines and lines
             that start with ``#`` are skipped.
-        max_pixels: of one photograph; larger ones are refused before memory is taken for them.
+        max_pixels: of one photograph; a larger photograph is refused before memory is taken.
         skip_broken: photographs that are missing, no image or break off are listed in the result's
             ``broken``; their views stay, so that the split is that of the whole capture.
         progress: called with (images made, images to make) while images are made.
@@ -116,7 +116,7 @@ def load_capture(
             damaged within a file is found before ``cache_dir`` is touched.
 
     Cost: a few reads of each image file; about 0.2 s for 75 images and 44 thousand points. Making
-        images costs what `prepare_images` says.
+        images costs as `prepare_images` says.
     """
     folder, cache_dir = Path(folder), Path(cache_dir)
     if max_side is not None and max_side < 1:
@@ -171,7 +171,7 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
 
     Returns:
         (view.height, view.width, 3) uint8 RGB, contiguous and writable: not to be written to where
-        ``view.pixels`` gave it.
+        the array comes from ``view.pixels``.
 
     Raises:
         BrokenPhotographError: the file is gone, truncated or corrupt, or has changed its size.

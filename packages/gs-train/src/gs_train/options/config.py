@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of ``gs-train fit``, and the YAML file that keeps them beside the results."""
+"""The options of ``gs-train fit``, and the YAML file of the options beside the results."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class FitConfig:
 
     Attributes:
         data: folder with a COLMAP model (sparse/0 or sparse) and the folder images.
-        out: folder for everything that the run writes.
+        out: folder for all files of the run.
         steps: optimizer updates.
         batch_size: images a step.
-        renderer: gsplat needs a CUDA device; cpu runs anywhere; auto takes gsplat where it can.
+        renderer: gsplat needs a CUDA device; cpu runs anywhere; auto takes gsplat where possible.
         max_side: images are made smaller until their longer side has at most so many pixels.
-        max_pixels: photographs of more are refused before they are decoded, which takes about eight
-            bytes of memory a pixel.
+        max_pixels: larger photographs are refused before decoding, which takes about eight bytes of
+            memory a pixel.
         skip_broken: go on without photographs that are missing or cannot be decoded: another view
-            takes their place in training, and they are not scored.
+            takes the place of such a photograph in training, and scores leave the photograph out.
         strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
@@ -50,38 +50,41 @@ class FitConfig:
             file in a local frame will do, with its transform.json.
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         sh_every: one more degree every so many images.
-        seed: of everything random.
-        checkpoint_every: steps between checkpoints; one is always written at the end. 0: only
-            there.
-        keep_checkpoints: older ones are removed.
-        frame: of the PLY file: the capture's, or a local one with transform.json beside it; auto
-            takes the local one where float32 is too coarse for the capture's coordinates.
+        seed: seed of all random numbers.
+        checkpoint_every: steps between checkpoints; the end always writes a checkpoint. 0: only the
+            end does.
+        keep_checkpoints: number of checkpoints kept; older checkpoints are removed.
+        frame: frame of the PLY file: the capture's, or a local frame with transform.json beside
+            the file; auto takes a local frame where float32 is too coarse for the capture's
+            coordinates.
         resume: go on from the newest checkpoint in out.
         overwrite: remove the run that out holds, then start.
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
         test_list: file with the names of the held-out images instead, one a line.
         image_cache: memory for decoded photographs.
-        offload: where the scene is kept while it trains; none keeps all on the device, the others
-            use host memory; auto takes none where it fits, else best, else what fits.
+        offload: where the scene is kept during training; none keeps everything on the device, the
+            other presets use host memory; auto takes none where the scene fits, else best, else the
+            fastest preset that fits.
         device_memory: cap on device memory (all that is free).
         host_memory: cap on host memory (all that is available, less a tenth).
         semantics: dense is Adam on all rows in every step; sparse lets the rows that a batch does
             not see stand still.
-        regularise: opacity and scale regularisers act on all rows, or on the visible ones of a
+        regularise: opacity and scale regularisers act on all rows, or on the visible rows of a
             batch.
         mem_limit: gs-scale splits a view that sees more than this share of the scene.
-        trace: write what ran when to this file, for chrome://tracing or ui.perfetto.dev.
+        trace: file for a trace of the run, for chrome://tracing or ui.perfetto.dev.
         antialiased: compensate opacities for the screen-space blur (Mip-Splatting).
         ssim_lambda: weight of 1 - SSIM against L1.
         scale_with_batch: learning rates, momentum and eps follow the batch size.
-        init_opacity: of new Gaussians (0.1; mcmc: 0.5).
-        init_scale: of new Gaussians, relative to the distance of their neighbours (1; mcmc: 0.1).
+        init_opacity: opacity of the first Gaussians (0.1; mcmc: 0.5).
+        init_scale: scale of the first Gaussians, relative to the distance of their neighbours (1;
+            mcmc: 0.1).
         opacity_reg: weight of the mean opacity in the loss (0; mcmc: 0.01).
         scale_reg: weight of the mean scale in the loss (0; mcmc: 0.01).
         resort_every: rows are put in the order of the Morton curve again when so many times their
             number have been added, pruned or relocated since the last time; 0: never.
-        lpips_backbone: file with LPIPS's network weights; without it LPIPS is "n/a" unless torch
-            has them.
+        lpips_backbone: file with LPIPS's network weights; without the file LPIPS is "n/a" unless
+            torch has the weights.
         lr: learning rates for one image a step.
         adc: options of adaptive density control.
         mcmc: options of Markov chain Monte Carlo.
@@ -191,7 +194,7 @@ class FitConfig:
         """``image_cache``, ``device_memory`` or ``host_memory`` in bytes; None: not given.
 
         Raises:
-            InputError: it is no size.
+            InputError: the text is no size.
             ValueError: another name.
         """
         _require_name(name, _SIZES)
@@ -200,11 +203,11 @@ class FitConfig:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What a resumed run must share with its start; its preset, and what it started from, are
-        the checkpoint's affair.
+        """The options that a resumed run must share with its start. The checkpoint itself records
+        the preset and the initial points.
 
-        Together with the capture it decides the result, but for ``steps``: a longer run lets the
-        learning rate decay more slowly from where it goes on.
+        Recipe, capture and ``steps`` decide the result: with more steps, the learning rate of a
+        resumed run decays more slowly.
         """
         plain = to_plain(self)
         for name in _NOT_RECIPE:
@@ -212,7 +215,7 @@ class FitConfig:
         return plain
 
     def by_strategy(self, name: str) -> float:
-        """An option whose default depends on the strategy.
+        """An option with a default that depends on the strategy.
 
         Raises:
             ValueError: another name.
@@ -247,7 +250,7 @@ def _require(condition: bool, name: str, rule: str, value: object) -> None:
 
 
 def for_the_record(config: FitConfig) -> FitConfig:
-    """The configuration as it is kept: paths that hold anywhere, nothing about this one call."""
+    """The configuration for config.yml: absolute paths, no options of this one call."""
 
     def absolute(path: Path | None) -> Path | None:
         return None if path is None else path.absolute()
@@ -272,7 +275,7 @@ def save_config(path: Path, config: FitConfig) -> None:
 
 
 def load_config(path: Path) -> FitConfig:
-    """Read what :func:`save_config` wrote.
+    """Read a file of :func:`save_config`.
 
     Raises:
         InputError: the file is missing, cannot be read, is no YAML, or holds an option that does

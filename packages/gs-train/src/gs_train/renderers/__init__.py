@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renderers, and the choice between them."""
+"""Renderers, and the choice of a renderer."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ __all__ = [
 
 
 def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -> Renderer:
-    """The renderer called ``gsplat`` or ``cpu``; ``auto`` is gsplat where it can run, else ``cpu``
-    with a line on stderr that says what gsplat lacks.
+    """The renderer called ``gsplat`` or ``cpu``; ``auto`` is gsplat where gsplat can run, else
+    ``cpu`` with a line on stderr that names the missing part.
 
     Args:
         name: ``auto``, ``gsplat`` or ``cpu``.

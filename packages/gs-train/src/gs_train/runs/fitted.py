@@ -30,9 +30,9 @@ class Fitted:
     """A run, finished or stopped.
 
     Attributes:
-        folder: of the run.
-        metrics: what metrics.json holds: psnr, ssim, n_gaussians and so on; empty of a run that has
-            not come to its end.
+        folder: folder of the run.
+        metrics: content of metrics.json: psnr, ssim, n_gaussians and so on; empty for a run that
+            has not come to its end.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Fitted:
         """The run in a folder, as of its newest checkpoint.
 
         Raises:
-            InputError: no run or no checkpoint is there, or a file of it is damaged.
+            InputError: no run or no checkpoint is there, or a file of the run is damaged.
         """
         path = Run.open(Path(folder)).folder.metrics
         try:
@@ -56,20 +56,20 @@ class Fitted:
 
     @property
     def step(self) -> int:
-        """Steps that the newest checkpoint has."""
+        """Number of steps at the newest checkpoint."""
         return Run.open(self.folder).checkpoint.step
 
     @property
     def frame(self) -> Frame:
-        """The frame that was trained in, with the way to the capture's."""
+        """The training frame, with the way to the capture's frame."""
         return Run.open(self.folder).frame
 
     def rows(self, *, frame: Literal["capture", "trained"] = "capture") -> dict[str, Tensor]:
         """The Gaussians of the newest checkpoint, on the CPU.
 
         Args:
-            frame: the capture's own, in float32: of a capture with large coordinates take
-                ``trained``, and :attr:`frame`.
+            frame: ``capture``: the capture's own frame, in float32. For a capture with large
+                coordinates take ``trained``, and :attr:`frame`.
 
         Returns:
             means (N, 3), scales (N, 3) log, quats (N, 4) w x y z, opacities (N,) logit,
@@ -91,15 +91,15 @@ class Fitted:
         """Score the held-out views, as ``gs-train eval`` does; metrics.json is written anew.
 
         Args:
-            capture: that the run was trained on, where it was given from Python.
+            capture: the capture of the training, where the run has a capture from Python.
             renderer: ``auto``, ``gsplat``, ``cpu`` or an object.
 
         Returns:
-            What metrics.json holds now.
+            The new content of metrics.json.
 
         Raises:
             TypeError: an argument is of another kind.
-            InputError: the capture is needed, or is another; or see ``gs-train eval``.
+            InputError: the capture is missing or another capture; or see ``gs-train eval``.
         """
         name = renderer if isinstance(renderer, str) else "auto"
         if name not in ("auto", "gsplat", "cpu"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller of :func:`gs_train.fit` is told after each step, and how the caller ends a run."""
+"""The report of a step to a caller of :func:`gs_train.fit`, and the way to end a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StopTraining(Exception):  # noqa: N818 (a request, no error)
     """Raise this in ``on_step`` to end a run early, as Ctrl-C does.
 
     The run writes a checkpoint of the step and :func:`gs_train.fit` raises this very exception to
-    its caller; ``resume=True`` goes on from there. After the last step it changes nothing.
+    its caller; ``resume=True`` goes on from there. Without effect after the last step.
     """
 
 
@@ -28,10 +28,10 @@ class StepReport:
 
     Attributes:
         step: steps done so far, this one included.
-        images_seen: images that these steps were made of.
-        loss: () mean photometric loss of the batch, on the device: reading it synchronises.
-        changed: what densification did.
-        n_rows: Gaussians now.
+        images_seen: images of these steps.
+        loss: () mean photometric loss of the batch, on the device: reading the value synchronises.
+        changed: changes by densification.
+        n_rows: present number of Gaussians.
     """
 
     step: int
@@ -43,14 +43,14 @@ class StepReport:
 
     @property
     def model(self) -> Model:
-        """The Gaussians as training holds them, to read, in the frame that is trained in: only a
-        strategy may change them. Waits for work in the background. Where Gaussians live in host
-        memory, :meth:`rows` is the way to look at them that changes no result."""
+        """The Gaussians of the training, in the training frame, to read: only a strategy may change
+        Gaussians. Waits for work in the background. Where Gaussians live in host memory, reading
+        through :meth:`rows` changes no result; other ways of reading may."""
         self._backend.finish()
         return self._backend.model
 
     def rows(self) -> dict[str, Tensor]:
-        """Copies on the CPU of all Gaussians, in the frame that is trained in.
+        """Copies on the CPU of all Gaussians, in the training frame.
 
         Returns:
             means (N, 3), scales (N, 3) log, quats (N, 4), opacities (N,) logit, sh0 (N, 1, 3) and
@@ -62,4 +62,4 @@ class StepReport:
 
 
 OnStep = Callable[[StepReport], object]
-"""Called after each step; what it returns is not looked at."""
+"""Called after each step; the result is ignored."""
