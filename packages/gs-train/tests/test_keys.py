@@ -156,6 +156,38 @@ def test_none_and_best_leave_the_same_bits_by_key(strategy: str, batch_size: int
             assert torch.equal(best[name], value), f"{name}, {limits}, {n_known}, {resorts}"
 
 
+@pytest.mark.parametrize("limits", [UNLIMITED, Limits(residents=1200), Limits(residents=10**6)])
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+def test_a_refinement_brings_nothing_home_and_moves_no_row_that_it_does_not_change(
+    strategy: str, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = _trainer("best", strategy, limits=limits)
+    away = trainer.model.host.away  # type: ignore[attr-defined]
+    after_step, n_changes = trainer.densifier.after_step, []
+
+    def refused() -> None:
+        raise AssertionError("rows came home, or were forgotten")
+
+    def watched(*args: Any, **options: Any) -> Any:
+        before = away.loaded, away.stored
+        with monkeypatch.context() as patch:
+            patch.setattr(away, "come_home", refused)
+            patch.setattr(away, "forget", refused)
+            changed = after_step(*args, **options)
+        assert (away.loaded, away.stored) == before
+        n_changes.append(changed.n_changes)
+        return changed
+
+    monkeypatch.setattr(trainer.densifier, "after_step", watched)
+    taken, steps = photographed("street"), _steps()
+    for batch in steps:
+        trainer.train_step([(taken.views[i], taken.photographs[i]) for i in batch])
+    assert sum(map(bool, n_changes)) >= 2
+    # A batch after a refinement brings what it wants and is not here, not everything anew.
+    if limits.residents is None or limits.residents > 1200:
+        assert away.loaded < 2 * trainer.model.n_rows
+
+
 def _trained(
     preset: str,
     strategy: str,

@@ -27,7 +27,7 @@ from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.host_rows import HostRows
 from gs_train.rows.host_state import MOMENTS
 
-N = 200
+N, MOST = 200, 500
 EDITS = ("replace", "more", "fewer", "all", "overwrite", "zero_moments", "read", "home")
 
 
@@ -36,7 +36,7 @@ class AtHome:
 
     def __init__(self, device: str, semantics: str) -> None:
         rows = {name: values.to(device) for name, values in make_rows(N).items()}
-        self.rows = HostRows(rows, semantics=semantics, device=device)
+        self.rows = HostRows(rows, semantics=semantics, device=device, capacity=MOST)
         self.rows.set_rates(RATES, **OPTIONS)
 
     def step(self, ids: Tensor, following: Tensor, gradients: Tensor) -> None:
@@ -51,7 +51,9 @@ class OnDevice:
     """Rows whose home is the device."""
 
     def __init__(self, device: str, semantics: str) -> None:
-        self.rows = DeviceAppearance(make_rows(N), semantics=semantics, device=device)
+        self.rows = DeviceAppearance(
+            make_rows(N), semantics=semantics, device=device, capacity=MOST
+        )
         self.rows.set_rates(RATES, **OPTIONS)
 
     def step(self, ids: Tensor, following: Tensor, gradients: Tensor) -> None:
@@ -70,7 +72,7 @@ class InSlots:
 
     def __init__(self, device: str, semantics: str, most: int | None) -> None:
         rows = {name: values.to(device) for name, values in make_rows(N).items()}
-        self.rows = HostRows(rows, semantics=semantics, device=device, travels=True)
+        self.rows = HostRows(rows, semantics=semantics, device=device, travels=True, capacity=MOST)
         self.rows.set_rates(RATES, **OPTIONS)
         lanes = Lanes(torch.device(device))
         self.residents = Residents(self.rows, lanes, Trace(lanes), most)
@@ -217,6 +219,34 @@ def test_rows_that_stay_keep_their_bits_and_new_ones_begin_awake_without_moments
         begins |= {**new, "appearance.last_step": torch.full((n_new,), 4, dtype=torch.int32)}
         for name, rows in begins.items():
             assert torch.equal(after[name], torch.cat([before[name], rows])[places]), name
+        form.rows.close()
+
+
+BAD = [
+    (([1, 3, 2], 3, {}), ValueError, "ids must be sorted and unique, got 2 after 3"),
+    (([1, 1], 3, {}), ValueError, "ids must be sorted and unique, got 1 after 1"),
+    (([5, N], 3, {}), IndexError, f"ids must be at least 0 and below {N}, got {N}"),
+    (([-1, 5], 3, {}), IndexError, f"ids must be at least 0 and below {N}, got -1"),
+    (([1], 2, {"k": 8}), ValueError, r"shN must be \(R, 3, 3\), got \(2, 8, 3\)"),
+    (([1, 2], MOST - N + 3, {}), MemoryError, f"there for {MOST} rows, not {MOST + 1}"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "text"), BAD)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_is_refused_changes_nothing(
+    device: str, wrong: tuple[list[int], int, dict[str, int]], error: type[Exception], text: str
+) -> None:
+    removed, n_new, options = wrong
+    for form in forms_of(device, "deferred"):
+        ids = batch(N, 0).to(device)
+        form.step(ids, ids, torch.ones(len(ids), 12, device=device))
+        before = {name: value.clone() for name, value in form.rows.tensors().items()}
+        with form.staying(), pytest.raises(error, match=text):
+            form.rows.replace(torch.tensor(removed, device=device), make_rows(n_new, 1, **options))
+        after = form.rows.tensors()
+        assert all(torch.equal(after[name], before[name]) for name in before)
+        assert form.rows.n_rows == N
         form.rows.close()
 
 
