@@ -246,8 +246,9 @@ def _trainer(
 
 
 def _by_key(trainer: Trainer) -> dict[str, Tensor]:
-    """What a checkpoint would hold, rows in the order of their keys."""
+    """What a checkpoint would hold but for the order of rows, rows in the order of their keys."""
     tensors = trainer.tensors()
+    del tensors["order/changes"]
     order = tensors["model/keys"].argsort()
     return {
         name: value[order] if value.ndim and len(value) == len(order) else value
