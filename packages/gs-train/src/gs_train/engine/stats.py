@@ -19,7 +19,7 @@ class BatchStats:
         visible: rows projected, a row counted in each microbatch; where a list was found early,
             all of its rows.
         seen: distinct rows that each batch really sees, summed.
-        union: distinct rows projected in each batch, summed; not counted with ``naive``.
+        union: distinct rows projected in each batch, summed.
         updated: rows that an optimizer step changed, in each batch.
         caught_up: rows that had slept through steps when a batch wanted them; counted on the
             device where they are caught up there.
