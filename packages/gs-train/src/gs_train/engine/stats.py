@@ -22,7 +22,7 @@ class BatchStats:
         batches, microbatches: how many; crops count as microbatches.
         visible: rows projected, a row counted in each microbatch; where a list was found early,
             all of its rows.
-        union: distinct rows projected in each batch, summed; not counted with ``naive``.
+        union: distinct rows projected in each batch, summed.
         loaded, stored: rows over the link, in and out.
         bytes_loaded, bytes_stored: of these rows.
         n_slots: most rows that were ever on the device at once.

@@ -143,8 +143,8 @@ class StreamedPlacement:
     def give(self, k: int, taken: Taken) -> None:
         run, part, own = self._run, self._run.plan[k], _turn(self._run.gradients, k)
         with self._tools.trace.on("compute", f"give {k}"):
-            at, before = first_sums(part, run.returning), columns(_turn(run.gradients, k - 1))
-            initial = InitialSums(at, before, columns(run.returned.rows))
+            carried = run.carried[(k - 1) % len(run.carried)]
+            initial = InitialSums(first_sums(part, run.returning), carried, run.noted)
             place = run.geometry.places(part.visible)
             run.geometry.add(taken.leaves, place, own, part.slots, initial)
             if run.plan.counts["returning"][k]:
@@ -262,6 +262,7 @@ class _Run:
         batch, plan: which, and what moves.
         values, gradients: buffers of the device.
         returning, returned: rows that leave and come back, and their sums while they are away.
+        carried, noted: sums of appearance in ``gradients`` and in ``returned``, by attribute.
         geometry: of its rows.
         step: of the host's optimizer.
         on_host: ids of the plan, on their way to the host.
@@ -280,6 +281,7 @@ class _Run:
         self.values, self.gradients = values, gradients
         self.returning = Returning.of(plan)
         self.returned = ReturningSum(self.returning, values[0].shape[1])
+        self.carried, self.noted = [columns(g) for g in gradients], columns(self.returned.rows)
         self.loaded: list[torch.cuda.Event | None] = []
         self.drawn: list[torch.cuda.Event | None] = []
         self.stored: list[torch.cuda.Event | None] = []

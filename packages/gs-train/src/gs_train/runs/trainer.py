@@ -22,7 +22,7 @@ from gs_train.rows.morton import morton_order
 from gs_train.rows.operations import Model
 from gs_train.rows.restore import Part, Source, as_source, read_all
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
-from gs_train.sizing.choose import expected_rows
+from gs_train.sizing.choice import expected_rows
 
 _MODEL, _DENSIFY, _COSTS = "model/", "densify/", "costs/"
 _CHANGES = "order/changes"

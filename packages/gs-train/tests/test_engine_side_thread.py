@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work beside launching: done when the block ends, and its errors are not lost."""
+"""Work on the second thread: done when the block ends, and its errors are not lost."""
 
 from __future__ import annotations
 
