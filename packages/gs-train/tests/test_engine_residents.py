@@ -199,9 +199,10 @@ def test_rows_that_stay_do_not_move():
 def test_tables_that_have_grown_are_locked_in_pieces_and_read_as_one():
     n = 400_000
     (host, residents), (twin, other) = make("cuda", n=n), make("cuda", n=n)
+    nobody = torch.empty(0, dtype=torch.int32, device="cuda")
     for _ in range(3):
         for rows in (host, twin):
-            rows.append({k: v.cuda() for k, v in make_rows(n, 5).items()})
+            rows.replace(nobody, {k: v.cuda() for k, v in make_rows(n, 5).items()})
     wide = torch.arange(0, host.n_rows, 3, dtype=torch.int32)
     for step in range(3):
         advance(host, residents, wide, step, wide)
