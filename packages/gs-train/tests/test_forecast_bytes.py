@@ -190,7 +190,7 @@ def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> Non
     assert need(PRESETS["clm"], work).device["culling"] == 2 * masks + bits + 3000 + untouched
 
 
-def test_statistics_are_those_that_densification_keeps() -> None:
+def test_statistics_of_adc_are_those_that_it_keeps_and_of_mcmc_cover_them() -> None:
     def config(**options: object) -> FitConfig:
         return FitConfig(Path("a"), Path("b"), **options)
 
@@ -200,7 +200,9 @@ def test_statistics_are_those_that_densification_keeps() -> None:
         of_adc = config(adc=AdcConfig(refine_scale2d_stop=stop))
         assert statistics_bytes(of_adc) * 10 == bytes_of(*tensors)
     order = RowKeys.numbered(10, torch.device("cpu")).order
-    assert statistics_bytes(config(strategy="mcmc")) * 10 == bytes_of(order)
+    # Beside the order of the keys it takes what sorting them does, at a refinement.
+    values, places = torch.sort(torch.arange(10, dtype=torch.int32))
+    assert statistics_bytes(config(strategy="mcmc")) * 10 >= bytes_of(order, values, places)
 
 
 # ---------------------------------------------------------------------- relations

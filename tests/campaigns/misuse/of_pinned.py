@@ -220,6 +220,10 @@ def _keep(room: Room, table: gs_pinned.Table) -> dict[str, Any]:
     return {"mask_or_ids": room.ids(room.below(table.rows + 1), table.rows)}
 
 
+def _truncate(room: Room, table: gs_pinned.Table) -> dict[str, Any]:
+    return {"rows": room.below(table.rows + 1)}
+
+
 def _permute(room: Room, table: gs_pinned.Table) -> dict[str, Any]:
     return {"perm": room.own(room.rng.permutation(table.rows), room.pick(np.int32, np.int64))}
 
@@ -245,6 +249,7 @@ def _closed(room: Room) -> Call:
     calls = [
         lambda: table.numpy(), lambda: table.torch(), lambda: table.append(values),
         lambda: table.keep(np.array([0])), lambda: table.permute(np.arange(table.rows)),
+        lambda: table.truncate(0),
         lambda: table.wait(), lambda: gs_pinned.gather(table, np.array([0]), values),
         lambda: table.stats, lambda: table["a"], lambda: table.is_pinned,
     ]  # fmt: skip
@@ -328,6 +333,7 @@ ENTRIES = (
     Entry("gs_pinned.Table", _new_table),
     Entry("gs_pinned.Table.append", _of_table("append", _append)),
     Entry("gs_pinned.Table.keep", _of_table("keep", _keep)),
+    Entry("gs_pinned.Table.truncate", _of_table("truncate", _truncate)),
     Entry("gs_pinned.Table.permute", _of_table("permute", _permute)),
     Entry("gs_pinned.Table.overwrite", _of_table("overwrite", _overwrite)),
     Entry("gs_pinned.Table.numpy", _of_table("numpy", _field)),
