@@ -22,7 +22,7 @@ parts() {
 engine-20m|240|$engine --n 20_000_000 $presets
 capture|240|train/bench_real_capture.py "$capture" --steps 3000 --seeds 0 1 2 --offload none best --device-memory 24GiB
 engine-5m|150|$engine --n 5_000_000 $presets
-refine-20m|90|train/bench_refine.py --n 20_000_000 --batch 8
+refine-20m|180|train/bench_refine.py --n 20_000_000 --batch 8
 cull|60|cull/bench_cull.py --n 20_000_000
 pinned|60|pinned/bench_transfer.py --rows 10_000_000 --host-rows 0
 adam-device|60|adam/bench_device.py --rows 20_000_000

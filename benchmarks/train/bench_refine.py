@@ -235,7 +235,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=20_000_000)
     parser.add_argument("--batch", type=int, nargs="+", default=[8])
     parser.add_argument("--only", nargs="+", default=["none", "best"], choices=sorted(PRESETS))
-    parser.add_argument("--images", type=int, default=800, help="of a run")
+    parser.add_argument(
+        "--images", type=int, default=2600, help="of a run: one re-sort falls into it"
+    )
     parser.add_argument("--every", type=int, default=100, help="images between refinements")
     parser.add_argument("--share", type=float, default=0.02, help="of the rows, that is replaced")
     parser.add_argument("--overlap", type=float, default=0.72, help="0: unrelated views")
