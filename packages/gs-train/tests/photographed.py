@@ -102,8 +102,8 @@ def photographed(name: str) -> Photographed:
     return {"street": street, "fox": fox}[name]()
 
 
-_without = pytest.mark.skipif(not FOX.is_dir(), reason=f"needs the capture {FOX} (set GS_DATA)")
-TWO = ["street", pytest.param("fox", marks=_without)]
+NEEDS_FOX = pytest.mark.skipif(not FOX.is_dir(), reason=f"needs the capture {FOX} (set GS_DATA)")
+TWO = ["street", pytest.param("fox", marks=NEEDS_FOX)]
 """Names of scenes."""
 
 

@@ -112,8 +112,8 @@ def along_fox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.parametrize(
     ("strategy", "batch_size"),
     [
-        ("adc", 4),
-        pytest.param("adc", 1, marks=pytest.mark.long),
+        ("adc", 1),
+        pytest.param("adc", 4, marks=pytest.mark.long),
         pytest.param("mcmc", 1, marks=pytest.mark.long),
         pytest.param("mcmc", 4, marks=pytest.mark.long),
     ],

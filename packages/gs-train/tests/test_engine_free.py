@@ -11,6 +11,7 @@ import torch
 from one_thread import one_threaded
 from photographed import (
     LIVELY,
+    NEEDS_FOX,
     TWO,
     Photographed,
     photo_config,
@@ -143,17 +144,19 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("drawn_by", ["cpu", pytest.param("gsplat", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(
-    ("strategy", "batch_size"),
+    ("scene", "strategy", "batch_size"),
     [
-        ("adc", 1),
-        ("mcmc", 4),
+        ("street", "adc", 1),
+        ("street", "mcmc", 4),
+        pytest.param("fox", "adc", 1, marks=NEEDS_FOX),
+        pytest.param("fox", "mcmc", 4, marks=[NEEDS_FOX, pytest.mark.long]),
         *(
-            pytest.param(*case, marks=pytest.mark.long)
+            pytest.param(scene, *case, marks=[*marks, pytest.mark.long])
+            for scene, marks in (("street", ()), ("fox", (NEEDS_FOX,)))
             for case in (("adc", 4), ("adc", 8), ("mcmc", 1), ("mcmc", 8))
         ),
     ],
 )
-@pytest.mark.parametrize("scene", TWO)
 @one_threaded
 def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
     scene: str, batch_size: int, strategy: str, drawn_by: str
