@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.." || exit 2
 capture=${CAPTURE:-.gpu/scenes/caliterra}
 engine="train/bench_engine.py --overlap 0.72 --batch 1 4 8 --seconds 1"
 presets='--only none "none, no optimizer" naive clm best'
+presets+=" \"torch's fused Adam\" \"gsplat's SelectiveAdam\""
 
 # name | most seconds | command. By default down to the empty line.
 parts() {
