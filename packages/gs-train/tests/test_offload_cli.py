@@ -21,10 +21,10 @@ import gs_train.runs.trainer
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data.colmap import find_model, read_points
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.errors import InputError
 from gs_train.files.ply import load_ply
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
