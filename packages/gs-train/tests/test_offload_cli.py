@@ -30,7 +30,7 @@ from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.restore import Part, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
-from gs_train.rows.visible import caught_up_chunks, caught_up_rows
+from gs_train.rows.visible import caught_up_chunks
 from gs_train.runs.offload import cap_device_memory
 from gs_train.runs.run import Run, renderer_for
 from gs_train.sizing.choice import Choice
@@ -387,7 +387,7 @@ def test_looking_at_a_model_in_training_changes_no_bit(
     assert (before["appearance.last_step"] < STEPS).any()
     awake = run.model(device)
     ids = torch.arange(0, model.n_rows, 3)
-    shown = caught_up_rows(model, ids)
+    shown = model.snapshot(ids)
     chunks = list(caught_up_chunks(model, 1000))
     for name in NAMES:
         assert torch.equal(shown[name], awake.read(name, ids)), name
