@@ -5,9 +5,11 @@ import torch
 from replaced import sources
 
 import gs_adam
-from gs_train.rows.attributes import APPEARANCE
+from gs_train.rows.attributes import APPEARANCE, GEOMETRY, SHAPES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.host_rows import HostRows
+from gs_train.rows.keys import RowKeys
+from gs_train.rows.restore import InMemory, restored_tiered
 
 RATES = {"sh0": 0.02, "shN": 0.001}
 OPTIONS = {"betas": (0.9, 0.999), "eps": 1e-15}
@@ -25,6 +27,14 @@ def make_host(n, semantics="deferred", *, k=3, **options):
     host = HostRows(make_rows(n, k=k), semantics=semantics, device="cpu", **options)
     host.set_rates(RATES, **OPTIONS)
     return host
+
+
+def restored_host(tensors, semantics):
+    """Rows of the host whose tensors these were, beside a geometry of zeros."""
+    n, device = len(tensors["shN"]), torch.device("cpu")
+    rest = {name: torch.zeros(n, *SHAPES[name]) for name in GEOMETRY}
+    rest |= RowKeys.numbered(n, device).tensors()
+    return restored_tiered(InMemory({**rest, **tensors}), device=device, semantics=semantics).host
 
 
 class Plain64:

@@ -15,7 +15,7 @@ from gs_train.renderers import Rows, Splats, View
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.morton import morton_order
-from gs_train.rows.restore import InMemory, awake, read_all
+from gs_train.rows.restore import InMemory, awake, restored_gaussians
 
 Gradients = Callable[[View, int, Gaussians], tuple[Mapping[str, Tensor], Splats | None]]
 """(view, step, model) -> gradients of all N rows by attribute, and splats of all N rows."""
@@ -57,8 +57,11 @@ class PlainLoop:
             }
             for prefix in ("model/", "densify/")
         }
-        rows = read_all(awake(InMemory(parts["model/"])))
-        loop.model = Gaussians.from_tensors(rows, device="cpu", make_optimizer=_torch_adam)
+        loop.model = restored_gaussians(
+            awake(InMemory(parts["model/"])),
+            device=torch.device("cpu"),
+            make_optimizer=_torch_adam,
+        )
         loop.densifier = loop._make_densifier()
         loop.densifier.load(parts["densify/"])
         loop.step = step

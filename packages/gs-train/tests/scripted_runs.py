@@ -17,8 +17,8 @@ from street import EXTENT, N_ROWS, drive, street_rows, street_views
 from torch import Tensor
 
 from gs_train.densify import AdcConfig, McmcConfig, mcmc
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.options.schedule import LearningRates
 from gs_train.renderers import Splats, View

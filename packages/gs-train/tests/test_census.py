@@ -10,7 +10,7 @@ from cloud import cloud_rows, seen_by, views_along
 from made_up import WORK
 
 import gs_order
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer

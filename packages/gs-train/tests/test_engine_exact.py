@@ -15,7 +15,7 @@ from street import NOTHING
 from torch import Tensor
 
 import gs_order
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.rows.attributes import NAMES
 

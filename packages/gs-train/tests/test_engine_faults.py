@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from gs_train.engine import engine
-from gs_train.engine.limits import UNLIMITED, Limits
-from gs_train.engine.side_thread import SideThread
+from gs_train.machine.side_thread import SideThread
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import TooManyIntersectionsError, View
 from gs_train.renderers.protocol import Rect

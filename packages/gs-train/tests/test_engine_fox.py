@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gs_train.cli import main
 from gs_train.data.capture import load_capture
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.options.schedule import LearningRates
 from gs_train.rows.attributes import NAMES
 from gs_train.runs.run import Run

@@ -27,8 +27,8 @@ from street import drive
 from torch import Tensor
 
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.options.schedule import LearningRates
 from gs_train.rows.attributes import NAMES

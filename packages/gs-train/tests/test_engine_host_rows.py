@@ -24,6 +24,7 @@ from appearance_models import (
     make_dense,
     make_host,
     make_rows,
+    restored_host,
     some_ids,
     step_dense,
     step_host,
@@ -45,7 +46,7 @@ def play(host, reference, operations):
                 assert torch.equal(got, host.snapshot()[name][ids])
         elif operation == "restore":
             saved = host.tensors()
-            twin = HostRows.from_tensors(saved, semantics=host.adam.semantics, device="cpu")
+            twin = restored_host(saved, host.adam.semantics)
             assert_same(twin.tensors(), saved)
             twin.set_rates(RATES, **OPTIONS)
             host.close()
@@ -182,7 +183,7 @@ def test_a_restored_model_trains_on_to_the_same_bits(semantics):
     train([host], 40, 0, share=0.1)
     host.permute(torch.arange(49, -1, -1))
     saved = copied(host.tensors())
-    twin = HostRows.from_tensors(saved, semantics=semantics, device="cpu")
+    twin = restored_host(saved, semantics)
     twin.set_rates(RATES, **OPTIONS)
     assert_same(twin.tensors(), saved)
     for each in (host, twin):
@@ -238,7 +239,7 @@ def test_states_of_a_model_in_ordinary_tensors_are_taken_over():
     dense, reference = make_dense(8), Plain64(make_rows(8))
     train([dense, reference], 6, 0)
     hosts = [
-        HostRows.from_tensors(without_keys(dense.tensors()), semantics=semantics, device="cpu")
+        restored_host(without_keys(dense.tensors()), semantics)
         for semantics in ("dense", "deferred")
     ]
     for host in hosts:
@@ -251,7 +252,7 @@ def test_states_of_a_model_in_ordinary_tensors_are_taken_over():
 def test_tensors_before_the_first_step_are_the_attributes_alone():
     host = make_host(3)
     assert set(host.tensors()) == set(APPEARANCE)
-    twin = HostRows.from_tensors(host.tensors(), semantics="dense", device="cpu")
+    twin = restored_host(host.tensors(), "dense")
     assert_same(twin.tensors(), host.tensors())
 
 

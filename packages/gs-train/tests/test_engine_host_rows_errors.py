@@ -18,6 +18,7 @@ from appearance_models import (
     copied,
     make_host,
     make_rows,
+    restored_host,
     train,
 )
 
@@ -82,15 +83,17 @@ def test_bad_states_are_refused():
     good = host.tensors()
 
     def load(changed, semantics="deferred"):
-        return HostRows.from_tensors({**good, **changed}, semantics=semantics, device="cpu")
+        return restored_host({**good, **changed}, semantics)
 
     def without(*names):
         left = {name: value for name, value in good.items() if not name.startswith(names)}
-        return HostRows.from_tensors(left, semantics="deferred", device="cpu")
+        return restored_host(left, "deferred")
 
-    with pytest.raises(ValueError, match=r"tensors must belong to sh0, shN, got means.exp_avg"):
-        load({"means.exp_avg": torch.zeros(4, 3)})
-    with pytest.raises(ValueError, match=r"rows must have the keys sh0, shN, got shN"):
+    with pytest.raises(ValueError, match=r"tensors must belong to means, .*, got colors.exp_avg"):
+        load({"colors.exp_avg": torch.zeros(4, 3)})
+    with pytest.raises(
+        ValueError, match=r"rows must have the keys means, .*, got .*, opacities, shN"
+    ):
         without("sh0")
     with pytest.raises(ValueError, match=r"sh0.exp_avg must be \(4, 1, 3\), got \(3, 1, 3\)"):
         load({"sh0.exp_avg": torch.zeros(3, 1, 3)})

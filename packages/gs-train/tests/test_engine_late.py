@@ -22,10 +22,10 @@ from torch import Tensor
 from gs_train.engine import engine as step_loop
 from gs_train.engine import lookahead
 from gs_train.engine.engine import Engine
-from gs_train.engine.lanes import Lanes
-from gs_train.engine.limits import Limits
-from gs_train.engine.side_thread import SideThread
+from gs_train.machine.lanes import Lanes
+from gs_train.machine.side_thread import SideThread
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.published import streamed
 from gs_train.published.stores import Stores

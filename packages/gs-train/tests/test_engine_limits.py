@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer

@@ -15,9 +15,9 @@ from torch import Tensor
 from gs_train.backends import tiered_engine
 from gs_train.engine import lookahead
 from gs_train.engine.engine import Engine
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.microbatches import Seen, look, mark
 from gs_train.engine.settings import StepSettings
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.attributes import NAMES

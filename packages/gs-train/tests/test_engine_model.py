@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import gs_adam
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
 from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.restore import InMemory, restored_gaussians, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
 
 SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
@@ -30,6 +31,10 @@ def set_rates(model):
 
 def make_model(n, semantics="deferred", *, k=3, device="cpu"):
     return set_rates(TieredGaussians(make_rows(n, k=k), device=device, semantics=semantics))
+
+
+def restored(tensors, semantics="deferred"):
+    return restored_tiered(InMemory(tensors), device=torch.device("cpu"), semantics=semantics)
 
 
 def host_adam(groups):
@@ -119,7 +124,7 @@ def test_dense_tiers_do_bit_for_bit_what_one_model_in_one_place_does(n, k, opera
             train([model, reference], 1 + seed % 10, seed)
         elif operation == "restore":
             saved = model.tensors()
-            twin = TieredGaussians.from_tensors(saved, device="cpu", semantics="dense")
+            twin = restored(saved, "dense")
             assert_same(twin.tensors(), saved)
             model.close()
             model = set_rates(twin)
@@ -162,7 +167,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_with_rows_asleep():
     edit(model, "permute", 1)
     saved = copied(model.tensors())
     assert (saved["appearance.last_step"] < 40).any()
-    twin = set_rates(TieredGaussians.from_tensors(saved, device="cpu", semantics="deferred"))
+    twin = set_rates(restored(saved))
     assert_same(twin.tensors(), saved)
     for each in (model, twin):
         train([each], 10, 70)
@@ -176,11 +181,10 @@ def test_checkpoints_without_sleeping_rows_are_exchanged_with_a_model_in_one_pla
     model, reference = make_model(12, "dense"), make_dense(12)
     train([model, reference], 5, 0)
     assert set(model.tensors()) == set(reference.tensors())
-    there = Gaussians.from_tensors(model.tensors(), device="cpu", make_optimizer=host_adam)
-    back = [
-        set_rates(TieredGaussians.from_tensors(there.tensors(), device="cpu", semantics=each))
-        for each in ("dense", "deferred")
-    ]
+    there = restored_gaussians(
+        InMemory(model.tensors()), device=torch.device("cpu"), make_optimizer=host_adam
+    )
+    back = [set_rates(restored(there.tensors(), each)) for each in ("dense", "deferred")]
     assert_same(back[0].tensors(), model.tensors())
     every_row = torch.arange(12)
     gradients = make_rows(12, 8)
@@ -279,16 +283,12 @@ def test_bad_states_are_refused():
     good = model.tensors()
 
     def load(changed, semantics="deferred"):
-        return TieredGaussians.from_tensors({**good, **changed}, device="cpu", semantics=semantics)
+        return restored({**good, **changed}, semantics)
 
     with pytest.raises(ValueError, match=r"tensors must belong to .*, got colors"):
         load({"colors.exp_avg": torch.zeros(4)})
     with pytest.raises(ValueError, match="rows must have the keys means"):
-        TieredGaussians.from_tensors(
-            {name: value for name, value in good.items() if name != "means"},
-            device="cpu",
-            semantics="deferred",
-        )
+        restored({name: value for name, value in good.items() if name != "means"})
     with pytest.raises(ValueError, match=r"quats.exp_avg must be \(4, 4\), got \(3, 4\)"):
         load({"quats.exp_avg": torch.zeros(3, 4)})
     with pytest.raises(ValueError, match="no sleeping rows unless semantics is deferred"):

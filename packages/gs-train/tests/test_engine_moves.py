@@ -15,9 +15,9 @@ from scripted_runs import BLANK, rows, script, views
 import gs_order
 from gs_train.backends import tiered_engine
 from gs_train.engine.engine import Engine
-from gs_train.engine.limits import Limits
 from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.settings import StepSettings
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.tiered import TieredGaussians

@@ -9,6 +9,7 @@ from gs_train.rows import mirror_adam
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.mirror_adam import HostMirrorAdam
+from gs_train.rows.restore import InMemory, restored_gaussians
 
 SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
 
@@ -37,6 +38,12 @@ def plain(groups):
 
 def make_models(n, *makers, k=3):
     return [Gaussians(make_rows(n, k=k), device="cpu", make_optimizer=make) for make in makers]
+
+
+def restored(model, make_optimizer):
+    return restored_gaussians(
+        InMemory(model.tensors()), device=model.device, make_optimizer=make_optimizer
+    )
 
 
 def train(models, n_steps, seed):
@@ -143,10 +150,7 @@ def test_a_restored_model_trains_on_to_the_same_bits():
         if from_plain:
             (start,) = make_models(12, plain)
             train([start], 4, 0)
-        twins = [
-            Gaussians.from_tensors(start.tensors(), device="cpu", make_optimizer=make)
-            for make in (mirror, host)
-        ]
+        twins = [restored(start, make) for make in (mirror, host)]
         assert_same(twins[0].tensors(), start.tensors())
         train(twins, 5, 50)
         assert_same(twins[0].tensors(), twins[1].tensors())
@@ -214,7 +218,7 @@ def test_cuda_models_equal_those_on_the_cpu_bit_for_bit():
             train([model], 3, 10 * seed)
             edit(model, operation, seed)
         train([model], 2, 99)
-        twin = Gaussians.from_tensors(model.tensors(), device=device, make_optimizer=mirror)
+        twin = restored(model, mirror)
         assert_same(twin.tensors(), model.tensors())
         set_rates_of(twin, model)
         train([model, twin], 2, 200)

@@ -29,8 +29,8 @@ from torch import Tensor
 
 import gs_cull
 from gs_train.engine import lookahead
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Splats
 from gs_train.rows.attributes import NAMES

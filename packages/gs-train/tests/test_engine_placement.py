@@ -12,12 +12,12 @@ from torch import Tensor
 
 from gs_train.backends import tiered_engine
 from gs_train.engine.engine import Engine
-from gs_train.engine.lanes import Lanes
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.placement import Taken, Tools
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
+from gs_train.machine.lanes import Lanes
 from gs_train.options.presets import PRESETS
 from gs_train.published.mirror import MirrorPlacement
 from gs_train.renderers.cpu import CpuRenderer

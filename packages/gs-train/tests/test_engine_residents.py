@@ -10,9 +10,9 @@ import torch
 from appearance_models import APPEARANCE, OPTIONS, RATES, make_rows, some_ids, step_host
 
 from gs_train.engine.buffers import RowBuffer
-from gs_train.engine.lanes import Lanes
 from gs_train.engine.residents import Residents
 from gs_train.engine.trace import Trace
+from gs_train.machine.lanes import Lanes
 from gs_train.rows.host_rows import HostRows
 
 N, STEPS = 600, 40

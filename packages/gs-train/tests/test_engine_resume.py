@@ -13,8 +13,8 @@ from scripted_runs import BLANK, scripted_config
 from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
 
-from gs_train.engine.limits import Limits
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.options.schedule import LearningRates
 from gs_train.rows.attributes import NAMES

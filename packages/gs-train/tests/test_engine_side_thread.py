@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gs_pinned import Signal
-from gs_train.engine.lanes import Lanes
-from gs_train.engine.side_thread import SideThread
+from gs_train.machine.lanes import Lanes
+from gs_train.machine.side_thread import SideThread
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

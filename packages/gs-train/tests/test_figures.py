@@ -15,12 +15,12 @@ import gs_train.runs.trainer
 from gs_train.backends import tiered_engine
 from gs_train.cli import main
 from gs_train.data.synthetic import write_demo_capture
-from gs_train.engine.lanes import Lanes
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.residents import Residents
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.trace import Trace
+from gs_train.machine.lanes import Lanes
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.attributes import NAMES

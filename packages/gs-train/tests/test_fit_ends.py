@@ -21,9 +21,9 @@ from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data.synthetic import write_demo_capture
 from gs_train.engine import trace as tracing
-from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
 from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.lanes import Lanes
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.runs.trainer import Trainer
 from gs_train.sizing.forecasts import need

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from made_up import GIB, SEEN, WORK
 
-from gs_train.engine.limits import Limits
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.rows import morton
 from gs_train.sizing.choice import choose

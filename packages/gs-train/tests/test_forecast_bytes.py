@@ -21,10 +21,10 @@ from gs_train.backends import make_backend
 from gs_train.densify import AdcConfig
 from gs_train.densify.statistics import Statistics
 from gs_train.engine.engine import Engine
-from gs_train.engine.lanes import Lanes
 from gs_train.engine.residents import HEADROOM, Residents
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.trace import Trace
+from gs_train.machine.lanes import Lanes
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.published.returning import Returning

@@ -8,6 +8,7 @@ from replaced import sources
 
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.restore import InMemory, restored_gaussians
 
 NOTHING = torch.empty(0, dtype=torch.int64)
 TRAILING = {
@@ -28,6 +29,12 @@ def make_rows(n, seed=0, k=3):
     generator = torch.Generator().manual_seed(seed)
     shapes = {**TRAILING, "shN": (k, 3)}
     return {name: torch.randn(n, *shapes[name], generator=generator) for name in NAMES}
+
+
+def restored(tensors, *, device="cpu", make_optimizer=adam):
+    return restored_gaussians(
+        InMemory(tensors), device=torch.device(device), make_optimizer=make_optimizer
+    )
 
 
 def make_model(n, *, steps=2, seed=0, device="cpu", make_optimizer=adam):
@@ -130,7 +137,7 @@ def test_training_on_after_row_operations_equals_fresh_optimizers_on_the_same_ro
     model.replace(torch.tensor([i for i in range(20) if i not in (1, 4, 5, 9, 19)]))
     model.replace(torch.tensor([2]), make_rows(3, 7))
     model.permute(torch.tensor([6, 0, 5, 1, 4, 2, 3]))
-    twin = Gaussians.from_tensors(model.tensors(), device="cpu", make_optimizer=adam)
+    twin = restored(model.tensors())
     for each in (model, twin):
         for step in range(3):
             each.zero_gradients()
@@ -236,7 +243,7 @@ def test_tensors_restore_the_model_and_its_optimizer(steps):
         expected |= {f"{name}.{key}" for name in NAMES for key in ("step", "exp_avg", "exp_avg_sq")}
         assert flat["means.step"].item() == steps
     assert set(flat) == expected
-    twin = Gaussians.from_tensors(flat, device="cpu", make_optimizer=adam)
+    twin = restored(flat)
     assert_equal(snapshot(twin), snapshot(model))
     assert [g["lr"] for g in twin.optimizer.param_groups] == [0.01] * 6
     for name, value in twin.tensors().items():
@@ -375,15 +382,12 @@ def test_a_few_rows_more_at_a_time_seldom_copy_all():
 def test_bad_checkpoint_tensors_are_refused():
     flat = make_model(4).tensors()
 
-    def load(changed):
-        return Gaussians.from_tensors(changed, device="cpu", make_optimizer=adam)
-
     with pytest.raises(ValueError, match=r"tensors must belong to means, .*, got colors.exp_avg"):
-        load({**flat, "colors.exp_avg": torch.zeros(4)})
+        restored({**flat, "colors.exp_avg": torch.zeros(4)})
     with pytest.raises(ValueError, match="rows must have the keys"):
-        load({name: value for name, value in flat.items() if name != "means"})
+        restored({name: value for name, value in flat.items() if name != "means"})
     with pytest.raises(ValueError, match=r"quats.exp_avg must be \(4, 4\), got \(3, 4\)"):
-        load({**flat, "quats.exp_avg": torch.zeros(3, 4)})
+        restored({**flat, "quats.exp_avg": torch.zeros(3, 4)})
 
 
 @pytest.mark.gpu
@@ -394,9 +398,7 @@ def test_cuda_row_operations_equal_those_on_the_cpu():
     results = []
     for device in ("cpu", "cuda"):
         start = make_model(1000).tensors()
-        model = Gaussians.from_tensors(
-            start, device=device, make_optimizer=fused if device == "cuda" else adam
-        )
+        model = restored(start, device=device, make_optimizer=fused if device == "cuda" else adam)
         order = torch.randperm(750, generator=torch.Generator().manual_seed(3)).to(device)
         model.replace(torch.arange(1, 1000, 2, device=device))
         model.replace(
@@ -418,7 +420,7 @@ def test_cuda_training_continues_after_a_checkpoint():
 
     model = make_model(100, device="cuda", make_optimizer=fused)
     flat = {name: value.cpu() for name, value in model.tensors().items()}
-    twin = Gaussians.from_tensors(flat, device="cuda", make_optimizer=fused)
+    twin = restored(flat, device="cuda", make_optimizer=fused)
     for each in (model, twin):
         each.zero_gradients()
         leaves = each.leaves(None)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gs_order import ViewSampler
 from gs_train.backends import tiered_engine
-from gs_train.engine.limits import Limits
 from gs_train.engine.settings import StepSettings
 from gs_train.losses.loss import Crop, photometric_loss
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
 from gs_train.rows.attributes import NAMES

@@ -13,7 +13,7 @@ from street import EXTENT, drive
 
 from gs_train.cli import main
 from gs_train.densify import AdcConfig
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.options.schedule import LearningRates
 from gs_train.runs import figures

@@ -12,8 +12,8 @@ from street import drive, street_rows
 from torch import Tensor
 
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.errors import InputError
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.keys import END_OF_KEYS, RowKeys

@@ -21,16 +21,16 @@ import gs_train.runs.trainer
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data.colmap import find_model, read_points
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.errors import InputError
 from gs_train.files.ply import load_ply
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.restore import Part, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
-from gs_train.rows.visible import caught_up_chunks, caught_up_rows
+from gs_train.rows.visible import caught_up_chunks
 from gs_train.runs.offload import cap_device_memory
 from gs_train.runs.run import Run, renderer_for
 from gs_train.sizing.choice import Choice
@@ -387,7 +387,7 @@ def test_looking_at_a_model_in_training_changes_no_bit(
     assert (before["appearance.last_step"] < STEPS).any()
     awake = run.model(device)
     ids = torch.arange(0, model.n_rows, 3)
-    shown = caught_up_rows(model, ids)
+    shown = model.snapshot(ids)
     chunks = list(caught_up_chunks(model, 1000))
     for name in NAMES:
         assert torch.equal(shown[name], awake.read(name, ids)), name

@@ -14,10 +14,10 @@ from made_up import RATES
 from gs_train.cli import main
 from gs_train.data import load_capture
 from gs_train.engine.drawing import Drawing
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import View
 from gs_train.renderers.cpu import CpuRenderer

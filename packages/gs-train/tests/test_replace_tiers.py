@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from replaced import sources
 from torch import Tensor
 
-from gs_train.engine.lanes import Lanes
 from gs_train.engine.residents import Residents
 from gs_train.engine.trace import Trace
+from gs_train.machine.lanes import Lanes
 from gs_train.rows.attributes import columns
 from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.host_rows import HostRows

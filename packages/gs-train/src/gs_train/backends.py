@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from gs_train.engine.engine import Engine
-from gs_train.engine.lanes import Lanes
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.residents import Residents
 from gs_train.engine.slots import HomeSlots, SlotPlacement
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.errors import InputError
+from gs_train.machine.lanes import Lanes
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import Preset
 from gs_train.published.mirror import MirrorPlacement
 from gs_train.published.streamed import StreamedPlacement

@@ -13,8 +13,8 @@ from gs_train.engine.lookahead import Lookahead
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.planner import Planner
 from gs_train.engine.settings import Observe, StepSettings
-from gs_train.engine.side_thread import SideThread
 from gs_train.engine.view_costs import ViewCosts
+from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
 from gs_train.rows.operations import Model
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 import gs_cull
-from gs_train.engine.lanes import Lanes
 from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.settings import StepSettings
+from gs_train.machine.lanes import Lanes
 from gs_train.renderers import Renderer, View
 from gs_train.rows.attributes import GEOMETRY
 from gs_train.rows.operations import Model

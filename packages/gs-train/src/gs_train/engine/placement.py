@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gs_train.engine.lanes import Lanes
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.microbatches import Seen
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
+from gs_train.machine.lanes import Lanes
 
 
 @dataclass(frozen=True)

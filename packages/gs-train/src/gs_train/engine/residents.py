@@ -12,8 +12,8 @@ from torch.nn.functional import pad
 
 import gs_adam
 import gs_pinned
-from gs_train.engine.lanes import Lanes
 from gs_train.engine.trace import Trace
+from gs_train.machine.lanes import Lanes
 from gs_train.rows.away import Edit
 from gs_train.rows.host_rows import HostRows
 from gs_train.rows.host_tables import row_blocks

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 import gs_adam
-from gs_train.engine.lanes import Lanes, Name
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing
+from gs_train.machine.lanes import Lanes, Name
 
 BATCH = "wait for photographs"
 """The span that begins each batch of a run."""

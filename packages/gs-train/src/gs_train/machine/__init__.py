@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that a process runs on: its memory, terminal and interrupts."""
+"""The machine that a process runs on: its memory, streams, threads, terminal and interrupts."""

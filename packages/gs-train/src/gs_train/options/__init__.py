@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is told: options, presets and schedules."""
+"""What a run is told: options, presets, schedules and limits."""

@@ -12,14 +12,58 @@ import torch
 from torch import Tensor
 
 import gs_pinned
-from gs_order import Plan
-from gs_train.engine.lanes import Lanes
-from gs_train.published.parted import Parted, contains, slots_of
+from gs_order import Plan, Ragged
+from gs_train.machine.lanes import Lanes
 from gs_train.rows.attributes import host_columns
 from gs_train.rows.host_rows import HostRows
 
 CHUNK_BYTES = 32 << 20
 """Rows are caught up and sent in such pieces, so that the link starts early (GS-Scale 4.2)."""
+
+
+@dataclass(frozen=True)
+class _Parted:
+    """Lists of rows, each in two sorted parts.
+
+    Attributes:
+        ids: (L,) sorted within each part, the first parts in front; on the device.
+        slots: (L,) of the same rows; on the device.
+        on_host: the ids on the host.
+        offsets: (B + 1,) where each list begins; on the host.
+        n_first: (B,) lengths of the first parts; on the host.
+    """
+
+    ids: Tensor
+    slots: Tensor
+    on_host: np.ndarray
+    offsets: np.ndarray
+    n_first: np.ndarray
+
+    @classmethod
+    def of(cls, lists: Ragged, slots: Tensor, is_first: Tensor) -> _Parted:
+        """Stable partition of each list. Synchronises once.
+
+        Args:
+            lists: sorted ids, one list a microbatch.
+            slots: (L,) of these rows.
+            is_first: (L,) bool, by value.
+        """
+        offsets = np.asarray(lists.offsets)
+        ends = torch.from_numpy(offsets[1:].copy()).to(is_first.device, non_blocking=True)
+        place = torch.arange(len(is_first), device=is_first.device)
+        of = torch.bucketize(place, ends, right=True)
+        order = torch.sort(2 * of + (~is_first).long(), stable=True).indices
+        counts = torch.zeros(len(ends), dtype=torch.int64, device=is_first.device)
+        counts.index_add_(0, of, is_first.long())
+        # Both before the wait: other streams read them without another one.
+        ids, slots = lists.values[order], slots[order]
+        on_host, n_first = _to_host(ids, counts)
+        return cls(ids, slots, on_host.numpy(), offsets, n_first.numpy())
+
+    def bounds(self, i: int) -> tuple[int, int, int]:
+        """Where list i begins, where its second part begins, and where it ends."""
+        first, last = int(self.offsets[i]), int(self.offsets[i + 1])
+        return first, first + int(self.n_first[i]), last
 
 
 @dataclass
@@ -49,7 +93,7 @@ class Loads:
         self._ring: gs_pinned.Ring | None = None
         self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
         self._plan: Plan | None = None
-        self._lists: Parted | None = None
+        self._lists: _Parted | None = None
         self._updates: tuple[int, ...] = ()
         self._waiting: deque[_Chunk] = deque()  # not given to the worker yet
         self._working: deque[_Chunk] = deque()
@@ -152,7 +196,7 @@ class Loads:
         self.wait_for(self._updates)
         self._updates = ()
 
-    def _append(self, lists: Parted, microbatch: int) -> None:
+    def _append(self, lists: _Parted, microbatch: int) -> None:
         """Queue the rows of a microbatch that sleep."""
         rows, now = max(1, CHUNK_BYTES // (self._host.width * 4)), self._host.adam.now()
         first, awake, _ = lists.bounds(microbatch)
@@ -211,10 +255,35 @@ class Loads:
         return self._counting[:n]
 
 
-def _parted(plan: Plan, touched: Tensor | None) -> Parted:
+def _parted(plan: Plan, touched: Tensor | None) -> _Parted:
     """The load lists: rows that sleep, then those that the step before has updated."""
     loads = plan.ids["load"]
     sleeps = torch.ones(len(loads.values), dtype=torch.bool, device=loads.values.device)
     if touched is not None:
-        sleeps = ~contains(touched, loads.values)
-    return Parted.of(loads, slots_of(plan, "load"), sleeps)
+        sleeps = ~_contains(touched, loads.values)
+    return _Parted.of(loads, _slots_of(plan, "load"), sleeps)
+
+
+def _contains(ids: Tensor, rows: Tensor) -> Tensor:
+    """(R,) bool: which ``rows`` are among the sorted ``ids``."""
+    if not len(ids):
+        return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    place = torch.searchsorted(ids, rows).clamp_(max=len(ids) - 1)
+    return ids[place] == rows
+
+
+def _slots_of(plan: Plan, kind: str) -> Tensor:
+    """(L,) slots of all rows of a kind, microbatch after microbatch."""
+    source = plan.slots if plan.slots is not None else plan.positions
+    return source[kind].values
+
+
+def _to_host(*tensors: Tensor) -> list[Tensor]:
+    """Copies in host memory, behind one wait."""
+    if not tensors[0].is_cuda:
+        return list(tensors)
+    copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+    for copy, tensor in zip(copies, tensors):
+        copy.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensors[0].device).synchronize()
+    return copies

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 import gs_pinned
-from gs_train.engine.lanes import Lanes
+from gs_train.machine.lanes import Lanes
 from gs_train.published.loads import CHUNK_BYTES
 from gs_train.rows.attributes import host_columns
 from gs_train.rows.host_rows import HostRows

@@ -45,9 +45,14 @@ def appearance_width(sh_degree: int) -> int:
     return 3 * (sh_degree + 1) ** 2
 
 
+def row_shapes(k: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of one row's attributes by name, in their order."""
+    return {**SHAPES, "shN": (k, 3)}
+
+
 def appearance_shapes(k: int) -> dict[str, tuple[int, ...]]:
     """Shapes of one row's ``sh0`` and ``shN`` in the order in which they lie in the row."""
-    return {"sh0": SHAPES["sh0"], "shN": (k, 3)}
+    return {name: row_shapes(k)[name] for name in APPEARANCE}
 
 
 def columns(rows: Tensor) -> dict[str, Tensor]:

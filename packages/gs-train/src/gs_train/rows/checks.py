@@ -109,6 +109,18 @@ def check_sorted(ids: Tensor, n_rows: int, device: torch.device, *, wait: bool) 
     check_range(int(ids[0]), int(ids[-1]), n_rows)
 
 
+def check_slice(ids: slice, n_rows: int) -> tuple[int, int]:
+    """First and end of a slice of step 1.
+
+    Raises:
+        ValueError: another step.
+    """
+    first, end, stride = ids.indices(n_rows)
+    if stride != 1:
+        raise ValueError(f"ids must be a slice of step 1, got step {stride}")
+    return first, max(first, end)
+
+
 def check_permutation(order: Tensor, n_rows: int, device: torch.device) -> None:
     """Check that ``order`` is (N,) int32 or int64 and holds each row once. Synchronises."""
     check_ids(order, device, name="order")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,25 +11,17 @@ from torch import Tensor
 
 from gs_train.renderers.protocol import Rows
 from gs_train.rows.attributes import NAMES, SH_DEGREES
-from gs_train.rows.checks import (
-    check_appended,
-    check_capacity,
-    check_ids,
-    check_overwriting,
-    check_permutation,
-    check_range,
-    check_rows,
-    check_sorted,
-)
+from gs_train.rows.checked import CheckedRows
+from gs_train.rows.checks import check_capacity, check_rows, check_sorted
 from gs_train.rows.copies import add_rows, take_rows
-from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
+from gs_train.rows.keys import RowKeys
 from gs_train.rows.replacement import Replacement, grown
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 """Builds an optimizer from groups ``{"params": [parameter], "name": name}``."""
 
 
-class Gaussians:
+class Gaussians(CheckedRows):
     """N Gaussians: their parameters, gradient buffers, and one optimizer over them.
 
     All six attributes, or those of ``names`` where the others are kept elsewhere.
@@ -85,9 +77,8 @@ class Gaussians:
         if not names or names != tuple(name for name in NAMES if name in names):
             raise ValueError(f"names must be some of {', '.join(NAMES)} in this order, got {names}")
         check_rows(rows, names)
-        self._names = names
-        self._capacity = self.expected = capacity
-        self._device = torch.device(device)
+        super().__init__(names, device=device, capacity=capacity)
+        self.expected = capacity
         n_rows = len(rows[names[0]])
         self.keys = RowKeys.numbered(n_rows, self._device) if keys is None else keys
         if len(self.keys.values) != n_rows:
@@ -106,23 +97,20 @@ class Gaussians:
                 f"got {[name for name, *_ in owned]}"
             )
 
-    def __len__(self) -> int:
-        return self.n_rows
-
     def __repr__(self) -> str:
         has_sh = "shN" in self._names
         what = f"sh_degree={self.sh_degree}" if has_sh else ", ".join(self._names)
         return f"Gaussians({self.n_rows} rows, {what}, device={self._device})"
 
     @property
-    def device(self) -> torch.device:
-        """Where all tensors are."""
-        return self._device
-
-    @property
     def n_rows(self) -> int:
         """N."""
         return len(self.params[self._names[0]])
+
+    @property
+    def k(self) -> int:
+        """K, the width of ``shN``; 0 where it is kept elsewhere."""
+        return self.params["shN"].shape[1] if "shN" in self._names else 0
 
     @property
     def sh_degree(self) -> int:
@@ -133,48 +121,25 @@ class Gaussians:
         """
         return SH_DEGREES[self._param("shN").shape[1]]
 
-    def read(self, name: str, ids: Tensor | None = None) -> Tensor:
-        """Values of one attribute.
+    def whole(self, name: str) -> Tensor:
+        """See `CheckedRows.read`; the parameter's own values."""
+        return self.params[name].detach()
 
-        Args:
-            name: of the attribute.
-            ids: (R,) rows in any order, repeats allowed; None means all.
-
-        Returns:
-            (R, ...) copied rows; with None the parameter's own (N, ...), not to be written to.
-
-        Raises:
-            KeyError, TypeError, ValueError, IndexError: no such attribute; ids of another type
-                or shape, or (CPU) out of range.
-        """
-        values = self._param(name).detach()
-        if ids is None:
-            return values
-        check_ids(ids, self._device)
-        if ids.device.type == "cpu" and len(ids):
-            check_range(int(ids.min()), int(ids.max()), self.n_rows)
-        return values.index_select(0, ids)
+    def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """See `CheckedRows.read_rows`."""
+        return {name: self.params[name].detach().index_select(0, ids) for name in names}
 
     def snapshot(
         self, ids: slice | Tensor, *, device: torch.device | str | None = None
     ) -> dict[str, Tensor]:
-        """Copies of the attributes of some rows.
-
-        Args:
-            ids: a slice of step 1, or (R,) ids on `device`.
-            device: where the copies shall be; `device` of the model when None.
-        """
+        """See `Model.snapshot`; ids in any order, as `read_rows`."""
         target = self._device if device is None else torch.device(device)
         if isinstance(ids, slice):
             return {n: p.detach()[ids].to(target, copy=True) for n, p in self.params.items()}
-        return {name: self.read(name, ids).to(target) for name in self._names}
+        return {name: values.to(target) for name, values in self.read_rows(ids).items()}
 
     def close(self) -> None:
         """Nothing is in the background."""
-
-    def read_rows(self, ids: Tensor) -> dict[str, Tensor]:
-        """Copies of all attributes of rows ``ids``, as `read`."""
-        return {name: self.read(name, ids) for name in self._names}
 
     def leaves(self, ids: Tensor | None) -> dict[str, Tensor]:
         """Rows to render: fresh leaves of autograd, by name.
@@ -248,7 +213,6 @@ class Gaussians:
             self._transform(lambda name, key, old: grown(old, n_rows, self.expected)[:n])
             self.keys.reserve(n_rows, self.expected)
 
-    @torch.no_grad()
     def replace(
         self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
     ) -> None:
@@ -267,16 +231,13 @@ class Gaussians:
 
         Cost: R + A rows, and what `reserve` costs. Synchronises.
         """
-        check_sorted(removed, self.n_rows, self._device, wait=True)
-        rows = self._no_rows() if rows is None else rows
-        check_appended(rows, self._names, self._k)
-        n_new = len(rows[self._names[0]])
-        change = Replacement.of(self.n_rows, removed, n_new)
-        check_capacity(change.n_after, self._capacity)
-        if keys is not None:
-            RowKeys.check(keys, n_new)
-        else:
-            self.keys.require(n_new)
+        change, rows = self._replacement(removed, rows)
+        self.keys.check_new(keys, len(change.placed))
+        self.put(change, rows, keys)
+
+    @torch.no_grad()
+    def put(self, change: Replacement, rows: Rows, keys: Tensor | None) -> None:
+        """See `replace`; the arguments have been checked."""
         self.drop_gradients()
         self.reserve(change.n_after)
         # An optimizer's state may be on the host.
@@ -289,41 +250,18 @@ class Gaussians:
 
         self._transform(edited)
         self.edits += 1
-        self.keys.replace(change, self.keys.born(n_new) if keys is None else keys)
+        self.keys.replace(change, self.keys.born(len(change.placed)) if keys is None else keys)
 
     @torch.no_grad()
-    def permute(self, order: Tensor) -> None:
-        """Make row ``order[i]`` row i, with its moments.
-
-        Args:
-            order: (N,) int32 or int64, a permutation.
-
-        Raises:
-            TypeError, ValueError: it is not one; nothing is changed.
-
-        Cost: copies the model, one tensor at a time: the peak is one tensor more. Synchronises.
-        """
-        check_permutation(order, self.n_rows, self._device)
+    def reorder(self, order: Tensor) -> None:
+        """See `CheckedRows.permute`; copies one tensor at a time: the peak is one tensor more."""
         self.edits += 1
         self._transform(lambda name, key, old: old.index_select(0, order.to(old.device)))
         self.keys.select(order)
 
     @torch.no_grad()
-    def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
-        """Write values of some attributes; moments stay.
-
-        Args:
-            ids: (R,) sorted and unique rows; None means all N.
-            rows: any of the attributes, R rows each.
-
-        Raises:
-            TypeError, ValueError, IndexError: other names, types or shapes, ids not sorted and
-                unique or out of range; nothing is changed.
-        """
-        if ids is not None:
-            check_sorted(ids, self.n_rows, self._device, wait=True)
-        n_expected = self.n_rows if ids is None else len(ids)
-        check_overwriting(rows, self._names, n_rows=n_expected, k=self._k)
+    def write(self, ids: Tensor | None, rows: Rows) -> None:
+        """See `CheckedRows.overwrite`."""
         self.edits += 1
         for name, values in rows.items():
             if ids is None:
@@ -332,18 +270,9 @@ class Gaussians:
                 self.params[name].index_copy_(0, ids.long(), values.to(self._device))
 
     @torch.no_grad()
-    def zero_moments(
-        self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
-    ) -> None:
-        """Forget what the optimizer gathered about some rows; ``step`` stays.
-
-        Args:
-            ids: (R,) sorted and unique rows; None means all.
-            names: attributes; None means all.
-        """
-        if ids is not None:
-            check_sorted(ids, self.n_rows, self._device, wait=True)
-        for name in self._names if names is None else tuple(names):
+    def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
+        """See `CheckedRows.zero_moments`."""
+        for name in names:
             state = self._state(name)
             for key in _row_aligned(state):
                 if ids is None:
@@ -364,68 +293,17 @@ class Gaussians:
                 flat[f"{name}.{key}"] = torch.as_tensor(value)
         return flat
 
-    @classmethod
-    def from_tensors(
-        cls,
-        tensors: Mapping[str, Tensor],
-        *,
-        device: torch.device | str,
-        make_optimizer: MakeOptimizer,
-        names: tuple[str, ...] = NAMES,
-        capacity: int | None = None,
-    ) -> Gaussians:
-        """The model whose `tensors` these were, copied to a device.
-
-        State goes to the optimizer's own ``state_device`` where it has one.
-
-        Raises:
-            TypeError: a tensor is not float32.
-            ValueError: a name is unknown or missing, or shapes disagree.
-        """
-        tensors = dict(tensors)
-        keys = _keys_of(tensors, torch.device(device))
-        rows = {name: value for name, value in tensors.items() if "." not in name}
-        check_rows(rows, names)
-        states: dict[str, dict[str, Tensor]] = {name: {} for name in names}
-        for flat_name, value in tensors.items():
-            name, _, key = flat_name.partition(".")
-            if not key:
-                continue
-            if name not in states:
-                raise ValueError(f"tensors must belong to {', '.join(names)}, got {flat_name}")
-            if value.ndim and value.shape != rows[name].shape:
-                raise ValueError(
-                    f"{flat_name} must be {tuple(rows[name].shape)}, got {tuple(value.shape)}"
-                )
-            states[name][key] = value
-        model = cls(
-            rows,
-            device=device,
-            make_optimizer=make_optimizer,
-            names=names,
-            capacity=capacity,
-            keys=keys,
-        )
-        state_device = getattr(model.optimizer, "state_device", model.device)
+    def take(self, states: Mapping[str, Tensor]) -> None:
+        """Go on from an optimizer's state under flat names; tensors are taken over, not copied."""
         # The optimizer's own way in: it knows which device ``step`` belongs on.
-        state_dict = model.optimizer.state_dict()
-        state_dict["state"] = {
-            group["params"][0]: {
-                key: value.to(state_device if value.ndim else "cpu", copy=True)
-                for key, value in states[group["name"]].items()
-            }
-            for group in state_dict["param_groups"]
-            if states[group["name"]]
-        }
-        model.optimizer.load_state_dict(state_dict)
-        return model
-
-    @property
-    def _k(self) -> int:
-        return self.params["shN"].shape[1] if "shN" in self._names else 0
-
-    def _no_rows(self) -> dict[str, Tensor]:
-        return {name: param.detach()[:0] for name, param in self.params.items()}
+        state_dict = self.optimizer.state_dict()
+        state_dict["state"] = {}
+        for group in state_dict["param_groups"]:
+            prefix = f"{group['name']}."
+            state = {n.removeprefix(prefix): v for n, v in states.items() if n.startswith(prefix)}
+            if state:
+                state_dict["state"][group["params"][0]] = state
+        self.optimizer.load_state_dict(state_dict)
 
     def _param(self, name: str) -> torch.nn.Parameter:
         if name not in self.params:
@@ -453,14 +331,6 @@ class Gaussians:
             param.data = transform(name, None, param.data)
             # torch does not count this as a change, and the address may be an old one again.
             torch.autograd.graph.increment_version(param)
-
-
-def _keys_of(tensors: dict[str, Tensor], device: torch.device) -> RowKeys | None:
-    """Take the keys out of a model's tensors; None where there are none."""
-    if KEYS not in tensors:
-        return None
-    values = tensors.pop(KEYS).to(device, copy=True)
-    return RowKeys.load(values, tensors.pop(NEXT_KEY))
 
 
 def _row_aligned(state: Mapping[str, Any]) -> list[str]:

@@ -53,23 +53,6 @@ def flat_schedule(schedule: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor
     return flat
 
 
-def split_state(
-    tensors: Mapping[str, Tensor], names: tuple[str, ...]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Attributes and optimizer state of flat tensors.
-
-    Raises:
-        ValueError: a name belongs to neither.
-    """
-    rows = {name: value for name, value in tensors.items() if "." not in name}
-    states = {name: value for name, value in tensors.items() if "." in name}
-    known = {f"{name}.{key}" for name in names for key in ("step", *MOMENTS)} | {LAST_STEP}
-    for name in states:
-        if name not in known and not name.startswith(SCHEDULE):
-            raise ValueError(f"tensors must belong to {', '.join(names)}, got {name}")
-    return rows, states
-
-
 def load_state(adam: gs_adam.HostAdam, states: Mapping[str, Tensor]) -> None:
     """Continue a fresh optimizer from what `flat_state` returned; copied.
 

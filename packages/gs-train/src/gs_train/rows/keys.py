@@ -79,6 +79,18 @@ class RowKeys:
                 "start a new run from that"
             )
 
+    def check_new(self, keys: Tensor | None, n: int) -> None:
+        """Check keys of n rows that shall be added, or that as many are left where they are None.
+
+        Raises:
+            TypeError, ValueError: as `check`.
+            InputError: as `require`.
+        """
+        if keys is None:
+            self.require(n)
+        else:
+            self.check(keys, n)
+
     def reserve(self, n_rows: int, most: int | None) -> None:
         """Take memory for so many rows, see `grown`."""
         self.values = grown(self.values, n_rows, most)[: len(self.values)]

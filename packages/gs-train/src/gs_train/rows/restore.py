@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES, Semantics
+from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians, MakeOptimizer
 from gs_train.rows.host_state import LAST_STEP, SCHEDULE
 from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
@@ -122,17 +123,18 @@ def restored_gaussians(
 
     Raises:
         InputError: the source is damaged.
+        TypeError: an attribute is not float32.
+        ValueError: a name is unknown or missing, or shapes disagree.
 
     Cost: memory for the model alone; one read.
     """
-    model = Gaussians(
-        _no_values(source), device=device, make_optimizer=make_optimizer, capacity=capacity
-    )
+    rows = _described(source, may_sleep=False)
+    model = Gaussians(rows, device=device, make_optimizer=make_optimizer, capacity=capacity)
     targets = _targets(model, source, NAMES, with_state=not to_look_at)
     keys = _key_targets(source, device)
     source.fill({**targets, **keys})
     model.keys = _keys(keys, model.n_rows)
-    _take_state(model, targets)
+    model.take(targets)
     return model
 
 
@@ -156,12 +158,14 @@ def restored_tiered(
 
     Raises:
         InputError: the source is damaged.
-        ValueError: rows sleep and may not.
+        TypeError: an attribute, or a moment of the appearance, is not float32.
+        ValueError: a name is unknown or missing, shapes disagree, or rows sleep and may not.
 
     Cost: memory for the model alone; one read.
     """
+    rows = _described(source, may_sleep=True)
     model = TieredGaussians(
-        _no_values(source),
+        rows,
         device=device,
         semantics=semantics,
         home=home,
@@ -181,13 +185,35 @@ def restored_tiered(
     source.fill({**part, **device_part, **keys})
     model.geometry.keys = _keys(keys, model.n_rows)
     model.appearance.take({name: value for name, value in part.items() if "." in name})
-    _take_state(model.geometry, device_part)
+    model.geometry.take(device_part)
     return model
 
 
-def _no_values(source: Source) -> dict[str, Tensor]:
-    """Rows of the right shapes that take no memory."""
-    return {name: torch.zeros(()).expand(source.shapes[name]) for name in NAMES}
+def _described(source: Source, *, may_sleep: bool) -> dict[str, Tensor]:
+    """Rows of a source's types and shapes that take no memory, once all its names, types and shapes
+    have been checked.
+
+    Raises:
+        TypeError: an attribute, or a moment of the appearance, is not float32.
+        ValueError: a name is unknown or missing, or shapes disagree.
+    """
+    rows = {
+        name: torch.zeros((), dtype=source.dtypes[name]).expand(shape)
+        for name, shape in source.shapes.items()
+        if "." not in name and name not in (KEYS, NEXT_KEY)
+    }
+    check_rows(rows)
+    for flat, shape in source.shapes.items():
+        name, _, key = flat.partition(".")
+        if not key or (may_sleep and (flat == LAST_STEP or flat.startswith(SCHEDULE))):
+            continue
+        if name not in rows:
+            raise ValueError(f"tensors must belong to {', '.join(NAMES)}, got {flat}")
+        if shape and tuple(shape) != tuple(rows[name].shape):
+            raise ValueError(f"{flat} must be {tuple(rows[name].shape)}, got {tuple(shape)}")
+        if shape and name in APPEARANCE and source.dtypes[flat] != torch.float32:
+            raise TypeError(f"{flat} must be float32, got {source.dtypes[flat]}")
+    return rows
 
 
 def _key_targets(source: Source, device: torch.device) -> dict[str, Tensor]:
@@ -222,15 +248,3 @@ def _targets(
                     device=device if source.shapes[flat] else "cpu",
                 )
     return targets
-
-
-def _take_state(model: Gaussians, targets: Mapping[str, Tensor]) -> None:
-    """Give the optimizer the state among what was read; it takes tensors over, not copies."""
-    state_dict = model.optimizer.state_dict()
-    state_dict["state"] = {}
-    for group in state_dict["param_groups"]:
-        prefix = f"{group['name']}."
-        state = {n.removeprefix(prefix): v for n, v in targets.items() if n.startswith(prefix)}
-        if state:
-            state_dict["state"][group["params"][0]] = state
-    model.optimizer.load_state_dict(state_dict)

@@ -28,7 +28,7 @@ def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     if not len(ids):
         return torch.zeros((view.height, view.width, 3), device=model.device)
     keys = model.keys.values.index_select(0, ids)
-    rows = caught_up_rows(model, ids)
+    rows = model.snapshot(ids)
     splats = renderer.project(rows, view, sh_degree=model.sh_degree, keys=keys)
     return _draw(splats, renderer, None).clamp_(0.0, 1.0)
 
@@ -44,21 +44,6 @@ def _draw(splats: Splats, renderer: Renderer, rect: Rect | None) -> Tensor:
             raise
     axis = 1 if first.height == whole.height else 0
     return torch.cat([_draw(splats, renderer, half) for half in (first, second)], axis)
-
-
-def caught_up_rows(model: Model, ids: Tensor) -> dict[str, Tensor]:
-    """Present values of the six attributes of some rows; nothing is changed.
-
-    Reading a row that sleeps would bring it up to date in its table, and training from there would
-    round otherwise.
-
-    Args:
-        ids: (R,) sorted and unique, on the model's device.
-
-    Returns:
-        Copies on the model's device.
-    """
-    return model.snapshot(ids)
 
 
 def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:

@@ -16,7 +16,6 @@ from gs_train.engine.trace import BATCH
 from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.renderers import Rows, View
-from gs_train.rows.visible import caught_up_rows
 from gs_train.runs.metrics import NOT_AVAILABLE
 from gs_train.runs.occupancy import device_idle_share, optimizer_tail_s
 from gs_train.runs.offload import training_views, workload_of
@@ -180,6 +179,6 @@ def _rates(trainer: Trainer, views: list[View], work: Workload) -> Rates | None:
 
     def rows_of(ids: Tensor) -> Rows:
         torch.cuda.empty_cache()
-        return caught_up_rows(model, ids)
+        return model.snapshot(ids)
 
     return measure_rates_for(work, model.params, views, trainer.renderer, rows_of)

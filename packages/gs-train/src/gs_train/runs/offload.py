@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from gs_train.engine.limits import Limits
 from gs_train.errors import InputError
 from gs_train.machine.memory import resident_bytes
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import Limits
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.scene.scene import Scene
 from gs_train.sizing.census import measure_workload

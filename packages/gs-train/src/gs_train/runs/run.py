@@ -19,7 +19,6 @@ from gs_train.checkpoint import SavedCheckpoint, is_newer, open_latest
 from gs_train.data import FROM_PYTHON, Capture, load_capture
 from gs_train.data.fingerprint import changes, first_of
 from gs_train.data.frame import Frame
-from gs_train.engine.limits import Limits
 from gs_train.errors import InputError
 from gs_train.files.whole import whole
 from gs_train.losses.ssim import WINDOW
@@ -27,6 +26,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
 from gs_train.options.config import FitConfig, load_config
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.rows.attributes import GEOMETRY, NAMES

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.settings import StepSettings
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.options.schedule import active_sh_degree, adam_options, means_decay
 from gs_train.renderers import Renderer, Rows, Splats, View

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gs_train.engine.limits import Limits
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS, Preset, preset_named
 from gs_train.sizes import format_bytes
 from gs_train.sizing.fitting import fit_into, limits_within, smallest_rooms

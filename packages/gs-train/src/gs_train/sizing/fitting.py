@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.options.presets import Preset
 from gs_train.sizing.forecasts import forecast_of, forecasts_of, need
 from gs_train.sizing.memory import MOST_ROWS, Caps, Need, Room, largest

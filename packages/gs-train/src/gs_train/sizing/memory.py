@@ -11,8 +11,8 @@ import torch
 
 from gs_pinned import available_bytes
 from gs_train.engine.buffers import HEADROOM
-from gs_train.engine.limits import Limits
 from gs_train.options.config import FitConfig
+from gs_train.options.limits import Limits
 
 MOST_ROWS = 2**31 - 2
 """Of any model: ids are 32-bit numbers."""

@@ -19,8 +19,8 @@ import gs_pinned
 from gs_pinned import available_bytes
 from gs_train.backends import make_backend, mirror_engine
 from gs_train.engine.engine import Engine
-from gs_train.engine.limits import UNLIMITED, Limits
 from gs_train.engine.settings import StepSettings
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.renderers.culling import cameras_of, cull

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.options.presets import Placement, Preset
 from gs_train.sizing.forecasts.forecast import Forecast, Speed
 from gs_train.sizing.forecasts.in_place import InPlace

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.options.presets import Preset
 from gs_train.sizing.memory import Need, Room, at_most, largest
 from gs_train.sizing.rates import Rates

@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 
 from gs_train.engine.buffers import RowBuffer
-from gs_train.engine.limits import Limits
 from gs_train.engine.residents import Residents
+from gs_train.options.limits import Limits
 from gs_train.sizing.forecasts.batches import (
     FLOAT,
     PLACE,

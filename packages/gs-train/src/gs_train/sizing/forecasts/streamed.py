@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from gs_train.engine.buffers import HEADROOM
-from gs_train.engine.limits import Limits
+from gs_train.options.limits import Limits
 from gs_train.published.streamed import RING_BYTES
 from gs_train.published.untouched import Untouched
 from gs_train.sizing.forecasts.batches import (

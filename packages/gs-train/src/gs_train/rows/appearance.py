@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rows of ``sh0`` and ``shN`` have in common, on the host and on the device."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gs_adam
+from gs_train.renderers.protocol import Rows
+from gs_train.rows.attributes import APPEARANCE, Semantics
+from gs_train.rows.checked import CheckedRows
+from gs_train.rows.checks import check_rows
+from gs_train.rows.replacement import Replacement
+
+
+class AppearanceRows(CheckedRows):
+    """N rows of ``sh0`` and ``shN``, 3 + 3K floats each, with an optimizer that may let rows sleep.
+
+    The methods of `RowOperations` for these two attributes, without keys: those are the
+    geometry's. What is read or edited is caught up first, rows that only move are not.
+
+    Args:
+        rows: ``sh0`` (N, 1, 3) and ``shN`` (N, K, 3), float32, on any device; copied by subclasses.
+        device, capacity: as of `CheckedRows`.
+
+    Attributes:
+        adam: the optimizer or its schedule of steps, with two groups named ``sh0`` and ``shN``.
+
+    Raises:
+        TypeError, ValueError: rows of other names, types or shapes.
+    """
+
+    adam: gs_adam.HostAdam | gs_adam.RowSchedule
+
+    def __init__(self, rows: Rows, *, device: torch.device | str, capacity: int | None) -> None:
+        check_rows(rows, APPEARANCE)
+        super().__init__(APPEARANCE, device=device, capacity=capacity)
+        self._k = rows["shN"].shape[1]
+
+    @property
+    def k(self) -> int:
+        """K, the width of ``shN``."""
+        return self._k
+
+    @property
+    def width(self) -> int:
+        """Floats of a row, 3 + 3K."""
+        return 3 + 3 * self._k
+
+    def set_rates(self, lr: Mapping[str, float], *, betas: tuple[float, float], eps: float) -> None:
+        """Set learning rates by name and Adam's constants for the steps begun from now on."""
+        for group in self.adam.param_groups:
+            group.update(lr=lr[group["name"]], betas=betas, eps=eps)
+
+    def begin(self) -> int:
+        """Begin a step with the rates as they are; its number goes with updates and to `end`."""
+        return self.adam.begin_step()
+
+    def end(self, step: int) -> None:
+        """End a step: all its updates have been submitted.
+
+        Raises:
+            ValueError: it is not open (`rest` ends open steps too), or an earlier one is.
+            Exception: what a task of a worker raised; the step has ended.
+        """
+        self.adam.end_step(step)
+
+    def replace(self, removed: Tensor, rows: Rows | None = None) -> None:
+        """Remove some rows and add others, with zero moments and awake; see
+        `RowOperations.replace`.
+
+        Args:
+            removed: (R,) sorted and unique rows.
+            rows: ``sh0`` and ``shN`` of A rows, float32, on any device, K as here; None for none.
+
+        Raises:
+            TypeError, ValueError, IndexError: other rows; ids not sorted and unique or out of
+                range; nothing is changed.
+            MemoryError: the memory is not there, or beyond the capacity; nothing is changed.
+        """
+        self.put(*self._replacement(removed, rows))
+
+    @abstractmethod
+    def rest(self) -> None:
+        """End the steps that are open."""
+
+    @abstractmethod
+    def put(self, change: Replacement, rows: Rows) -> None:
+        """See `replace`; the arguments have been checked."""
+
+    @abstractmethod
+    def snapshot(self, ids: slice | Tensor | None = None) -> dict[str, Tensor]:
+        """Caught-up copies of rows; nothing is changed, so training goes on to the same bits.
+
+        Args:
+            ids: a slice of step 1, or (R,) sorted and unique ids on any device; None means all.
+
+        Returns:
+            ``sh0`` (R, 1, 3) and ``shN`` (R, K, 3) where the rows are.
+
+        Raises:
+            TypeError, ValueError, IndexError: other ids.
+        """
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Rows and optimizer state under flat names, not copied, sleeping rows as they are.
+
+        Names are those of `gs_train.rows.gaussians.Gaussians.tensors`. Deferred semantics adds
+        ``appearance.last_step`` (N,) int32 and ``appearance.schedule.*``, without which the other
+        values of a row that sleeps mean little. Before the first step there are only attributes.
+        """
+
+    @abstractmethod
+    def targets(self, shapes: Iterable[str]) -> dict[str, Tensor]:
+        """What values and states of these names are read into, as far as they are stored here."""
+
+    @abstractmethod
+    def take(self, states: Mapping[str, Tensor]) -> None:
+        """Go on from states that have been read, those of `targets` into their places.
+
+        Raises:
+            TypeError, ValueError: something is missing or of another shape, or rows sleep and may
+                not.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End work in the background and give the host's memory back."""
+
+
+def kind_of_adam(semantics: Semantics) -> dict[str, Any]:
+    """Options of the optimizer: gsplat's SelectiveAdam, which is sparse, corrects no bias."""
+    return {
+        "semantics": semantics,
+        "bias_correction": "off" if semantics == "sparse" else "global",
+    }
