@@ -105,6 +105,11 @@ def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
         ({"strategy": "magic"}, "--strategy must be adc or mcmc, got magic"),
         ({"image_cache": "0"}, "--image-cache must be at least one byte"),
         ({"init_opacity": 1.0}, "--init-opacity must be between 0 and 1"),
+        (
+            {"resort_every": 1000},
+            "--resort-every must be 0 to 16 times the number of Gaussians, got 1",
+        ),
+        ({"resort_every": float("nan")}, "--resort-every must be 0 to 16 times"),
         ({"scale_reg": -1.0}, "--scale-reg must be finite and not negative"),
         ({"opacity_reg": float("inf")}, "--opacity-reg must be finite and not negative, got inf"),
         ({"image_cache": "lots"}, "--image-cache must be a size"),

@@ -210,3 +210,31 @@ def test_tables_that_have_grown_are_locked_in_pieces_and_read_as_one():
         twin.rest()
     assert_same(state(host), state(twin))
     assert (host.tensors()["appearance.last_step"][::3] == host.adam.step_count).all()
+
+
+def test_where_memory_sets_the_slots_no_table_is_copied_to_a_larger_one(monkeypatch):
+    """All rows have slots while they become more; the device never holds more than these take."""
+    most = 1000
+    host, residents = make(most=most)
+    theirs = HostRows(make_rows(N), semantics="deferred", device="cpu")
+    theirs.set_rates(RATES, **OPTIONS)
+    empty, held = torch.empty, []
+
+    def noted(*size, **options):
+        made = empty(*size, **options)
+        if made.ndim == 2 and made.shape[1] == host.width:
+            held.append(sum(rows.nbytes for rows in residents._rows) + made.nbytes)
+        return made
+
+    for step in range(12):
+        ids = batch(step, host.n_rows)
+        with monkeypatch.context() as during:
+            during.setattr(torch, "empty", noted)
+            residents.bring(ids)
+        advance(host, residents, ids, step)
+        advance_host(theirs, ids, step)
+        for rows in (host, theirs):
+            rows.replace(some_ids(rows.n_rows, step, 0.02), make_rows(40, step))
+    assert N < host.n_rows <= most
+    assert 0 < max(held) <= Residents.table_bytes(most, host.width)
+    assert_same(state(host), state(theirs))

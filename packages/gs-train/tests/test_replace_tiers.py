@@ -250,16 +250,19 @@ def test_what_is_refused_changes_nothing(
         form.rows.close()
 
 
-def test_rows_of_a_model_that_grows_all_come_again_where_all_have_a_slot() -> None:
+def test_where_all_rows_have_a_slot_only_new_ones_come_while_slots_suffice() -> None:
     form = InSlots("cpu", "deferred", 10**6)
     ids = torch.arange(50, dtype=torch.int32)
     step = ids, ids, torch.ones(len(ids), 12)
     form.step(*step)
     assert form.residents.loaded == N
-    form.rows.replace(torch.arange(10, 20), make_rows(30, 1))
+    form.rows.replace(torch.arange(10, 20), make_rows(15, 1))
     form.step(*step)
-    assert form.residents.loaded == N + 20
+    assert form.residents.loaded == N + 5
     form.rows.replace(torch.arange(0, 60))
     form.rows.replace(torch.arange(0, 5), make_rows(5))
     form.step(*step)
-    assert (form.residents.loaded, form.residents.stored) == (N + 20, 0)
+    assert (form.residents.loaded, form.residents.stored) == (N + 5, 0)
+    form.rows.replace(torch.arange(0), make_rows(N))  # and then all of them, to more slots
+    form.step(*step)
+    assert (form.residents.loaded, form.residents.stored) == (N + 5 + form.rows.n_rows, 0)

@@ -20,6 +20,7 @@ import gs_train.runs.run
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from gs_train.cli import main
 from gs_train.errors import InputError
+from gs_train.options.config import load_config
 from gs_train.runs.record import RunRecord
 from gs_train.runs.run import Run
 from gs_train.runs.trainer import Trainer
@@ -129,6 +130,26 @@ def test_options_that_another_version_had_or_has_do_not_matter(
 
     _save_changed(run, older)
     assert main(["fit", str(tiny_capture), "--out", str(run), "--resume", "--steps", "5"]) == 0
+
+
+def test_a_run_that_counted_images_between_re_orderings_goes_on_with_a_share_of_its_rows(
+    tiny_capture: Path, run: Path
+) -> None:
+    """An earlier version wrote the whole number 1000."""
+
+    def older(state: dict[str, Any]) -> None:
+        assert state["recipe"]["resort_every"] == 1.0
+        state["recipe"]["resort_every"] = 1000
+
+    _save_changed(run, older)
+    config = run / "config.yml"
+    now = config.read_text()
+    assert "\nresort_every: 1.0\n" in now
+    config.write_text(now.replace("resort_every: 1.0", "resort_every: 1000"))
+    assert load_config(config).resort_every == 1.0
+    assert main(["export", str(run)]) == 0
+    assert main(["fit", str(tiny_capture), "--out", str(run), "--resume", "--steps", "5"]) == 0
+    assert "\nresort_every: 1.0\n" in config.read_text()
 
 
 def _as_of_old(run: Path) -> None:

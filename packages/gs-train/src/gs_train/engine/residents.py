@@ -321,8 +321,14 @@ class Residents:
     def _make_room(self, n_rows: int) -> None:
         """Slots for a batch of so many rows and, if memory allows, for the next one beside it."""
         n = self._host.n_rows
-        most = n if self._most is None else min(self._most, n)
-        wanted = min(max(n_rows, self._wish), most) if self._most is None else most
+        if self._most is None:
+            most, wanted = n, min(max(n_rows, self._wish), n)
+        else:
+            most, wanted = self._most, min(self._most, n)
+        if self._is_open and self._most is not None and wanted > len(self.values):
+            # Memory that is limited has no room for tables beside larger ones: the rows come again.
+            self.come_home()
+            self.forget()
         before = self.values.shape[0] if self._is_open else 0
         if not self._is_open:
             self._host.rest()

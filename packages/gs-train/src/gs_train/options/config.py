@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +24,10 @@ from gs_train.options.plain import from_plain, one_of, to_plain
 from gs_train.options.presets import PRESETS
 from gs_train.options.schedule import LearningRates
 from gs_train.sizes import Count, parse_bytes
+
+_MOST_CHANGES = 16
+"""Times the number of Gaussians: rows are out of order long before. Earlier versions counted images
+between re-orderings, by default 1000, so that a larger number is one of these."""
 
 _MOST_BYTES = 1 << 20
 """Of the YAML file, which has some hundred lines: reading a large one takes minutes."""
@@ -153,7 +158,13 @@ class FitConfig:
             self.max_side is None or self.max_side >= 16, "max_side", "at least 16", self.max_side
         )
         _require(self.cap is None or self.cap >= 4, "cap", "at least 4", self.cap)
-        for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg", "resort_every"):
+        _require(
+            0 <= self.resort_every <= _MOST_CHANGES,
+            "resort_every",
+            f"0 to {_MOST_CHANGES} times the number of Gaussians",
+            self.resort_every,
+        )
+        for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg"):
             value = getattr(self, name)
             fits = value is None or 0 <= value < math.inf
             _require(fits, name, "finite and not negative", value)
@@ -293,6 +304,17 @@ def load_config(path: Path) -> FitConfig:
         raise InputError(f"{path} is not valid YAML: brackets lie too deep in each other") from None
     if not isinstance(plain, dict):
         raise InputError(f"{path} must hold a mapping of options, got {type(plain).__name__}")
-    config = from_plain(FitConfig, plain, path)
+    config = from_plain(FitConfig, of_this_version(plain), path)
     assert isinstance(config, FitConfig)
     return config
+
+
+def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options that an earlier version wrote, as this one says the same.
+
+    ``resort_every`` was a number of images, which has become the default.
+    """
+    every = plain.get("resort_every")
+    if type(every) is int and every > _MOST_CHANGES:
+        return {**plain, "resort_every": FitConfig.resort_every}
+    return plain

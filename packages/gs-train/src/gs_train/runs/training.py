@@ -13,7 +13,7 @@ from gs_train.files.atomic import require_free, require_writable
 from gs_train.files.ply import write_ply
 from gs_train.losses.lpips import load_lpips
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.options.config import FitConfig
+from gs_train.options.config import FitConfig, of_this_version
 from gs_train.renderers import Renderer
 from gs_train.rows.visible import caught_up_chunks
 from gs_train.runs.evaluate import report
@@ -170,7 +170,8 @@ def _started(
 
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
-    require_same_options(run.checkpoint.state.get("recipe", {}), config.recipe)
+    saved = of_this_version(run.checkpoint.state.get("recipe", {}))
+    require_same_options(saved, config.recipe)
     if run.checkpoint.state["capture"] != digest:
         where = "capture" if config.data == FROM_PYTHON else config.data
         raise InputError(
