@@ -240,7 +240,7 @@ def open_latest(folder: str | Path) -> SavedCheckpoint | None:
     """
     seen: Path | None = None
     while named := named_checkpoints(Path(folder)):
-        newest = next((path for path in reversed(named) if is_complete(path)), None)
+        newest = _newest_complete(named)
         if newest is not None:
             try:
                 checkpoint = open_checkpoint(newest)
@@ -253,6 +253,14 @@ def open_latest(folder: str | Path) -> SavedCheckpoint | None:
         if seen is not None and not is_newer(named[-1], seen):
             return None
         seen = named[-1]
+    return None
+
+
+def _newest_complete(paths: list[Path]) -> Path | None:
+    # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
+    for path in reversed(paths):
+        if is_complete(path):
+            return path
     return None
 
 
