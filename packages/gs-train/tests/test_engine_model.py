@@ -315,3 +315,20 @@ def test_cuda_tiers_equal_those_on_the_cpu(semantics):
                 torch.testing.assert_close(got[name], expected[name], rtol=1e-5, atol=1e-6)
             else:
                 assert torch.equal(got[name], expected[name]), name
+
+
+@pytest.mark.parametrize("home", ["whole", "device", "host"])
+@pytest.mark.parametrize("part", [slice(1, 2), slice(0, 3), slice(7, 10), slice(0, 10)])
+def test_new_rows_may_be_views_of_rows_that_go_and_of_rows_that_move(home, part):
+    if home == "whole":
+        model = Gaussians(make_rows(10), device="cpu", make_optimizer=host_adam)
+    else:
+        model = TieredGaussians(make_rows(10), device="cpu", semantics="deferred", home=home)
+    views = {name: model.read(name)[part] for name in NAMES}
+    expected = {name: values.clone() for name, values in views.items()}
+    model.replace(torch.tensor([0, 1, 2, 5]), views)
+    n_new = len(expected["means"])
+    assert model.n_rows == 6 + n_new
+    places = [int((model.keys.values == 10 + k).nonzero()) for k in range(n_new)]
+    for name in NAMES:
+        assert torch.equal(model.read(name, torch.tensor(places)), expected[name]), name

@@ -142,8 +142,8 @@ class Engine:
         self.placement.finish()
 
     def make_room(self) -> None:
-        """Finish, and give back device memory that can be taken again: rows are about to be
-        re-ordered or refined, which needs much."""
+        """Finish, and give back device memory that can be taken again: all rows are about to be
+        re-ordered, which needs much."""
         self._check_whole()
         self.placement.leave()
 

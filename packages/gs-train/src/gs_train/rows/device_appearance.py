@@ -21,7 +21,7 @@ from gs_train.rows.host_state import (
     schedule_of,
 )
 from gs_train.rows.host_tables import row_blocks
-from gs_train.rows.replacement import Replacement, grown
+from gs_train.rows.replacement import Replacement, apart, grown
 
 _CHUNK = 1 << 22
 """Rows whose ids are made at a time where all are caught up."""
@@ -156,6 +156,7 @@ class DeviceAppearance(AppearanceRows):
         """See `replace`. Cost: the rows that change; where memory grows, copies the tables, one at
         a time."""
         self.rest()
+        new = {name: apart(rows[name], self.values) for name in APPEARANCE}
         n, most = change.n_before, self.expected
         self._transform(lambda table: grown(table, change.n_after, most)[:n])
         if self._last_step is not None:
@@ -163,7 +164,7 @@ class DeviceAppearance(AppearanceRows):
             self._last_step = change.edited(last_step, self.adam.step_count)
         self._transform(lambda table: change.edited(table, 0))
         for name, values in columns(self.values).items():
-            values.index_copy_(0, change.placed, rows[name].detach().to(self._device))
+            values.index_copy_(0, change.placed, new[name])
 
     def reorder(self, order: Tensor) -> None:
         """See `CheckedRows.permute`."""

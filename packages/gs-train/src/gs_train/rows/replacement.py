@@ -75,19 +75,29 @@ class Replacement:
 
         Args:
             rows: (n_before or more, ...) contiguous, where the lists are.
-            new: (A, ...) values of the new rows, on any device; or one value for all of them.
+            new: (A, ...) values of the new rows, on any device, some of ``rows`` themselves among
+                them; or one value for all of them.
 
         Returns:
             (n_after, ...) view.
         """
+        if isinstance(new, Tensor):
+            new = apart(new, rows)
         rows = grown(rows, max(self.n_before, self.n_after), None)
         if len(self.moved_to):
             rows.index_copy_(0, self.moved_to, rows.index_select(0, self.moved_from))
         if isinstance(new, Tensor):
-            rows.index_copy_(0, self.placed, new.detach().to(rows.device))
+            rows.index_copy_(0, self.placed, new)
         else:
             rows.index_fill_(0, self.placed, new)
         return rows[: self.n_after]
+
+
+def apart(new: Tensor, rows: Tensor) -> Tensor:
+    """The same values on the device of ``rows``, and in no memory of theirs, which is edited."""
+    new = new.detach().to(rows.device)
+    is_shared = new.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
+    return new.clone() if is_shared else new
 
 
 def grown(rows: Tensor, n_rows: int, most: int | None) -> Tensor:
