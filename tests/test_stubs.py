@@ -13,7 +13,7 @@ from types import ModuleType, WrapperDescriptorType
 
 import pytest
 
-NATIVE = ("gs_cull", "gs_pinned", "gs_adam")
+NATIVE = ("gs_cull", "gs_pinned", "gs_adam", "gs_raster")
 
 ONLY_WITH_CUDA = {
     "gs_adam": set(),
@@ -34,6 +34,7 @@ ONLY_WITH_CUDA = {
         "views_of_blocks_cuda",
     },
     "gs_pinned": {"use_stream_operations"},
+    "gs_raster": set(),
 }
 
 SPECIAL = {"__version__", "__init__", "__enter__", "__exit__"}
