@@ -1,6 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws rows of 3D Gaussians into a view, and gradients back."""
+"""Draws rows of 3D Gaussians into a view, and gradients back.
+
+The stages work on CUDA tensors of torch: :func:`project`, :func:`sort`, :func:`blend`, and back
+:func:`blend_backward`, :func:`project_backward`. ``gs_raster.torch`` has them as differentiable
+functions, ``gs_raster.cpu`` draws on the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from gs_raster._core import CudaError, __version__, build_info
+from gs_raster.types import MAX_INSTANCES, Options, Rect, TooManyInstancesError
 
-__all__ = ["CudaError", "__version__", "build_info"]
+if TYPE_CHECKING:
+    from gs_raster.blending import Pixels, blend, blend_backward
+    from gs_raster.planning import workspace_bytes
+    from gs_raster.projection import project, project_backward
+    from gs_raster.rows import RowGradients, Rows
+    from gs_raster.sorting import TileLists, sort
+    from gs_raster.splats import Splats
+    from gs_raster.views import View
+
+__all__ = [
+    "MAX_INSTANCES",
+    "CudaError",
+    "Options",
+    "Pixels",
+    "Rect",
+    "RowGradients",
+    "Rows",
+    "Splats",
+    "TileLists",
+    "TooManyInstancesError",
+    "View",
+    "__version__",
+    "blend",
+    "blend_backward",
+    "build_info",
+    "project",
+    "project_backward",
+    "sort",
+    "workspace_bytes",
+]
+
+# Imported when asked for: they bring in torch, which takes seconds.
+_LATER = {
+    "Pixels": "blending",
+    "RowGradients": "rows",
+    "Rows": "rows",
+    "Splats": "splats",
+    "TileLists": "sorting",
+    "View": "views",
+    "blend": "blending",
+    "blend_backward": "blending",
+    "project": "projection",
+    "project_backward": "projection",
+    "sort": "sorting",
+    "workspace_bytes": "planning",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module 'gs_raster' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"gs_raster.{_LATER[name]}"), name)
+        globals()[name] = value
+        return value
