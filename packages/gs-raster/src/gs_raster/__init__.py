@@ -15,13 +15,13 @@ from gs_raster._core import CudaError, __version__, build_info
 from gs_raster.types import MAX_INSTANCES, Options, Rect, TooManyInstancesError
 
 if TYPE_CHECKING:
-    from gs_raster.blending import Pixels, blend, blend_backward
-    from gs_raster.planning import workspace_bytes
-    from gs_raster.projection import project, project_backward
-    from gs_raster.rows import RowGradients, Rows
-    from gs_raster.sorting import TileLists, sort
-    from gs_raster.splats import Splats
-    from gs_raster.views import View
+    from gs_raster.cuda.blending import Pixels, blend, blend_backward
+    from gs_raster.cuda.planning import workspace_bytes
+    from gs_raster.cuda.projection import project, project_backward
+    from gs_raster.cuda.rows import RowGradients, Rows
+    from gs_raster.cuda.sorting import TileLists, sort
+    from gs_raster.cuda.splats import Splats
+    from gs_raster.cuda.views import View
 
 __all__ = [
     "MAX_INSTANCES",
@@ -47,18 +47,18 @@ __all__ = [
 
 # Imported when asked for: they bring in torch, which takes seconds.
 _LATER = {
-    "Pixels": "blending",
-    "RowGradients": "rows",
-    "Rows": "rows",
-    "Splats": "splats",
-    "TileLists": "sorting",
-    "View": "views",
-    "blend": "blending",
-    "blend_backward": "blending",
-    "project": "projection",
-    "project_backward": "projection",
-    "sort": "sorting",
-    "workspace_bytes": "planning",
+    "Pixels": "cuda.blending",
+    "RowGradients": "cuda.rows",
+    "Rows": "cuda.rows",
+    "Splats": "cuda.splats",
+    "TileLists": "cuda.sorting",
+    "View": "cuda.views",
+    "blend": "cuda.blending",
+    "blend_backward": "cuda.blending",
+    "project": "cuda.projection",
+    "project_backward": "cuda.projection",
+    "sort": "cuda.sorting",
+    "workspace_bytes": "cuda.planning",
 }
 
 if not TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gs_raster.sorting import TILE
+from gs_raster.cuda.sorting import TILE
 from gs_raster.torch.cameras import Cameras, MeansOfCameras
 from gs_raster.torch.rasterize import Image, ProjectedSplats, project, rasterize
 from gs_raster.torch.stored import stored_rows

@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gs_raster.blending import Pixels, blend, blend_backward
-from gs_raster.columns import SHAPES
-from gs_raster.projection import project, project_backward
-from gs_raster.rows import Rows
-from gs_raster.sorting import TileLists
-from gs_raster.splats import WORDS, Splats
+from gs_raster.cuda.blending import Pixels, blend, blend_backward
+from gs_raster.cuda.columns import SHAPES
+from gs_raster.cuda.projection import project, project_backward
+from gs_raster.cuda.rows import Rows
+from gs_raster.cuda.sorting import TileLists
+from gs_raster.cuda.splats import WORDS, Splats
+from gs_raster.cuda.views import View
 from gs_raster.types import Options
-from gs_raster.views import View
 
 FIELDS: dict[str, int | slice] = {
     "means2d": slice(0, 2),

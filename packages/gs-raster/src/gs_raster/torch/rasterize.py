@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gs_raster.columns import SHAPES
-from gs_raster.sorting import TileLists, sort
-from gs_raster.splats import Splats
+from gs_raster.cuda.columns import SHAPES
+from gs_raster.cuda.sorting import TileLists, sort
+from gs_raster.cuda.splats import Splats
+from gs_raster.cuda.views import View
 from gs_raster.torch.functions import AbsgradPlace, Fields, Project, Rasterize, records_of
 from gs_raster.types import Options, Rect
-from gs_raster.views import View
 
 
 @dataclass(eq=False)

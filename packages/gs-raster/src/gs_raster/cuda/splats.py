@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.addresses import address, check, check_alignment, span
-from gs_raster.indices import check_indices
-from gs_raster.place import Place, place_of
-from gs_raster.views import View
+from gs_raster.cuda.addresses import address, check, check_alignment, span
+from gs_raster.cuda.indices import check_indices
+from gs_raster.cuda.place import Place, place_of
+from gs_raster.cuda.views import View
 
 WORDS = 12
 """32-bit words of a record, and floats of a splat's gradient."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from gs_train.renderers.protocol import Rect, check_intersections
+from gs_raster.types import Rect, check_instances
 
 TILE = 16
 
@@ -27,6 +27,7 @@ class TileLists:
     Splats are counted front to back: splat k is row ``order[k]``.
 
     Attributes:
+        rect: the rectangle whose tiles these are.
         columns: tiles per row of tiles.
         x0, y0: pixel of the first tile's first corner.
         order: (M,) int64, rows that touch a tile of the rectangle, or show outside of it only.
@@ -36,6 +37,7 @@ class TileLists:
         slot_begins: (M + 1,) int64, where each splat's slots begin.
     """
 
+    rect: Rect
     columns: int
     x0: int
     y0: int
@@ -67,11 +69,11 @@ def list_tiles(
         means2d: (R, 2) pixels.
         radii: (R, 2) int32, half extents in pixels; rows with a 0 touch nothing.
         depths: (R,) sort key, ascending.
-        rect: not empty.
+        rect: not negative.
         keys: (R,) order of rows of equal depth; None: that of the rows.
 
     Raises:
-        TooManyIntersectionsError: there are 2^31 pairs or more.
+        TooManyInstancesError: there are 2^31 pairs or more.
     """
     x0, y0 = rect.x0 // TILE, rect.y0 // TILE
     x1, y1 = -(-rect.x1 // TILE), -(-rect.y1 // TILE)
@@ -83,12 +85,13 @@ def list_tiles(
     slot_begins = np.zeros(len(order) + 1, np.int64)
     _span_tiles(order, means2d, radii, (x0, y0, x1, y1), spans, slot_begins)
     n_pairs = int(slot_begins[-1])
-    check_intersections(n_pairs)
+    check_instances(n_pairs)
     offsets = np.zeros((x1 - x0) * (y1 - y0) + 1, np.int64)
     splats = np.empty(n_pairs, np.int32)
     slots = np.empty(n_pairs, np.int32)
     _deal(spans, (x0, y0, x1, y1), offsets, splats, slots)
-    return TileLists(x1 - x0, x0 * TILE, y0 * TILE, order, offsets, splats, slots, slot_begins)
+    corner = x0 * TILE, y0 * TILE
+    return TileLists(rect, x1 - x0, *corner, order, offsets, splats, slots, slot_begins)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

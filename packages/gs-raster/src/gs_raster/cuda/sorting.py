@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.addresses import span
-from gs_raster.place import place_of
-from gs_raster.splats import Splats
+from gs_raster.cuda.addresses import span
+from gs_raster.cuda.place import place_of
+from gs_raster.cuda.splats import Splats
 from gs_raster.types import Rect, check_instances
 
 TILE = 16

@@ -1,31 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU renderer: gsplat's semantics without a GPU, and the same bits on every run."""
+"""The CPU renderer: gs-raster's stages for the CPU, as torch sees them.
+
+Importing this file imports numba; importing ``gs_train`` does not.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
-from gs_train.renderers.cpu.autograd import Project, Rasterize
-from gs_train.renderers.cpu.projection import Camera
+from gs_raster import cpu
 from gs_train.renderers.protocol import ATTRIBUTES, Rect, RenderOptions, Rows, Splats, View
 
 
 class CpuRenderer:
-    """Renders float32 or float64 rows on the CPU, differentiably.
+    """Renders float32 or float64 rows on the CPU, differentiably, as ``gs_raster.cpu`` defines it.
 
     Semantics are those of gsplat 1.5.3's CUDA kernels for one pinhole camera and a black
-    background: EWA projection with J held beyond 15 % outside of the image, a blur of ``eps2d``,
-    extents of min(3.33, sqrt(2 ln(255 opacity))) sigma, alpha dropped below 1/255 and clamped to
-    0.999, a pixel finished when its transmittance would reach 1e-4. Splats of equal depth are drawn
-    in the order of their keys, else of the rows (gsplat leaves their order open), and a row whose
-    splat or colour is not finite does not show.
+    background. Splats of equal depth are drawn in the order of their keys, else of the rows (gsplat
+    leaves their order open), and a row whose splat or colour is not finite does not show.
 
     The same inputs give the same bits for any number of threads, in every process of a machine, and
     a rectangle's pixels equal those of the whole image bit for bit. Threads are torch's
     (``torch.set_num_threads``). Calls are thread-safe. Not differentiable twice, nor with respect
-    to the camera. Kernels compile on first use, some 10 s, and numba keeps them on disk: beside
-    this file, else in the user's cache folder, else where ``NUMBA_CACHE_DIR`` says.
+    to the camera. Kernels compile on first use, some 10 s, and numba keeps them on disk.
 
     Args:
         options: how rows are projected.
@@ -45,16 +48,8 @@ class CpuRenderer:
         *,
         absgrad: bool = False,
     ) -> None:
-        antialiased, eps2d, near, far, radius_clip = options
-        if not eps2d > 0:
-            raise ValueError(f"eps2d must be above 0, got {eps2d}")
-        if not 0 < near < far:
-            raise ValueError(f"near must be above 0 and below far, got near={near}, far={far}")
+        self.options = options.checked()
         self.absgrad = absgrad
-        # Of these very types, so that the kernels are compiled for one signature.
-        self.options = RenderOptions(
-            bool(antialiased), float(eps2d), float(near), float(far), float(radius_clip)
-        )
 
     def __repr__(self) -> str:
         return f"CpuRenderer({self.options}, absgrad={self.absgrad})"
@@ -82,17 +77,16 @@ class CpuRenderer:
 
         Cost: 0.2 us per row and thread, as much again for the gradient.
         """
-        _check_rows(rows, sh_degree)
+        _check_rows(rows)
         _check_keys(keys, len(rows["means"]))
-        camera = Camera.of(
+        camera = cpu.Camera.of(
             view.viewmat.detach().cpu().double().numpy(),
             view.K.detach().cpu().double().numpy(),
             view.width,
             view.height,
         )
-        outputs = Project.apply(
-            *(rows[name] for name in ATTRIBUTES), sh_degree, camera, self.options
-        )
+        how = {"sh_degree": sh_degree, "options": self.options}
+        outputs = _Project.apply(*(rows[name] for name in ATTRIBUTES), camera, how)
         means2d, conics, depths, radii, opacities, colors = outputs
         return Splats(means2d, conics, depths, radii, opacities, colors, view, keys)
 
@@ -120,19 +114,94 @@ class CpuRenderer:
         absgrad_on = splats.means2d.detach() if self.absgrad else None
         if absgrad_on is not None:
             splats.shifted.append(absgrad_on)
-        image, alpha, n_intersections = Rasterize.apply(
+        image, alpha, n_intersections = _Rasterize.apply(
             splats.means2d,
             splats.conics,
-            splats.opacities,
-            splats.colors,
             splats.depths,
             splats.radii,
+            splats.opacities,
+            splats.colors,
             splats.keys,
             rect,
             absgrad_on,
         )
         splats.n_intersections += n_intersections
         return image, alpha
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().numpy()
+
+
+def _tensors(arrays: tuple[np.ndarray, ...]) -> tuple[Tensor, ...]:
+    return tuple(torch.from_numpy(array) for array in arrays)
+
+
+class _Project(Function):
+    """The six attributes of rows to the six tensors of ``protocol.Splats``."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        *rows, camera, how = inputs
+        arrays = cpu.Rows(*map(_array, rows))
+        splats = cpu.project(arrays, camera, **how, n_threads=torch.get_num_threads())
+        outputs = _tensors(splats)
+        radii = outputs[3]
+        ctx.save_for_backward(*rows, radii)
+        ctx.camera, ctx.how = camera, how
+        ctx.mark_non_differentiable(radii)
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *rows, radii = map(_array, ctx.saved_tensors)
+        means2d, conics, depths, _, opacities, colors = (
+            None if grad is None else _array(grad) for grad in grads
+        )
+        found = cpu.project_backward(
+            cpu.Rows(*rows),
+            ctx.camera,
+            cpu.SplatGradients(means2d, conics, depths, opacities, colors),
+            radii=radii,
+            **ctx.how,
+            n_threads=torch.get_num_threads(),
+        )
+        return (*_tensors(found), None, None)
+
+
+class _Rasterize(Function):
+    """The six tensors of ``protocol.Splats`` to the image (h, w, 3), alpha (h, w, 1) and number of
+    pairs of a splat and a tile of a rectangle; the gradient of ``means2d`` is in pixels of the
+    whole view."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, int]:
+        *tensors, keys, rect, absgrad_on = inputs
+        splats = cpu.Splats(*map(_array, tensors))
+        tiles = cpu.sort(splats, rect, keys=None if keys is None else _array(keys))
+        blended = cpu.blend(splats, tiles, n_threads=torch.get_num_threads())
+        ctx.blended, ctx.absgrad_on = blended, absgrad_on
+        return *_tensors((blended.image, blended.alpha)), tiles.n_pairs
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_image: Tensor, grad_alpha: Tensor, _: None
+    ) -> tuple[Tensor | None, ...]:
+        grads = cpu.blend_backward(
+            ctx.blended,
+            _array(grad_image),
+            _array(grad_alpha),
+            absgrad=ctx.absgrad_on is not None,
+            n_threads=torch.get_num_threads(),
+        )
+        if ctx.absgrad_on is not None:
+            ctx.absgrad_on.absgrad = torch.from_numpy(grads.absgrad)
+        means2d, conics, _, opacities, colors, _ = grads
+        means2d, conics, opacities, colors = _tensors((means2d, conics, opacities, colors))
+        return means2d, conics, None, None, opacities, colors, None, None, None
 
 
 def _check_keys(keys: Tensor | None, n_rows: int) -> None:
@@ -144,31 +213,17 @@ def _check_keys(keys: Tensor | None, n_rows: int) -> None:
         raise ValueError(f"keys must have shape ({n_rows},), got {tuple(keys.shape)}")
 
 
-def _check_rows(rows: Rows, sh_degree: int) -> None:
+def _check_rows(rows: Rows) -> None:
+    """That the rows are tensors of one dtype on the CPU; ``gs_raster.cpu`` checks their shapes."""
     missing = [name for name in ATTRIBUTES if name not in rows]
     if missing:
         raise ValueError(f"rows must hold {', '.join(ATTRIBUTES)}, got none for {missing}")
-    means = rows["means"]
-    if means.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"rows must be float32 or float64, got {means.dtype}")
-    n_rows, n_bases = len(means), rows["shN"].shape[1] if rows["shN"].dim() == 3 else 0
-    shapes = {
-        "means": (n_rows, 3),
-        "scales": (n_rows, 3),
-        "quats": (n_rows, 4),
-        "opacities": (n_rows,),
-        "sh0": (n_rows, 1, 3),
-        "shN": (n_rows, n_bases, 3),
-    }
-    for name, shape in shapes.items():
+    dtype = rows["means"].dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"rows must be float32 or float64, got {dtype}")
+    for name in ATTRIBUTES:
         tensor = rows[name]
-        if tensor.device.type != "cpu" or tensor.dtype != means.dtype:
+        if tensor.device.type != "cpu" or tensor.dtype != dtype:
             raise TypeError(
-                f"{name} must be {means.dtype} on the CPU, got {tensor.dtype} on {tensor.device}"
+                f"{name} must be {dtype} on the CPU, got {tensor.dtype} on {tensor.device}"
             )
-        if tuple(tensor.shape) != shape:
-            raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
-    if not 0 <= sh_degree <= 3 or (sh_degree + 1) ** 2 - 1 > n_bases:
-        raise ValueError(
-            f"sh_degree must be 0 to 3 and need at most the {n_bases} bases of shN, got {sh_degree}"
-        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gs_raster.place import device_name
+from gs_raster.cuda.place import device_name
 
 
 def check(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gs_raster.addresses import check_alignment, check_kind
+from gs_raster.cuda.addresses import check_alignment, check_kind
 
 SHAPES: Mapping[str, tuple[int, ...]] = {
     "means": (3,),

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numba import njit
 
-from gs_train.renderers.harmonics import (
+from gs_raster.harmonics import (
     L0,
     L1,
     L2_XX_YY,

@@ -6,9 +6,9 @@ from __future__ import annotations
 import torch
 
 from gs_raster import _core
-from gs_raster.place import require_cuda
-from gs_raster.sorting import corners, tiles_of
-from gs_raster.splats import WORDS
+from gs_raster.cuda.place import require_cuda
+from gs_raster.cuda.sorting import corners, tiles_of
+from gs_raster.cuda.splats import WORDS
 from gs_raster.types import Rect
 
 

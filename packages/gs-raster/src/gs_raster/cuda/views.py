@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gs_raster.addresses import check
+from gs_raster.cuda.addresses import check
 from gs_raster.types import Rect
 
 MAX_SIDE = 65535 * 16

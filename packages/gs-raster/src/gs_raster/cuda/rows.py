@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.addresses import check
-from gs_raster.columns import SHAPES, check_columns, column_addresses
-from gs_raster.indices import check_indices
+from gs_raster.cuda.addresses import check
+from gs_raster.cuda.columns import SHAPES, check_columns, column_addresses
+from gs_raster.cuda.indices import check_indices
 
 MAX_ROWS = 2**31 - 2
 

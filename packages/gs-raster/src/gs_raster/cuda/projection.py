@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.addresses import address, check
-from gs_raster.columns import SHAPES
-from gs_raster.indices import check_indices
-from gs_raster.place import Place, device_name, place_of
-from gs_raster.rows import RowGradients, Rows
-from gs_raster.splats import WORDS, Splats
+from gs_raster.cuda.addresses import address, check
+from gs_raster.cuda.columns import SHAPES
+from gs_raster.cuda.indices import check_indices
+from gs_raster.cuda.place import Place, device_name, place_of
+from gs_raster.cuda.rows import RowGradients, Rows
+from gs_raster.cuda.splats import WORDS, Splats
+from gs_raster.cuda.views import View
 from gs_raster.types import Options
-from gs_raster.views import View
 
 
 def project(

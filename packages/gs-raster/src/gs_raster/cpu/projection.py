@@ -14,7 +14,6 @@ the kernel's own file, because numba's cache on disk watches only that file.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -23,41 +22,6 @@ ALPHA_THRESHOLD = 1.0 / 255.0
 MAX_EXTENT = 3.33
 # Radii saturate here: the largest float32 below 2^31.
 MAX_RADIUS = 2147483520.0
-
-
-class Camera(NamedTuple):
-    """What the kernels need of a view; all float64.
-
-    Attributes:
-        world: (4, 4) world to camera.
-        lens: fx, fy, cx, cy in pixels.
-        limits: x/z at the left and right and y/z at the top and bottom beyond which J is held.
-        size: width, height in pixels.
-    """
-
-    world: np.ndarray
-    lens: tuple[float, float, float, float]
-    limits: tuple[float, float, float, float]
-    size: tuple[float, float]
-
-    @classmethod
-    def of(cls, viewmat: np.ndarray, K: np.ndarray, width: int, height: int) -> Camera:
-        """The camera with J held beyond 15 % of the image on each side, as gsplat does."""
-        fx, fy, cx, cy = (float(K[i]) for i in ((0, 0), (1, 1), (0, 2), (1, 2)))
-        margin_x, margin_y = 0.15 * width / fx, 0.15 * height / fy
-        limits = (
-            -cx / fx - margin_x,
-            (width - cx) / fx + margin_x,
-            -cy / fy - margin_y,
-            (height - cy) / fy + margin_y,
-        )
-        world = np.ascontiguousarray(viewmat, dtype=np.float64)
-        return cls(world, (fx, fy, cx, cy), limits, (float(width), float(height)))
-
-    @property
-    def centre(self) -> np.ndarray:
-        """(3,) float64, the camera's position in the world."""
-        return np.linalg.inv(self.world)[:3, 3]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.addresses import address, check, check_alignment
-from gs_raster.place import Place, place_of
-from gs_raster.sorting import TileLists
-from gs_raster.splats import WORDS, Splats
+from gs_raster.cuda.addresses import address, check, check_alignment
+from gs_raster.cuda.place import Place, place_of
+from gs_raster.cuda.sorting import TileLists
+from gs_raster.cuda.splats import WORDS, Splats
 
 
 @dataclass(frozen=True, eq=False)
