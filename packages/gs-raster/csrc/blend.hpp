@@ -36,7 +36,7 @@ struct Extras {
 };
 
 /// Floats of one slot.
-constexpr int slot_width(const Extras& extras) {
+GS_RASTER_HD constexpr int slot_width(const Extras& extras) {
   return 9 + (extras.depth ? 1 : 0) + (extras.absgrad ? 2 : 0);
 }
 
