@@ -171,12 +171,16 @@ def taken(splats: ProjectedSplats, ids: Tensor) -> ProjectedSplats:
         ids: (S,) int64 rows, distinct.
     """
 
+    means2d, conics, opacities, colors, depths = (
+        values.index_select(0, ids) for values in splats.fields
+    )
+    records = splats.records.index_select(0, ids)
+    keys, radii = (
+        None if values is None else values.index_select(0, ids)
+        for values in (splats.keys, splats.radii)
+    )
     return ProjectedSplats(
-        *(values.index_select(0, ids) for values in splats.fields),
-        records=splats.records.index_select(0, ids),
-        view=splats.view,
-        keys=None if splats.keys is None else splats.keys.index_select(0, ids),
-        radii=None if splats.radii is None else splats.radii.index_select(0, ids),
+        means2d, conics, opacities, colors, depths, records, splats.view, keys, radii
     )
 
 
