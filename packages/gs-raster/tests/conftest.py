@@ -2,8 +2,13 @@
 """Tests marked ``gpu`` are skipped without a CUDA device, unless GS_REQUIRE_GPU=1."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
+
+# What tests share lies beside them, whether all are run or one file.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def _has_cuda() -> bool:

@@ -21,19 +21,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from gs_raster import types
 from gs_train.renderers import (
     Rect,
     Renderer,
     RenderOptions,
+    Splats,
     TooManyIntersectionsError,
     View,
-    protocol,
 )
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.renderers.gsplat import GsplatRenderer
 
 sys.path.insert(0, str(Path(__file__).parent))
-import rasterizer_oracle as oracle
+import random_scenes as scenes
 
 pytestmark = pytest.mark.gpu
 MODES = pytest.mark.parametrize("antialiased", [False, True], ids=["classic", "antialiased"])
@@ -53,21 +54,42 @@ class Scene:
 
 
 def make_scene(seed: int, sh_degree: int, antialiased: bool) -> Scene:
-    view = oracle.random_view(seed, width=150, height=101)
-    rows = {k: v.float() for k, v in oracle.random_rows(seed, view, n_rows=400).items()}
+    view = scenes.random_view(seed, width=150, height=101)
+    rows = {k: v.float() for k, v in scenes.random_rows(seed, view, n_rows=400).items()}
     # Fainter and smaller than on the CPU's tests, which leaves part of the image translucent.
     rows["opacities"] -= 2.0
     rows["scales"] -= 0.25
     view = View(view.name, view.viewmat.float(), view.K.float(), view.width, view.height)
-    with torch.no_grad():
-        exact = {k: v.double() for k, v in rows.items()}
-        splats = oracle.project(exact, view, sh_degree=sh_degree, antialiased=antialiased)
-        result = oracle.composite(splats, view.width, view.height)
-    clear = (result.margin > 1e-3)[..., None]
+    exact = CpuRenderer(RenderOptions(antialiased=antialiased))
+    splats = exact.project({k: v.double() for k, v in rows.items()}, view, sh_degree=sh_degree)
+    alpha, margin = alpha_and_margin(splats)
+    clear = (margin > 1e-3)[..., None]
     assert (~clear).sum() < 0.05 * clear.numel(), "too few pixels left to compare"
-    translucent = clear & (result.alpha < 0.99)
+    translucent = clear & (alpha < 0.99)
     assert translucent.sum() > 0.15 * clear.numel()
     return Scene(rows, view, clear, translucent)
+
+
+def alpha_and_margin(splats: Splats) -> tuple[Tensor, Tensor]:
+    """alpha (h, w, 1), and (h, w) how far, relatively, the closest comparison of an alpha or a
+    transmittance with its threshold was from tipping over."""
+    y = torch.arange(splats.view.height, dtype=torch.float64)[:, None] + 0.5
+    x = torch.arange(splats.view.width, dtype=torch.float64)[None, :] + 0.5
+    T = torch.ones(len(y), x.shape[1], dtype=torch.float64)
+    finished, margin = T < 0, torch.full_like(T, torch.inf)
+    shown = (splats.radii > 0).all(-1).nonzero()[:, 0]
+    for i in shown[splats.depths[shown].argsort(stable=True)].tolist():
+        dx, dy = splats.means2d[i, 0] - x, splats.means2d[i, 1] - y
+        a, b, c = splats.conics[i]
+        sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
+        alpha = (splats.opacities[i] * (-sigma).exp()).clamp_max(0.999)
+        seen = ~finished & (sigma >= 0) & (alpha >= 1.0 / 255.0)
+        after = T * (1.0 - alpha)
+        margin = margin.minimum(torch.where(finished, torch.inf, (255.0 * alpha - 1.0).abs()))
+        margin = margin.minimum(torch.where(seen, (1e4 * after - 1.0).abs(), torch.inf))
+        T = torch.where(seen & (after > 1e-4), after, T)
+        finished = finished | (seen & (after <= 1e-4))
+    return (1.0 - T)[..., None], margin
 
 
 @dataclass
@@ -228,7 +250,7 @@ def test_gsplat_refuses_a_rectangle_of_too_many_intersections(monkeypatch):
     renderer = GsplatRenderer()
     rows = {name: values.cuda() for name, values in scene.rows.items()}
     splats = renderer.project(rows, scene.view.to("cuda"), sh_degree=0)
-    monkeypatch.setattr(protocol, "MOST_INTERSECTIONS", 100)
+    monkeypatch.setattr(types, "MAX_INSTANCES", 100)
     with pytest.raises(TooManyIntersectionsError, match=r"at most 100 tiles in all, got \d"):
         renderer.rasterize(splats)
 

@@ -132,6 +132,10 @@ def blend(splats: Splats, tiles: TileLists, *, n_threads: int | None = None) -> 
     """
     splats, rect = checked_splats(splats), tiles.rect
     dtype, size = splats.means2d.dtype, (rect.height, rect.width)
+    if len(splats.depths) != tiles.n_rows:
+        raise ValueError(
+            f"splats must be the {tiles.n_rows} that tiles was made of, got {len(splats.depths)}"
+        )
     packed = np.empty((len(tiles.order), blending.SPLAT_WIDTH), dtype)
     for_each_range(
         blending.pack_splats,
@@ -152,7 +156,6 @@ def blend(splats: Splats, tiles: TileLists, *, n_threads: int | None = None) -> 
         last=np.full(size, -1, np.int32),
         tiles=tiles,
         packed=packed,
-        n_rows=len(splats.means2d),
     )
     for_each_range(
         blending.composite,
@@ -224,7 +227,7 @@ def blend_backward(
         slot_grads,
         n_threads=n_threads,
     )
-    n_rows = blended.n_rows
+    n_rows = tiles.n_rows
     means2d, conics = zeros((n_rows, 2), dtype), zeros((n_rows, 3), dtype)
     opacities, colors = zeros((n_rows,), dtype), zeros((n_rows, 3), dtype)
     absolute = zeros((n_rows, 2), dtype)

@@ -27,6 +27,7 @@ class TileLists:
     Splats are counted front to back: splat k is row ``order[k]``.
 
     Attributes:
+        n_rows: R, of the splats.
         rect: the rectangle whose tiles these are.
         columns: tiles per row of tiles.
         x0, y0: pixel of the first tile's first corner.
@@ -37,6 +38,7 @@ class TileLists:
         slot_begins: (M + 1,) int64, where each splat's slots begin.
     """
 
+    n_rows: int
     rect: Rect
     columns: int
     x0: int
@@ -91,7 +93,8 @@ def list_tiles(
     slots = np.empty(n_pairs, np.int32)
     _deal(spans, (x0, y0, x1, y1), offsets, splats, slots)
     corner = x0 * TILE, y0 * TILE
-    return TileLists(rect, x1 - x0, *corner, order, offsets, splats, slots, slot_begins)
+    n_rows = len(depths)
+    return TileLists(n_rows, rect, x1 - x0, *corner, order, offsets, splats, slots, slot_begins)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

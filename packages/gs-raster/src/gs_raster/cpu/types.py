@@ -122,7 +122,6 @@ class Blended:
         last: (h, w) int32, place in its tile of the last splat that a pixel shows; -1: none.
         tiles: the lists that were blended.
         packed: the splats as the kernels read them, front to back.
-        n_rows: R.
     """
 
     image: np.ndarray
@@ -131,4 +130,3 @@ class Blended:
     last: np.ndarray
     tiles: TileLists
     packed: np.ndarray
-    n_rows: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CPU renderer is compared with: gsplat's torch projection, then plain compositing.
+"""What the stages are compared with: gsplat's torch projection, then plain compositing.
 
 Everything is float64 torch autograd. gsplat's torch projection differs from its CUDA kernels, whose
 semantics count, in what follows; the oracle takes the CUDA side of each:
@@ -19,18 +19,37 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gs_train.renderers.protocol import Rows, View
+from gs_raster import Rect
+from gs_raster.cpu import Camera, Rows
 
-ATTRIBUTES = ("means", "scales", "quats", "opacities", "sh0", "shN")
+ATTRIBUTES = Rows._fields
+
+
+class View(NamedTuple):
+    """A pinhole view: ``viewmat`` (4, 4) world to camera and ``K`` (3, 3)."""
+
+    viewmat: Tensor
+    K: Tensor
+    width: int
+    height: int
+
+    @property
+    def camera(self) -> Camera:
+        return Camera.of(self.viewmat.numpy(), self.K.numpy(), self.width, self.height)
+
+    @property
+    def rect(self) -> Rect:
+        return Rect(0, 0, self.width, self.height)
 
 
 @dataclass
 class Projected:
-    """As ``protocol.Splats``, in float64."""
+    """As ``gs_raster.cpu.Splats``, in float64."""
 
     means2d: Tensor
     conics: Tensor
@@ -56,13 +75,13 @@ class Composited:
     margin: Tensor
 
 
-def leaves(rows: Rows, dtype: torch.dtype) -> dict[str, Tensor]:
+def leaves(rows: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """Copies that collect gradients."""
     return {k: v.detach().to(dtype).clone().requires_grad_() for k, v in rows.items()}
 
 
 def project(
-    rows: Rows,
+    rows: dict[str, Tensor],
     view: View,
     *,
     sh_degree: int,
@@ -142,7 +161,7 @@ def random_view(seed: int, width: int = 52, height: int = 37) -> View:
     K = torch.tensor(
         [[0.9 * width, 0.0, 0.47 * width], [0.0, 1.1 * width, 0.55 * height], [0.0, 0.0, 1.0]]
     ).double()
-    return View(f"random {seed}", viewmat, K, width, height)
+    return View(viewmat, K, width, height)
 
 
 def random_rows(seed: int, view: View, n_rows: int = 250, n_bases: int = 15) -> dict[str, Tensor]:
