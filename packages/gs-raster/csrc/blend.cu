@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(kTilePixels)
                  Pixels pixels) {
   __shared__ float4 means[kBatch], conics[kBatch], colors[kBatch];
   const TilePixel pixel(rect, Grid(rect));
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int thread = static_cast<int>(threadIdx.x), lane = TilePixel::lane(),
+            warp = TilePixel::warp();
   const float x = static_cast<float>(pixel.x) + 0.5f, y = static_cast<float>(pixel.y) + 0.5f;
   const std::uint32_t begin = begins[pixel.tile];
   const int n = static_cast<int>(begins[pixel.tile + 1] - begin);
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(kTilePixels)
     if (__syncthreads_and(done)) break;
     if (first + thread < n) {
       const TileSplat splat =
-          load_splat(splats, ids[begin + first + thread], static_cast<float>(pixel.top));
+          load_splat(splats, ids[begin + first + thread], pixel.left, pixel.top);
       means[thread] = splat.mean;
       conics[thread] = splat.conic;
       colors[thread] = splat.color;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient in two phases, a group of splats at a time, back to front. First each thread is a
-// pixel: it takes the group's splats off its transmittance and leaves two numbers a splat, the
-// gradient of sigma and the blending weight. Then each thread is a splat and a column of pixels,
-// and sums what the pixels left. So a sum over 256 pixels takes 15 exchanges between threads, not
-// five for each number and warp, and its order is fixed.
+// The gradient, back to front, in two phases for each warp. First each lane is a pixel: it takes
+// splats off its transmittance and leaves two numbers a splat, the gradient of sigma and the
+// blending weight. When a few splats are together, four lanes are a splat, and each sums what a row
+// of pixels left. So a sum over 32 pixels takes two exchanges between lanes, not five. The sums of
+// a tile's warps are added in their order: the result has the same bits on every run.
 #include "blend.hpp"
 #include "gs/cuda/check.hpp"
 #include "launch.cuh"
@@ -13,16 +13,23 @@ namespace gs::raster {
 
 namespace {
 
-constexpr int kGroup = kTilePixels / kTile;  // splats: with a column of pixels, one a thread
-// Floats from one splat's pixels to the next one's. The two splats of a warp then read from
-// different banks.
-constexpr int kPitch = kTilePixels + kTile;
+// More hide each other's waits, fewer have more registers.
+constexpr int kBlocksPerMultiprocessor = 4;
+constexpr int kBatch = kTilePixels;     // splats that a block has at hand
+constexpr int kWindow = 32;             // splats between two sums over the warps
+constexpr int kQueue = 32 / kWarpRows;  // splats that a warp gathers: with a row of pixels, a lane
+// Floats from one splat's pixels to the next one's: lanes read from different banks.
+constexpr int kPitch = 33;
+// Places of pixels in `of_colors`, likewise.
+__device__ __forceinline__ int color_place(int pixel) { return pixel + pixel / kWarpColumns; }
 
-/// What a group of splats leaves behind for the second phase.
-struct Group {
-  float4 means[kGroup], conics[kGroup], colors[kGroup];
-  float of_sigma[kGroup * kPitch], weight[kGroup * kPitch];
-  alignas(8) std::uint8_t drawn[kGroup][kWarps];  // whether a warp has pixels that draw the splat
+struct Staged {
+  float4 means[kBatch], conics[kBatch], colors[kBatch];
+};
+
+/// What the pixels of a warp leave of the splats in its queue.
+struct Queue {
+  float of_sigma[kQueue * kPitch], weight[kQueue * kPitch];
 };
 
 __device__ __forceinline__ int max_of_warp(int value) {
@@ -32,23 +39,61 @@ __device__ __forceinline__ int max_of_warp(int value) {
   return value;
 }
 
-/// Sums each of 16 numbers over 16 neighbouring lanes; lane l gets the sum of number l.
-__device__ __forceinline__ float sum_columns(float (&values)[kTile], int lane) {
+/// Sums over the pixels of a warp for the splats in its queue, into sums[k][number].
+///
+/// mine: of lane q < n, the place in the window of the queue's splat q.
+template <int kWidth, bool kDepth, bool kAbsgrad>
+__device__ __forceinline__ void sum_queue(const Queue& queue, int n, int mine, const Staged& staged,
+                                          int window,
+                                          const float4* of_colors,  // of the warp's pixels
+                                          float left, float top,    // its first pixel's centre
+                                          float (*sums)[kWidth]) {
+  const int q = TilePixel::lane() / kWarpRows, row = TilePixel::lane() % kWarpRows;
+  const int k = __shfl_sync(kFullMask, mine, q);
+  float values[kWidth] = {};
+  if (q < n) {
+    const float4 mean = staged.means[window + k], conic = staged.conics[window + k];
+    const float dy = mean.y - (top + static_cast<float>(row));
+    float s = 0.0f, s_x = 0.0f, s_xx = 0.0f;
 #pragma unroll
-  for (int half = kTile / 2; half >= 1; half /= 2) {
-    const bool upper = (lane & half) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float give = upper ? values[i] : values[i + half];
-      const float keep = upper ? values[i + half] : values[i];
-      values[i] = keep + __shfl_xor_sync(kFullMask, give, half);
+    for (int column = 0; column < kWarpColumns; ++column) {
+      const int pixel = row * kWarpColumns + column;
+      const float of_sigma = queue.of_sigma[q * kPitch + pixel];
+      const float weight = queue.weight[q * kPitch + pixel];
+      const float4 of_color = of_colors[color_place(pixel)];
+      const float dx = mean.x - (left + static_cast<float>(column));
+      const float by_x = of_sigma * dx;
+      s += of_sigma;
+      s_x += by_x;
+      s_xx += by_x * dx;
+      values[6] += weight * of_color.x;
+      values[7] += weight * of_color.y;
+      values[8] += weight * of_color.z;
+      if (kDepth) values[9] += weight * of_color.w;
+      if (kAbsgrad) {
+        values[kWidth - 2] += fabsf(of_sigma * (conic.x * dx + conic.y * dy));
+        values[kWidth - 1] += fabsf(of_sigma * (conic.y * dx + conic.z * dy));
+      }
     }
+    values[0] = conic.x * s_x + conic.y * s * dy;
+    values[1] = conic.y * s_x + conic.z * s * dy;
+    values[2] = 0.5f * s_xx;
+    values[3] = s_x * dy;
+    values[4] = 0.5f * s * dy * dy;
+    values[5] = s == 0.0f ? 0.0f : -s / mean.z;
   }
-  return values[0];
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i)
+#pragma unroll
+    for (int half = kWarpRows / 2; half >= 1; half /= 2)
+      values[i] += __shfl_xor_sync(kFullMask, values[i], half);
+  if (q < n && row == 0)
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[k][i] = values[i];
 }
 
 template <bool kDepth, bool kAbsgrad>
-__global__ void __launch_bounds__(kTilePixels)
+__global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
     blend_backward_kernel(const Splat* __restrict__ splats,
                           const std::uint32_t* __restrict__ begins,
                           const std::int32_t* __restrict__ ids,
@@ -57,11 +102,18 @@ __global__ void __launch_bounds__(kTilePixels)
                           Pixels pixels, PixelGradients of_pixels,
                           float* __restrict__ slots) {  // (room, width)
   constexpr int kWidth = slot_width({kDepth, kAbsgrad});
-  __shared__ Group group;
-  __shared__ float4 of_colors[kTilePixels];  // d loss / d (red, green, blue, depth) of a pixel
+  __shared__ Staged staged;
+  __shared__ Queue queues[kWarps];
+  __shared__ float4 of_colors[kWarps][32 + kWarpRows];  // d loss / d (rgb, depth) of each pixel
+  __shared__ float sums[kWarps][kWindow][kWidth];
+  __shared__ unsigned drawn[kWarps];  // splats of the window that pixels of the warp draw
+  __shared__ int deepest_of_warps[kWarps];
+
   const TilePixel pixel(rect, Grid(rect));
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = TilePixel::lane(), warp = TilePixel::warp();
   const float x = static_cast<float>(pixel.x) + 0.5f, y = static_cast<float>(pixel.y) + 0.5f;
+  const float left = __shfl_sync(kFullMask, x, 0), top = __shfl_sync(kFullMask, y, 0);
   const std::uint32_t begin = begins[pixel.tile];
   const int n = static_cast<int>(begins[pixel.tile + 1] - begin);
   if (n == 0) return;
@@ -82,9 +134,8 @@ __global__ void __launch_bounds__(kTilePixels)
     if (kDepth) of_color.w = of_pixels.depth[pixel.at];
     if (of_pixels.alpha != nullptr) behind -= transmittance * of_pixels.alpha[pixel.at];
   }
-  of_colors[thread] = of_color;
+  of_colors[warp][color_place(lane)] = of_color;
   const int deepest_of_warp = max_of_warp(last);
-  __shared__ int deepest_of_warps[kWarps];
   if (lane == 0) deepest_of_warps[warp] = deepest_of_warp;
   __syncthreads();
   int deepest = -1;
@@ -92,102 +143,82 @@ __global__ void __launch_bounds__(kTilePixels)
   for (int w = 0; w < kWarps; ++w) deepest = max(deepest, deepest_of_warps[w]);
 
   // Splats that no pixel came to.
-  for (int k = deepest + 1 + thread / kTile; k < n; k += kGroup)
+  for (int k = deepest + 1 + thread / kTile; k < n; k += kTilePixels / kTile)
     if (thread % kTile < kWidth)
       slots[static_cast<std::int64_t>(slot_of[begin + k]) * kWidth + thread % kTile] = 0.0f;
 
-  for (int end = deepest + 1; end > 0; end -= kGroup) {
-    const int first = max(end - kGroup, 0), n_here = end - first;
-    __syncthreads();
+  for (int end = deepest + 1; end > 0; end -= kBatch) {
+    const int first = max(end - kBatch, 0), n_here = end - first;
     if (thread < n_here) {
       const TileSplat splat =
-          load_splat(splats, ids[begin + first + thread], static_cast<float>(pixel.top));
-      group.means[thread] = splat.mean;
-      group.conics[thread] = splat.conic;
-      group.colors[thread] = splat.color;
+          load_splat(splats, ids[begin + first + thread], pixel.left, pixel.top);
+      staged.means[thread] = splat.mean;
+      staged.conics[thread] = splat.conic;
+      staged.colors[thread] = splat.color;
     }
     __syncthreads();
 
-    for (int k = n_here - 1; k >= 0; --k) {
-      const float4 conic = group.conics[k];
-      bool drawn = first + k <= deepest_of_warp && (__float_as_uint(conic.w) >> warp & 1u) != 0;
-      if (drawn) {
-        const float4 mean = group.means[k];
-        const float peak = first + k <= last ? peak_at(mean, conic, x, y) : 0.0f;
+    for (int window = (n_here - 1) / kWindow * kWindow; window >= 0; window -= kWindow) {
+      const int n_window = min(kWindow, n_here - window);
+      const bool reached = lane < n_window && first + window + lane <= deepest_of_warp &&
+                           (__float_as_uint(staged.conics[window + lane].w) >> warp & 1u) != 0;
+      unsigned its = 0;
+      int n_queued = 0, mine = 0;
+      unsigned rest = __ballot_sync(kFullMask, reached);
+      while (rest != 0) {
+        const int k = 31 - __clz(static_cast<int>(rest));
+        rest &= ~(1u << k);
+        const float4 mean = staged.means[window + k];
+        const float peak =
+            first + window + k <= last ? peak_at(mean, staged.conics[window + k], x, y) : 0.0f;
+        if (!__any_sync(kFullMask, peak != 0.0f)) continue;
         float of_sigma = 0.0f, weight = 0.0f;
         if (peak != 0.0f) {
-          const float4 color = group.colors[k];
+          const float4 color = staged.colors[window + k];
           const float alpha = fminf(peak, kMaxAlpha);
-          const float rest = 1.0f / (1.0f - alpha);
-          transmittance *= rest;
+          const float by = __fdividef(1.0f, 1.0f - alpha);
+          transmittance *= by;
           weight = alpha * transmittance;
           float shade = color.x * of_color.x + color.y * of_color.y + color.z * of_color.z;
           if (kDepth) shade += mean.w * of_color.w;
-          const float of_alpha = transmittance * shade - rest * behind;
+          const float of_alpha = transmittance * shade - by * behind;
           behind += weight * shade;
           if (peak <= kMaxAlpha) of_sigma = -peak * of_alpha;
         }
-        drawn = __any_sync(kFullMask, peak != 0.0f);
-        if (drawn) {
-          group.of_sigma[k * kPitch + thread] = of_sigma;
-          group.weight[k * kPitch + thread] = weight;
+        queues[warp].of_sigma[n_queued * kPitch + lane] = of_sigma;
+        queues[warp].weight[n_queued * kPitch + lane] = weight;
+        if (lane == n_queued) mine = k;
+        its |= 1u << k;
+        if (++n_queued == kQueue) {
+          __syncwarp();
+          sum_queue<kWidth, kDepth, kAbsgrad>(queues[warp], n_queued, mine, staged, window,
+                                              of_colors[warp], left, top, sums[warp]);
+          __syncwarp();
+          n_queued = 0;
         }
       }
-      if (lane == 0) group.drawn[k][warp] = drawn;
-    }
-    __syncthreads();
+      if (n_queued != 0) {
+        __syncwarp();
+        sum_queue<kWidth, kDepth, kAbsgrad>(queues[warp], n_queued, mine, staged, window,
+                                            of_colors[warp], left, top, sums[warp]);
+      }
+      if (lane == 0) drawn[warp] = its;
+      __syncthreads();
 
-    const int k = thread / kTile, column = thread % kTile;
-    float s = 0.0f, s_y = 0.0f, s_yy = 0.0f, red = 0.0f, green = 0.0f, blue = 0.0f, depth = 0.0f;
-    float abs_x = 0.0f, abs_y = 0.0f, dx = 0.0f;
-    float4 mean = {}, conic = {};
-    if (k < n_here) {
-      mean = group.means[k];
-      conic = group.conics[k];
-      dx = mean.x - (static_cast<float>(pixel.left + column) + 0.5f);
-      const std::uint64_t drawn = *reinterpret_cast<const std::uint64_t*>(group.drawn[k]);
+      const int k = thread / kWarps;
+      if (k < n_window) {
+        const std::int64_t slot = slot_of[begin + first + window + k];
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        if ((drawn >> (8 * w) & 1u) == 0) continue;
+        for (int i = thread % kWarps; i < kWidth; i += kWarps) {
+          float sum = 0.0f;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = 2 * w + half, at = row * kTile + column;
-          const float of_sigma = group.of_sigma[k * kPitch + at];
-          const float weight = group.weight[k * kPitch + at];
-          const float4 of = of_colors[at];
-          const float dy = mean.y - (static_cast<float>(pixel.top + row) + 0.5f);
-          const float by_y = of_sigma * dy;
-          s += of_sigma;
-          s_y += by_y;
-          s_yy += by_y * dy;
-          red += weight * of.x;
-          green += weight * of.y;
-          blue += weight * of.z;
-          if (kDepth) depth += weight * of.w;
-          if (kAbsgrad) {
-            abs_x += fabsf(of_sigma * (conic.x * dx + conic.y * dy));
-            abs_y += fabsf(of_sigma * (conic.y * dx + conic.z * dy));
-          }
+          for (int w = 0; w < kWarps; ++w)
+            if ((drawn[w] >> k & 1u) != 0) sum += sums[w][k][i];
+          slots[slot * kWidth + i] = sum;
         }
       }
+      __syncthreads();
     }
-    float values[kTile] = {conic.x * s * dx + conic.y * s_y,
-                           conic.y * s * dx + conic.z * s_y,
-                           0.5f * s * dx * dx,
-                           s_y * dx,
-                           0.5f * s_yy,
-                           s == 0.0f ? 0.0f : -s / mean.z,
-                           red,
-                           green,
-                           blue};
-    if (kDepth) values[9] = depth;
-    if (kAbsgrad) {
-      values[kWidth - 2] = abs_x;
-      values[kWidth - 1] = abs_y;
-    }
-    const float sum = sum_columns(values, lane);
-    if (k < n_here && column < kWidth)
-      slots[static_cast<std::int64_t>(slot_of[begin + first + k]) * kWidth + column] = sum;
   }
 }
 

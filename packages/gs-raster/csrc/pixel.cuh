@@ -9,7 +9,10 @@
 namespace gs::raster {
 
 constexpr int kTilePixels = kTile * kTile;
-constexpr int kWarps = kTilePixels / 32;  // each has two rows of the tile's pixels
+constexpr int kWarps = kTilePixels / 32;
+// The pixels of a warp: nearly square, so that a small splat reaches few warps.
+constexpr int kWarpColumns = 8, kWarpRows = 4;
+constexpr int kWarpsAcross = kTile / kWarpColumns;
 constexpr unsigned kFullMask = 0xffffffffu;
 
 /// A splat as blending reads it, and which of the tile's warps it can reach.
@@ -19,18 +22,30 @@ struct TileSplat {
   float4 color;  // red, green, blue, number of the splat as the bits of an integer
 };
 
-__device__ __forceinline__ TileSplat load_splat(const Splat* splats, int i, float top) {
+/// Bits first to last of `size` pixels each that [middle - reach, middle + reach] meets, one pixel
+/// more at both ends; all for a reach that is not a number.
+template <int kSize>
+__device__ __forceinline__ unsigned bits_reached(float middle, float reach) {
+  constexpr int kBits = kTile / kSize;
+  if (!(reach < 1e6f)) return (1u << kBits) - 1u;
+  const int first = static_cast<int>(fmaxf(middle - reach - 1.5f, 0.0f)) / kSize;
+  const int end = static_cast<int>(fminf(middle + reach + 0.5f + kSize, kTile)) / kSize;
+  return end > first ? (1u << end) - (1u << first) : 0u;
+}
+
+/// Splat i for the tile whose first pixel is (left, top).
+__device__ __forceinline__ TileSplat load_splat(const Splat* splats, int i, int left, int top) {
+  static_assert(kWarpsAcross == 2, "a bit of rows becomes two neighbouring bits of warps");
   const float4* const words = reinterpret_cast<const float4*>(splats + i);
   TileSplat splat{words[0], words[1], words[2]};
   const Reach reach = make_reach(splat.conic.x, splat.conic.y, splat.conic.z, splat.mean.z);
-  // Row r of pixels is reached for |r + 0.5 + top - y| <= reach.y; a pixel more at both ends.
-  const float middle = splat.mean.y - top;
-  const bool all = !(reach.determinant > 0.0f) || !(reach.y < 1e6f);
-  const int first = all ? 0 : static_cast<int>(fmaxf(middle - reach.y - 1.5f, 0.0f));
-  const int last = all ? kTile - 1 : static_cast<int>(fminf(middle + reach.y + 0.5f, kTile - 1.0f));
-  const int end_bit = (last >> 1) + 1, begin_bit = min(first >> 1, kWarps);
-  const unsigned warps =
-      end_bit > begin_bit ? ((1u << end_bit) - 1u) & ~((1u << begin_bit) - 1u) : 0u;
+  unsigned warps = 0;
+  const unsigned across =
+      bits_reached<kWarpColumns>(splat.mean.x - static_cast<float>(left), reach.x);
+  const unsigned down = bits_reached<kWarpRows>(splat.mean.y - static_cast<float>(top), reach.y);
+#pragma unroll
+  for (int row = 0; row < kTile / kWarpRows; ++row)
+    if ((down >> row & 1u) != 0) warps |= across << (kWarpsAcross * row);
   splat.conic.w = __uint_as_float(warps);
   splat.color.w = __int_as_float(i);
   return splat;
@@ -55,12 +70,15 @@ struct TilePixel {
   bool inside;      // of the rectangle
   std::int64_t at;  // place of the pixel in the rectangle
 
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
+
   __device__ __forceinline__ TilePixel(const Rect& rect, const Grid& grid)
       : tile(static_cast<int>(blockIdx.x)),
         left((grid.column0 + tile % grid.columns()) * kTile),
         top((grid.row0 + tile / grid.columns()) * kTile),
-        x(left + static_cast<int>(threadIdx.x) % kTile),
-        y(top + static_cast<int>(threadIdx.x) / kTile),
+        x(left + warp() % kWarpsAcross * kWarpColumns + lane() % kWarpColumns),
+        y(top + warp() / kWarpsAcross * kWarpRows + lane() / kWarpColumns),
         inside(x >= rect.x0 && x < rect.x1 && y >= rect.y0 && y < rect.y1),
         at(static_cast<std::int64_t>(y - rect.y0) * rect.width() + (x - rect.x0)) {}
 };

@@ -15,7 +15,7 @@ namespace gs::raster {
 struct Reach {
   float size;         // 2 T, below 0 where nothing is reached
   float determinant;  // of the conic; not above 0: everything is reached
-  float y;            // half extent, pixels
+  float x, y;         // half extents, pixels
 };
 
 /// a c - b^2 to about an ulp (Kahan), where the plain difference loses the digits of a needle.
@@ -35,6 +35,7 @@ __device__ __forceinline__ Reach make_reach(float a, float b, float c, float opa
     reach.size = -1.0f;
     reach.determinant = 1.0f;
   }
+  reach.x = sqrtf(reach.size * c / reach.determinant);
   reach.y = sqrtf(reach.size * a / reach.determinant);
   return reach;
 }
@@ -59,9 +60,8 @@ class TileSpans {
         mean_y_(splat.y),
         slant_(splat.xy / splat.xx),
         width_(1.0f / splat.xx),
-        side_y_(splat.xy / splat.yy * sqrtf(reach_.size * splat.yy / reach_.determinant)),
-        slack_(0.02f + 2e-6f * (fabsf(splat.x) + fabsf(splat.y) +
-                                sqrtf(reach_.size * splat.yy / reach_.determinant))) {
+        side_y_(splat.xy / splat.yy * reach_.x),
+        slack_(0.02f + 2e-6f * (fabsf(splat.x) + fabsf(splat.y) + reach_.x)) {
     if (box_.begin >= box_.end || reach_.size < 0.0f) row_end_ = row_begin_;
   }
 
