@@ -11,8 +11,8 @@ from torch import Tensor
 _LEAST_SCALE = 1e-20
 """Below, a Gaussian is a point; its logarithm stays finite."""
 
-_MOST_OPACITY = 1 - 1e-5
-"""Above, a logit's gradient would lose its digits; a pixel's alpha is at most 0.999 anyway."""
+_MOST_OPACITY = 1 - 2**-24
+"""The largest float below 1, whose logit is finite."""
 
 _LEAST_OPACITY = 1e-5
 """Below, nothing shows: alpha below 1/255 counts as nothing."""
