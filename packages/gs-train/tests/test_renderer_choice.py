@@ -11,7 +11,6 @@ import gs_raster
 from gs_train.errors import InputError
 from gs_train.renderers import RenderOptions, make_renderer
 
-
 NO_TORCH_WITH_CUDA = "a torch built for CUDA, got "
 NO_DEVICE = "nvidia-smi says whether there is one"
 NO_CUDA_BUILD = "a build of gs-raster with CUDA (reinstall it where nvcc is on the PATH)"
