@@ -105,6 +105,18 @@ def test_splats_that_the_lists_were_not_made_of_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("background", "error", "message"),
+    [
+        (np.ones(3), TypeError, "background must be float32, got float64"),
+        (np.ones((1, 3), "f4"), ValueError, r"background must have shape \(3,\), got \(1, 3\)"),
+    ],
+)
+def test_backgrounds_of_another_form_are_refused(background: np.ndarray, error: type, message: str):
+    with pytest.raises(error, match=message):
+        cpu.blend(SPLATS, BLENDED.tiles, background=background)
+
+
+@pytest.mark.parametrize(
     ("keys", "error", "message"),
     [
         (np.arange(60), TypeError, "keys must be int32, got int64"),
@@ -123,6 +135,13 @@ def test_keys_of_another_form_are_refused(keys: np.ndarray, error: type, message
             lambda: cpu.blend_backward(BLENDED, BLENDED.image[1:], BLENDED.alpha),
             ValueError,
             r"grad_image must have shape \(101, 150, 3\), got \(100, 150, 3\)",
+        ),
+        (
+            lambda: cpu.blend_backward(
+                cpu.blend(SPLATS, BLENDED.tiles, with_depth=True), BLENDED.image, BLENDED.alpha
+            ),
+            ValueError,
+            r"grad_image must have shape \(101, 150, 4\), got \(101, 150, 3\)",
         ),
         (
             lambda: cpu.blend_backward(BLENDED, BLENDED.image, BLENDED.alpha.astype("f8")),

@@ -20,11 +20,14 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-# One splat: mean x, y, conic xx, xy, yy, opacity, red, green, blue, half extent y, largest sigma.
-SPLAT_WIDTH = 11
-# One slot: mean x, y, conic xx, xy, yy, opacity, red, green, blue, then |mean x|, |mean y|.
+# One splat: mean x, y, conic xx, xy, yy, opacity, red, green, blue, half extent y, largest sigma,
+# depth.
+SPLAT_WIDTH = 12
+# One slot: mean x, y, conic xx, xy, yy, opacity, red, green, blue; |mean x|, |mean y| where absgrad
+# is asked for; depth where depth is a fourth channel. The four widths tell the four cases apart.
 SLOT_WIDTH = 9
-SLOT_WIDTH_ABSGRAD = 11
+ABSGRAD_WIDTH = 2
+DEPTH_WIDTH = 1
 
 ALPHA_THRESHOLD = 1.0 / 255.0
 MAX_ALPHA = 0.999
@@ -78,7 +81,9 @@ def _exp_float64(x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pack_splats(begin, end, order, means2d, conics, opacities, colors, radii, packed):
+def pack_splats(
+    begin, end, order, means2d, conics, depths, radii, opacities, colors, packed
+):  # fmt: skip
     """Gather what a tile reads of each splat, front to back, into (M, SPLAT_WIDTH)."""
     for k in range(begin, end):
         i = order[k]
@@ -93,6 +98,7 @@ def pack_splats(begin, end, order, means2d, conics, opacities, colors, radii, pa
         packed[k, 8] = colors[i, 2]
         packed[k, 9] = radii[i, 1]
         packed[k, 10] = math.log(np.float64(opacities[i]) / ALPHA_THRESHOLD)
+        packed[k, 11] = depths[i]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -118,23 +124,26 @@ def _can_reach(packed, k, dx_low, dx_high, dy):
 
 
 # Scratch of a tile. A plane has a value for each pixel, a lane one for each column of pixels.
-# Five planes lie in one flat array. Forward: transmittance, red, green, blue, and 1 while the pixel
-# is unfinished. Backward: transmittance, the shade behind, the gradient of red, green, blue.
+# Six planes lie in one flat array. Forward: transmittance, red, green, blue, 1 while the pixel is
+# unfinished, and depth. Backward: transmittance, the shade behind, the gradient of red, green, blue
+# and depth.
 # Lanes are arrays of their own, or LLVM sees them overlap with planes.
 # Unsigned: signed indices would each be tested for Python's negative ones.
-PLANE, PLANE_2, PLANE_3, PLANE_4 = (np.uint64(PIXELS * i) for i in range(1, 5))
-LANE, LANE_2, LANE_3, LANE_4, LANE_5, LANE_6, LANE_7 = (np.uint64(SIDE * i) for i in range(1, 8))
+PLANE, PLANE_2, PLANE_3, PLANE_4, PLANE_5 = (np.uint64(PIXELS * i) for i in range(1, 6))
+LANE, LANE_2, LANE_3, LANE_4, LANE_5, LANE_6, LANE_7, LANE_8 = (
+    np.uint64(SIDE * i) for i in range(1, 9)
+)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _draw_row(planes, centres, last, packed, k, pair, dy, row):
+def _draw_row(planes, centres, last, packed, k, pair, dy, row, depths):
     """Composite splat k, the tile's number ``pair``, over one row of pixels."""
     real = planes.dtype.type
     half, zero, one = real(0.5), real(0.0), real(1.0)
     threshold, highest = real(ALPHA_THRESHOLD), real(MAX_ALPHA)
     lowest, far = real(MIN_TRANSMITTANCE), real(MAX_SIGMA)
     mean_x, a, b, c, opacity = packed[k, 0], packed[k, 2], packed[k, 3], packed[k, 4], packed[k, 5]
-    red, green, blue = packed[k, 6], packed[k, 7], packed[k, 8]
+    red, green, blue, depth = packed[k, 6], packed[k, 7], packed[k, 8], packed[k, 11]
     for x in range(LANE):
         q = row + x
         dx = mean_x - centres[x]
@@ -150,22 +159,24 @@ def _draw_row(planes, centres, last, packed, k, pair, dy, row):
         planes[q + PLANE] += red * weight
         planes[q + PLANE_2] += green * weight
         planes[q + PLANE_3] += blue * weight
+        if depths is not None:
+            planes[q + PLANE_5] += depth * weight
         planes[q + PLANE_4] = zero if finish else planes[q + PLANE_4]
         last[q] = pair if drawn else last[q]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _undraw_row(planes, centres, sums, last, packed, k, pair, dy, row, absgrad):
+def _undraw_row(planes, centres, sums, last, packed, k, pair, dy, row, absgrad, grad_depths):
     """Take splat k off one row of pixels and add the row's gradients to the lanes of sums.
 
     With s the gradient of sigma the lanes hold, over the pixels of a column, the sums of s, s dy,
-    s dy^2, the gradients of red, green, blue, and |d x|, |d y| of the mean.
+    s dy^2, the gradients of red, green, blue, |d x|, |d y| of the mean, and the gradient of depth.
     """
     real = planes.dtype.type
     half, zero, one = real(0.5), real(0.0), real(1.0)
     threshold, highest, far = real(ALPHA_THRESHOLD), real(MAX_ALPHA), real(MAX_SIGMA)
     mean_x, a, b, c, opacity = packed[k, 0], packed[k, 2], packed[k, 3], packed[k, 4], packed[k, 5]
-    red, green, blue = packed[k, 6], packed[k, 7], packed[k, 8]
+    red, green, blue, depth = packed[k, 6], packed[k, 7], packed[k, 8], packed[k, 11]
     for x in range(LANE):
         q = row + x
         dx = mean_x - centres[x]
@@ -178,6 +189,8 @@ def _undraw_row(planes, centres, sums, last, packed, k, pair, dy, row, absgrad):
         weight = alpha * before if drawn else zero
         g_red, g_green, g_blue = planes[q + PLANE_2], planes[q + PLANE_3], planes[q + PLANE_4]
         shade = red * g_red + green * g_green + blue * g_blue
+        if grad_depths is not None:
+            shade += depth * planes[q + PLANE_5]
         g_alpha = before * shade - rest * planes[q + PLANE]
         g_sigma = -peak * g_alpha if drawn & (peak <= highest) else zero
         planes[q] = before if drawn else planes[q]
@@ -191,6 +204,8 @@ def _undraw_row(planes, centres, sums, last, packed, k, pair, dy, row, absgrad):
         if absgrad:
             sums[x + LANE_6] += abs(g_sigma * (a * dx + b * dy))
             sums[x + LANE_7] += abs(g_sigma * (b * dx + c * dy))
+        if grad_depths is not None:
+            sums[x + LANE_8] += weight * planes[q + PLANE_5]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -204,17 +219,18 @@ def _has_unfinished(planes):
 @njit(cache=True, nogil=True, error_model="numpy")
 def composite(
     begin, end, offsets, splats, packed, columns, grid_x, grid_y, rect,
-    image, alpha, transmittance, last,
+    image, alpha, transmittance, last, depths,
 ):  # fmt: skip
     """Fill the pixels of ``rect`` that tiles ``begin`` to ``end`` hold.
 
+    ``depths`` (h, w) is filled too where it is not None, for which numba compiles a kernel apart.
     ``last`` is the pair that contributed last to a pixel, counted from the tile's first; -1 where
     none did.
     """
     real = packed.dtype.type
     x0, y0, x1, y1 = rect
     half = real(0.5)
-    planes = np.empty(5 * PIXELS, packed.dtype)
+    planes = np.empty(6 * PIXELS, packed.dtype)
     centres = np.empty(SIDE, packed.dtype)
     tail = np.empty(PIXELS, np.int32)
     for tile in range(begin, end):
@@ -241,9 +257,8 @@ def composite(
             for y in range(max(low, first_row), min(high, end_row)):
                 dy = mean_y - (real(top + y) + half)
                 if _can_reach(packed, k, mean_x - x_high, mean_x - x_low, dy):
-                    _draw_row(
-                        planes, centres, tail, packed, k, np.int32(number), dy, np.uint64(y * SIDE)
-                    )
+                    row = np.uint64(y * SIDE)
+                    _draw_row(planes, centres, tail, packed, k, np.int32(number), dy, row, depths)
         for y in range(first_row, end_row):
             for x in range(first_column, end_column):
                 q = y * SIDE + x
@@ -251,13 +266,15 @@ def composite(
                 image[i, j, 0] = planes[PIXELS + q]
                 image[i, j, 1] = planes[2 * PIXELS + q]
                 image[i, j, 2] = planes[3 * PIXELS + q]
+                if depths is not None:
+                    depths[i, j] = planes[5 * PIXELS + q]
                 alpha[i, j, 0] = real(1.0) - planes[q]
                 transmittance[i, j] = planes[q]
                 last[i, j] = tail[q]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fill_slot(sums, centres, packed, k, slot_grad):
+def _fill_slot(sums, centres, packed, k, slot_grad, grad_depths):
     """Sum the lanes, in the order of columns, into the gradients of splat k."""
     real = sums.dtype.type
     zero, half = real(0.0), real(0.5)
@@ -281,25 +298,28 @@ def _fill_slot(sums, centres, packed, k, slot_grad):
     # A splat that was nowhere drawn may have opacity 0.
     slot_grad[5] = zero if s == zero else -s / opacity
     for i in range(6, len(slot_grad)):
+        lanes = LANE * np.uint64(i - 3)
+        if grad_depths is not None and i == len(slot_grad) - 1:
+            lanes = LANE_8
         total = zero
         for x in range(LANE):
-            total += sums[LANE * np.uint64(i - 3) + x]
+            total += sums[lanes + x]
         slot_grad[i] = total
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def composite_backward(
     begin, end, offsets, splats, slots, packed, columns, grid_x, grid_y, rect,
-    transmittance, last, grad_image, grad_alpha, slot_grads,
+    transmittance, last, grad_image, grad_alpha, grad_depths, slot_grads,
 ):  # fmt: skip
-    """Fill the slots of the pairs of tiles ``begin`` to ``end``; absgrad when slots are wide."""
+    """Fill the slots of the pairs of tiles ``begin`` to ``end``; see SLOT_WIDTH."""
     real = packed.dtype.type
     x0, y0, x1, y1 = rect
-    absgrad = slot_grads.shape[1] == SLOT_WIDTH_ABSGRAD
+    absgrad = slot_grads.shape[1] >= SLOT_WIDTH + ABSGRAD_WIDTH
     half = real(0.5)
-    planes = np.empty(5 * PIXELS, packed.dtype)
+    planes = np.empty(6 * PIXELS, packed.dtype)
     centres = np.empty(SIDE, packed.dtype)
-    sums = np.empty(8 * SIDE, packed.dtype)
+    sums = np.empty((8 if grad_depths is None else 9) * SIDE, packed.dtype)
     tail = np.empty(PIXELS, np.int32)
     for tile in range(begin, end):
         left = grid_x + (tile % columns) * SIDE
@@ -321,6 +341,8 @@ def composite_backward(
                 planes[2 * PIXELS + q] = grad_image[i, j, 0]
                 planes[3 * PIXELS + q] = grad_image[i, j, 1]
                 planes[4 * PIXELS + q] = grad_image[i, j, 2]
+                if grad_depths is not None:
+                    planes[5 * PIXELS + q] = grad_depths[i, j]
         for x in range(SIDE):
             centres[x] = real(left + x) + half
         x_low, x_high = real(left) + half, real(left + SIDE - 1) + half
@@ -337,15 +359,16 @@ def composite_backward(
                 if _can_reach(packed, k, mean_x - x_high, mean_x - x_low, dy):
                     row = np.uint64(y * SIDE)
                     _undraw_row(
-                        planes, centres, sums, tail, packed, k, np.int32(number), dy, row, absgrad
-                    )
-            _fill_slot(sums, centres, packed, k, slot_grads[slots[pair]])
+                        planes, centres, sums, tail, packed, k, np.int32(number), dy, row,
+                        absgrad, grad_depths,
+                    )  # fmt: skip
+            _fill_slot(sums, centres, packed, k, slot_grads[slots[pair]], grad_depths)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sum_slots(
     begin, end, order, slot_begins, slot_grads,
-    grad_means2d, grad_conics, grad_opacities, grad_colors, absgrad,
+    grad_means2d, grad_conics, grad_depths, grad_opacities, grad_colors, absgrad,
 ):  # fmt: skip
     """Add up each splat's slots, in the order of tiles, into its row of the gradients."""
     width = slot_grads.shape[1]
@@ -365,6 +388,8 @@ def sum_slots(
         grad_colors[i, 0] = sums[6]
         grad_colors[i, 1] = sums[7]
         grad_colors[i, 2] = sums[8]
-        if width == SLOT_WIDTH_ABSGRAD:
+        if width >= SLOT_WIDTH + ABSGRAD_WIDTH:
             absgrad[i, 0] = sums[9]
             absgrad[i, 1] = sums[10]
+        if width in (SLOT_WIDTH + DEPTH_WIDTH, SLOT_WIDTH + ABSGRAD_WIDTH + DEPTH_WIDTH):
+            grad_depths[i] = sums[width - 1]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The five stages: plain arrays in, plain arrays out.
 
-Semantics are those of gsplat 1.5.3's CUDA kernels for one pinhole camera and a black background:
-EWA projection with the Jacobian held beyond 15 % outside of the image, a blur of ``eps2d``, extents
-of min(3.33, sqrt(2 ln(255 opacity))) sigma, alpha dropped below 1/255 and clamped to 0.999, a pixel
+Semantics are those of gsplat 1.5.3's CUDA kernels for one pinhole camera: EWA projection with the
+Jacobian held beyond 15 % outside of the image, a blur of ``eps2d``, extents of
+min(3.33, sqrt(2 ln(255 opacity))) sigma, alpha dropped below 1/255 and clamped to 0.999, a pixel
 finished when its transmittance would reach 1e-4. Unlike in gsplat, splats of equal depth have an
 order (:func:`sort`), and a row whose splat or colour is not finite does not show.
 
@@ -113,12 +113,24 @@ def sort(splats: Splats, rect: Rect, *, keys: np.ndarray | None = None) -> TileL
     return list_tiles(splats.means2d, splats.radii, splats.depths, rect, keys)
 
 
-def blend(splats: Splats, tiles: TileLists, *, n_threads: int | None = None) -> Blended:
-    """Composite splats over black in the pixels of a rectangle.
+def blend(
+    splats: Splats,
+    tiles: TileLists,
+    *,
+    background: np.ndarray | None = None,
+    with_depth: bool = False,
+    n_threads: int | None = None,
+) -> Blended:
+    """Composite splats over a background in the pixels of a rectangle.
+
+    With w the share of a splat in a pixel, the pixel's channels are the sums of w times the colour,
+    plus the rest of the light times the background, and the sum of w times the depth.
 
     Args:
         splats: those that ``tiles`` was made of.
         tiles: from :func:`sort`.
+        background: (3,) RGB, dtype of the splats; None: black.
+        with_depth: whether depth is a fourth channel of the image.
         n_threads: None: as many as this process has processors.
 
     Returns:
@@ -136,26 +148,20 @@ def blend(splats: Splats, tiles: TileLists, *, n_threads: int | None = None) -> 
         raise ValueError(
             f"splats must be the {tiles.n_rows} that tiles was made of, got {len(splats.depths)}"
         )
+    if background is not None:
+        background = checked("background", background, (3,), dtype)
     packed = np.empty((len(tiles.order), blending.SPLAT_WIDTH), dtype)
     for_each_range(
-        blending.pack_splats,
-        len(tiles.order),
-        tiles.order,
-        splats.means2d,
-        splats.conics,
-        splats.opacities,
-        splats.colors,
-        splats.radii,
-        packed,
-        n_threads=n_threads,
+        blending.pack_splats, len(tiles.order), tiles.order, *splats, packed, n_threads=n_threads
     )
     blended = Blended(
-        image=zeros((*size, 3), dtype),
+        image=zeros((*size, 4 if with_depth else 3), dtype),
         alpha=zeros((*size, 1), dtype),
         transmittance=np.ones(size, dtype),
         last=np.full(size, -1, np.int32),
         tiles=tiles,
         packed=packed,
+        background=background,
     )
     for_each_range(
         blending.composite,
@@ -171,8 +177,11 @@ def blend(splats: Splats, tiles: TileLists, *, n_threads: int | None = None) -> 
         blended.alpha,
         blended.transmittance,
         blended.last,
+        blended.image[..., 3] if with_depth else None,
         n_threads=n_threads,
     )
+    if background is not None:
+        blended.image[..., :3] += blended.transmittance[..., None] * background
     return blended
 
 
@@ -188,27 +197,35 @@ def blend_backward(
 
     Args:
         blended: from :func:`blend`.
-        grad_image: (h, w, 3), dtype of the image.
+        grad_image: shape and dtype of the image.
         grad_alpha: (h, w, 1), dtype of the image.
         absgrad: fill ``SplatGradients.absgrad`` too.
         n_threads: None: as many as this process has processors.
 
     Returns:
-        Gradients of all but the depths, on which pixels do not depend; ``means2d`` by pixels of the
-        whole view. Gradients of the rectangles of a view add up to the gradient of the view.
+        Gradients of the splats, ``means2d`` by pixels of the whole view; ``depths`` is None where
+        depth was no channel, ``background`` where there was none. Gradients of the rectangles of a
+        view add up to the gradient of the view.
 
     Raises:
         TypeError: an array has another dtype.
         ValueError: shapes disagree.
 
-    Cost: 36 bytes (float32; 44 with ``absgrad``) for each tile that each splat touches.
+    Cost: 36 bytes (float32; 8 more with ``absgrad``, 4 more with depth) for each tile that each
+        splat touches.
     """
     tiles, packed, rect = blended.tiles, blended.packed, blended.tiles.rect
     dtype = packed.dtype
     grad_image = checked("grad_image", grad_image, blended.image.shape, dtype)
     grad_alpha = checked("grad_alpha", grad_alpha, blended.alpha.shape, dtype)
-    width = blending.SLOT_WIDTH_ABSGRAD if absgrad else blending.SLOT_WIDTH
-    slot_grads = np.empty((tiles.n_pairs, width), dtype)
+    with_depth, grad_background = grad_image.shape[2] == 4, None
+    if blended.background is not None:
+        # A pixel holds (1 - alpha) times the background.
+        grad_rgb = grad_image[..., :3]
+        grad_alpha = grad_alpha - (grad_rgb * blended.background).sum(-1, keepdims=True)
+        grad_background = (grad_rgb * blended.transmittance[..., None]).sum((0, 1))
+    width = blending.SLOT_WIDTH + blending.ABSGRAD_WIDTH * absgrad
+    slot_grads = np.empty((tiles.n_pairs, width + blending.DEPTH_WIDTH * with_depth), dtype)
     for_each_range(
         blending.composite_backward,
         tiles.n_tiles,
@@ -224,13 +241,14 @@ def blend_backward(
         blended.last,
         grad_image,
         grad_alpha,
+        grad_image[..., 3] if with_depth else None,
         slot_grads,
         n_threads=n_threads,
     )
     n_rows = tiles.n_rows
     means2d, conics = zeros((n_rows, 2), dtype), zeros((n_rows, 3), dtype)
     opacities, colors = zeros((n_rows,), dtype), zeros((n_rows, 3), dtype)
-    absolute = zeros((n_rows, 2), dtype)
+    depths, absolute = zeros((n_rows,), dtype), zeros((n_rows, 2), dtype)
     for_each_range(
         blending.sum_slots,
         len(tiles.order),
@@ -239,12 +257,21 @@ def blend_backward(
         slot_grads,
         means2d,
         conics,
+        depths,
         opacities,
         colors,
         absolute,
         n_threads=n_threads,
     )
-    return SplatGradients(means2d, conics, None, opacities, colors, absolute if absgrad else None)
+    return SplatGradients(
+        means2d=means2d,
+        conics=conics,
+        depths=depths if with_depth else None,
+        opacities=opacities,
+        colors=colors,
+        absgrad=absolute if absgrad else None,
+        background=grad_background,
+    )
 
 
 def project_backward(
@@ -261,7 +288,7 @@ def project_backward(
 
     Args:
         rows, camera, sh_degree, options: what :func:`project` was given.
-        gradients: of the splats; ``absgrad`` is not read.
+        gradients: of the splats; ``absgrad`` and ``background`` are not read.
         radii: (R, 2) int32 from :func:`project`.
         n_threads: None: as many as this process has processors.
 

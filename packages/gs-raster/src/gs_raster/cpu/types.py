@@ -101,6 +101,7 @@ class SplatGradients(NamedTuple):
         means2d, conics, depths, opacities, colors: as in ``Splats``.
         absgrad: (R, 2) sum over pixels of |d loss / d means2d| (AbsGS, Ye et al. 2024), where
             ``blend_backward`` was asked for these sums.
+        background: (3,), where ``blend`` was given one.
     """
 
     means2d: np.ndarray | None = None
@@ -109,6 +110,7 @@ class SplatGradients(NamedTuple):
     opacities: np.ndarray | None = None
     colors: np.ndarray | None = None
     absgrad: np.ndarray | None = None
+    background: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,13 @@ class Blended:
     """A rectangle's pixels, and what their gradient needs.
 
     Attributes:
-        image: (h, w, 3) RGB over black.
+        image: (h, w, 3) RGB, or (h, w, 4) RGB and the sum of shares times depths.
         alpha: (h, w, 1).
         transmittance: (h, w), what is left of the light behind the last splat.
         last: (h, w) int32, place in its tile of the last splat that a pixel shows; -1: none.
         tiles: the lists that were blended.
         packed: the splats as the kernels read them, front to back.
+        background: (3,) or None, what ``blend`` was given.
     """
 
     image: np.ndarray
@@ -130,3 +133,4 @@ class Blended:
     last: np.ndarray
     tiles: TileLists
     packed: np.ndarray
+    background: np.ndarray | None

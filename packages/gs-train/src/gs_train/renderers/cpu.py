@@ -199,8 +199,9 @@ class _Rasterize(Function):
         )
         if ctx.absgrad_on is not None:
             ctx.absgrad_on.absgrad = torch.from_numpy(grads.absgrad)
-        means2d, conics, _, opacities, colors, _ = grads
-        means2d, conics, opacities, colors = _tensors((means2d, conics, opacities, colors))
+        means2d, conics, opacities, colors = _tensors(
+            (grads.means2d, grads.conics, grads.opacities, grads.colors)
+        )
         return means2d, conics, None, None, opacities, colors, None, None, None
 
 
