@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const bool exists = i < rows.n;
 
+  if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
   // A splat that the image does not depend on, such as a hidden one, is as good as none.
   SplatGradient gradient{};
   std::int32_t slot = 0, place = 0;
@@ -61,12 +62,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (__ldg(&splats[i].columns) != 0) gradient = load_gradient(gradients + i);
   }
   const bool is_active = has_gradient(gradient);
-  if (__syncthreads_count(is_active) != 0) {
-    if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
-    __syncthreads();
-  } else if (out.add) {
-    return;
-  }
+  if (__syncthreads_count(is_active) == 0 && out.add) return;
 
   const WarpPlaces places{place, __ballot_sync(kWholeWarp, exists),
                           __ballot_sync(kWholeWarp, is_active), out.add};
