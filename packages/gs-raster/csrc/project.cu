@@ -11,7 +11,7 @@ namespace gs::raster {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kBlocks = 8;  // blocks that a multiprocessor holds together
 
 /// Writes the splats of a warp's rows, n of them: whole lines, by way of shared memory.
 __device__ __forceinline__ void write_splats(const Splat& mine, int n, float4* staged,
@@ -30,7 +30,7 @@ __device__ __forceinline__ void write_splats(const Splat& mine, int n, float4* s
 }
 
 template <int kDegree>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     project_kernel(Rows rows, View view, Options options,
                    Splat* __restrict__ splats,          // (n,)
                    std::int32_t* __restrict__ radii) {  // (n, 2) or none
@@ -43,13 +43,13 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const bool exists = i < rows.n;
 
+  if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
   std::int32_t slot = 0;
   Geometry row{};
   if (exists) {
-    slot = slot_of(rows, i);
+    slot = index_of(rows.slots, i);
     row = load_geometry(rows, slot);
   }
-  if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
   __syncthreads();
 
   Splat splat{};

@@ -11,7 +11,7 @@ namespace gs::raster {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kBlocks = 5;  // blocks that a multiprocessor holds together
 
 __device__ __forceinline__ SplatGradient load_gradient(const SplatGradient* gradient) {
   const float4* const words = reinterpret_cast<const float4*>(gradient);
@@ -37,7 +37,7 @@ __device__ __forceinline__ void give_rows(const LaneWords<float>& words, int n_w
 }
 
 template <int kDegree>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     project_backward_kernel(Rows rows, View view, Options options,
                             const Splat* __restrict__ splats,             // (n,)
                             const SplatGradient* __restrict__ gradients,  // (n,)
@@ -52,27 +52,22 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const bool exists = i < rows.n;
 
+  if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
   // A splat that the image does not depend on, such as a hidden one, is as good as none.
   SplatGradient gradient{};
-  if (exists && __ldg(&splats[i].columns) != 0) gradient = load_gradient(gradients + i);
+  std::int32_t slot = 0, place = 0;
+  if (exists) {
+    slot = index_of(rows.slots, i);
+    place = index_of(out.places, i);
+    if (__ldg(&splats[i].columns) != 0) gradient = load_gradient(gradients + i);
+  }
   const bool is_active = has_gradient(gradient);
-  if (__syncthreads_count(is_active) != 0) {
-    if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
-    __syncthreads();
-  } else if (out.add) {
-    return;
-  }
+  if (__syncthreads_count(is_active) == 0 && out.add) return;
 
-  WarpPlaces places{0, __ballot_sync(kWholeWarp, exists), __ballot_sync(kWholeWarp, is_active),
-                    out.add};
-  if (exists)
-    places.place = out.places != nullptr ? __ldg(out.places + i) : static_cast<std::int32_t>(i);
-  std::int32_t slot = 0;
+  const WarpPlaces places{place, __ballot_sync(kWholeWarp, exists),
+                          __ballot_sync(kWholeWarp, is_active), out.add};
   Geometry row{};
-  if (is_active) {
-    slot = slot_of(rows, i);
-    row = load_geometry(rows, slot);
-  }
+  if (is_active) row = load_geometry(rows, slot);
 
   stage_rows<kWords>(harmonic_words(rows.sh0, rows.shN, lane), slot, places.active, staged);
   __syncwarp();

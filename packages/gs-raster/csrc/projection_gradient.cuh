@@ -62,7 +62,7 @@ GS_RASTER_HD Float3 backward_mean(const Camera& camera, const Factors& f, const 
   const float per_x = camera.fx / f.z, per_y = camera.fy / f.z;
   float g_x = per_x * g.x, g_y = per_y * g.y;
   float g_z = g.depth - (g_x * f.slope_x + g_y * f.slope_y);
-  // At fixed slopes J is proportional to 1 / z: to grow nearer is to grow.
+  // At fixed slopes A is proportional to 1 / z: z acts as all three log scales, with a minus.
   g_z -= (by.log_scale.x + by.log_scale.y + by.log_scale.z) / f.z;
   if (camera.least_x <= f.slope_x && f.slope_x <= camera.most_x) {
     const float by_slope = dot(by.JW0, camera.front) * per_x / f.z;

@@ -11,8 +11,9 @@
 namespace gs::raster {
 namespace {
 
-__device__ __forceinline__ std::int32_t slot_of(const Rows& rows, std::int64_t i) {
-  return rows.slots != nullptr ? __ldg(rows.slots + i) : static_cast<std::int32_t>(i);
+/// indices[i], and i itself where there are no indices.
+__device__ __forceinline__ std::int32_t index_of(const std::int32_t* indices, std::int64_t i) {
+  return indices != nullptr ? __ldg(indices + i) : static_cast<std::int32_t>(i);
 }
 
 __device__ __forceinline__ Float3 load3(const Column<const float>& column, std::int32_t slot) {

@@ -12,8 +12,8 @@ namespace {
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kWarp = 32;
-// Rows whose words are on their way before the first is looked at.
-constexpr int kRowsInFlight = 4;
+// Rows whose words are on their way before the first is looked at; fewer where registers are short.
+constexpr int kRowsInFlight = 8, kSumsInFlight = 4;
 
 /// Words from one staged row to the next: odd, so that lanes that read the same word of their rows
 /// meet different banks.
@@ -92,25 +92,23 @@ __device__ __forceinline__ void add_rows(const LaneWords<float>& words, std::int
   const int lane = threadIdx.x % kWarp;
   RowQueue queue{active};
   while (queue.rows != 0) {
-    int row[kRowsInFlight];
-    float *low[kRowsInFlight], *high[kRowsInFlight];
-    float low_sum[kRowsInFlight], high_sum[kRowsInFlight];
+    int row[kSumsInFlight];
+    std::int32_t to[kSumsInFlight];
+    float low[kSumsInFlight], high[kSumsInFlight];
 #pragma unroll
-    for (int k = 0; k < kRowsInFlight; ++k) {
+    for (int k = 0; k < kSumsInFlight; ++k) {
       row[k] = queue.pop();
-      const std::int32_t to = __shfl_sync(kWholeWarp, place, row[k] & (kWarp - 1));
-      low[k] = at(words.low, to);
-      high[k] = at(words.high, to);
+      to[k] = __shfl_sync(kWholeWarp, place, row[k] & (kWarp - 1));
       if (row[k] < 0) continue;
-      if (lane < kWords) low_sum[k] = *low[k];
-      if (lane + kWarp < kWords) high_sum[k] = *high[k];
+      if (lane < kWords) low[k] = *at(words.low, to[k]);
+      if (lane + kWarp < kWords) high[k] = *at(words.high, to[k]);
     }
 #pragma unroll
-    for (int k = 0; k < kRowsInFlight; ++k) {
+    for (int k = 0; k < kSumsInFlight; ++k) {
       if (row[k] < 0) continue;
       const float* const term = staged + row[k] * kPitch + lane;
-      if (lane < kWords) *low[k] = low_sum[k] + term[0];
-      if (lane + kWarp < kWords) *high[k] = high_sum[k] + term[kWarp];
+      if (lane < kWords) *at(words.low, to[k]) = low[k] + term[0];
+      if (lane + kWarp < kWords) *at(words.high, to[k]) = high[k] + term[kWarp];
     }
   }
 }
