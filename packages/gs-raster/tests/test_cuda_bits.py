@@ -92,7 +92,8 @@ def test_rows_in_another_order_give_the_same_bits() -> None:
 def test_a_run_of_rows_of_one_depth_is_blended_by_key(n: int) -> None:
     rows, view = sent(facing_camera([2.0] * n, opacity=-3.0)), view_of(plain_view())
     rows["sh0"] = noise(n, 1, 3)
-    keys = torch.randperm(n, generator=torch.Generator().manual_seed(2)).int().to(DEVICE)
+    others = 1 + torch.randperm(n - 1, generator=torch.Generator().manual_seed(2))
+    keys = torch.cat([others, torch.zeros(1)]).int().to(DEVICE)  # the last row comes first
     by_key = keys.argsort()
     splats = gs_raster.project(Rows.of(rows), view, sh_degree=0, keys=keys)
     assert torch.equal(splats.order.long(), by_key)

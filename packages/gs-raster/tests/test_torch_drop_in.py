@@ -97,7 +97,8 @@ def assert_same(scene: Scene, mode: str, **more: Any) -> None:
     clear = mask if "E" not in more.get("render_mode", "RGB") else mask & (expected[1] > 0.01)
     assert ((images - expected[0]).abs() * clear).max() <= 5e-5 * scale
     assert ((alphas - expected[1]).abs() * mask).max() <= 5e-5
-    assert grads.keys() == expected[3].keys()
+    # Where nothing depends on a value, gsplat gives no gradient, and this function may give 0.
+    assert all(grads[name].count_nonzero() == 0 for name in grads.keys() - expected[3].keys())
     for name, grad in expected[3].items():
         if (
             more.get("packed")
