@@ -2,6 +2,8 @@
 """What ``--renderer auto`` takes, and what is said where that is not ``raster``."""
 
 import importlib.util
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,7 +91,8 @@ def test_gsplat_is_taken_where_gs_raster_was_built_without_cuda(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pretend(monkeypatch, cuda="12.8")
-    monkeypatch.setattr("gsplat.cuda._backend._C", object())
+    kernels = SimpleNamespace(_C=object())
+    monkeypatch.setitem(sys.modules, "gsplat.cuda._backend", kernels)
     assert make_renderer("auto", RenderOptions()).name == "gsplat"
     said = capsys.readouterr().err
     assert said == f"rendering with gsplat, because the renderer raster needs {NO_CUDA_BUILD}\n"
