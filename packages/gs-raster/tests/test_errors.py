@@ -77,9 +77,11 @@ def test_options_out_of_range_are_refused(options: Options, message: str):
         cpu.project(ROWS, VIEW.camera, sh_degree=0, options=options)
 
 
-@pytest.mark.parametrize("rect", [Rect(-1, 0, 5, 5), Rect(0, -1, 5, 5), Rect(0, 6, 5, 5)])
-def test_rectangles_with_negative_corners_or_extents_are_refused(rect: Rect):
-    with pytest.raises(ValueError, match=r"rect must have 0 <= x0 <= x1 and .*, got Rect"):
+@pytest.mark.parametrize(
+    "rect", [Rect(-1, 0, 5, 5), Rect(0, -1, 5, 5), Rect(0, 6, 5, 5), Rect(0, 0, 2**31, 5)]
+)
+def test_rectangles_with_negative_or_too_large_corners_are_refused(rect: Rect):
+    with pytest.raises(ValueError, match=r"rect must have 0 <= x0 <= x1 < 2\^31 and .*, got Rect"):
         cpu.sort(SPLATS, rect)
 
 
@@ -173,6 +175,68 @@ def test_gradients_of_another_form_are_refused(
 ):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: cpu.project(tuple(ROWS), VIEW.camera, sh_degree=0),
+            "rows must be Rows, got tuple",
+        ),
+        (
+            lambda: cpu.project(ROWS, VIEW.viewmat, sh_degree=0),
+            "camera must be Camera, got Tensor",
+        ),
+        (
+            lambda: cpu.project(ROWS, VIEW.camera, sh_degree=1.0),
+            "sh_degree must be a whole number, got 1.0",
+        ),
+        (
+            lambda: cpu.project(ROWS, VIEW.camera, sh_degree=0, options=(False, 0.3)),
+            "options must be Options, got tuple",
+        ),
+        (lambda: cpu.sort(ROWS, VIEW.rect), "splats must be Splats, got Rows"),
+        (lambda: cpu.sort(SPLATS, (0, 0, 5, 5)), "rect must be Rect, got tuple"),
+        (lambda: cpu.sort(SPLATS, Rect(0, 0, 5, 5.0)), "rect.y1 must be a whole number, got 5.0"),
+        (lambda: cpu.blend(SPLATS, VIEW.rect), "tiles must be TileLists, got Rect"),
+        (
+            lambda: cpu.blend_backward(SPLATS, BLENDED.image, BLENDED.alpha),
+            "blended must be Blended, got Splats",
+        ),
+        (
+            lambda: cpu.project_backward(
+                ROWS, VIEW.camera, SPLATS, radii=SPLATS.radii, sh_degree=0
+            ),
+            "gradients must be SplatGradients, got Splats",
+        ),
+    ],
+)
+def test_arguments_of_another_class_are_refused(call: Callable[[], object], message: str):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("viewmat", "K", "message"),
+    [
+        (np.eye(3), np.eye(3), r"viewmat must have shape \(4, 4\), got \(3, 3\)"),
+        (
+            np.eye(4),
+            np.diag([1.0, 0.0, 1.0]),
+            "K must have focal lengths other than 0, got 1.0 and",
+        ),
+        (np.eye(4), np.eye(4), r"K must have shape \(3, 3\), got \(4, 4\)"),
+    ],
+)
+def test_matrices_that_are_no_camera_are_refused(viewmat: np.ndarray, K: np.ndarray, message: str):
+    with pytest.raises(ValueError, match=message):
+        cpu.Camera.of(viewmat, K, 5, 5)
+
+
+def test_less_than_one_thread_is_refused():
+    with pytest.raises(ValueError, match="n_threads must be at least 1, got 0"):
+        cpu.blend(SPLATS, BLENDED.tiles, n_threads=0)
 
 
 def test_more_instances_than_an_int32_counts_are_refused():

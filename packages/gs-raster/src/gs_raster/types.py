@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gs_raster.numbers import real
+
 MAX_INSTANCES = 2**31 - 1
 """Instances of one rectangle: their places are 32-bit numbers."""
 
@@ -50,14 +52,15 @@ class Options(NamedTuple):
         """The same options as one bool and four floats.
 
         Raises:
+            TypeError: a value is no number.
             ValueError: ``eps2d`` is not above 0, or ``near`` is not between 0 and ``far``.
         """
-        antialiased, eps2d, near, far, radius_clip = self
+        eps2d, near, far, radius_clip = map(real, self._fields[1:], self[1:])
         if not eps2d > 0:
             raise ValueError(f"eps2d must be above 0, got {eps2d}")
         if not 0 < near < far:
             raise ValueError(f"near must be above 0 and below far, got near={near}, far={far}")
-        return Options(bool(antialiased), float(eps2d), float(near), float(far), float(radius_clip))
+        return Options(bool(self.antialiased), eps2d, near, far, radius_clip)
 
 
 @dataclass(frozen=True)

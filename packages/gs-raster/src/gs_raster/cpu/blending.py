@@ -102,13 +102,20 @@ def pack_splats(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _held(value, low, high):
+    """The value between two bounds, NaN as ``low``: a float out of range has no integer."""
+    value = np.float64(value)
+    value = value if value > low else np.float64(low)
+    return value if value < high else np.float64(high)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _pixel_rows(packed, k, top):
     """First and one past the last row of the tile's pixels inside the splat's extent."""
     y = np.float64(packed[k, 1]) - top
     radius = np.float64(packed[k, 9])
-    first = max(math.floor(y - radius), 0.0)
-    last = min(math.ceil(y + radius), np.float64(SIDE))
-    return np.int64(first), np.int64(last)
+    first, last = _held(y - radius, 0, SIDE), _held(y + radius, 0, SIDE)
+    return np.int64(math.floor(first)), np.int64(math.ceil(last))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

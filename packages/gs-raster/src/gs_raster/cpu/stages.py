@@ -17,12 +17,16 @@ from __future__ import annotations
 import numpy as np
 
 from gs_raster.cpu import blending, harmonics, projection
-from gs_raster.cpu.arrays import (
-    check_rect,
+from gs_raster.cpu.arguments import (
     checked,
+    checked_camera,
+    checked_degree,
+    checked_rect,
     checked_rows,
     checked_splats,
+    checked_threads,
     filled,
+    made_of,
     zeros,
 )
 from gs_raster.cpu.parallel import for_each_range
@@ -55,13 +59,15 @@ def project(
         meaning.
 
     Raises:
-        TypeError: an array is not of the common dtype.
+        TypeError: an argument is of another class, or an array not of the common dtype.
         ValueError: shapes disagree, or ``sh_degree`` or an option is out of range.
 
     Cost: 0.2 us per row and thread.
     Source: Zwicker et al., EWA splatting, 2001; extents: StopThePop, Radl et al. 2024, B.2.
     """
-    rows, options = checked_rows(rows, sh_degree), options.checked()
+    rows, camera, n_threads = checked_rows(rows), checked_camera(camera), checked_threads(n_threads)
+    sh_degree = checked_degree(sh_degree, rows.shN.shape[1])
+    options = made_of(Options, "options", options).checked()
     n_rows, dtype = len(rows.means), rows.means.dtype
     splats = Splats(
         means2d=zeros((n_rows, 2), dtype),
@@ -100,14 +106,13 @@ def sort(splats: Splats, rect: Rect, *, keys: np.ndarray | None = None) -> TileL
             the order of the rows.
 
     Raises:
-        TypeError: an array has another dtype.
-        ValueError: shapes disagree, or ``rect`` has negative corners or extents.
+        TypeError: an argument is of another class, or an array of another dtype.
+        ValueError: shapes disagree, or ``rect`` has negative or too large corners or extents.
         TooManyInstancesError: the splats touch 2^31 tiles of the rectangle or more.
 
     Cost: one thread; 8 bytes for each tile that each splat touches.
     """
-    check_rect(rect)
-    splats = checked_splats(splats)
+    splats, rect = checked_splats(splats), checked_rect(rect)
     if keys is not None:
         keys = checked("keys", keys, splats.depths.shape, _INT32)
     return list_tiles(splats.means2d, splats.radii, splats.depths, rect, keys)
@@ -137,12 +142,13 @@ def blend(
         Pixels in the dtype of the splats.
 
     Raises:
-        TypeError: an array has another dtype.
+        TypeError: an argument is of another class, or an array of another dtype.
         ValueError: shapes disagree.
 
     Source: Kerbl et al., 3D Gaussian Splatting, 2023.
     """
-    splats, rect = checked_splats(splats), tiles.rect
+    splats, rect = checked_splats(splats), made_of(TileLists, "tiles", tiles).rect
+    n_threads = checked_threads(n_threads)
     dtype, size = splats.means2d.dtype, (rect.height, rect.width)
     if len(splats.depths) != tiles.n_rows:
         raise ValueError(
@@ -208,13 +214,14 @@ def blend_backward(
         view add up to the gradient of the view.
 
     Raises:
-        TypeError: an array has another dtype.
+        TypeError: an argument is of another class, or an array of another dtype.
         ValueError: shapes disagree.
 
     Cost: 36 bytes (float32; 8 more with ``absgrad``, 4 more with depth) for each tile that each
         splat touches.
     """
-    tiles, packed, rect = blended.tiles, blended.packed, blended.tiles.rect
+    tiles, packed = made_of(Blended, "blended", blended).tiles, blended.packed
+    rect, n_threads = tiles.rect, checked_threads(n_threads)
     dtype = packed.dtype
     grad_image = checked("grad_image", grad_image, blended.image.shape, dtype)
     grad_alpha = checked("grad_alpha", grad_alpha, blended.alpha.shape, dtype)
@@ -224,7 +231,7 @@ def blend_backward(
         grad_rgb = grad_image[..., :3]
         grad_alpha = grad_alpha - (grad_rgb * blended.background).sum(-1, keepdims=True)
         grad_background = (grad_rgb * blended.transmittance[..., None]).sum((0, 1))
-    width = blending.SLOT_WIDTH + blending.ABSGRAD_WIDTH * absgrad
+    width = blending.SLOT_WIDTH + blending.ABSGRAD_WIDTH * bool(absgrad)
     slot_grads = np.empty((tiles.n_pairs, width + blending.DEPTH_WIDTH * with_depth), dtype)
     for_each_range(
         blending.composite_backward,
@@ -296,12 +303,14 @@ def project_backward(
         Gradients of the stored values, in the dtype of the rows; 0 for rows that do not show.
 
     Raises:
-        TypeError: an array is not of the common dtype.
+        TypeError: an argument is of another class, or an array not of the common dtype.
         ValueError: shapes disagree, or ``sh_degree`` or an option is out of range.
 
     Cost: 0.2 us per row and thread.
     """
-    rows, options = checked_rows(rows, sh_degree), options.checked()
+    rows, camera, n_threads = checked_rows(rows), checked_camera(camera), checked_threads(n_threads)
+    sh_degree = checked_degree(sh_degree, rows.shN.shape[1])
+    options = made_of(Options, "options", options).checked()
     n_rows, dtype = len(rows.means), rows.means.dtype
     radii = checked("radii", radii, (n_rows, 2), _INT32)
     gradients = filled(gradients, n_rows, dtype)

@@ -98,6 +98,14 @@ def list_tiles(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _held(value, low, high):
+    """The value between two bounds, NaN as ``low``: a float out of range has no integer."""
+    value = np.float64(value)
+    value = value if value > low else np.float64(low)
+    return value if value < high else np.float64(high)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _span_tiles(order, means2d, radii, grid, spans, slot_begins):
     """Tile ranges x0, y0, x1, y1 of each splat, and the running count of the tiles in them."""
     real = means2d.dtype.type
@@ -107,11 +115,10 @@ def _span_tiles(order, means2d, radii, grid, spans, slot_begins):
         i = order[k]
         u, v = means2d[i, 0] / side, means2d[i, 1] / side
         reach_x, reach_y = real(radii[i, 0]) / side, real(radii[i, 1]) / side
-        # Clamped before the conversion: a float out of range has no integer.
-        spans[k, 0] = min(max(math.floor(np.float64(u - reach_x)), x0), x1)
-        spans[k, 1] = min(max(math.floor(np.float64(v - reach_y)), y0), y1)
-        spans[k, 2] = max(min(math.ceil(np.float64(u + reach_x)), x1), x0)
-        spans[k, 3] = max(min(math.ceil(np.float64(v + reach_y)), y1), y0)
+        spans[k, 0] = math.floor(_held(u - reach_x, x0, x1))
+        spans[k, 1] = math.floor(_held(v - reach_y, y0, y1))
+        spans[k, 2] = math.ceil(_held(u + reach_x, x0, x1))
+        spans[k, 3] = math.ceil(_held(v + reach_y, y0, y1))
         width = np.int64(spans[k, 2]) - np.int64(spans[k, 0])
         height = np.int64(spans[k, 3]) - np.int64(spans[k, 1])
         slot_begins[k + 1] = slot_begins[k] + width * height

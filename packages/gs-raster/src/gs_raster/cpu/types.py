@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gs_raster.cpu.tiles import TileLists
+from gs_raster.numbers import whole
 
 
 class Rows(NamedTuple):
@@ -56,8 +57,18 @@ class Camera(NamedTuple):
             viewmat: (4, 4) world to camera, any float dtype.
             K: (3, 3) intrinsics in pixels, any float dtype.
             width, height: pixels.
+
+        Raises:
+            TypeError: ``width`` or ``height`` is no whole number.
+            ValueError: a shape is another one, or a focal length is 0.
         """
+        width, height = whole("width", width), whole("height", height)
+        for name, matrix, shape in (("viewmat", viewmat, (4, 4)), ("K", K, (3, 3))):
+            if np.shape(matrix) != shape:
+                raise ValueError(f"{name} must have shape {shape}, got {np.shape(matrix)}")
         fx, fy, cx, cy = (float(K[i]) for i in ((0, 0), (1, 1), (0, 2), (1, 2)))
+        if not (fx and fy):
+            raise ValueError(f"K must have focal lengths other than 0, got {fx} and {fy}")
         margin_x, margin_y = 0.15 * width / fx, 0.15 * height / fy
         limits = (
             -cx / fx - margin_x,
@@ -65,7 +76,7 @@ class Camera(NamedTuple):
             -cy / fy - margin_y,
             (height - cy) / fy + margin_y,
         )
-        world = np.ascontiguousarray(viewmat, dtype=np.float64)
+        world = np.array(viewmat, np.float64, order="C")
         return cls(world, (fx, fy, cx, cy), limits, (float(width), float(height)))
 
     @property

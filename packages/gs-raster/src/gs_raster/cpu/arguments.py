@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays as the kernels want them, or one line about what is wrong."""
+"""Arguments as the kernels want them, or one line about what is wrong."""
 
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 
-from gs_raster.cpu.types import Rows, SplatGradients, Splats
+from gs_raster.cpu.types import Camera, Rows, SplatGradients, Splats
+from gs_raster.numbers import whole
 from gs_raster.types import Rect
 
 _REALS = (np.dtype(np.float32), np.dtype(np.float64))
 _LINE = 64
+_MOST_PIXELS = 2**31 - 1
+_T = TypeVar("_T")
 
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -41,10 +45,48 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: np.dty
     return np.require(array, requirements=["C", "A", "W"])
 
 
-def checked_rows(rows: Rows, sh_degree: int) -> Rows:
-    """Rows of one dtype, with the harmonics of a degree."""
+def made_of(kind: type[_T], name: str, value: _T) -> _T:
+    """The value itself.
+
+    Raises:
+        TypeError: the value is of another class.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def checked_threads(n_threads: int | None) -> int | None:
+    """None, or a number of threads."""
+    if n_threads is None:
+        return None
+    n_threads = whole("n_threads", n_threads)
+    if n_threads < 1:
+        raise ValueError(f"n_threads must be at least 1, got {n_threads}")
+    return n_threads
+
+
+def checked_camera(camera: Camera) -> Camera:
+    """A camera whose matrix the kernels can read."""
+    world = made_of(Camera, "camera", camera).world
+    return camera._replace(world=checked("world", world, (4, 4), np.dtype(np.float64)))
+
+
+def checked_degree(sh_degree: int, n_bases: int) -> int:
+    """A degree of the harmonics that shN holds."""
+    degree = whole("sh_degree", sh_degree)
+    if not 0 <= degree <= 3 or (degree + 1) ** 2 - 1 > n_bases:
+        raise ValueError(
+            f"sh_degree must be 0 to 3 and need at most the {n_bases} bases of shN, got {degree}"
+        )
+    return degree
+
+
+def checked_rows(rows: Rows) -> Rows:
+    """Rows of one dtype."""
+    made_of(Rows, "rows", rows)
     n_rows, dtype = _length_and_dtype("means", rows.means)
-    n_bases = rows.shN.shape[1] if np.ndim(rows.shN) == 3 else 0
+    n_bases = np.shape(rows.shN)[1] if np.ndim(rows.shN) == 3 else 0
     shapes = (
         (n_rows, 3),
         (n_rows, 3),
@@ -54,16 +96,12 @@ def checked_rows(rows: Rows, sh_degree: int) -> Rows:
         (n_rows, n_bases, 3),
     )
     arrays = (checked(*each, dtype) for each in zip(Rows._fields, rows, shapes))
-    found = Rows(*arrays)
-    if not 0 <= sh_degree <= 3 or (sh_degree + 1) ** 2 - 1 > n_bases:
-        raise ValueError(
-            f"sh_degree must be 0 to 3 and need at most the {n_bases} bases of shN, got {sh_degree}"
-        )
-    return found
+    return Rows(*arrays)
 
 
 def checked_splats(splats: Splats) -> Splats:
     """Splats of one dtype."""
+    made_of(Splats, "splats", splats)
     n_rows, dtype = _length_and_dtype("means2d", splats.means2d)
     return Splats(
         means2d=checked("means2d", splats.means2d, (n_rows, 2), dtype),
@@ -77,6 +115,7 @@ def checked_splats(splats: Splats) -> Splats:
 
 def filled(gradients: SplatGradients, n_rows: int, dtype: np.dtype) -> SplatGradients:
     """Gradients of R splats, with zeros for None; None stays where no stage reads zeros."""
+    made_of(SplatGradients, "gradients", gradients)
 
     def array(name: str, *shape: int) -> np.ndarray:
         values = getattr(gradients, name)
@@ -93,9 +132,17 @@ def filled(gradients: SplatGradients, n_rows: int, dtype: np.dtype) -> SplatGrad
     )
 
 
-def check_rect(rect: Rect) -> None:
-    if not (0 <= rect.x0 <= rect.x1 and 0 <= rect.y0 <= rect.y1):
-        raise ValueError(f"rect must have 0 <= x0 <= x1 and 0 <= y0 <= y1, got {rect}")
+def checked_rect(rect: Rect) -> Rect:
+    """A rectangle of whole numbers, none negative, whose tiles 32 bits number."""
+    made_of(Rect, "rect", rect)
+    x0, y0, x1, y1 = (
+        whole(f"rect.{name}", getattr(rect, name)) for name in ("x0", "y0", "x1", "y1")
+    )
+    if not (0 <= x0 <= x1 <= _MOST_PIXELS and 0 <= y0 <= y1 <= _MOST_PIXELS):
+        raise ValueError(
+            f"rect must have 0 <= x0 <= x1 < 2^31 and 0 <= y0 <= y1 < 2^31, got {rect}"
+        )
+    return Rect(x0, y0, x1, y1)
 
 
 def _length_and_dtype(name: str, values: np.ndarray) -> tuple[int, np.dtype]:
