@@ -18,13 +18,13 @@ share is printed too.
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,7 +130,7 @@ def of_run(folder: Path, n_views: int) -> Iterator[Case]:
     from gs_train.machine.interrupt import StopRequest
     from gs_train.runs.fitted import Fitted
     from gs_train.runs.run import Run
-    from gs_train.scene.camera_paths import view_in_frame
+    from gs_train.scene.scene import view_in_frame
 
     rows = {name: v.cuda() for name, v in Fitted.open(folder).rows(frame="trained").items()}
     run = Run.open(folder)
@@ -191,14 +191,15 @@ def busy(call: Draw, cases: list[Case]) -> tuple[float, float, dict[str, float]]
     launches = 0
     for event in profiled.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
-            by_kernel[_short(event.name)] += event.device_time_total / 1e3 / len(cases)
+            by_kernel[_short(event.name)] += event.time_range.elapsed_us() / 1e3 / len(cases)
             launches += 1
     return sum(by_kernel.values()), launches / len(cases), dict(by_kernel.most_common())
 
 
 def _short(kernel: str) -> str:
     """A kernel's name without namespaces and arguments."""
-    return kernel.split("<")[0].split("(")[0].split("::")[-1].split(" ")[-1]
+    plain = kernel.replace("(anonymous namespace)::", "").removeprefix("void ")
+    return re.split(r"[<(]", plain)[0].split("::")[-1].strip()
 
 
 def peak_mb(call: Draw, cases: list[Case]) -> float:
