@@ -65,10 +65,10 @@ def test_splats_equal_those_of_float64(sh_degree: int, antialiased: bool) -> Non
     condition = a * c / (a * c - b * b)
     bounds = {
         "means2d": 1e-5 * (150 + np.abs(expected.means2d[both])),
-        "conics": 3e-6 * (condition * np.maximum(a, c))[:, None],
+        "conics": 1e-5 * (condition * np.maximum(a, c))[:, None],
         "depths": 1e-5 * np.ones(both.sum()),
         "opacities": 1e-5 * (condition if antialiased else np.ones(both.sum())),
-        "colors": 1e-5 * np.ones((both.sum(), 1)),
+        "colors": 3e-5 * np.ones((both.sum(), 1)),
     }
     for name in NAMES:
         difference = np.abs(
@@ -105,7 +105,8 @@ def test_gradients_of_rows_equal_those_of_float64(sh_degree: int, antialiased: b
         if name == "shN" and sh_degree == 0:
             assert gradient.count_nonzero() == 0
             continue
-        assert off(gradient, torch.from_numpy(reference)) < 1e-4, name
+        # Where the compensation is small, its gradient divides by it.
+        assert off(gradient, torch.from_numpy(reference)) < (1e-3 if antialiased else 1e-4), name
 
 
 def test_bases_above_the_degree_have_gradient_zero() -> None:

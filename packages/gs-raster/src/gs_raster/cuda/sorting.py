@@ -102,6 +102,7 @@ def sort(splats: Splats, rect: Rect | None = None) -> TileLists:
         at.stream,
     )
     check_instances(n_instances)
+    del workspace  # before the next is taken
     begins = at.empty(n_tiles + 1, dtype=torch.int32)
     listed, slots = at.empty(2, n_instances, dtype=torch.int32).unbind()
     lists = TileLists(rect, begins, listed, slots, firsts, counts)
