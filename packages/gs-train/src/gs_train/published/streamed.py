@@ -242,7 +242,7 @@ class StreamedPlacement:
             lanes.wait("load", run.drawn[k - 1 - _AHEAD])
         before = _turn(run.values, k - 1) if len(run.values) == 2 and k else None
         with trace.host(f"load {k}"), trace.on("load", f"load {k}"):
-            self._loads.bring(k, _turn(run.values, k), before)
+            self._loads.bring(run.plan[k], _turn(run.values, k), before)
         run.loaded.append(lanes.mark("load"))
 
     def _store(self, k: int) -> None:
