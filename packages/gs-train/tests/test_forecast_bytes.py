@@ -12,7 +12,7 @@ import pytest
 import torch
 from appearance_models import make_rows
 from cloud import bytes_of, cloud_rows, views_along
-from made_up import SEEN, WORK
+from made_up import SEEN, WORK, alike
 from torch import Tensor
 
 import gs_cull
@@ -254,7 +254,7 @@ def test_rendering_takes_as_much_as_the_fullest_of_its_moments(name: str) -> Non
 
     def counted(rows: float = 1, side: int = 16, intersections: float = 1) -> int:
         seen = replace(SEEN, largest=rows, intersections=intersections)
-        work = replace(WORK.with_batch(seen), width=side, height=side)
+        work = replace(alike(WORK, seen), width=side, height=side)
         return need(PRESETS[name], work, Room(int(rows), int(2 * rows))).device["rendering"]
 
     least = counted()

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from gs_train.options.limits import Limits
 from gs_train.options.presets import Preset
-from gs_train.sizing.memory import Need, Room, at_most, largest
+from gs_train.sizing.memory import Need, Room, largest
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
 
@@ -94,28 +94,6 @@ class Forecast(ABC):
     @abstractmethod
     def under(self, work: Workload, limits: Limits) -> Room:
         """What a run takes that respects ``limits``."""
-
-
-class WholeScene(Forecast):
-    """All rows are on the device: the largest view fits whole, or the preset does not fit."""
-
-    cuts_views = False
-
-    def wanted(self, work: Workload) -> Room:
-        return Room(math.ceil(work.most.largest))
-
-    def least(self, work: Workload) -> Room:
-        return self.wanted(work)
-
-    def shrunk(self, work: Workload, fits: Fits) -> Room | None:
-        room = self.wanted(work)
-        return room if fits(room) else None
-
-    def grown(self, room: Room, rows: int, work: Workload, *, is_short: bool) -> Room:
-        return Room(rows)
-
-    def under(self, work: Workload, limits: Limits) -> Room:
-        return Room(at_most(self.wanted(work).rows, limits.rows))
 
 
 def shrunk(
