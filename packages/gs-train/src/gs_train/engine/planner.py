@@ -72,7 +72,9 @@ class Planner:
         return Batch(placement, seen, marks, order, early)
 
     def _placement_for(self, seen: Seen) -> Placement:
-        return next(one for one in self._placements if one.fits(len(seen.ids)))
+        # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
+        able = [one for one in self._placements if one.fits(len(seen.ids))]
+        return able[0]
 
     @property
     def _most_rows(self) -> int | None:
