@@ -70,7 +70,9 @@ def add_batch(
 ) -> Need:
     """The same need with keys, statistics, photographs, and a batch's culling and rendering.
 
-    While rows are re-ordered nothing is rendered, and none of them is in a batch's memory.
+    Nothing is rendered while rows are re-ordered or a table grows. Before rows are re-ordered, a
+    batch's memory is given back. Growing copies one table at a time to a larger one, beside the
+    buffers that a batch leaves, of which only the gradients of geometry are gone.
 
     Args:
         need: of the rows; changed.
@@ -89,6 +91,8 @@ def add_batch(
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
+        gone = device["rendering"] + FLOAT * GEOMETRY_WIDTH * math.ceil(work.most.union)
+        device["growing"] = max(0, widest * n - gone - device["re-ordering"])
     if slab:
         pageable["re-ordering"] = slab * n
     pinned["photographs"] = _STAGED_IMAGES * image
