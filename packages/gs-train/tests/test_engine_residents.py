@@ -223,7 +223,7 @@ def test_where_memory_sets_the_slots_no_table_is_copied_to_a_larger_one(monkeypa
     def noted(*size, **options):
         made = empty(*size, **options)
         if made.ndim == 2 and made.shape[1] == host.width:
-            held.append(sum(rows.nbytes for rows in residents._rows) + made.nbytes)
+            held.append(sum(rows.nbytes for rows in residents._here.tables) + made.nbytes)
         return made
 
     for step in range(12):
