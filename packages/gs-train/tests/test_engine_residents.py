@@ -58,7 +58,7 @@ def advance(host, residents, ids, step, following=None):
 
 
 def advance_host(host, ids, step):
-    drawn = host.snapshot(ids)
+    drawn = {name: rows[ids] for name, rows in host.snapshot().items()}
     grads = gradients_of(ids, step).split([3, 9], 1)
     step_host(host, ids, dict(zip(APPEARANCE, (grads[0].view(-1, 1, 3), grads[1].view(-1, 3, 3)))))
     return torch.cat([drawn[name].flatten(1) for name in APPEARANCE], 1)

@@ -18,27 +18,9 @@ SCHEDULE = "appearance.schedule."
 _OWN = "gs_adam"  # where HostAdam.state_dict() keeps what torch.optim.Adam has not
 
 
-def flat_state(adam: gs_adam.HostAdam) -> dict[str, Tensor]:
-    """Step, moments and, where rows sleep, their last steps and the schedule; not copied.
-
-    Names are ``<group name>.step``, ``.exp_avg``, ``.exp_avg_sq``, `LAST_STEP` and
-    ``appearance.schedule.<group name>.<key>``. Empty before the first step.
-    """
-    if adam.step_count == 0:
-        return {}
-    state_dict = adam.state_dict()
-    flat: dict[str, Tensor] = {}
-    for index, group in enumerate(state_dict["param_groups"]):
-        state = state_dict["state"][index]
-        flat[f"{group['name']}.step"] = state["step"]
-        for key in MOMENTS:
-            flat[f"{group['name']}.{key}"] = state[key]
-    own = state_dict.get(_OWN)
-    if own is not None and own["schedule"]:  # else no step since rows were all up to date
-        flat[LAST_STEP] = own["last_step"]
-        names = [group["name"] for group in state_dict["param_groups"]]
-        flat |= flat_schedule(dict(zip(names, own["schedule"], strict=True)))
-    return flat
+def packed_schedule(adam: gs_adam.HostAdam) -> list[dict[str, Any]]:
+    """The steps of each group, as `gs_adam` packs them; empty where all rows are up to date."""
+    return adam.state_dict().get(_OWN, {}).get("schedule", [])
 
 
 def flat_schedule(schedule: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
@@ -54,7 +36,8 @@ def flat_schedule(schedule: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor
 
 
 def load_state(adam: gs_adam.HostAdam, states: Mapping[str, Tensor]) -> None:
-    """Continue a fresh optimizer from what `flat_state` returned; copied.
+    """Continue a fresh optimizer from step, moments and, where rows sleep, `LAST_STEP` and the
+    schedule, under the names of `AppearanceRows.tensors`; copied.
 
     States without `LAST_STEP`, of dense or sparse rows, are taken as up to date.
 

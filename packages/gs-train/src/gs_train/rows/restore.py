@@ -172,7 +172,8 @@ def restored_tiered(
         travels=travels,
         capacity=capacity,
     )
-    part = model.appearance.targets(source.shapes)
+    targets = model.appearance.targets()
+    part = {name: value for name, value in targets.items() if name in source.shapes}
     part |= {
         name: torch.empty(source.shapes[name], dtype=source.dtypes[name])
         for name in source.shapes
