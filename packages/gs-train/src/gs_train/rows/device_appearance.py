@@ -208,7 +208,7 @@ class DeviceAppearance(AppearanceRows):
 
     def take(self, states: Mapping[str, Tensor]) -> None:
         """See `AppearanceRows.take`."""
-        check_states(states, {name: columns(self.values)[name].shape for name in APPEARANCE})
+        check_states(states)
         if not states:
             return
         if LAST_STEP in states and self._last_step is None:
