@@ -58,7 +58,7 @@ def advance(host, residents, ids, step, following=None):
 
 
 def advance_host(host, ids, step):
-    drawn = host.snapshot(ids)
+    drawn = {name: rows[ids] for name, rows in host.snapshot().items()}
     grads = gradients_of(ids, step).split([3, 9], 1)
     step_host(host, ids, dict(zip(APPEARANCE, (grads[0].view(-1, 1, 3), grads[1].view(-1, 3, 3)))))
     return torch.cat([drawn[name].flatten(1) for name in APPEARANCE], 1)
@@ -223,7 +223,7 @@ def test_where_memory_sets_the_slots_no_table_is_copied_to_a_larger_one(monkeypa
     def noted(*size, **options):
         made = empty(*size, **options)
         if made.ndim == 2 and made.shape[1] == host.width:
-            held.append(sum(rows.nbytes for rows in residents._rows) + made.nbytes)
+            held.append(sum(rows.nbytes for rows in residents._here.tables) + made.nbytes)
         return made
 
     for step in range(12):

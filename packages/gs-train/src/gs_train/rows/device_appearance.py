@@ -4,20 +4,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import gs_adam
 from gs_train.renderers.protocol import Rows
-from gs_train.rows.appearance import AppearanceRows, kind_of_adam
+from gs_train.rows.appearance import (
+    AppearanceRows,
+    by_name,
+    kind_of_adam,
+    write_columns,
+    zero_columns,
+)
 from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes, columns
+from gs_train.rows.checks import check_slice
 from gs_train.rows.host_state import (
     LAST_STEP,
     MOMENTS,
     check_states,
-    flat_schedule,
     schedule_of,
 )
 from gs_train.rows.host_tables import row_blocks
@@ -129,12 +136,11 @@ class DeviceAppearance(AppearanceRows):
         read = columns(out)
         return {name: read[name] for name in names}
 
-    def snapshot(self, ids: slice | Tensor | None = None) -> dict[str, Tensor]:
-        """See `AppearanceRows.snapshot`; ids in any order, as `read_rows`."""
-        if isinstance(ids, Tensor):
-            return self.read_rows(ids.to(self._device))
+    def snapshot(self, ids: slice = slice(None)) -> dict[str, Tensor]:
+        """See `AppearanceRows.snapshot`."""
+        check_slice(ids, self.n_rows)
         self.rest()
-        return columns(self._copied(slice(None) if ids is None else ids))
+        return columns(self._copied(ids))
 
     def _copied(self, ids: slice | Tensor) -> Tensor:
         """(R, W) caught-up values."""
@@ -178,53 +184,31 @@ class DeviceAppearance(AppearanceRows):
         """See `CheckedRows.overwrite`."""
         self.rest()
         self._catch_up(ids)
-        stored = columns(self.values)
-        for name, values in rows.items():
-            if ids is None:
-                stored[name].copy_(values)
-            else:
-                stored[name].index_copy_(0, ids.long(), values.to(self._device))
+        write_columns(self.values, ids, rows)
 
     @torch.no_grad()
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
         """See `CheckedRows.zero_moments`."""
         self.rest()
         self._catch_up(ids)
-        for table in self._tables[1:]:
-            moments = columns(table)
-            for name in names:
-                if ids is None:
-                    moments[name].zero_()
-                else:
-                    moments[name].index_fill_(0, ids.long(), 0.0)
+        zero_columns(self._tables[1:], ids, names)
 
     # ------------------------------------------------------------------ checkpoints
 
-    def tensors(self) -> dict[str, Tensor]:
-        """See `AppearanceRows.tensors`."""
-        self.rest()
-        flat = columns(self.values)
-        if self.adam.step_count == 0:
-            return flat
-        for name in APPEARANCE:
-            flat[f"{name}.step"] = torch.tensor(float(self.adam.step_count))
-        flat |= self._moments()
-        packed = self.adam.state_dict()["schedule"]
-        if self._last_step is not None and packed:
-            flat[LAST_STEP] = self._last_step
-            flat |= flat_schedule(dict(zip(APPEARANCE, packed, strict=True)))
-        return flat
+    def _stored(self) -> tuple[list[Tensor], Tensor | None]:
+        return self._tables, self._last_step
 
-    def targets(self, shapes: Iterable[str]) -> dict[str, Tensor]:
+    def _schedule(self) -> list[dict[str, Any]]:
+        return self.adam.state_dict()["schedule"]
+
+    def targets(self) -> dict[str, Tensor]:
         """See `AppearanceRows.targets`."""
-        stored = columns(self.values) | self._moments()
-        if self._last_step is not None:
-            stored[LAST_STEP] = self._last_step
-        return {name: value for name, value in stored.items() if name in set(shapes)}
+        stored = by_name(self._tables)
+        return stored if self._last_step is None else {**stored, LAST_STEP: self._last_step}
 
     def take(self, states: Mapping[str, Tensor]) -> None:
         """See `AppearanceRows.take`."""
-        check_states(states, {name: columns(self.values)[name].shape for name in APPEARANCE})
+        check_states(states)
         if not states:
             return
         if LAST_STEP in states and self._last_step is None:
@@ -239,13 +223,6 @@ class DeviceAppearance(AppearanceRows):
 
     def close(self) -> None:
         """Nothing runs in the background."""
-
-    def _moments(self) -> dict[str, Tensor]:
-        return {
-            f"{name}.{key}": values
-            for key, table in zip(MOMENTS, self._tables[1:], strict=True)
-            for name, values in columns(table).items()
-        }
 
     def _catch_up(self, ids: Tensor | None) -> None:
         if self._last_step is None or not self.adam.step_count:

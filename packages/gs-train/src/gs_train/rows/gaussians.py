@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -240,15 +241,10 @@ class Gaussians(CheckedRows):
         """See `replace`; the arguments have been checked."""
         self.drop_gradients()
         self.reserve(change.n_after)
-        # An optimizer's state may be on the host.
-        places = {p.device.type: change for p in self.params.values()}
-
-        def edited(name: str, key: str | None, old: Tensor) -> Tensor:
-            if old.device.type not in places:
-                places[old.device.type] = change.on(old.device)
-            return places[old.device.type].edited(old, rows[name] if key is None else 0)
-
-        self._transform(edited)
+        on = cache(change.on)  # an optimizer's state may be on the host
+        self._transform(
+            lambda name, key, old: on(old.device).edited(old, rows[name] if key is None else 0)
+        )
         self.edits += 1
         self.keys.replace(change, self.keys.born(len(change.placed)) if keys is None else keys)
 

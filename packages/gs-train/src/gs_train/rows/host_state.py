@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import gs_adam
+from gs_train.rows.attributes import APPEARANCE
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 LAST_STEP = "appearance.last_step"
@@ -18,27 +19,9 @@ SCHEDULE = "appearance.schedule."
 _OWN = "gs_adam"  # where HostAdam.state_dict() keeps what torch.optim.Adam has not
 
 
-def flat_state(adam: gs_adam.HostAdam) -> dict[str, Tensor]:
-    """Step, moments and, where rows sleep, their last steps and the schedule; not copied.
-
-    Names are ``<group name>.step``, ``.exp_avg``, ``.exp_avg_sq``, `LAST_STEP` and
-    ``appearance.schedule.<group name>.<key>``. Empty before the first step.
-    """
-    if adam.step_count == 0:
-        return {}
-    state_dict = adam.state_dict()
-    flat: dict[str, Tensor] = {}
-    for index, group in enumerate(state_dict["param_groups"]):
-        state = state_dict["state"][index]
-        flat[f"{group['name']}.step"] = state["step"]
-        for key in MOMENTS:
-            flat[f"{group['name']}.{key}"] = state[key]
-    own = state_dict.get(_OWN)
-    if own is not None and own["schedule"]:  # else no step since rows were all up to date
-        flat[LAST_STEP] = own["last_step"]
-        names = [group["name"] for group in state_dict["param_groups"]]
-        flat |= flat_schedule(dict(zip(names, own["schedule"], strict=True)))
-    return flat
+def packed_schedule(adam: gs_adam.HostAdam) -> list[dict[str, Any]]:
+    """The steps of each group, as `gs_adam` packs them; empty where all rows are up to date."""
+    return adam.state_dict().get(_OWN, {}).get("schedule", [])
 
 
 def flat_schedule(schedule: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
@@ -54,7 +37,8 @@ def flat_schedule(schedule: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor
 
 
 def load_state(adam: gs_adam.HostAdam, states: Mapping[str, Tensor]) -> None:
-    """Continue a fresh optimizer from what `flat_state` returned; copied.
+    """Continue a fresh optimizer from step, moments and, where rows sleep, `LAST_STEP` and the
+    schedule, under the names of `AppearanceRows.tensors`; copied.
 
     States without `LAST_STEP`, of dense or sparse rows, are taken as up to date.
 
@@ -63,40 +47,28 @@ def load_state(adam: gs_adam.HostAdam, states: Mapping[str, Tensor]) -> None:
     """
     state_dict = adam.state_dict()
     saved: dict[int, dict[str, Tensor]] = {}
-    shapes = {group["name"]: group["params"][0].shape for group in adam.param_groups}
-    check_states(states, shapes)
-    for index, name in enumerate(shapes):
-        keys = [key for key in ("step", *MOMENTS) if f"{name}.{key}" in states]
-        if keys:
-            saved[index] = {key: states[f"{name}.{key}"] for key in keys}
-            saved[index]["step"] = saved[index]["step"].to("cpu", copy=True)
+    check_states(states)
+    for index, name in enumerate(APPEARANCE):
+        if f"{name}.step" in states:
+            saved[index] = {key: states[f"{name}.{key}"] for key in MOMENTS}
+            saved[index]["step"] = states[f"{name}.step"].to("cpu", copy=True)
     state_dict["state"] = saved
     state_dict.pop(_OWN, None)
     if LAST_STEP in states:
-        schedule = [schedule_of(states, group["name"]) for group in adam.param_groups]
+        schedule = [schedule_of(states, name) for name in APPEARANCE]
         state_dict[_OWN] = {"last_step": states[LAST_STEP].cpu(), "schedule": schedule}
     if saved:
         adam.load_state_dict(state_dict)
 
 
-def check_states(states: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Check step and moments of each attribute, all of them or none.
-
-    Args:
-        shapes: of the attributes' values.
+def check_states(states: Mapping[str, Tensor]) -> None:
+    """Check that step and moments of each attribute are there, all of them or none.
 
     Raises:
-        TypeError, ValueError: something is missing, or of another type or shape.
+        ValueError: some are missing.
     """
-    for name, shape in shapes.items():
+    for name in APPEARANCE:
         keys = [key for key in ("step", *MOMENTS) if f"{name}.{key}" in states]
-        for key in keys:
-            value = states[f"{name}.{key}"]
-            expected = () if key == "step" else tuple(shape)
-            if tuple(value.shape) != expected:
-                raise ValueError(f"{name}.{key} must be {expected}, got {tuple(value.shape)}")
-            if key != "step" and value.dtype != torch.float32:
-                raise TypeError(f"{name}.{key} must be float32, got {value.dtype}")
         if keys and len(keys) != 1 + len(MOMENTS):
             raise ValueError(f"tensors must hold step and moments of {name}, got {keys}")
 
