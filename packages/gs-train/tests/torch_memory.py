@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -39,6 +40,29 @@ class LiveMemory(TorchDispatchMode):
 
     def _give_back(self, n_bytes: int) -> None:
         self.now -= n_bytes
+
+
+class MemoryRunsOut(TorchDispatchMode):
+    """While this is entered, an operation that takes much memory fails.
+
+    Args:
+        after: so many that succeed.
+        n_bytes: what is much.
+    """
+
+    def __init__(self, *, after: int, n_bytes: int) -> None:
+        super().__init__()
+        self._left, self._much = after, n_bytes
+
+    def __torch_dispatch__(
+        self, operation: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        if sum(memory.nbytes() for memory in new_memory(result, (args, kwargs))) >= self._much:
+            self._left -= 1
+            if self._left < 0:
+                raise torch.OutOfMemoryError(f"no memory for the result of {operation}")
+        return result
 
 
 def new_memory(result: object, arguments: object) -> list[UntypedStorage]:

@@ -16,7 +16,7 @@ from gs_train.rows.checked import CheckedRows
 from gs_train.rows.checks import check_capacity, check_rows, check_sorted
 from gs_train.rows.copies import add_rows, take_rows
 from gs_train.rows.keys import RowKeys
-from gs_train.rows.replacement import Replacement, grown
+from gs_train.rows.replacement import Replacement, apart, grown
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 """Builds an optimizer from groups ``{"params": [parameter], "name": name}``."""
@@ -214,6 +214,13 @@ class Gaussians(CheckedRows):
             self._transform(lambda name, key, old: grown(old, n_rows, self.expected)[:n])
             self.keys.reserve(n_rows, self.expected)
 
+    def brought(self, rows: Rows) -> dict[str, Tensor]:
+        """New rows where `put` takes no memory for them: on the device, apart from the others.
+
+        Memory that runs out after one tensor has changed its length would leave others behind.
+        """
+        return {name: apart(rows[name], param) for name, param in self.params.items()}
+
     def replace(
         self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
     ) -> None:
@@ -240,6 +247,7 @@ class Gaussians(CheckedRows):
     def put(self, change: Replacement, rows: Rows, keys: Tensor | None) -> None:
         """See `replace`; the arguments have been checked."""
         self.drop_gradients()
+        rows = self.brought(rows)
         self.reserve(change.n_after)
         on = cache(change.on)  # an optimizer's state may be on the host
         self._transform(

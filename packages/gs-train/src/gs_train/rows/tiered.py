@@ -183,11 +183,12 @@ class TieredGaussians(CheckedRows):
         """
         change, rows = self._replacement(removed, rows)
         self.keys.check_new(keys, len(change.placed))
-        # First where memory may not be enough: on the device and, before it edits, by the host.
+        # First all that takes memory: of the geometry and, before it edits, of the appearance.
         self.geometry.reserve(change.n_after)
+        new = self.geometry.brought(rows)
         self.edits += 1
         self.appearance.put(change, rows)
-        self.geometry.put(change, rows, keys)
+        self.geometry.put(change, new, keys)
 
     def reorder(self, order: Tensor) -> None:
         """See `CheckedRows.permute`."""
