@@ -125,8 +125,9 @@ class Occupancy:
     def grow(self, n_slots: int) -> None:
         """Add slots without rows, so that there are ``n_slots``."""
         n_added = n_slots - self.n_slots
-        self._wanted = pad(self._wanted[: self.n_slots], (0, n_added + 1), value=_FREE)
+        wanted = pad(self._wanted[: self.n_slots], (0, n_added + 1), value=_FREE)
         self._id_of = pad(self._id_of, (0, n_added), value=_NOWHERE)
+        self._wanted = wanted  # with the other, or neither
         self._n_free += n_added
 
     def unsaved(self) -> tuple[Tensor, Tensor]:

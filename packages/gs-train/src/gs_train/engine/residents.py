@@ -180,7 +180,7 @@ class Residents:
             self.forget()
         if not self._is_open:
             self._host.rest()
-        before = len(self.values)
+        before = self._here.places.n_slots  # fewer than the tables have where memory ran out
         if wanted > before:
             self._lanes.wait("compute", self._arrived)
             self._here.grow(min(math.ceil(wanted * HEADROOM), most))

@@ -60,17 +60,18 @@ class SlotTables:
         self._last_step: Tensor | None = None
 
     def grow(self, n_slots: int) -> None:
-        """Make the tables larger, one by one: the memory of one is needed beside them."""
+        """Make the tables larger, all or none of them.
+
+        They are copied one by one: the memory of one is needed beside them.
+        """
+        n_before = len(self.tables[0])
         for k in range(len(self.tables)):
-            self._grow(k, n_slots)
+            self.tables[k] = grown(self.tables[k], n_slots, n_slots)[:n_before]
+        # There is memory for all of them.
+        self.tables = [grown(table, n_slots, n_slots) for table in self.tables]
         if self.places.n_slots and self._host.device.type == "cuda":
             # The old tables' memory is too small for the new ones: nothing here wants it.
             torch.cuda.empty_cache()
-
-    def _grow(self, k: int, n_slots: int) -> None:
-        larger = self._empty(n_slots)
-        larger[: len(self.tables[k])] = self.tables[k]
-        self.tables[k] = larger
 
     def open(self, stream: torch.cuda.Stream | None) -> None:
         """Begin with no row in a slot."""
