@@ -184,7 +184,7 @@ def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> Non
         ragged = [*plan.ids.values(), *plan.positions.values(), *(plan.slots or {}).values()]
         arrays = {part.values.data_ptr(): part.values for part in ragged if len(part.values)}
         by_host = need(PRESETS[name], work, Streamed(PRESETS[name]).wanted(work))
-        begun = Returning.of(plan).of_loads
+        begun = Returning(plan, 1).of_loads
         assert by_host.device["plans"] == bytes_of(*arrays.values(), begun)
     masks = bytes_of(visible.ids, visible.mask)
     bits, untouched = 4 * -(-3000 // 32), max(12 * 3000, bytes_of(visible.ids.long()))

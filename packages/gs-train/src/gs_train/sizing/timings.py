@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ import gs_adam
 import gs_pinned
 from gs_pinned import available_bytes
 from gs_train.backends import make_backend, mirror_engine
-from gs_train.engine.engine import Engine
 from gs_train.engine.settings import StepSettings
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
@@ -258,9 +258,20 @@ def seconds_a_view(
         limits: the engine's: without residents the rows come and leave with each batch. None: the
             rows are all on the device.
     """
-    some = _repeated(rows, n_visible)
-    truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=renderer.device)
-    backend = _in_device(some, renderer) if limits is None else _engine(some, renderer, limits)
+    some, device = _repeated(rows, n_visible), renderer.device
+    if limits is None:
+        # An optimizer that costs nothing.
+        still = partial(torch.optim.SGD, lr=0.0)
+        model = Gaussians(some, device=device, make_optimizer=still)
+        backend = mirror_engine(model, renderer)
+    else:
+        # The views are all the same. To order them cuBLAS would keep 32 MiB for each stream that
+        # asks.
+        preset = replace(PRESETS["best"], order="given")
+        backend = make_backend(
+            preset, some, None, renderer=renderer, semantics="dense", mem_limit=1.0, limits=limits
+        )
+    truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=device)
     batch, upcoming = [(view, truth)] * at_once, [[view] * at_once] * 2
 
     settings = StepSettings(
@@ -276,29 +287,12 @@ def seconds_a_view(
 
     try:
         # On a CPU others work too, and go on to.
-        usual = statistics.median if renderer.device.type == "cpu" else min
-        seconds = seconds_of(step, renderer.device, of_samples=usual)
+        usual = statistics.median if device.type == "cpu" else min
+        seconds = seconds_of(step, device, of_samples=usual)
         backend.finish()  # not after an error, whose place another one would take
         return seconds / at_once
     finally:
         backend.model.close()
-
-
-def _in_device(rows: Rows, renderer: Renderer) -> Engine:
-    model = Gaussians(
-        rows,
-        device=renderer.device,
-        make_optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0),  # which costs nothing
-    )
-    return mirror_engine(model, renderer)
-
-
-def _engine(rows: Rows, renderer: Renderer, limits: Limits) -> Engine:
-    # The views are all the same. To order them cuBLAS would keep 32 MiB for each stream that asks.
-    preset = replace(PRESETS["best"], order="given")
-    return make_backend(
-        preset, rows, None, renderer=renderer, semantics="dense", mem_limit=1.0, limits=limits
-    )
 
 
 def _culling(renderer: Renderer, rows: Rows, view: View) -> tuple[float, float]:
