@@ -72,18 +72,7 @@ class AppearanceRows(CheckedRows):
         self.adam.end_step(step)
 
     def replace(self, removed: Tensor, rows: Rows | None = None) -> None:
-        """Remove some rows and add others, with zero moments and awake; see
-        `RowOperations.replace`.
-
-        Args:
-            removed: (R,) sorted and unique rows.
-            rows: ``sh0`` and ``shN`` of A rows, float32, on any device, K as here; None for none.
-
-        Raises:
-            TypeError, ValueError, IndexError: other rows; ids not sorted and unique or out of
-                range; nothing is changed.
-            MemoryError: the memory is not there, or beyond the capacity; nothing is changed.
-        """
+        """See `RowOperations.replace`."""
         self.put(*self._replacement(removed, rows))
 
     @abstractmethod

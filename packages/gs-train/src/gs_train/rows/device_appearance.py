@@ -122,13 +122,13 @@ class DeviceAppearance(AppearanceRows):
     # ------------------------------------------------------------------ reading
 
     def whole(self, name: str) -> Tensor:
-        """See `CheckedRows.read`; the stored values."""
+        """See `RowOperations.read`; the stored values."""
         self.rest()
         self._catch_up(None)
         return columns(self.values)[name]
 
     def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """See `CheckedRows.read_rows`."""
+        """See `RowOperations.read_rows`."""
         self.rest()
         out = self.values.new_empty((len(ids), self.width))
         for part in row_blocks(len(ids), 3 * 4 * self.width):
@@ -173,7 +173,7 @@ class DeviceAppearance(AppearanceRows):
             values.index_copy_(0, change.placed, new[name])
 
     def reorder(self, order: Tensor) -> None:
-        """See `CheckedRows.permute`."""
+        """See `RowOperations.permute`."""
         self.rest()
         self._transform(lambda table: table.index_select(0, order))
         if self._last_step is not None:
@@ -181,14 +181,14 @@ class DeviceAppearance(AppearanceRows):
 
     @torch.no_grad()
     def write(self, ids: Tensor | None, rows: Rows) -> None:
-        """See `CheckedRows.overwrite`."""
+        """See `RowOperations.overwrite`."""
         self.rest()
         self._catch_up(ids)
         write_columns(self.values, ids, rows)
 
     @torch.no_grad()
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
-        """See `CheckedRows.zero_moments`."""
+        """See `RowOperations.zero_moments`."""
         self.rest()
         self._catch_up(ids)
         zero_columns(self._tables[1:], ids, names)

@@ -158,7 +158,7 @@ class HostRows(AppearanceRows):
     # ------------------------------------------------------------------ reading
 
     def whole(self, name: str) -> Tensor:
-        """See `CheckedRows.read`; on the CPU the stored values.
+        """See `RowOperations.read`; on the CPU the stored values.
 
         Cost: all rows over the link, without staging; brings rows that sleep up to date.
         """
@@ -173,7 +173,7 @@ class HostRows(AppearanceRows):
         return out
 
     def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """See `CheckedRows.read_rows`; ids of any device are looked at.
+        """See `RowOperations.read_rows`; ids of any device are looked at.
 
         Cost: R rows over the link, those that are away excepted; rows that are stay there.
         """
@@ -212,12 +212,12 @@ class HostRows(AppearanceRows):
             self.adam.rebind(self._tables.adam_params(), state=self._tables.adam_state())
 
     def reorder(self, order: Tensor) -> None:
-        """See `CheckedRows.permute`; in place, 64 bytes a row beside the rows."""
+        """See `RowOperations.permute`; in place, 64 bytes a row beside the rows."""
         self._rest_to_change()
         self._tables.permute(order.cpu())
 
     def write(self, ids: Tensor | None, rows: Rows) -> None:
-        """See `CheckedRows.overwrite`."""
+        """See `RowOperations.overwrite`."""
         if ids is not None:
             rows = {name: values.to(self._device) for name, values in rows.items()}
         away = self._begin_edit(ids)
@@ -231,7 +231,7 @@ class HostRows(AppearanceRows):
         away.edit(ids, write)
 
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
-        """See `CheckedRows.zero_moments`."""
+        """See `RowOperations.zero_moments`."""
         away = self._begin_edit(ids)
         if ids is None or away is None:
             moments = [table.torch() for table in self.moments]
