@@ -21,14 +21,9 @@ from gs_train.rows.appearance import (
 )
 from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes, columns
 from gs_train.rows.checks import check_slice
-from gs_train.rows.host_state import (
-    LAST_STEP,
-    MOMENTS,
-    check_states,
-    schedule_of,
-)
 from gs_train.rows.host_tables import row_blocks
 from gs_train.rows.replacement import Replacement, apart, grown
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS
 
 _CHUNK = 1 << 22
 """Rows whose ids are made at a time where all are caught up."""
@@ -206,20 +201,13 @@ class DeviceAppearance(AppearanceRows):
         stored = by_name(self._tables)
         return stored if self._last_step is None else {**stored, LAST_STEP: self._last_step}
 
-    def take(self, states: Mapping[str, Tensor]) -> None:
-        """See `AppearanceRows.take`."""
-        check_states(states)
-        if not states:
-            return
-        if LAST_STEP in states and self._last_step is None:
+    def _restore(self, states: Mapping[str, Tensor], packed: list[dict[str, Any]]) -> None:
+        if packed and self._last_step is None:
             raise ValueError("rows must be awake where semantics is sparse, got rows that sleep")
         step = int(states["sh0.step"])
-        schedule = []
-        if LAST_STEP in states:
-            schedule = [schedule_of(states, name) for name in APPEARANCE]
-        elif self._last_step is not None:
+        if not packed and self._last_step is not None:
             self._last_step.fill_(step)
-        self.adam.load_state_dict({"step": step, "schedule": schedule})
+        self.adam.load_state_dict({"step": step, "schedule": packed})
 
     def close(self) -> None:
         """Nothing runs in the background."""

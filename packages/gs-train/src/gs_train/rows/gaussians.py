@@ -120,7 +120,8 @@ class Gaussians(CheckedRows):
         Raises:
             KeyError: ``shN`` is kept elsewhere.
         """
-        return SH_DEGREES[self._param("shN").shape[1]]
+        self._check_names(("shN",))
+        return SH_DEGREES[self.k]
 
     def whole(self, name: str) -> Tensor:
         """See `RowOperations.read`; the parameter's own values."""
@@ -269,14 +270,9 @@ class Gaussians(CheckedRows):
                 state_dict["state"][group["params"][0]] = state
         self.optimizer.load_state_dict(state_dict)
 
-    def _param(self, name: str) -> torch.nn.Parameter:
-        if name not in self.params:
-            raise KeyError(f"name must be one of {', '.join(self._names)}, got {name}")
-        return self.params[name]
-
     def _state(self, name: str) -> dict[str, Any]:
         # get, because indexing the optimizer's defaultdict would create a state.
-        return self.optimizer.state.get(self._param(name), {})
+        return self.optimizer.state.get(self.params[name], {})
 
     def _gradient(self, name: str) -> Tensor:
         param = self.params[name]

@@ -22,9 +22,11 @@ from gs_train.rows.appearance import (
 from gs_train.rows.attributes import APPEARANCE, Semantics, columns
 from gs_train.rows.away import Away
 from gs_train.rows.checks import check_range, check_slice
-from gs_train.rows.host_state import load_state, packed_schedule
 from gs_train.rows.host_tables import HostTables
 from gs_train.rows.replacement import Replacement
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS
+
+_OWN = "gs_adam"  # where HostAdam.state_dict() keeps what torch.optim.Adam has not
 
 
 class HostRows(AppearanceRows):
@@ -246,15 +248,23 @@ class HostRows(AppearanceRows):
         return tables, None if self.steps is None else self.steps.torch()[:, 0]
 
     def _schedule(self) -> list[dict[str, Any]]:
-        return packed_schedule(self.adam)
+        return self.adam.state_dict().get(_OWN, {}).get("schedule", [])
 
     def targets(self) -> dict[str, Tensor]:
         """See `AppearanceRows.targets`."""
         return by_name(self._stored()[0])
 
-    def take(self, states: Mapping[str, Tensor]) -> None:
-        """See `AppearanceRows.take`."""
-        load_state(self.adam, states)
+    def _restore(self, states: Mapping[str, Tensor], packed: list[dict[str, Any]]) -> None:
+        state_dict = self.adam.state_dict()
+        state_dict["state"] = {
+            index: {key: states[f"{name}.{key}"] for key in ("step", *MOMENTS)}
+            for index, name in enumerate(APPEARANCE)
+            if f"{name}.step" in states
+        }
+        state_dict.pop(_OWN, None)
+        if packed:
+            state_dict[_OWN] = {"last_step": states[LAST_STEP], "schedule": packed}
+        self.adam.load_state_dict(state_dict)
 
     def close(self) -> None:
         """End the worker after the running task and give the memory back.
