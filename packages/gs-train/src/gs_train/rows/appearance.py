@@ -15,8 +15,8 @@ from gs_train.renderers.protocol import Rows
 from gs_train.rows.attributes import APPEARANCE, Semantics, columns
 from gs_train.rows.checked import CheckedRows
 from gs_train.rows.checks import check_rows
-from gs_train.rows.host_state import LAST_STEP, MOMENTS, flat_schedule
 from gs_train.rows.replacement import Replacement
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS, flat_schedule, schedule_of
 
 
 class AppearanceRows(CheckedRows):
@@ -72,18 +72,7 @@ class AppearanceRows(CheckedRows):
         self.adam.end_step(step)
 
     def replace(self, removed: Tensor, rows: Rows | None = None) -> None:
-        """Remove some rows and add others, with zero moments and awake; see
-        `RowOperations.replace`.
-
-        Args:
-            removed: (R,) sorted and unique rows.
-            rows: ``sh0`` and ``shN`` of A rows, float32, on any device, K as here; None for none.
-
-        Raises:
-            TypeError, ValueError, IndexError: other rows; ids not sorted and unique or out of
-                range; nothing is changed.
-            MemoryError: the memory is not there, or beyond the capacity; nothing is changed.
-        """
+        """See `RowOperations.replace`."""
         self.put(*self._replacement(removed, rows))
 
     @abstractmethod
@@ -136,14 +125,25 @@ class AppearanceRows(CheckedRows):
     def targets(self) -> dict[str, Tensor]:
         """Tensors of this object, by the names of `tensors`, that a checkpoint may be read into."""
 
-    @abstractmethod
     def take(self, states: Mapping[str, Tensor]) -> None:
         """Go on from states that have been read, those of `targets` into their places.
 
+        Rows without last steps, of dense or sparse semantics, are taken as up to date.
+
         Raises:
-            TypeError, ValueError: something is missing or of another shape, or rows sleep and may
-                not.
+            ValueError: something is missing, or rows sleep and may not.
         """
+        for name in APPEARANCE:
+            keys = [key for key in ("step", *MOMENTS) if f"{name}.{key}" in states]
+            if keys and len(keys) != 1 + len(MOMENTS):
+                raise ValueError(f"tensors must hold step and moments of {name}, got {keys}")
+        packed = [schedule_of(states, name) for name in APPEARANCE] if LAST_STEP in states else []
+        if any(f"{name}.step" in states for name in APPEARANCE):
+            self._restore(states, packed)
+
+    @abstractmethod
+    def _restore(self, states: Mapping[str, Tensor], packed: list[dict[str, Any]]) -> None:
+        """See `take`; ``packed``: what `_schedule` gave, empty where no last steps were saved."""
 
     @abstractmethod
     def close(self) -> None:

@@ -21,14 +21,9 @@ from gs_train.rows.appearance import (
 )
 from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes, columns
 from gs_train.rows.checks import check_slice
-from gs_train.rows.host_state import (
-    LAST_STEP,
-    MOMENTS,
-    check_states,
-    schedule_of,
-)
 from gs_train.rows.host_tables import row_blocks
 from gs_train.rows.replacement import Replacement, apart, grown
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS
 
 _CHUNK = 1 << 22
 """Rows whose ids are made at a time where all are caught up."""
@@ -122,13 +117,13 @@ class DeviceAppearance(AppearanceRows):
     # ------------------------------------------------------------------ reading
 
     def whole(self, name: str) -> Tensor:
-        """See `CheckedRows.read`; the stored values."""
+        """See `RowOperations.read`; the stored values."""
         self.rest()
         self._catch_up(None)
         return columns(self.values)[name]
 
     def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """See `CheckedRows.read_rows`."""
+        """See `RowOperations.read_rows`."""
         self.rest()
         out = self.values.new_empty((len(ids), self.width))
         for part in row_blocks(len(ids), 3 * 4 * self.width):
@@ -173,7 +168,7 @@ class DeviceAppearance(AppearanceRows):
             values.index_copy_(0, change.placed, new[name])
 
     def reorder(self, order: Tensor) -> None:
-        """See `CheckedRows.permute`."""
+        """See `RowOperations.permute`."""
         self.rest()
         self._transform(lambda table: table.index_select(0, order))
         if self._last_step is not None:
@@ -181,14 +176,14 @@ class DeviceAppearance(AppearanceRows):
 
     @torch.no_grad()
     def write(self, ids: Tensor | None, rows: Rows) -> None:
-        """See `CheckedRows.overwrite`."""
+        """See `RowOperations.overwrite`."""
         self.rest()
         self._catch_up(ids)
         write_columns(self.values, ids, rows)
 
     @torch.no_grad()
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
-        """See `CheckedRows.zero_moments`."""
+        """See `RowOperations.zero_moments`."""
         self.rest()
         self._catch_up(ids)
         zero_columns(self._tables[1:], ids, names)
@@ -206,20 +201,13 @@ class DeviceAppearance(AppearanceRows):
         stored = by_name(self._tables)
         return stored if self._last_step is None else {**stored, LAST_STEP: self._last_step}
 
-    def take(self, states: Mapping[str, Tensor]) -> None:
-        """See `AppearanceRows.take`."""
-        check_states(states)
-        if not states:
-            return
-        if LAST_STEP in states and self._last_step is None:
+    def _restore(self, states: Mapping[str, Tensor], packed: list[dict[str, Any]]) -> None:
+        if packed and self._last_step is None:
             raise ValueError("rows must be awake where semantics is sparse, got rows that sleep")
         step = int(states["sh0.step"])
-        schedule = []
-        if LAST_STEP in states:
-            schedule = [schedule_of(states, name) for name in APPEARANCE]
-        elif self._last_step is not None:
+        if not packed and self._last_step is not None:
             self._last_step.fill_(step)
-        self.adam.load_state_dict({"step": step, "schedule": schedule})
+        self.adam.load_state_dict({"step": step, "schedule": packed})
 
     def close(self) -> None:
         """Nothing runs in the background."""

@@ -22,9 +22,11 @@ from gs_train.rows.appearance import (
 from gs_train.rows.attributes import APPEARANCE, Semantics, columns
 from gs_train.rows.away import Away
 from gs_train.rows.checks import check_range, check_slice
-from gs_train.rows.host_state import load_state, packed_schedule
 from gs_train.rows.host_tables import HostTables
 from gs_train.rows.replacement import Replacement
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS
+
+_OWN = "gs_adam"  # where HostAdam.state_dict() keeps what torch.optim.Adam has not
 
 
 class HostRows(AppearanceRows):
@@ -158,7 +160,7 @@ class HostRows(AppearanceRows):
     # ------------------------------------------------------------------ reading
 
     def whole(self, name: str) -> Tensor:
-        """See `CheckedRows.read`; on the CPU the stored values.
+        """See `RowOperations.read`; on the CPU the stored values.
 
         Cost: all rows over the link, without staging; brings rows that sleep up to date.
         """
@@ -173,7 +175,7 @@ class HostRows(AppearanceRows):
         return out
 
     def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """See `CheckedRows.read_rows`; ids of any device are looked at.
+        """See `RowOperations.read_rows`; ids of any device are looked at.
 
         Cost: R rows over the link, those that are away excepted; rows that are stay there.
         """
@@ -212,12 +214,12 @@ class HostRows(AppearanceRows):
             self.adam.rebind(self._tables.adam_params(), state=self._tables.adam_state())
 
     def reorder(self, order: Tensor) -> None:
-        """See `CheckedRows.permute`; in place, 64 bytes a row beside the rows."""
+        """See `RowOperations.permute`; in place, 64 bytes a row beside the rows."""
         self._rest_to_change()
         self._tables.permute(order.cpu())
 
     def write(self, ids: Tensor | None, rows: Rows) -> None:
-        """See `CheckedRows.overwrite`."""
+        """See `RowOperations.overwrite`."""
         if ids is not None:
             rows = {name: values.to(self._device) for name, values in rows.items()}
         away = self._begin_edit(ids)
@@ -231,7 +233,7 @@ class HostRows(AppearanceRows):
         away.edit(ids, write)
 
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
-        """See `CheckedRows.zero_moments`."""
+        """See `RowOperations.zero_moments`."""
         away = self._begin_edit(ids)
         if ids is None or away is None:
             moments = [table.torch() for table in self.moments]
@@ -246,15 +248,23 @@ class HostRows(AppearanceRows):
         return tables, None if self.steps is None else self.steps.torch()[:, 0]
 
     def _schedule(self) -> list[dict[str, Any]]:
-        return packed_schedule(self.adam)
+        return self.adam.state_dict().get(_OWN, {}).get("schedule", [])
 
     def targets(self) -> dict[str, Tensor]:
         """See `AppearanceRows.targets`."""
         return by_name(self._stored()[0])
 
-    def take(self, states: Mapping[str, Tensor]) -> None:
-        """See `AppearanceRows.take`."""
-        load_state(self.adam, states)
+    def _restore(self, states: Mapping[str, Tensor], packed: list[dict[str, Any]]) -> None:
+        state_dict = self.adam.state_dict()
+        state_dict["state"] = {
+            index: {key: states[f"{name}.{key}"] for key in ("step", *MOMENTS)}
+            for index, name in enumerate(APPEARANCE)
+            if f"{name}.step" in states
+        }
+        state_dict.pop(_OWN, None)
+        if packed:
+            state_dict[_OWN] = {"last_step": states[LAST_STEP], "schedule": packed}
+        self.adam.load_state_dict(state_dict)
 
     def close(self) -> None:
         """End the worker after the running task and give the memory back.

@@ -12,8 +12,8 @@ from torch import Tensor
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES, Semantics
 from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians, MakeOptimizer
-from gs_train.rows.host_state import LAST_STEP, SCHEDULE
 from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
+from gs_train.rows.saved_state import LAST_STEP, SCHEDULE
 from gs_train.rows.tiered import Home, TieredGaussians
 
 
