@@ -17,7 +17,7 @@ from gs_train.renderers.cpu import CpuRenderer
 from gs_train.sizing.census import measure_workload, middle_view
 from gs_train.sizing.fitting import fit_into, limits_within
 from gs_train.sizing.forecasts import forecast_of, need, room_under
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Streamed
 from gs_train.sizing.memory import Caps, Room
 from gs_train.sizing.workload import BatchRows, Workload
 

@@ -18,7 +18,7 @@ from gs_train.rows import morton
 from gs_train.sizing.choice import choose
 from gs_train.sizing.fitting import fit_into, largest_n
 from gs_train.sizing.forecasts import forecast_of, need, room_under
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Streamed
 from gs_train.sizing.memory import Caps, Room
 from gs_train.sizing.workload import Workload
 

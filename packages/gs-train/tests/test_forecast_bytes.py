@@ -37,7 +37,7 @@ from gs_train.rows.tiered import TieredGaussians
 from gs_train.sizing.census import measure_workload
 from gs_train.sizing.choice import statistics_bytes
 from gs_train.sizing.forecasts import need
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Streamed
 from gs_train.sizing.memory import Need, Room
 from gs_train.sizing.workload import Workload
 

@@ -10,7 +10,7 @@ from made_up import RATES, alike
 from gs_train.engine import residents
 from gs_train.options.presets import PRESETS
 from gs_train.sizing.forecasts import Speed, predict
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Streamed
 from gs_train.sizing.memory import Room
 from gs_train.sizing.workload import BatchRows, Workload
 
