@@ -132,14 +132,17 @@ class Occupancy:
 
     def unsaved(self) -> tuple[Tensor, Tensor]:
         """Rows that may be newer than in the host's tables, sorted, and their slots: those that
-        batches have wanted since this was last asked. Synchronises."""
-        home, self._home = self._home, self._batch
+        batches have wanted since the last call of `note_saved`. Synchronises."""
         ids = torch.nonzero(self.slot_of >= 0).squeeze(1).int()
         slots = self.slots(ids)
         if self.is_complete:
             return ids, slots
-        is_later = self._wanted.index_select(0, slots) > home
+        is_later = self._wanted.index_select(0, slots) > self._home
         return ids[is_later], slots[is_later]
+
+    def note_saved(self) -> None:
+        """The host's tables have all updates so far."""
+        self._home = self._batch
 
     def follow(self, change: Replacement) -> None:
         """Follow rows that have been replaced. Synchronises.

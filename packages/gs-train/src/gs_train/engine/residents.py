@@ -35,6 +35,7 @@ class Residents:
         most: rows that are here at once; None for as many as two batches in a row want.
 
     Attributes:
+        is_open: see `Away.is_open`.
         loaded, stored: rows that have come and gone.
     """
 
@@ -44,7 +45,7 @@ class Residents:
         self._trace = trace
         self._most = most
         self._here = SlotTables(host)
-        self._is_open = False
+        self.is_open = False
         self._wish = 0  # slots that two batches in a row have wanted
         self._updated: torch.cuda.Event | None = None  # behind the last updates
         self._arrived: torch.cuda.Event | None = None  # behind the rows brought last
@@ -75,7 +76,7 @@ class Residents:
     @property
     def n_bytes(self) -> int:
         """Bytes of the rows that are here, and of the lists of what is where."""
-        return self._here.n_bytes if self._is_open else 0
+        return self._here.n_bytes if self.is_open else 0
 
     @property
     def row_bytes(self) -> int:
@@ -95,7 +96,7 @@ class Residents:
         Synchronises with the ``cull`` lane. May run on another thread while the present batch is
         drawn: only its rows are read then, and these stay.
         """
-        if self._is_open:
+        if self.is_open:
             # Rows that leave were updated by the batch before this one at the latest.
             self._lanes.wait("cull", self._updated)
             self._bring(ids, is_early=True)
@@ -174,20 +175,20 @@ class Residents:
         n, is_limited = self._host.n_rows, self._most is not None
         most = n if self._most is None else self._most
         wanted = min(n, most if is_limited else max(n_rows, self._wish))
-        if self._is_open and is_limited and wanted > len(self.values):
+        if self.is_open and is_limited and wanted > len(self.values):
             # Memory that is limited has no room for tables beside larger ones: the rows come again.
             self.come_home()
             self.forget()
-        if not self._is_open:
+        if not self.is_open:
             self._host.rest()
         before = self._here.places.n_slots  # fewer than the tables have where memory ran out
         if wanted > before:
             self._lanes.wait("compute", self._arrived)
             self._here.grow(min(math.ceil(wanted * HEADROOM), most))
-        if not self._is_open:
+        if not self.is_open:
             with self._lanes.on("cull"):
                 self._here.open(self._lanes.stream("cull"))
-            self._is_open = True
+            self.is_open = True
         elif wanted > before:
             self._lanes.wait("cull", self._lanes.mark("compute"))
             with self._lanes.on("cull"):
@@ -200,11 +201,6 @@ class Residents:
             self._bring(everything, is_early=False)
 
     # ------------------------------------------------------------------ see `Away`
-
-    @property
-    def is_open(self) -> bool:
-        """See `Away.is_open`."""
-        return self._is_open
 
     def read_rows(self, ids: Tensor) -> Tensor:
         """See `Away.read_rows`."""
@@ -239,7 +235,7 @@ class Residents:
 
     def forget(self) -> None:
         """See `Away.forget`. Gives the memory back: whoever changes all rows needs some."""
-        self._is_open = False
+        self.is_open = False
         self._here.clear()
 
     def _settle(self) -> None:

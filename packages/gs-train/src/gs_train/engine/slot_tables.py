@@ -49,7 +49,7 @@ class SlotTables:
         return sum(table.nbytes for table in self.tables) + self.places.n_bytes + steps
 
     @property
-    def home(self) -> tuple[gs_pinned.Table, gs_pinned.Table, gs_pinned.Table]:
+    def home(self) -> tuple[gs_pinned.Table, ...]:
         """The host's tables of the same."""
         return self._host.table, *self._host.moments
 
@@ -156,6 +156,7 @@ class SlotTables:
             steps.wait()
         for table in self.home:
             table.wait()
+        self.places.note_saved()
         self.is_newer = False
 
     def _empty(self, n_rows: int) -> Tensor:

@@ -100,9 +100,9 @@ class HostRows(AppearanceRows):
         return self._tables.values
 
     @property
-    def moments(self) -> tuple[gs_pinned.Table, gs_pinned.Table]:
+    def moments(self) -> tuple[gs_pinned.Table, ...]:
         """First and second moments, like `table`."""
-        return self._tables.exp_avg, self._tables.exp_avg_sq
+        return self._tables.moments
 
     @property
     def steps(self) -> gs_pinned.Table | None:

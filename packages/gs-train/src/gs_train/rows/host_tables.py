@@ -13,6 +13,7 @@ from torch import Tensor
 import gs_pinned
 from gs_train.rows.attributes import appearance_shapes, columns
 from gs_train.rows.replacement import Replacement
+from gs_train.rows.saved_state import MOMENTS
 
 _BLOCK_BYTES = 64 << 20
 
@@ -47,18 +48,17 @@ class HostTables:
     ) -> None:
         # A table has no field without elements.
         fields = {name: shape for name, shape in appearance_shapes(k).items() if math.prod(shape)}
-        options: dict[str, Any] = {"capacity": capacity, "fields": fields}
-        width, state = 3 + 3 * k, "auto" if is_state_locked else False
-        self.values = gs_pinned.Table(
-            n_rows, width, pinned="auto" if is_locked else False, **options
-        )
-        self.exp_avg = gs_pinned.Table(n_rows, width, pinned=state, **options)
-        self.exp_avg_sq = gs_pinned.Table(n_rows, width, pinned=state, **options)
-        self.steps = (
-            gs_pinned.Table(n_rows, 1, "int32", pinned=state, capacity=capacity) if sleeps else None
-        )
-        moments = [self.values, self.exp_avg, self.exp_avg_sq]
-        self._all = moments if self.steps is None else [*moments, self.steps]
+
+        def table(is_locked: bool, width: int = 3 + 3 * k, **options: Any) -> gs_pinned.Table:
+            pinned: Any = "auto" if is_locked else False
+            return gs_pinned.Table(n_rows, width, pinned=pinned, capacity=capacity, **options)
+
+        self.values = table(is_locked, fields=fields)
+        self.moments = tuple(table(is_state_locked, fields=fields) for _ in MOMENTS)
+        self.steps = table(is_state_locked, 1, dtype="int32") if sleeps else None
+        self._all = [self.values, *self.moments]
+        if self.steps is not None:
+            self._all.append(self.steps)
 
     @property
     def n_rows(self) -> int:
@@ -72,8 +72,8 @@ class HostTables:
     def adam_state(self) -> dict[str, Any]:
         """The rest as ``gs_adam.HostAdam`` adopts it."""
         state: dict[str, Any] = {
-            "exp_avg": list(columns(self.exp_avg.torch()).values()),
-            "exp_avg_sq": list(columns(self.exp_avg_sq.torch()).values()),
+            key: list(columns(table.torch()).values())
+            for key, table in zip(MOMENTS, self.moments, strict=True)
         }
         if self.steps is not None:
             state["last_step"] = self.steps.torch()[:, 0]
