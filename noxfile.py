@@ -25,9 +25,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 ROOT = Path(__file__).parent
 # Compiling torch to bytecode takes as long as the rest of its installation, and most is never run.
 PIP = ("--no-compile", "-c", str(ROOT / ".ci" / "constraints.txt"))
-PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam")
+PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam", "gs-raster")
 PACKAGES = (*PARTS, "gs-train")
-NATIVE = ("gs-cull", "gs-pinned", "gs-adam")
+NATIVE = ("gs-cull", "gs-pinned", "gs-adam", "gs-raster")
 NEEDS = dict.fromkeys(PARTS, ()) | {"gs-train": PARTS}
 # Groups of tests, each run by one pytest: folders, and its number of processes. The tests of all
 # packages together come first: they compile most of numba's functions for the workers that follow.
@@ -36,7 +36,7 @@ TEST_GROUPS = (
     (("tests",), 1),
     (("packages/gs-pinned/tests",), 1),
     (("packages/gs-cull/tests",), 1),
-    (tuple(f"packages/{name}/tests" for name in ("gs-order", "gs-adam", "gs-train")), 2),
+    (tuple(f"packages/gs-{name}/tests" for name in ("order", "adam", "raster", "train")), 2),
 )
 CPP_FILES = ("*.hpp", "*.cpp", "*.cu", "*.cuh")
 # What CI itself runs, by the file in .ci/locks that holds exact versions and hashes of it.
@@ -271,8 +271,9 @@ def _numba_cache(session: nox.Session) -> Path:
     that have compiled functions and of all that these import.
     """
     files: dict[str, Path] = {}
+    packages = ("gs_order", "gs_raster", "gs_train")
     for site in Path(session.virtualenv.location).glob("lib/python*/site-packages"):
-        for file in (f for name in ("gs_order", "gs_train") for f in site.glob(f"{name}/**/*.py")):
+        for file in (f for name in packages for f in site.glob(f"{name}/**/*.py")):
             module = ".".join(file.relative_to(site).with_suffix("").parts)
             files[module.removesuffix(".__init__")] = file
     texts = {name: file.read_text() for name, file in files.items()}

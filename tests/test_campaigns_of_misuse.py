@@ -12,7 +12,10 @@ import pytest
 from campaigns.misuse import ENTRIES, MADE_BY_OTHERS
 from campaigns.runner import run_apart
 
-PACKAGES = ("gs_cull", "gs_order", "gs_pinned", "gs_adam", "gs_train")
+PACKAGES = (
+    *("gs_cull", "gs_order", "gs_pinned", "gs_adam", "gs_raster", "gs_raster.cpu"),
+    "gs_train",
+)
 
 
 def _public(package: str) -> Iterator[str]:
@@ -21,7 +24,7 @@ def _public(package: str) -> Iterator[str]:
     for name in module.__all__:
         value: Any = getattr(module, name)
         is_class = inspect.isclass(value)
-        if isinstance(value, str) or (is_class and issubclass(value, BaseException)):
+        if isinstance(value, str | int) or (is_class and issubclass(value, BaseException)):
             continue
         yield f"{package}.{name}"
         for kind in value.__mro__ if is_class else ():

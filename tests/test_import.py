@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-NATIVE = ("gs_cull", "gs_pinned", "gs_adam")
+NATIVE = ("gs_cull", "gs_pinned", "gs_adam", "gs_raster")
 
 _PROBE = """
 import json, os, sys

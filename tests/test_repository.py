@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam")
+PARTS = ("gs-cull", "gs-order", "gs-pinned", "gs-adam", "gs-raster")
 PACKAGES = (*PARTS, "gs-train")
 
 

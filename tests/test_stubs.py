@@ -13,7 +13,7 @@ from types import ModuleType, WrapperDescriptorType
 
 import pytest
 
-NATIVE = ("gs_cull", "gs_pinned", "gs_adam")
+NATIVE = ("gs_cull", "gs_pinned", "gs_adam", "gs_raster")
 
 ONLY_WITH_CUDA = {
     "gs_adam": set(),
@@ -34,6 +34,23 @@ ONLY_WITH_CUDA = {
         "views_of_blocks_cuda",
     },
     "gs_pinned": {"use_stream_operations"},
+    "gs_raster": {
+        "ProjectionAt",
+        "RowGradientsAt",
+        "RowsAt",
+        "TileListsAt",
+        "blend_backward_cuda",
+        "blend_cuda",
+        "count_instances_cuda",
+        "count_workspace_bytes",
+        "list_instances_cuda",
+        "list_workspace_bytes",
+        "order_splats_cuda",
+        "order_workspace_bytes",
+        "project_backward_cuda",
+        "project_cuda",
+        "slot_width",
+    },
 }
 
 SPECIAL = {"__version__", "__init__", "__enter__", "__exit__"}

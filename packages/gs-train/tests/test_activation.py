@@ -15,18 +15,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from gs_raster.harmonics import L0
 from gs_train.renderers import View
 from gs_train.renderers.activation import Activated, activate, activate_apart
-from gs_train.renderers.harmonics import L0
 
 sys.path.insert(0, str(Path(__file__).parent))
-import rasterizer_oracle as oracle
+import random_scenes as scenes
 
 K_OF_DEGREE = {0: 0, 1: 3, 2: 8, 3: 15}
 
 
 def _rows(k: int, n_rows: int = 1000) -> dict[str, Tensor]:
-    rows = oracle.random_rows(7, _view("cpu"), n_rows=n_rows)
+    rows = scenes.random_rows(7, _view("cpu"), n_rows=n_rows)
     rows = {name: part.float().cuda() for name, part in rows.items()}
     g = torch.Generator().manual_seed(k)
     rows["shN"] = torch.randn((n_rows, k, 3), generator=g).cuda()
@@ -34,7 +34,7 @@ def _rows(k: int, n_rows: int = 1000) -> dict[str, Tensor]:
 
 
 def _view(device: str = "cuda") -> View:
-    view = oracle.random_view(7, width=64, height=48)
+    view = scenes.random_view(7, width=64, height=48)
     return View("v", view.viewmat.float(), view.K.float(), 64, 48).to(device)
 
 

@@ -42,7 +42,10 @@ def test_a_configuration_survives_the_file(tmp_path: Path) -> None:
         ("data: a\nout: b\nseed: true\n", "must hold a whole number for seed, got True"),
         ("data: a\nout: b\ncap: many\n", "must hold a whole number or null for cap, got 'many'"),
         ("data: a\nout: b\nresume: 'no'\n", "must hold true or false for resume, got 'no'"),
-        ("data: a\nout: b\nrenderer: 3\n", "must hold auto, gsplat or cpu for renderer, got 3"),
+        (
+            "data: a\nout: b\nrenderer: 3\n",
+            "must hold auto, raster, gsplat or cpu for renderer, got 3",
+        ),
         ("data: a\nout: b\ninit: [a]\n", r"must hold a path or null for init, got \['a'\]"),
         (
             "data: a\nout: b\ndevice_memory: 1.5\n",

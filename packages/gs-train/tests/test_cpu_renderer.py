@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU renderer against float64 references: images, alphas and every gradient."""
+"""The CPU renderer: gs-raster's stages through torch's autograd."""
 
 from __future__ import annotations
 
-import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,191 +12,50 @@ import pytest
 import torch
 from torch import Tensor
 
+from gs_raster import Options, cpu, types
+from gs_train.renderers import TooManyIntersectionsError
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.renderers.protocol import RenderOptions, View
+from gs_train.renderers.protocol import Rect, RenderOptions, View
 
 sys.path.insert(0, str(Path(__file__).parent))
-import rasterizer_oracle as oracle
+import random_scenes as scenes
 
-DATA = Path(os.environ.get("GS_DATA", Path(__file__).resolve().parents[4] / "shared/data"))
+VIEW = scenes.random_view(50, width=150, height=101)
+ROWS = {k: v.float() for k, v in scenes.random_rows(50, VIEW, n_rows=600).items()}
 MODES = pytest.mark.parametrize("antialiased", [False, True], ids=["classic", "antialiased"])
 
 
-def weights(*shape: int, seed: int = 5) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def loss_of(image: Tensor, alpha: Tensor, mask: Tensor | float = 1.0) -> Tensor:
-    """A loss with its own weight for every value, over the pixels of a mask."""
-    w_image = weights(*image.shape) * mask
-    w_alpha = weights(*alpha.shape, seed=6) * mask
-    return (image * w_image).sum() + (alpha * w_alpha).sum()
-
-
-def reference(rows: dict[str, Tensor], view: View, mask: Tensor | float = 1.0, **options):
-    leaves = oracle.leaves(rows, torch.float64)
-    splats = oracle.project(leaves, view, **options)
-    splats.means2d.retain_grad()
-    result = oracle.composite(splats, view.width, view.height)
-    loss_of(result.image, result.alpha, mask).backward()
-    return leaves, splats, result
-
-
-def ours(rows: dict[str, Tensor], view: View, dtype: torch.dtype, mask=1.0, **options):
-    sh_degree, absgrad = options.pop("sh_degree"), options.pop("absgrad", False)
+def render(
+    rows: dict[str, Tensor],
+    view: View = VIEW,
+    rect: Rect | None = None,
+    *,
+    sh_degree: int = 3,
+    absgrad: bool = False,
+    **options,
+) -> dict[str, Tensor]:
+    """Image, alpha, the six gradients of an arbitrary loss, radii and, if asked for, absgrad."""
+    leaves = scenes.leaves(rows, rows["means"].dtype)
     renderer = CpuRenderer(RenderOptions(**options), absgrad=absgrad)
-    leaves = oracle.leaves(rows, dtype)
     splats = renderer.project(leaves, view, sh_degree=sh_degree)
-    splats.means2d.retain_grad()
-    image, alpha = renderer.rasterize(splats)
-    loss_of(image, alpha, mask).backward()
-    return leaves, splats, image, alpha
+    image, alpha = renderer.rasterize(splats, rect)
+    (image.square().sum() + (image[..., 0] * alpha[..., 0]).sum()).backward()
+    results = {"image": image.detach(), "alpha": alpha.detach(), "radii": splats.radii}
+    results |= {f"grad {k}": v.grad for k, v in leaves.items()}
+    if absgrad:
+        results["absgrad"] = splats.absgrad
+    return results
 
 
-def assert_close(name: str, found: Tensor, expected: Tensor, rtol: float, floor: float) -> None:
-    """|found - expected| <= rtol |expected| + floor max|expected|, element by element."""
-    bound = rtol * expected.abs() + floor * expected.abs().max()
-    excess = ((found.double() - expected).abs() - bound).max().item()
-    assert excess <= 0, f"{name}: off by {excess:.3g} more than allowed"
-
-
-@MODES
-@pytest.mark.parametrize("sh_degree", [0, 1, 2, 3])
-def test_projection_and_its_gradient_equal_gsplats_in_float64(sh_degree, antialiased):
-    view = oracle.random_view(sh_degree)
-    rows = oracle.random_rows(sh_degree, view, n_rows=400)
-    theirs, mine = oracle.leaves(rows, torch.float64), oracle.leaves(rows, torch.float64)
-    expected = oracle.project(theirs, view, sh_degree=sh_degree, antialiased=antialiased)
-    renderer = CpuRenderer(RenderOptions(antialiased=antialiased))
-    found = renderer.project(mine, view, sh_degree=sh_degree)
-
-    assert torch.equal(found.radii, expected.radii)
-    shown = expected.shown
-    assert 50 < shown.sum() < 350
-    loss_expected = loss_found = torch.zeros((), dtype=torch.float64)
-    for seed, name in enumerate(("means2d", "conics", "depths", "opacities", "colors")):
-        a, b = getattr(expected, name)[shown], getattr(found, name)[shown]
-        # Conics of long needles: torch's determinant cancels, ours does not.
-        torch.testing.assert_close(b, a, rtol=1e-8, atol=1e-9)
-        w = weights(*a.shape, seed=seed)
-        loss_expected, loss_found = loss_expected + (w * a).sum(), loss_found + (w * b).sum()
-    loss_expected.backward()
-    loss_found.backward()
-    for name in oracle.ATTRIBUTES:
-        # Float64 rounding, and for antialiased rows gsplat's guarded division: see the oracle.
-        rtol = 3e-4 if antialiased else 1e-7
-        assert theirs[name].grad is not None
-        assert_close(name, mine[name].grad, theirs[name].grad, rtol, floor=1e-7)
-        assert mine[name].grad[~shown].count_nonzero() == 0
-
-
-def test_some_projected_rows_lie_beyond_where_the_jacobian_is_held():
-    view = oracle.random_view(3)
-    rows = oracle.random_rows(3, view, n_rows=400)
-    shown = oracle.project(rows, view, sh_degree=3).shown
-    camera = rows["means"] @ view.viewmat[:3, :3].T + view.viewmat[:3, 3]
-    ratio = camera[:, 0] / camera[:, 2]
-    held = ratio > (1.15 * view.width - view.K[0, 2]) / view.K[0, 0]
-    assert (held & shown).sum() >= 3
-
-
-@MODES
-@pytest.mark.parametrize(("seed", "sh_degree"), [(10, 0), (11, 1), (12, 2), (13, 3), (14, 3)])
-def test_float64_render_and_gradients_equal_plain_compositing(seed, sh_degree, antialiased):
-    view = oracle.random_view(seed)
-    rows = oracle.random_rows(seed, view)
-    options = {"sh_degree": sh_degree, "antialiased": antialiased}
-    theirs, splats, expected = reference(rows, view, **options)
-    mine, found, image, alpha = ours(rows, view, torch.float64, **options)
-
-    # In float64 no comparison lands on the other side of its threshold (margins are larger).
-    assert expected.margin.min() > 1e-9
-    assert 0 < expected.finished.sum() < expected.finished.numel()
-    torch.testing.assert_close(image, expected.image, rtol=0, atol=1e-10)
-    torch.testing.assert_close(alpha, expected.alpha, rtol=0, atol=1e-10)
-    rtol = 1e-3 if antialiased else 1e-6
-    for name in oracle.ATTRIBUTES:
-        assert_close(name, mine[name].grad, theirs[name].grad, rtol, floor=1e-6)
-    assert_close("means2d", found.means2d.grad, splats.means2d.grad, 1e-7, floor=1e-9)
-
-
-@MODES
-@pytest.mark.parametrize("seed", [20, 21, 22])
-def test_float32_render_and_gradients_are_near_float64_away_from_thresholds(seed, antialiased):
-    view = oracle.random_view(seed)
-    # float32 values, so that both sides start from the same rows.
-    rows = {k: v.float().double() for k, v in oracle.random_rows(seed, view).items()}
-    view = View(view.name, view.viewmat.float(), view.K.float(), view.width, view.height)
-    options = {"sh_degree": 3, "antialiased": antialiased}
-    _, _, expected = reference(rows, view, **options)
-    # A comparison within 1e-4 of its threshold may tip over in float32: such pixels are counted,
-    # and neither compared nor given a loss.
-    clear = expected.margin > 1e-4
-    assert (~clear).sum() <= 0.01 * clear.numel()
-    mask = clear[..., None].double()
-    theirs, _, _ = reference(rows, view, mask, **options)
-    mine, _, image, alpha = ours(rows, view, torch.float32, mask, **options)
-
-    # Measured: 1e-6 for pixels, 3e-6 for gradients; a bound ten times that still means float32.
-    assert ((image - expected.image).abs() * mask).max() < 1e-5
-    assert ((alpha - expected.alpha).abs() * mask).max() < 1e-5
-    # Even a tipped pixel changes by no more than one faint splat or what a full pixel hides.
-    assert (image - expected.image).abs().max() < 0.02 * (1 + expected.image.max())
-    for name in oracle.ATTRIBUTES:
-        grad = theirs[name].grad
-        relative = (mine[name].grad - grad).norm() / grad.norm()
-        assert relative < 3e-5, f"{name}: {relative:.2g}"
-        # Small values are differences of larger ones and keep only the larger ones' precision.
-        assert_close(name, mine[name].grad, grad, rtol=1e-3, floor=1e-5)
-
-
-def fox_scene(width: int = 36, height: int = 64) -> tuple[dict[str, Tensor], View]:
-    pycolmap = pytest.importorskip("pycolmap")
-    folder = DATA / "fox" / "sparse"
-    folder = folder / "0" if (folder / "0").is_dir() else folder
-    if not folder.is_dir():
-        pytest.skip(f"needs the fox capture in {DATA}")
-    model = pycolmap.Reconstruction(str(folder))
-    image = min(model.images.values(), key=lambda i: i.name)
-    camera = model.cameras[image.camera_id]
-    viewmat = torch.eye(4, dtype=torch.float64)
-    viewmat[:3] = torch.from_numpy(np.array(image.cam_from_world().matrix()))
-    K = torch.from_numpy(np.array(camera.calibration_matrix()))
-    K[0] *= width / camera.width
-    K[1] *= height / camera.height
-    points = [model.points3D[i] for i in sorted(model.points3D)][::25]
-    means = torch.from_numpy(np.array([p.xyz for p in points]))
-    nearest = torch.cdist(means, means).kthvalue(4).values
-    n = len(points)
-    rows = {
-        "means": means,
-        "scales": nearest.log()[:, None] - 0.7 + 0.5 * weights(n, 3, seed=4),
-        "quats": weights(n, 4, seed=1),
-        "opacities": weights(n, seed=2),
-        "sh0": torch.from_numpy(np.array([p.color for p in points]) / 255.0 - 0.5)[:, None] * 3.5,
-        "shN": 0.1 * weights(n, 15, 3, seed=3),
-    }
-    return rows, View("fox", viewmat, K, width, height)
-
-
-@MODES
-def test_a_real_point_cloud_renders_as_plain_compositing_does(antialiased):
-    rows, view = fox_scene()
-    options = {"sh_degree": 3, "antialiased": antialiased}
-    theirs, splats, expected = reference(rows, view, **options)
-    mine, found, image, alpha = ours(rows, view, torch.float64, **options)
-    assert splats.shown.sum() > 100
-    assert torch.equal(found.radii, splats.radii)
-    torch.testing.assert_close(image, expected.image, rtol=0, atol=1e-10)
-    torch.testing.assert_close(alpha, expected.alpha, rtol=0, atol=1e-10)
-    for name in oracle.ATTRIBUTES:
-        rtol = 1e-3 if antialiased else 1e-6
-        assert_close(name, mine[name].grad, theirs[name].grad, rtol, floor=1e-6)
+def assert_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
 
 
 @MODES
 def test_gradients_pass_gradcheck(antialiased):
-    view = oracle.random_view(7, width=9, height=8)
+    view = scenes.random_view(7, width=9, height=8)
     g = torch.Generator().manual_seed(3)
     camera = torch.tensor([[0.1, -0.1, 2.0], [-0.2, 0.1, 2.5], [0.1, 0.2, 3.0]]).double()
     # Broad enough that alpha is above its threshold in every pixel: no jumps.
@@ -211,7 +70,7 @@ def test_gradients_pass_gradcheck(antialiased):
     renderer = CpuRenderer(RenderOptions(antialiased=antialiased))
 
     def render(*values: Tensor) -> tuple[Tensor, Tensor]:
-        splats = renderer.project(dict(zip(oracle.ATTRIBUTES, values)), view, sh_degree=3)
+        splats = renderer.project(dict(zip(scenes.ATTRIBUTES, values)), view, sh_degree=3)
         return renderer.rasterize(splats)
 
     inputs = [v.requires_grad_() for v in rows.values()]
@@ -219,21 +78,121 @@ def test_gradients_pass_gradcheck(antialiased):
     assert torch.autograd.gradcheck(render, inputs, eps=1e-5, rtol=1e-4, atol=1e-6)
 
 
-def test_absgrad_is_the_sum_of_absolute_pixel_gradients():
-    view = oracle.random_view(30, width=19, height=18)
-    rows = oracle.random_rows(30, view, n_rows=25)
-    leaves = oracle.leaves(rows, torch.float64)
-    splats = oracle.project(leaves, view, sh_degree=3)
-    result = oracle.composite(splats, view.width, view.height)
-    w_image = weights(*result.image.shape)
-    w_alpha = weights(*result.alpha.shape, seed=6)
-    pixels = (result.image * w_image).sum(-1) + (result.alpha * w_alpha)[..., 0]
-    expected = torch.zeros_like(splats.means2d)
-    for pixel in pixels.flatten():
-        (grad,) = torch.autograd.grad(pixel, splats.means2d, retain_graph=True)
-        expected += grad.abs()
+@MODES
+def test_images_and_gradients_are_those_of_the_stages(antialiased):
+    found = render(ROWS, antialiased=antialiased, absgrad=True)
+    rows = cpu.Rows(*(ROWS[name].numpy() for name in scenes.ATTRIBUTES))
+    camera = cpu.Camera.of(VIEW.viewmat.numpy(), VIEW.K.numpy(), VIEW.width, VIEW.height)
+    how = {"sh_degree": 3, "options": Options(antialiased=antialiased)}
+    splats = cpu.project(rows, camera, **how)
+    blended = cpu.blend(splats, cpu.sort(splats, VIEW.rect))
+    grad_image = 2 * blended.image
+    grad_image[..., 0] += blended.alpha[..., 0]
+    grads = cpu.blend_backward(blended, grad_image, blended.image[..., :1], absgrad=True)
+    expected = cpu.project_backward(rows, camera, grads, radii=splats.radii, **how)
+    assert np.array_equal(found["image"].numpy(), blended.image)
+    assert np.array_equal(found["absgrad"].numpy(), grads.absgrad)
+    for name, grad in expected._asdict().items():
+        assert np.array_equal(found[f"grad {name}"].numpy(), grad), name
 
-    _, found, _, _ = ours(rows, view, torch.float64, sh_degree=3, absgrad=True)
-    assert found.absgrad.shape == (25, 2)
-    assert expected.count_nonzero() > 10
-    torch.testing.assert_close(found.absgrad, expected, rtol=1e-9, atol=1e-10)
+
+def test_gradients_of_single_outputs_add_up_to_the_gradient_of_all():
+    outputs = ("means2d", "conics", "depths", "opacities", "colors")
+
+    def gradients(*names: str) -> dict[str, Tensor]:
+        leaves = scenes.leaves(ROWS, torch.float64)
+        splats = CpuRenderer().project(leaves, VIEW, sh_degree=3)
+        torch.autograd.backward([getattr(splats, name).square().sum() for name in names])
+        return {name: leaf.grad for name, leaf in leaves.items()}
+
+    alone = [gradients(name) for name in outputs]
+    for name, grad in gradients(*outputs).items():
+        total = torch.stack([each[name] for each in alone]).sum(0)
+        floor = 1e-12 * grad.abs().max().item()
+        torch.testing.assert_close(total, grad, rtol=1e-9, atol=floor)
+
+
+@pytest.fixture
+def set_threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_any_number_of_threads_gives_the_same_bits(set_threads):
+    set_threads(1)
+    expected = render(ROWS, absgrad=True)
+    assert expected["image"].max() > 0.5
+    for n_threads in (2, 3, 5):
+        set_threads(n_threads)
+        assert_same_bits(render(ROWS, absgrad=True), expected)
+
+
+def test_a_second_run_gives_the_same_bits():
+    assert_same_bits(render(ROWS, antialiased=True), render(ROWS, antialiased=True))
+
+
+def test_importing_the_renderers_does_not_import_numba():
+    source = (
+        "import sys, gs_train.renderers, gs_train.renderers.protocol\n"
+        "assert 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=600)
+
+
+def test_gradients_of_crops_add_up_to_those_of_the_whole_image():
+    rows = {k: v.double() for k, v in ROWS.items()}
+    whole = scenes.leaves(rows, torch.float64)
+    parts = scenes.leaves(rows, torch.float64)
+    renderer = CpuRenderer(absgrad=True)
+    splats = renderer.project(whole, VIEW, sh_degree=3)
+    renderer.rasterize(splats)[0].square().sum().backward()
+    cropped = renderer.project(parts, VIEW, sh_degree=3)
+    cropped.means2d.retain_grad()
+    loss = torch.zeros((), dtype=torch.float64)
+    for rect in (Rect(0, 0, 71, 101), Rect(71, 0, 150, 40), Rect(71, 40, 150, 101)):
+        loss = loss + renderer.rasterize(cropped, rect)[0].square().sum()
+    loss.backward()
+    assert len(cropped.shifted) == 3
+    # The same numbers in another order of addition.
+    torch.testing.assert_close(cropped.absgrad, splats.absgrad, rtol=1e-10, atol=1e-11)
+    assert cropped.means2d.grad.shape == (600, 2)
+    for name in scenes.ATTRIBUTES:
+        grad = whole[name].grad
+        torch.testing.assert_close(
+            parts[name].grad, grad, rtol=1e-8, atol=1e-10 * grad.abs().max().item()
+        )
+
+
+def test_a_rectangle_of_too_many_intersections_is_refused_and_its_halves_are_not(monkeypatch):
+    splats = CpuRenderer().project(ROWS, VIEW, sh_degree=0)
+    left, right = Rect(0, 0, 75, 101), Rect(75, 0, 150, 101)
+    monkeypatch.setattr(types, "MAX_INSTANCES", 5_000)
+    with pytest.raises(TooManyIntersectionsError, match=r"at most 5,000 tiles in all, got \d,\d+;"):
+        CpuRenderer().rasterize(splats)
+    for half in (left, right):
+        CpuRenderer().rasterize(splats, half)
+
+
+def test_absgrad_is_an_error_unless_it_was_asked_for():
+    splats = CpuRenderer().project(ROWS, VIEW, sh_degree=0)
+    CpuRenderer().rasterize(splats)
+    with pytest.raises(ValueError, match="absgrad must be enabled"):
+        _ = splats.absgrad
+
+
+def test_no_rows_give_a_black_image_and_empty_gradients():
+    results = render({k: v[:0] for k, v in ROWS.items()}, absgrad=True)
+    assert results["image"].shape == (101, 150, 3)
+    assert results["image"].count_nonzero() == 0
+    assert results["alpha"].count_nonzero() == 0
+    assert results["grad shN"].shape == (0, 15, 3)
+    assert results["absgrad"].shape == (0, 2)
+
+
+def test_the_degree_in_use_may_be_below_the_degree_that_is_stored():
+    results = render(ROWS, sh_degree=1)
+    assert results["grad shN"][:, :3].count_nonzero() > 0
+    assert results["grad shN"][:, 3:].count_nonzero() == 0
+    without = ROWS | {"shN": ROWS["shN"][:, :3]}
+    assert torch.equal(render(without, sh_degree=1)["image"], results["image"])

@@ -7,19 +7,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from torch import Tensor
 
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.renderers.cpu.tiles import list_tiles
 from gs_train.renderers.protocol import Rect, RenderOptions
 
 sys.path.insert(0, str(Path(__file__).parent))
-import rasterizer_oracle as oracle
+import random_scenes as scenes
 
-VIEW = oracle.random_view(50, width=150, height=101)
-ROWS = {k: v.float() for k, v in oracle.random_rows(50, VIEW, n_rows=600).items()}
+VIEW = scenes.random_view(50, width=150, height=101)
+ROWS = {k: v.float() for k, v in scenes.random_rows(50, VIEW, n_rows=600).items()}
 
 
 @pytest.mark.parametrize(
@@ -78,14 +76,3 @@ def test_a_degree_that_the_rows_do_not_hold_is_refused(sh_degree, n_bases):
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         CpuRenderer(RenderOptions(**options))
-
-
-def test_more_pairs_of_splats_and_tiles_than_an_int32_counts_are_refused():
-    n, side = 130, 65536
-    with pytest.raises(ValueError, match=r"at most 2,147,483,647 tiles in all, got 2,181,038,080"):
-        list_tiles(
-            np.full((n, 2), side / 2, np.float32),
-            np.full((n, 2), side, np.int32),
-            np.ones(n, np.float32),
-            Rect(0, 0, side, side),
-        )

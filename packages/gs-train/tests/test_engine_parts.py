@@ -95,7 +95,7 @@ def test_a_view_is_drawn_in_parts_once_all_ranks_know_its_count(
     loss, gradients = _draw(renderer, costs)
     assert renderer.take() == [None]
     count = costs.tensors()["counts"].item()
-    monkeypatch.setattr(drawing, "MOST_INTERSECTIONS", count - 1)
+    monkeypatch.setattr(drawing, "MAX_INSTANCES", count - 1)
     for _ in range(LAG - 1):
         _draw(renderer, costs)
         assert renderer.take() == [None], "the count is not old enough"

@@ -113,13 +113,16 @@ def test_one_batch_from_a_common_state_moves_rows_as_torch_adam_does(
 @pytest.mark.gpu
 @pytest.mark.parametrize("scene", TWO)
 @pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("drawn_by", ["raster", "gsplat"])
 @one_threaded
-def test_on_a_gpu_it_does_so_up_to_the_spread_of_none(batch_size: int, scene: str) -> None:
-    """There sums have no order, so `none` does not repeat itself either."""
+def test_on_a_gpu_it_does_so_up_to_the_spread_of_none(
+    drawn_by: str, batch_size: int, scene: str
+) -> None:
+    """With gsplat sums have no order, so `none` does not repeat itself either."""
     taken = photographed(scene)
     config = photo_config(batch_size=batch_size, resort_every=0, mem_limit=1.0, lr=LIVELY)
     steps = drive(POINTS[-1] + 1, batch_size, n_views=len(taken.views))
-    none = _trainer(config, "none", taken, "gsplat")
+    none = _trainer(config, "none", taken, drawn_by)
     for point in POINTS:
         train(none, steps[:point], scene=taken)
         saved = {name: value.clone() for name, value in none.tensors().items()}
@@ -130,7 +133,7 @@ def test_on_a_gpu_it_does_so_up_to_the_spread_of_none(batch_size: int, scene: st
                 config,
                 saved,  # noqa: B023 (called before the next point)
                 step=point,  # noqa: B023
-                renderer=renderer("gsplat"),
+                renderer=renderer(drawn_by),
                 extent=taken.extent,
                 preset=PRESETS[preset],
                 limits=limits,

@@ -12,7 +12,10 @@ from gs_train.options.config import FitConfig
 from gs_train.runs.training import fit
 
 
-@pytest.mark.parametrize("renderer", ["cpu", pytest.param("gsplat", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    "renderer",
+    ["cpu", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("raster", "gsplat"))],
+)
 @pytest.mark.parametrize("offload", ["none", "naive", "clm", "gs-scale", "best"])
 def test_a_trace_has_all_that_a_run_does(tmp_path: Path, offload: str, renderer: str) -> None:
     capture = write_demo_capture(tmp_path / "capture", n_views=8, width=128, height=96)

@@ -30,9 +30,10 @@ STILL = LearningRates(**dict.fromkeys(("means", "scales", "quats", "opacities", 
     ("preset", "residents"), [("none", None), ("naive", None), ("clm", None), ("gs-scale", None),
                               ("best", None), ("best", 300), ("best", 0)],
 )  # fmt: skip
+@pytest.mark.parametrize("drawn_by", ["raster", "gsplat"])
 @one_threaded
 def test_a_thousand_batches_take_no_more_memory_than_the_first(
-    preset: str, residents: int | None
+    drawn_by: str, preset: str, residents: int | None
 ) -> None:
     """Rows stand still, so that each epoch's batches have the sizes of the last one's."""
     batch_size = 1 if PRESETS[preset].single_view else 2
@@ -46,7 +47,7 @@ def test_a_thousand_batches_take_no_more_memory_than_the_first(
     trainer = Trainer(
         config,
         street().rows,
-        renderer=renderer("gsplat"),
+        renderer=renderer(drawn_by),
         extent=EXTENT,
         preset=PRESETS[preset],
         limits=Limits(residents=residents),

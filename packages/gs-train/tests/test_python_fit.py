@@ -131,7 +131,10 @@ def test_the_package_imports_without_torch() -> None:
         ({}, "data and out must be given, or config"),
         ({"data": "here"}, "out must be given, or config"),
         ({"capture": "folder"}, "capture must be a gs_train.data.Capture, .* got str"),
-        ({"renderer": 3}, "renderer must be auto, gsplat, cpu or an object .* got int without"),
+        (
+            {"renderer": 3},
+            "renderer must be auto, raster, gsplat, cpu or an object .* got int without",
+        ),
         ({"renderer": CpuRenderer}, "renderer must be .* got a class"),
         ({"strategy": 3}, "strategy must be adc, mcmc or a function .* got int"),
         ({"on_step": "print"}, "on_step must be a function that gets a StepReport, got str"),
@@ -430,7 +433,9 @@ def test_a_renderer_is_what_draws(
     before = renderer.n_drawn
     assert fitted.evaluate(renderer=renderer)["renderer"] == "counting"
     assert renderer.n_drawn > before
-    with pytest.raises(ValueError, match="renderer must be auto, gsplat, cpu or an object, got 'o"):
+    with pytest.raises(
+        ValueError, match="renderer must be auto, raster, gsplat, cpu or an object, got 'o"
+    ):
         fitted.evaluate(renderer="other")
 
 

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from gs_train.renderers import TooManyIntersectionsError, protocol
+from gs_raster import types
+from gs_train.renderers import TooManyIntersectionsError
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.visible import render_view
 
 sys.path.insert(0, str(Path(__file__).parent))
-import rasterizer_oracle as oracle
+import random_scenes as scenes
 
-VIEW = oracle.random_view(51, width=150, height=101)
-ROWS = {name: values.float() for name, values in oracle.random_rows(51, VIEW, n_rows=300).items()}
+VIEW = scenes.random_view(51, width=150, height=101)
+ROWS = {name: values.float() for name, values in scenes.random_rows(51, VIEW, n_rows=300).items()}
 
 
 def make_model() -> Gaussians:
@@ -31,7 +32,7 @@ def test_a_view_of_too_many_intersections_is_drawn_in_parts_to_the_same_pixels(
     model, renderer = make_model(), CpuRenderer()
     whole = render_view(model, VIEW, renderer)
     assert whole.max() > 0.5
-    monkeypatch.setattr(protocol, "MOST_INTERSECTIONS", 500)
+    monkeypatch.setattr(types, "MAX_INSTANCES", 500)
     splats = renderer.project({k: p.detach() for k, p in model.params.items()}, VIEW, sh_degree=3)
     with pytest.raises(TooManyIntersectionsError):
         renderer.rasterize(splats)
@@ -39,6 +40,6 @@ def test_a_view_of_too_many_intersections_is_drawn_in_parts_to_the_same_pixels(
 
 
 def test_a_pixel_of_too_many_intersections_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MOST_INTERSECTIONS", 0)
+    monkeypatch.setattr(types, "MAX_INSTANCES", 0)
     with pytest.raises(TooManyIntersectionsError, match="at most 0 tiles in all, got"):
         render_view(make_model(), VIEW, CpuRenderer())

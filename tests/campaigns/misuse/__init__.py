@@ -22,7 +22,15 @@ import warnings
 from pathlib import Path
 
 from campaigns.case import Case
-from campaigns.misuse import of_adam, of_adam_objects, of_cull, of_order, of_pinned, of_train
+from campaigns.misuse import (
+    of_adam,
+    of_adam_objects,
+    of_cull,
+    of_order,
+    of_pinned,
+    of_raster,
+    of_train,
+)
 from campaigns.misuse.arguments import misuse
 from campaigns.misuse.ends import end_in_the_middle
 from campaigns.misuse.forks import use_in_a_child
@@ -32,13 +40,14 @@ SECONDS = 600.0
 
 ENTRIES = tuple(
     entry
-    for table in (of_cull, of_order, of_pinned, of_adam, of_adam_objects, of_train)
+    for table in (of_cull, of_order, of_pinned, of_adam, of_adam_objects, of_raster, of_train)
     for entry in table.ENTRIES
 )
 MADE_BY_OTHERS = (
     *of_cull.MADE_BY_OTHERS,
     *of_order.MADE_BY_OTHERS,
     *of_pinned.MADE_BY_OTHERS,
+    *of_raster.MADE_BY_OTHERS,
     *of_train.MADE_BY_OTHERS,
 )
 """What callers get from functions and do not make, or what cannot be tried."""

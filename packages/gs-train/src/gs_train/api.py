@@ -37,7 +37,7 @@ def fit(
         config: the options of ``gs-train fit``; None: all from ``options``.
         capture: photographs, poses and points; None: of the folder ``data``. See
             :func:`gs_train.data.load_capture` and :func:`gs_train.data.capture_from_arrays`.
-        renderer: ``auto``, ``gsplat``, ``cpu``, or an object as
+        renderer: ``auto``, ``raster``, ``gsplat``, ``cpu``, or an object as
             :class:`gs_train.renderers.Renderer` describes; None: as the options say.
         strategy: ``adc``, ``mcmc``, or a function that gets a
             :class:`gs_train.runs.strategies.StrategyStart` and returns a

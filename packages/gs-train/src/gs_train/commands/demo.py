@@ -28,14 +28,14 @@ class DemoConfig:
     Attributes:
         out: folder for the capture and the run.
         steps: optimizer updates.
-        renderer: auto takes gsplat where it can run.
+        renderer: auto takes raster where it can run, else gsplat, else cpu.
         seed: of the scene and the training.
         overwrite: remove an earlier demo in out.
     """
 
     out: Path = Path("gs-demo")
     steps: Count = 400
-    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     seed: int = 0
     overwrite: bool = False
 

@@ -60,7 +60,8 @@ class PlanConfig:
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         max_side: images are made smaller until their longer side has at most so many pixels.
         image_cache: memory for decoded photographs.
-        renderer: gsplat needs a CUDA device; cpu runs anywhere; auto takes gsplat where it can.
+        renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
+            possible, else gsplat, else cpu.
         offload_rates: file for the measured rates: read when it exists, else written. One that was
             written on a machine with a GPU plans for that GPU where there is none, with
             device_memory.
@@ -79,7 +80,7 @@ class PlanConfig:
     sh_degree: int = 3
     max_side: int | None = None
     image_cache: str = "4GiB"
-    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     offload_rates: Path | None = None
     verbose: bool = False
     json: bool = False

@@ -35,7 +35,7 @@ class RenderConfig:
         to: an .mp4 file, or a folder for PNG files; DIR/renders/PATH when not given.
         frames: of the interp and ellipse paths.
         fps: of a video.
-        renderer: auto takes gsplat where it can run.
+        renderer: auto takes raster where it can run, else gsplat, else cpu.
         data: take the cameras from this capture; only runs of older versions need it, where theirs
             was moved.
     """
@@ -45,7 +45,7 @@ class RenderConfig:
     to: Path | None = None
     frames: Count = 240
     fps: int = 30
-    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     data: Path | None = None
 
     def __post_init__(self) -> None:

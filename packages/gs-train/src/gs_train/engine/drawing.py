@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import halved, have_pixels, planned_parts
@@ -16,7 +17,6 @@ from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop, loss_and_gradient
 from gs_train.machine.out_of_memory import in_short
 from gs_train.renderers import Renderer, Splats, TooManyIntersectionsError, View
-from gs_train.renderers.protocol import MOST_INTERSECTIONS
 
 _MOST_PARTS = 16
 """Of a view for which the device's memory does not suffice; its rows are all there in any case."""
@@ -108,7 +108,7 @@ class Drawing:
         """In the parts that are planned; in more where the renderer cannot count so many
         intersections after all, or the device's memory does not suffice."""
         view, is_tight = crop.view, False
-        parts = planned_parts(crop, self._costs.known(view), MOST_INTERSECTIONS)
+        parts = planned_parts(crop, self._costs.known(view), MAX_INSTANCES)
         while True:
             try:
                 loss, splats = self._pass(ids, leaves, truth, parts)

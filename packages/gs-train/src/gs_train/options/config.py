@@ -42,7 +42,8 @@ class FitConfig:
         out: folder for all files of the run.
         steps: optimizer updates.
         batch_size: images a step.
-        renderer: gsplat needs a CUDA device; cpu runs anywhere; auto takes gsplat where possible.
+        renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
+            possible, else gsplat, else cpu.
         max_side: images are made smaller until their longer side has at most so many pixels.
         max_pixels: larger photographs are refused before decoding, which takes about eight bytes of
             memory a pixel.
@@ -99,7 +100,7 @@ class FitConfig:
     out: Path
     steps: Count = 30_000
     batch_size: int = 1
-    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     max_side: int | None = None
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
@@ -139,9 +140,9 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         _require(
-            self.renderer in ("auto", "gsplat", "cpu"),
+            self.renderer in ("auto", "raster", "gsplat", "cpu"),
             "renderer",
-            "auto, gsplat or cpu",
+            "auto, raster, gsplat or cpu",
             self.renderer,
         )
         _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)

@@ -9,6 +9,7 @@ import sys
 
 import torch
 
+import gs_raster
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import (
     Rect,
@@ -33,35 +34,65 @@ __all__ = [
 
 
 def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -> Renderer:
-    """The renderer called ``gsplat`` or ``cpu``; ``auto`` is gsplat where gsplat can run, else
-    ``cpu`` with a line on stderr that names the missing part.
+    """The renderer called ``raster``, ``gsplat`` or ``cpu``.
+
+    ``auto`` is ``raster`` where gs-raster can draw on a CUDA device, else ``gsplat`` where gsplat
+    can, else ``cpu``. Where it is not ``raster``, a line on stderr names the missing part.
 
     Args:
-        name: ``auto``, ``gsplat`` or ``cpu``.
+        name: ``auto``, ``raster``, ``gsplat`` or ``cpu``.
         options: how rows are projected.
         absgrad: fill ``Splats.absgrad`` in the backward pass.
 
     Raises:
-        InputError: gsplat was asked for and the GPU or the package is missing.
+        InputError: ``raster`` or ``gsplat`` was asked for and a part is missing.
     """
-    missing = None if name == "cpu" else _missing_for_gsplat()
-    if name == "gsplat" and missing:
-        raise InputError(f"--renderer gsplat needs {missing}; --renderer cpu runs without")
-    if name != "cpu" and not missing:
-        from gs_train.renderers.gsplat import GsplatRenderer
+    if name == "auto":
+        name = _best_renderer()
+    elif name in _MISSING:
+        missing = _MISSING[name]()
+        if missing:
+            raise InputError(f"--renderer {name} needs {missing}; --renderer cpu runs without")
+    if name == "cpu":
+        from gs_train.renderers.cpu import CpuRenderer
 
-        return GsplatRenderer(
-            options, device=f"cuda:{torch.cuda.current_device()}", absgrad=absgrad
-        )
-    if missing:
-        print(f"rendering on the CPU, because the renderer gsplat needs {missing}", file=sys.stderr)
-    from gs_train.renderers.cpu import CpuRenderer
+        return CpuRenderer(options, absgrad=absgrad)
+    device = f"cuda:{torch.cuda.current_device()}"
+    if name == "raster":
+        from gs_train.renderers.raster import RasterRenderer
 
-    return CpuRenderer(options, absgrad=absgrad)
+        return RasterRenderer(options, device=device, absgrad=absgrad)
+    from gs_train.renderers.gsplat import GsplatRenderer
+
+    return GsplatRenderer(options, device=device, absgrad=absgrad)
 
 
-def _missing_for_gsplat() -> str | None:
-    """What gsplat lacks here, with the remedy."""
+def _best_renderer() -> str:
+    """What runs here; of what does not, the reason goes to stderr."""
+    missing = _missing_for_raster()
+    if missing is None:
+        return "raster"
+    missing_for_gsplat = _missing_for_gsplat()
+    reason = f"because the renderer raster needs {missing}"
+    if missing_for_gsplat is None:
+        print(f"rendering with gsplat, {reason}", file=sys.stderr)
+        return "gsplat"
+    if missing_for_gsplat != missing:
+        reason += f", and gsplat needs {missing_for_gsplat}"
+    print(f"rendering on the CPU, {reason}", file=sys.stderr)
+    return "cpu"
+
+
+def _missing_for_raster() -> str | None:
+    """What gs-raster lacks here, with the remedy."""
+    missing = _missing_for_cuda()
+    if missing is None and gs_raster.build_info()["cuda_toolkit"] is None:
+        return "a build of gs-raster with CUDA (reinstall it where nvcc is on the PATH)"
+    return missing
+
+
+def _missing_for_cuda() -> str | None:
+    """What lacks for any CUDA device, with the remedy."""
     if torch.version.cuda is None:
         return (
             f"a CUDA device and a torch built for CUDA, got {torch.__version__} "
@@ -72,6 +103,14 @@ def _missing_for_gsplat() -> str | None:
             "a CUDA device that torch can use (torch.cuda.is_available() is false; "
             "nvidia-smi says whether there is one, and whether its driver works)"
         )
+    return None
+
+
+def _missing_for_gsplat() -> str | None:
+    """What gsplat lacks here, with the remedy."""
+    missing = _missing_for_cuda()
+    if missing is not None:
+        return missing
     if importlib.util.find_spec("gsplat") is None:
         return "the package gsplat (pip install 'gs-train[gpu]')"
     remedy = "install nvcc to build them, or a gsplat wheel built for this torch"
@@ -87,3 +126,6 @@ def _missing_for_gsplat() -> str | None:
         reason = " ".join(str(error).split())
         return f"its CUDA kernels, which do not load here: {reason} ({remedy})"
     return f"its CUDA kernels ({remedy})" if _C is None else None
+
+
+_MISSING = {"raster": _missing_for_raster, "gsplat": _missing_for_gsplat}

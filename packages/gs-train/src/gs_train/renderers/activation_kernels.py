@@ -5,7 +5,7 @@
 A program has ``BLOCK`` rows. What has a number for each basis function and channel
 is read and written as a tile of rows by 16 by 4, so that neighbouring lanes touch neighbouring
 floats; function 0, which is ``sh0``, and channel 3 are not there. Basis functions as in
-`gs_train.renderers.cpu.harmonics`.
+`gs_raster.cpu.harmonics`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from gs_train.renderers.harmonics import (
+from gs_raster.harmonics import (
     L0,
     L1,
     L2_XX_YY,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gs_raster.types import check_instances
 from gs_train.renderers.activation import activate
 from gs_train.renderers.protocol import (
     Rect,
@@ -13,7 +14,6 @@ from gs_train.renderers.protocol import (
     Rows,
     Splats,
     View,
-    check_intersections,
 )
 
 _TILE = 16
@@ -99,7 +99,7 @@ class GsplatRenderer:
         _, isect_ids, flatten_ids = isect_tiles(
             means2d, splats.radii[None], splats.depths[None], _TILE, *tiles
         )
-        check_intersections(len(flatten_ids))  # what follows counts in 32 bits
+        check_instances(len(flatten_ids))  # what follows counts in 32 bits
         splats.n_intersections += len(flatten_ids)
         image, alpha = rasterize_to_pixels(
             means2d,

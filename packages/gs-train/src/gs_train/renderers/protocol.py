@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from gs_raster import Options, Rect, TooManyInstancesError
 
 Rows = Mapping[str, Tensor]
 """Some Gaussians' stored attributes, equal first dimension R, on one device:
@@ -20,42 +22,8 @@ ATTRIBUTES = ("means", "scales", "quats", "opacities", "sh0", "shN")
 """The names of the stored attributes."""
 
 
-MOST_INTERSECTIONS = 2**31 - 1
-"""Pairs of a splat and a tile that it touches in one rectangle: their places are 32-bit numbers."""
-
-
-class TooManyIntersectionsError(ValueError):
-    """A rectangle is more than one pass can draw; parts of it are not."""
-
-    def __init__(self, n_intersections: int) -> None:
-        super().__init__(
-            f"splats must touch at most {MOST_INTERSECTIONS:,} tiles in all, got "
-            f"{n_intersections:,}; rasterize smaller rectangles"
-        )
-
-
-def check_intersections(n_intersections: int) -> None:
-    """Raise TooManyIntersectionsError where there are too many for one rectangle."""
-    if n_intersections > MOST_INTERSECTIONS:
-        raise TooManyIntersectionsError(n_intersections)
-
-
-class RenderOptions(NamedTuple):
-    """How rows are projected, and so which of them show; gsplat's defaults.
-
-    Attributes:
-        antialiased: scale opacity by sqrt(det(C) / det(C + eps2d I)), as gsplat's
-            ``rasterize_mode="antialiased"`` does (Mip-Splatting, Yu et al. 2024).
-        eps2d: variance added to both axes of the 2D covariance C, pixel^2; above 0.
-        near, far: rows show for ``near <= z <= far``, camera z.
-        radius_clip: rows whose extent is at most this many pixels on both axes do not show.
-    """
-
-    antialiased: bool = False
-    eps2d: float = 0.3
-    near: float = 0.01
-    far: float = 1e10
-    radius_clip: float = 0.0
+RenderOptions = Options
+TooManyIntersectionsError = TooManyInstancesError
 
 
 @dataclass(frozen=True)
@@ -83,32 +51,6 @@ class View:
     def rect(self) -> Rect:
         """The rectangle that covers the whole image."""
         return Rect(0, 0, self.width, self.height)
-
-
-@dataclass(frozen=True)
-class Rect:
-    """Pixels ``x0 <= x < x1``, ``y0 <= y < y1`` of a view."""
-
-    x0: int
-    y0: int
-    x1: int
-    y1: int
-
-    @property
-    def width(self) -> int:
-        return self.x1 - self.x0
-
-    @property
-    def height(self) -> int:
-        return self.y1 - self.y0
-
-    def halves(self) -> tuple[Rect, Rect]:
-        """The two parts of a cut across the longer side; of a single pixel, one is empty."""
-        if self.width >= self.height:
-            x = (self.x0 + self.x1) // 2
-            return Rect(self.x0, self.y0, x, self.y1), Rect(x, self.y0, self.x1, self.y1)
-        y = (self.y0 + self.y1) // 2
-        return Rect(self.x0, self.y0, self.x1, y), Rect(self.x0, y, self.x1, self.y1)
 
 
 @dataclass

@@ -37,13 +37,13 @@ class EvalConfig:
 
     Attributes:
         dir: output folder of gs-train fit.
-        renderer: auto takes gsplat where it can run.
+        renderer: auto takes raster where it can run, else gsplat, else cpu.
         lpips_backbone: file with LPIPS's network weights; the run's own when not given.
         data: where the capture is now, if it was moved.
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    renderer: Literal["auto", "gsplat", "cpu"] = "auto"
+    renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     lpips_backbone: Path | None = None
     data: Path | None = None
 

@@ -92,7 +92,7 @@ class Fitted:
 
         Args:
             capture: the capture of the training, where the run has a capture from Python.
-            renderer: ``auto``, ``gsplat``, ``cpu`` or an object.
+            renderer: ``auto``, ``raster``, ``gsplat``, ``cpu`` or an object.
 
         Returns:
             The new content of metrics.json.
@@ -102,7 +102,9 @@ class Fitted:
             InputError: the capture is missing or another capture; or see ``gs-train eval``.
         """
         name = renderer if isinstance(renderer, str) else "auto"
-        if name not in ("auto", "gsplat", "cpu"):
-            raise ValueError(f"renderer must be auto, gsplat, cpu or an object, got {name!r}")
+        if name not in ("auto", "raster", "gsplat", "cpu"):
+            raise ValueError(
+                f"renderer must be auto, raster, gsplat, cpu or an object, got {name!r}"
+            )
         parts = Parts(capture, None if isinstance(renderer, str) else renderer)
         return evaluate(EvalConfig(self.folder, renderer=name), parts)  # type: ignore[arg-type]

@@ -112,8 +112,8 @@ def _check_renderer(renderer: object) -> None:
         kind = "a class" if inspect.isclass(renderer) else type(renderer).__name__
         without = f" without a right {', '.join(wrong)}" if wrong else ", which must be called"
         raise TypeError(
-            "renderer must be auto, gsplat, cpu or an object as gs_train.renderers.Renderer "
-            f"describes, got {kind}{without}"
+            "renderer must be auto, raster, gsplat, cpu or an object as "
+            f"gs_train.renderers.Renderer describes, got {kind}{without}"
         )
 
 

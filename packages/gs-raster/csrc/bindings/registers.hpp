@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// What module.cpp puts together.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace gs::raster {
+
+/// The stages on a device; nothing in a build without CUDA.
+void register_cuda(pybind11::module_& module);
+
+}  // namespace gs::raster

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "by_degree.cuh"
+#include "gs/cuda/check.hpp"
+#include "harmonics.cuh"
+#include "project.hpp"
+#include "projection_gradient.cuh"
+#include "row_geometry.cuh"
+#include "warp_rows.cuh"
+
+namespace gs::raster {
+
+namespace {
+
+constexpr int kThreads = 128, kBlocks = 5;  // blocks that a multiprocessor holds together
+
+__device__ __forceinline__ SplatGradient load_gradient(const SplatGradient* gradient) {
+  const float4* const words = reinterpret_cast<const float4*>(gradient);
+  const float4 a = __ldg(words), b = __ldg(words + 1), c = __ldg(words + 2);
+  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
+}
+
+/// Where the gradients of a warp's rows go.
+struct WarpPlaces {
+  std::int32_t place;  // of the lane's own row
+  unsigned exist;      // bit r: there is a row r
+  unsigned active;     // bit r: and its gradient need not be 0
+  bool add;
+};
+
+template <int kWords>
+__device__ __forceinline__ void give_rows(const LaneWords<float>& words, int n_words,
+                                          const WarpPlaces& places, const float* staged) {
+  if (places.add)
+    add_rows<kWords>(words, places.place, places.active, staged);
+  else
+    write_rows<kWords>(words, n_words, places.place, places.exist, places.active, staged);
+}
+
+template <int kDegree>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    project_backward_kernel(Rows rows, View view, Options options,
+                            const Splat* __restrict__ splats,             // (n,)
+                            const SplatGradient* __restrict__ gradients,  // (n,)
+                            RowGradients out) {
+  constexpr int kWords = 3 * kFunctions<kDegree>;
+  constexpr int kPitch = kStagedPitch<kWords>, kGeometryPitch = kStagedPitch<kGeometryWords>;
+  constexpr int kStaged = kWarp * (kPitch > kGeometryPitch ? kPitch : kGeometryPitch);
+  __shared__ Camera camera;
+  __shared__ float staged_rows[kThreads / kWarp][kStaged];
+  float* const staged = staged_rows[threadIdx.x / kWarp];
+  const int lane = threadIdx.x % kWarp;
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const bool exists = i < rows.n;
+
+  if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
+  // A splat that the image does not depend on, such as a hidden one, is as good as none.
+  SplatGradient gradient{};
+  std::int32_t slot = 0, place = 0;
+  if (exists) {
+    slot = index_of(rows.slots, i);
+    place = index_of(out.places, i);
+    if (__ldg(&splats[i].columns) != 0) gradient = load_gradient(gradients + i);
+  }
+  const bool is_active = has_gradient(gradient);
+  if (__syncthreads_count(is_active) == 0 && out.add) return;
+
+  const WarpPlaces places{place, __ballot_sync(kWholeWarp, exists),
+                          __ballot_sync(kWholeWarp, is_active), out.add};
+  Geometry row{};
+  if (is_active) row = load_geometry(rows, slot);
+
+  stage_rows<kWords>(harmonic_words(rows.sh0, rows.shN, lane), slot, places.active, staged);
+  __syncwarp();
+  Float3 by_color{};
+  if (is_active)
+    by_color =
+        backward_color<kDegree>(from_camera(camera, row.mean), gradient, staged + lane * kPitch);
+  __syncwarp();
+  give_rows<kWords>(harmonic_words(out.sh0, out.shN, lane), 3 + 3 * rows.n_bases, places, staged);
+  __syncwarp();
+  if (is_active) {
+    Geometry by_row = backward_row(camera, options, row, gradient);
+    by_row.mean = by_row.mean + by_color;
+    put_geometry(by_row, staged + lane * kGeometryPitch);
+  }
+  __syncwarp();
+  give_rows<kGeometryWords>(geometry_words(out, lane), kGeometryWords, places, staged);
+}
+
+}  // namespace
+
+void project_backward(const Rows& rows, const View& view, const Options& options, int sh_degree,
+                      const Splat* splats, const SplatGradient* gradients, const RowGradients& out,
+                      cuda::StreamView stream) {
+  if (rows.n == 0) return;
+  const auto blocks = static_cast<unsigned>((rows.n + kThreads - 1) / kThreads);
+  with_degree(sh_degree, [&](auto degree) {
+    project_backward_kernel<degree()>
+        <<<blocks, kThreads, 0, stream.get()>>>(rows, view, options, splats, gradients, out);
+  });
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+}  // namespace gs::raster

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled without contraction of products and sums: counting and listing take the same tiles.
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include "gs/cuda/check.hpp"
+#include "launch.cuh"
+#include "reach.cuh"
+#include "sort.hpp"
+#include "ties.cuh"
+
+namespace gs::raster {
+
+namespace {
+
+constexpr unsigned kFullMask = 0xffffffffu;
+
+__device__ __forceinline__ std::int64_t global_thread() {
+  return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
+
+__device__ __forceinline__ Splat load(const Splat* splats, std::int32_t i) {
+  const float4* const words = reinterpret_cast<const float4*>(splats + i);
+  Splat splat;
+  float4* const out = reinterpret_cast<float4*>(&splat);
+#pragma unroll
+  for (int w = 0; w < 3; ++w) out[w] = words[w];
+  return splat;
+}
+
+/// Depths as integers of the same order, and each splat's number.
+__global__ void __launch_bounds__(kThreads)
+    depth_keys_kernel(const Splat* __restrict__ splats, std::int64_t n,
+                      std::uint32_t* __restrict__ depths, std::int32_t* __restrict__ numbers) {
+  const std::int64_t i = global_thread();
+  if (i >= n) return;
+  // Floats above 0 are ordered as their bits.
+  depths[i] = splats[i].columns == 0 ? kNotShown : __float_as_uint(splats[i].depth);
+  numbers[i] = static_cast<std::int32_t>(i);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const Splat* __restrict__ splats, const std::int32_t* __restrict__ order,
+                 std::int64_t n, Grid grid, std::uint32_t* __restrict__ counts,
+                 unsigned long long* __restrict__ total) {
+  const std::int64_t k = global_thread();
+  std::uint32_t count = 0;
+  if (k < n) {
+    const TileSpans spans(load(splats, order[k]), grid);
+    for (int row = spans.row_begin(); row < spans.row_end(); ++row)
+      count += static_cast<std::uint32_t>(spans[row].length());
+    counts[k] = count;
+  }
+  // A warp's splats touch fewer than 2^37 tiles.
+  unsigned long long sum = count;
+#pragma unroll
+  for (int half = 16; half >= 1; half /= 2) sum += __shfl_xor_sync(kFullMask, sum, half);
+  if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(total, sum);
+}
+
+/// Writes the instances of one row of tiles.
+struct Writer {
+  std::uint32_t* tiles;         // (room,)
+  std::int32_t* splat_of_slot;  // (room,)
+  Grid grid;
+
+  __device__ __forceinline__ std::uint32_t operator()(std::uint32_t slot, int row, const Span& span,
+                                                      std::int32_t splat) const {
+    const int first = (row - grid.row0) * grid.columns() - grid.column0;
+    for (int column = span.begin; column < span.end; ++column, ++slot) {
+      tiles[slot] = static_cast<std::uint32_t>(first + column);
+      splat_of_slot[slot] = splat;
+    }
+    return slot;
+  }
+};
+
+/// Splats of more rows of tiles are written by a warp, one row a lane.
+constexpr int kManyRows = 6;
+
+__global__ void __launch_bounds__(kThreads)
+    list_kernel(const Splat* __restrict__ splats, const std::int32_t* __restrict__ order,
+                std::int64_t n, const std::uint32_t* __restrict__ ends,
+                const unsigned long long* __restrict__ total, std::int64_t room, Writer writer,
+                std::uint32_t* __restrict__ firsts, std::uint32_t* __restrict__ counts) {
+  const std::int64_t k = global_thread();
+  const bool fits = *total <= static_cast<unsigned long long>(room);
+  std::int32_t splat = 0;
+  std::uint32_t slot = 0, count = 0;
+  if (k < n) {
+    splat = order[k];
+    if (fits) {
+      slot = k > 0 ? ends[k - 1] : 0;
+      count = ends[k] - slot;
+    }
+    firsts[splat] = slot;
+    counts[splat] = count;
+  }
+  bool many = false;
+  if (count != 0) {
+    const TileSpans spans(load(splats, splat), writer.grid);
+    many = spans.row_end() - spans.row_begin() > kManyRows;
+    if (!many)
+      for (int row = spans.row_begin(); row < spans.row_end(); ++row)
+        slot = writer(slot, row, spans[row], splat);
+  }
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (unsigned left = __ballot_sync(kFullMask, many); left != 0; left &= left - 1) {
+    const int owner = __ffs(static_cast<int>(left)) - 1;
+    const std::int32_t its = __shfl_sync(kFullMask, splat, owner);
+    std::uint32_t at = __shfl_sync(kFullMask, slot, owner);
+    const TileSpans spans(load(splats, its), writer.grid);
+    for (int first = spans.row_begin(); first < spans.row_end(); first += 32) {
+      const int row = first + lane;
+      const Span span = row < spans.row_end() ? spans[row] : Span{0, 0};
+      std::uint32_t before = static_cast<std::uint32_t>(span.length());
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const std::uint32_t below = __shfl_up_sync(kFullMask, before, step);
+        if (lane >= step) before += below;
+      }
+      writer(at + before - static_cast<std::uint32_t>(span.length()), row, span, its);
+      at += __shfl_sync(kFullMask, before, 31);
+    }
+  }
+}
+
+/// Numbers the slots, and marks the room that is left as behind the last tile.
+__global__ void __launch_bounds__(kThreads)
+    number_slots_kernel(const unsigned long long* __restrict__ total, std::int64_t room,
+                        std::uint32_t n_tiles, std::uint32_t* __restrict__ tiles,
+                        std::int32_t* __restrict__ slots) {
+  const std::int64_t p = global_thread();
+  if (p >= room) return;
+  slots[p] = static_cast<std::int32_t>(p);
+  const unsigned long long used = *total;
+  const bool fits = used <= static_cast<unsigned long long>(room);
+  if (!fits || static_cast<unsigned long long>(p) >= used) tiles[p] = n_tiles;
+}
+
+/// Reads sorted instances into the lists.
+__global__ void __launch_bounds__(kThreads)
+    finish_kernel(const std::uint32_t* __restrict__ tiles, const std::int32_t* sorted,
+                  const std::int32_t* __restrict__ splat_of_slot, std::uint32_t n_tiles,
+                  TileLists lists) {
+  const std::int64_t p = global_thread();
+  if (p >= lists.room) return;
+  const std::uint32_t tile = tiles[p];
+  for (std::uint32_t t = p == 0 ? 0 : tiles[p - 1] + 1; t <= tile; ++t)
+    lists.begins[t] = static_cast<std::uint32_t>(p);
+  if (p == lists.room - 1)
+    for (std::uint32_t t = tile + 1; t <= n_tiles; ++t)
+      lists.begins[t] = static_cast<std::uint32_t>(lists.room);
+  const std::int32_t slot = sorted[p];
+  lists.slots[p] = slot;
+  if (tile < n_tiles) lists.splats[p] = splat_of_slot[slot];
+}
+
+int bits_of(std::uint32_t most) {
+  int bits = 1;
+  while (most >> bits != 0) ++bits;
+  return bits;
+}
+
+struct OrderArrays {
+  std::uint32_t* depths[2];
+  std::int32_t* numbers[2];
+  TieArrays ties;
+  std::size_t cub_bytes = 0;
+  void* cub_workspace;
+
+  OrderArrays(Cutter& cutter, std::int64_t n) {
+    for (auto& array : depths) array = cutter.take<std::uint32_t>(n);
+    for (auto& array : numbers) array = cutter.take<std::int32_t>(n);
+    ties = TieArrays(cutter, n);
+    cub::DoubleBuffer<std::uint32_t> keys(nullptr, nullptr);
+    cub::DoubleBuffer<std::int32_t> values(nullptr, nullptr);
+    GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(nullptr, cub_bytes, keys, values, n));
+    cub_workspace = cutter.take_bytes(cub_bytes);
+  }
+};
+
+struct CountArrays {
+  std::size_t cub_bytes = 0;
+  void* cub_workspace;
+
+  CountArrays(Cutter& cutter, std::int64_t n) {
+    std::uint32_t* const none = nullptr;
+    GS_CUDA_TRY(cub::DeviceScan::InclusiveSum(nullptr, cub_bytes, none, none, n));
+    cub_workspace = cutter.take_bytes(cub_bytes);
+  }
+};
+
+struct ListArrays {
+  std::uint32_t* tiles[2];
+  std::int32_t *slots, *splat_of_slot;
+  int bits;
+  std::size_t cub_bytes = 0;
+  void* cub_workspace;
+
+  ListArrays(Cutter& cutter, std::int64_t room, const Rect& rect)
+      : bits(bits_of(static_cast<std::uint32_t>(Grid(rect).n_tiles()))) {
+    for (auto& array : tiles) array = cutter.take<std::uint32_t>(room);
+    slots = cutter.take<std::int32_t>(room);
+    splat_of_slot = cutter.take<std::int32_t>(room);
+    cub::DoubleBuffer<std::uint32_t> keys(nullptr, nullptr);
+    cub::DoubleBuffer<std::int32_t> values(nullptr, nullptr);
+    GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(nullptr, cub_bytes, keys, values, room, 0, bits));
+    cub_workspace = cutter.take_bytes(cub_bytes);
+  }
+};
+
+}  // namespace
+
+std::size_t order_workspace_bytes(std::int64_t n) {
+  Cutter cutter;
+  OrderArrays(cutter, n);
+  return cutter.used();
+}
+
+void order_splats(const Splat* splats, const std::int32_t* keys, std::int64_t n,
+                  std::int32_t* order, void* workspace, std::size_t workspace_bytes,
+                  cuda::StreamView stream) {
+  if (n == 0) return;
+  Cutter cutter(workspace);
+  OrderArrays arrays(cutter, n);
+  cutter.check(workspace_bytes);
+  depth_keys_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(splats, n, arrays.depths[0],
+                                                                  arrays.numbers[0]);
+  GS_CUDA_TRY(cudaGetLastError());
+  cub::DoubleBuffer<std::uint32_t> depths(arrays.depths[0], arrays.depths[1]);
+  cub::DoubleBuffer<std::int32_t> numbers(arrays.numbers[0], arrays.numbers[1]);
+  GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(arrays.cub_workspace, arrays.cub_bytes, depths,
+                                              numbers, n, 0, 32, stream.get()));
+  break_ties(depths.Current(), numbers.Current(), keys, n, order, arrays.ties, stream);
+}
+
+std::size_t count_workspace_bytes(std::int64_t n) {
+  Cutter cutter;
+  CountArrays(cutter, n);
+  return cutter.used();
+}
+
+void count_instances(const Splat* splats, const std::int32_t* order, std::int64_t n,
+                     const Rect& rect, std::uint32_t* ends, std::uint64_t* total, void* workspace,
+                     std::size_t workspace_bytes, cuda::StreamView stream) {
+  static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t), "totals have 64 bits");
+  GS_CUDA_TRY(cudaMemsetAsync(total, 0, sizeof(*total), stream.get()));
+  if (n == 0) return;
+  Cutter cutter(workspace);
+  CountArrays arrays(cutter, n);
+  cutter.check(workspace_bytes);
+  count_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(
+      splats, order, n, Grid(rect), ends, reinterpret_cast<unsigned long long*>(total));
+  GS_CUDA_TRY(cudaGetLastError());
+  GS_CUDA_TRY(cub::DeviceScan::InclusiveSum(arrays.cub_workspace, arrays.cub_bytes, ends, ends, n,
+                                            stream.get()));
+}
+
+std::size_t list_workspace_bytes(std::int64_t room, const Rect& rect) {
+  Cutter cutter;
+  ListArrays(cutter, room, rect);
+  return cutter.used();
+}
+
+void list_instances(const Splat* splats, const std::int32_t* order, std::int64_t n,
+                    const Rect& rect, const std::uint32_t* ends, const std::uint64_t* total,
+                    const TileLists& lists, void* workspace, std::size_t workspace_bytes,
+                    cuda::StreamView stream) {
+  const Grid grid(rect);
+  Cutter cutter(workspace);
+  ListArrays arrays(cutter, lists.room, rect);
+  cutter.check(workspace_bytes);
+  const auto n_tiles = static_cast<std::uint32_t>(grid.n_tiles());
+  const auto* const n_instances = reinterpret_cast<const unsigned long long*>(total);
+  if (n > 0) {
+    list_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(
+        splats, order, n, ends, n_instances, lists.room,
+        Writer{arrays.tiles[0], arrays.splat_of_slot, grid}, lists.firsts, lists.counts);
+    GS_CUDA_TRY(cudaGetLastError());
+  }
+  if (lists.room == 0) {
+    GS_CUDA_TRY(
+        cudaMemsetAsync(lists.begins, 0, (n_tiles + 1) * sizeof(*lists.begins), stream.get()));
+    return;
+  }
+  number_slots_kernel<<<blocks_for(lists.room), kThreads, 0, stream.get()>>>(
+      n_instances, lists.room, n_tiles, arrays.tiles[0], arrays.slots);
+  GS_CUDA_TRY(cudaGetLastError());
+  cub::DoubleBuffer<std::uint32_t> tiles(arrays.tiles[0], arrays.tiles[1]);
+  cub::DoubleBuffer<std::int32_t> slots(arrays.slots, lists.slots);
+  GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(arrays.cub_workspace, arrays.cub_bytes, tiles, slots,
+                                              lists.room, 0, arrays.bits, stream.get()));
+  finish_kernel<<<blocks_for(lists.room), kThreads, 0, stream.get()>>>(
+      tiles.Current(), slots.Current(), arrays.splat_of_slot, n_tiles, lists);
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+}  // namespace gs::raster

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Splats of equal depth, which a clone and its parent have, in the order of their keys.
+//
+// A short run is ordered by counting: each splat looks at the others of its run. Long runs, which
+// only made-up scenes have, are merged by a block each.
+#pragma once
+
+#include "gs/cuda/check.hpp"
+#include "gs/cuda/stream_view.hpp"
+#include "launch.cuh"
+
+namespace gs::raster {
+
+/// The depth of splats that do not show; their order does not matter.
+constexpr std::uint32_t kNotShown = 0xffffffffu;
+
+constexpr int kLongRun = 32;
+
+/// Workspace of break_ties().
+struct TieArrays {
+  std::int32_t* n_long;       // (1,)
+  std::int32_t* long_begins;  // where long runs begin
+  std::int32_t* scratch;      // (n,)
+
+  TieArrays() = default;
+  TieArrays(Cutter& cutter, std::int64_t n)
+      : n_long(cutter.take<std::int32_t>(1)),
+        long_begins(cutter.take<std::int32_t>(n / kLongRun + 1)),
+        scratch(cutter.take<std::int32_t>(n)) {}
+};
+
+namespace ties {
+
+__global__ void __launch_bounds__(kThreads)
+    short_runs_kernel(const std::uint32_t* __restrict__ depths,
+                      const std::int32_t* __restrict__ sorted,
+                      const std::int32_t* __restrict__ keys,  // (n,) or none
+                      std::int64_t n, std::int32_t* __restrict__ order, TieArrays arrays) {
+  const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (k >= n) return;
+  const std::uint32_t depth = depths[k];
+  const std::int32_t splat = sorted[k];
+  std::int64_t place = k;
+  if (keys != nullptr && depth != kNotShown) {
+    std::int64_t begin = k, end = k + 1;
+    while (begin > 0 && k - begin < kLongRun && depths[begin - 1] == depth) --begin;
+    while (end < n && end - begin <= kLongRun && depths[end] == depth) ++end;
+    if (end - begin > kLongRun) {
+      if (k == 0 || depths[k - 1] != depth)
+        arrays.long_begins[atomicAdd(arrays.n_long, 1)] = static_cast<std::int32_t>(k);
+    } else if (end - begin > 1) {
+      const std::int32_t key = keys[splat];
+      place = begin;
+      for (std::int64_t j = begin; j < end; ++j) place += keys[sorted[j]] < key ? 1 : 0;
+    }
+  }
+  order[place] = splat;
+}
+
+/// Elements of sorted[0, n) with a key below `key`.
+__device__ __forceinline__ std::int64_t n_below(const std::int32_t* sorted,
+                                                const std::int32_t* keys, std::int64_t n,
+                                                std::int32_t key) {
+  std::int64_t low = 0, high = n;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (keys[sorted[middle]] < key)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    long_runs_kernel(const std::uint32_t* __restrict__ depths,
+                     const std::int32_t* __restrict__ keys, std::int64_t n, std::int32_t* order,
+                     TieArrays arrays) {
+  for (int run = static_cast<int>(blockIdx.x); run < *arrays.n_long;
+       run += static_cast<int>(gridDim.x)) {
+    const std::int64_t begin = arrays.long_begins[run];
+    std::int64_t low = begin, high = n;  // the run's end is the first place of another depth
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (depths[middle] == depths[begin])
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    const std::int64_t length = low - begin;
+    std::int32_t *from = order + begin, *to = arrays.scratch + begin;
+    for (std::int64_t width = 1; width < length; width *= 2) {
+      for (std::int64_t i = threadIdx.x; i < length; i += kThreads) {
+        const std::int64_t pair = i / (2 * width) * (2 * width);
+        const std::int64_t middle = min(pair + width, length), end = min(middle + width, length);
+        const bool left = i < middle;
+        const std::int64_t before = left ? n_below(from + middle, keys, end - middle, keys[from[i]])
+                                         : n_below(from + pair, keys, width, keys[from[i]]);
+        to[left ? i + before : i - width + before] = from[i];
+      }
+      __syncthreads();
+      std::int32_t* const merged = to;
+      to = from;
+      from = merged;
+    }
+    if (from != order + begin)
+      for (std::int64_t i = threadIdx.x; i < length; i += kThreads) order[begin + i] = from[i];
+  }
+}
+
+}  // namespace ties
+
+/// order: (n,) the splats `sorted` by `depths`, those of equal depth by key.
+///
+/// depths, sorted: (n,) ascending depths and their splats. keys: (n,) by splat, distinct; none:
+/// as sorted.
+inline void break_ties(const std::uint32_t* depths, const std::int32_t* sorted,
+                       const std::int32_t* keys, std::int64_t n, std::int32_t* order,
+                       const TieArrays& arrays, cuda::StreamView stream) {
+  constexpr unsigned kBlocks = 64;
+  GS_CUDA_TRY(cudaMemsetAsync(arrays.n_long, 0, sizeof(*arrays.n_long), stream.get()));
+  ties::short_runs_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(depths, sorted, keys, n,
+                                                                        order, arrays);
+  GS_CUDA_TRY(cudaGetLastError());
+  if (keys == nullptr) return;
+  ties::long_runs_kernel<<<kBlocks, kThreads, 0, stream.get()>>>(depths, keys, n, order, arrays);
+  GS_CUDA_TRY(cudaGetLastError());
+}
+
+}  // namespace gs::raster

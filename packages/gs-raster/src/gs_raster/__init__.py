@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws rows of 3D Gaussians into a view, and gradients back.
+
+The stages work on CUDA tensors of torch: :func:`project`, :func:`sort`, :func:`blend`, and back
+:func:`blend_backward`, :func:`project_backward`. ``gs_raster.torch`` has them as differentiable
+functions, ``gs_raster.cpu`` draws on the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gs_raster._core import CudaError, __version__, build_info
+from gs_raster.types import MAX_INSTANCES, Options, Rect, TooManyInstancesError
+
+if TYPE_CHECKING:
+    from gs_raster.cuda.blending import Pixels, blend, blend_backward
+    from gs_raster.cuda.planning import workspace_bytes
+    from gs_raster.cuda.projection import project, project_backward
+    from gs_raster.cuda.rows import RowGradients, Rows
+    from gs_raster.cuda.sorting import TileLists, sort
+    from gs_raster.cuda.splats import Splats
+    from gs_raster.cuda.views import View
+
+__all__ = [
+    "MAX_INSTANCES",
+    "CudaError",
+    "Options",
+    "Pixels",
+    "Rect",
+    "RowGradients",
+    "Rows",
+    "Splats",
+    "TileLists",
+    "TooManyInstancesError",
+    "View",
+    "__version__",
+    "blend",
+    "blend_backward",
+    "build_info",
+    "project",
+    "project_backward",
+    "sort",
+    "workspace_bytes",
+]
+
+# Imported when asked for: they bring in torch, which takes seconds.
+_LATER = {
+    "Pixels": "cuda.blending",
+    "RowGradients": "cuda.rows",
+    "Rows": "cuda.rows",
+    "Splats": "cuda.splats",
+    "TileLists": "cuda.sorting",
+    "View": "cuda.views",
+    "blend": "cuda.blending",
+    "blend_backward": "cuda.blending",
+    "project": "cuda.projection",
+    "project_backward": "cuda.projection",
+    "sort": "cuda.sorting",
+    "workspace_bytes": "cuda.planning",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module 'gs_raster' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"gs_raster.{_LATER[name]}"), name)
+        globals()[name] = value
+        return value

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# The native part. Arrays on a device are addresses, 0 for one that is not there; what begins with
+# RowsAt is missing in a build without CUDA. R rows, h x w pixels of a rectangle.
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+# Address and pitch in floats of means, scales, quats, opacities, sh0 and shN.
+_Columns: TypeAlias = Sequence[tuple[int, int]]
+# antialiased, eps2d, near plane, far plane, radius clip.
+_Rules: TypeAlias = tuple[bool, float, float, float, float]
+# x0, y0, x1, y1.
+_Corners: TypeAlias = Sequence[int]
+# Address and bytes.
+_Workspace: TypeAlias = tuple[int, int]
+
+__version__: str
+
+def build_info() -> dict[str, Any]: ...
+
+class CudaError(RuntimeError): ...
+
+class RowsAt:
+    def __init__(self, n: int, slots: int, columns: _Columns, n_bases: int) -> None: ...
+
+class RowGradientsAt:
+    def __init__(self, places: int, add: bool, columns: _Columns) -> None: ...
+
+class ProjectionAt:
+    def __init__(
+        self,
+        viewmat: int,
+        K: int,
+        width: int,
+        height: int,
+        options: _Rules,
+        sh_degree: int,
+    ) -> None: ...
+
+class TileListsAt:
+    def __init__(
+        self,
+        rect: _Corners,
+        room: int,
+        begins: int,
+        splats: int,
+        slots: int,
+        firsts: int,
+        counts: int,
+    ) -> None: ...
+
+def project_cuda(
+    rows: RowsAt, projection: ProjectionAt, splats: int, radii: int, device: int, stream: int
+) -> None: ...
+def project_backward_cuda(
+    rows: RowsAt,
+    projection: ProjectionAt,
+    splats: int,
+    gradients: int,
+    out: RowGradientsAt,
+    device: int,
+    stream: int,
+) -> None: ...
+def order_workspace_bytes(n: int, device: int) -> int: ...
+def count_workspace_bytes(n: int, device: int) -> int: ...
+def list_workspace_bytes(room: int, rect: _Corners, device: int) -> int: ...
+def order_splats_cuda(
+    splats: int,
+    keys: int,
+    n: int,
+    order: int,
+    workspace: _Workspace,
+    device: int,
+    stream: int,
+) -> None: ...
+def count_instances_cuda(
+    splats: int,
+    order: int,
+    n: int,
+    rect: _Corners,
+    ends: int,
+    total: int,
+    host_total: int,
+    workspace: _Workspace,
+    device: int,
+    stream: int,
+) -> int: ...
+def list_instances_cuda(
+    splats: int,
+    order: int,
+    n: int,
+    lists: TileListsAt,
+    ends: int,
+    total: int,
+    workspace: _Workspace,
+    device: int,
+    stream: int,
+) -> None: ...
+def blend_cuda(
+    splats: int,
+    lists: TileListsAt,
+    background: int,
+    image: int,
+    alpha: int,
+    depth: int,
+    transmittance: int,
+    last: int,
+    device: int,
+    stream: int,
+) -> None: ...
+def blend_backward_cuda(
+    splats: int,
+    n: int,
+    lists: TileListsAt,
+    background: int,
+    transmittance: int,
+    last: int,
+    grad_image: int,
+    grad_alpha: int,
+    grad_depth: int,
+    absgrad: bool,
+    slots: int,
+    gradients: int,
+    add: bool,
+    device: int,
+    stream: int,
+) -> None: ...
+def slot_width(depth: bool, absgrad: bool) -> int: ...

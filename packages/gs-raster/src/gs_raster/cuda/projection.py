@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows to splats, and gradients of splats to those of rows, on a CUDA device."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gs_raster import _core
+from gs_raster.cuda.addresses import address, check
+from gs_raster.cuda.columns import SHAPES
+from gs_raster.cuda.indices import check_indices
+from gs_raster.cuda.place import Place, device_name, place_of
+from gs_raster.cuda.rows import RowGradients, Rows
+from gs_raster.cuda.splats import WORDS, Splats
+from gs_raster.cuda.views import View
+from gs_raster.types import Options
+
+
+def project(
+    rows: Rows,
+    view: View,
+    *,
+    sh_degree: int,
+    options: Options = Options(),  # noqa: B008 (immutable)
+    keys: Tensor | None = None,
+    radii: bool = False,
+) -> Splats:
+    """Project rows into a view and evaluate their colours.
+
+    EWA splatting (Zwicker et al. 2001) with the semantics of gsplat 1.5.3. A row that is not finite
+    does not show, nor does any row in a view that is not finite.
+
+    Args:
+        rows: R rows; R may be 0.
+        view: on the rows' device.
+        sh_degree: 0 to 3, at most what ``rows.shN`` holds.
+        options: which rows show, and how.
+        keys: (R,) int32, distinct, at least 0: splats of equal depth are blended in the order of
+            their keys. None: in the order of the rows. Values are trusted unless
+            ``GS_CHECK_INDEX=1``.
+        radii: also give the half extents.
+
+    Raises:
+        TypeError: a dtype differs.
+        ValueError: rows or view are not on one CUDA device, a shape differs, or ``sh_degree`` or an
+            option is out of range.
+        CudaError: this build has no CUDA, or the launch failed.
+
+    Asynchrony: one kernel on torch's current stream; does not synchronise.
+    Cost: reads each row and writes 48 bytes of it, 8 more with ``radii``. GIL released.
+    """
+    at = place_of("rows", rows.means)
+    native = _projection(rows, view, sh_degree, options, at)
+    records = at.empty(rows.n, WORDS, dtype=torch.int32)
+    extents = at.empty(rows.n, 2, dtype=torch.int32) if radii else None
+    splats = Splats(records, view, keys, extents)
+    if rows.n:
+        at_extents = 0 if extents is None else extents.data_ptr()
+        _core.project_cuda(
+            rows.native(), native, records.data_ptr(), at_extents, at.number, at.stream
+        )
+    return splats
+
+
+def project_backward(
+    rows: Rows,
+    view: View,
+    splats: Splats,
+    gradients: Tensor,
+    *,
+    sh_degree: int,
+    options: Options = Options(),  # noqa: B008 (immutable)
+    out: RowGradients | None = None,
+    places: Tensor | None = None,
+) -> RowGradients:
+    """The gradients of rows from those of their splats.
+
+    Args:
+        rows, view, sh_degree, options: as for :func:`project`, unchanged since.
+        splats: what :func:`project` made of them.
+        gradients: (R, 12) float32, from :func:`gs_raster.blend_backward`.
+        out: added to; None: new rows, one for each row, 0 for rows that do not show.
+        places: (R,) int32, distinct: the gradient of row i is added to row ``places[i]`` of
+            ``out``. None: to row i. Values are trusted unless ``GS_CHECK_INDEX=1``.
+
+    Returns:
+        ``out`` if given.
+
+    Raises:
+        TypeError, ValueError, CudaError: as :func:`project`; ValueError also for places without
+            ``out``, and for an ``out`` of too few rows or of other bases.
+        IndexError: a place is out of range, with ``GS_CHECK_INDEX=1`` alone.
+
+    Asynchrony: one kernel on torch's current stream; does not synchronise. The same inputs give the
+        same bits.
+    """
+    at = place_of("rows", rows.means)
+    native = _projection(rows, view, sh_degree, options, at)
+    check("splats.records", splats.records, (rows.n, WORDS), torch.int32, at.device)
+    gradient = address("gradients", gradients, (rows.n, WORDS), torch.float32, at.device)
+    add = out is not None
+    if out is None:
+        if places is not None:
+            raise ValueError("places must come with out, got out=None")
+        out = RowGradients.empty(rows.n, rows.n_bases, at.device)
+    else:
+        _check_out(out, rows, places, at)
+    if rows.n:
+        _core.project_backward_cuda(
+            rows.native(),
+            native,
+            splats.records.data_ptr(),
+            gradient,
+            out.native(places, add=add),
+            at.number,
+            at.stream,
+        )
+    return out
+
+
+def check_sh_degree(sh_degree: Any, n_bases: int) -> int:
+    """A degree of spherical harmonics that a number of bases suffices for.
+
+    Raises:
+        TypeError: no whole number. ValueError: out of range.
+    """
+    try:
+        degree = operator.index(sh_degree)
+    except TypeError:
+        raise TypeError(f"sh_degree must be a whole number, got {sh_degree!r}") from None
+    if not 0 <= degree <= 3 or (degree + 1) ** 2 - 1 > n_bases:
+        raise ValueError(
+            f"sh_degree must be 0 to 3 and need at most the {n_bases} bases of shN, got {degree}"
+        )
+    return degree
+
+
+def _projection(
+    rows: Rows, view: View, sh_degree: int, options: Options, at: Place
+) -> _core.ProjectionAt:
+    if view.viewmat.device != at.device:
+        raise ValueError(
+            f"view must be on {at.device} as rows are, got {device_name(view.viewmat.device)}"
+        )
+    antialiased, eps2d, near, far, radius_clip = options.checked()
+    return _core.ProjectionAt(
+        view.viewmat.data_ptr(),
+        view.K.data_ptr(),
+        view.width,
+        view.height,
+        (antialiased, eps2d, near, far, radius_clip),
+        check_sh_degree(sh_degree, rows.n_bases),
+    )
+
+
+def _check_out(out: RowGradients, rows: Rows, places: Tensor | None, at: Place) -> None:
+    if out.means.device != at.device:
+        raise ValueError(
+            f"out must be on {at.device} as rows are, got {device_name(out.means.device)}"
+        )
+    if out.shN.shape[1] != rows.n_bases:
+        raise ValueError(f"out.shN must have {rows.n_bases} bases, got {out.shN.shape[1]}")
+    if places is not None:
+        check("places", places, (rows.n,), torch.int32, at.device)
+        check_indices("places", places, out.n, distinct=True)
+        return
+    for name in SHAPES:
+        found = len(out.columns[name])
+        if found < rows.n:
+            raise ValueError(f"out.{name} must have at least {rows.n} rows, got {found}")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of Gaussians in the tables that they live in, and where their gradients go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gs_raster import _core
+from gs_raster.cuda.addresses import check
+from gs_raster.cuda.columns import SHAPES, check_columns, column_addresses
+from gs_raster.cuda.indices import check_indices
+
+MAX_ROWS = 2**31 - 2
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """R Gaussians' stored attributes, float32 on one device.
+
+    Each attribute's rows are contiguous; from row to row there may be any pitch, so that an
+    attribute may be columns of a wider table.
+
+    Attributes:
+        means: (N, 3).
+        scales: (N, 3) logarithms.
+        quats: (N, 4) w x y z of any length but 0.
+        opacities: (N,) logits.
+        sh0: (N, 1, 3).
+        shN: (N, K, 3), K = 0, 3, 8 or 15.
+        slots: (R,) int32, ``0 <= slots < N``: row i is in slot ``slots[i]`` of every attribute,
+            which may then have different N. None: row i is in slot i, and R is N.
+
+    Raises:
+        TypeError: a dtype differs.
+        ValueError: a shape or device differs, or a row has gaps.
+        IndexError: a slot is out of range, with ``GS_CHECK_INDEX=1`` alone.
+    """
+
+    means: Tensor
+    scales: Tensor
+    quats: Tensor
+    opacities: Tensor
+    sh0: Tensor
+    shN: Tensor  # noqa: N815 (gsplat's name)
+    slots: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        n_slots = check_columns(self.columns)
+        if self.slots is not None:
+            check("slots", self.slots, (-1,), torch.int32, self.means.device)
+            check_indices("slots", self.slots, n_slots, distinct=False)
+        else:
+            for name, tensor in self.columns.items():
+                if len(tensor) != len(self.means):
+                    raise ValueError(
+                        f"{name} must have as many rows as means, {len(self.means)}, got "
+                        f"{len(tensor)}"
+                    )
+        if self.n > MAX_ROWS:
+            raise ValueError(f"rows must be fewer than 2^31 - 1, got {self.n}")
+
+    @staticmethod
+    def of(columns: Mapping[str, Tensor], slots: Tensor | None = None) -> Rows:
+        """Rows of a mapping with the six names.
+
+        Raises:
+            ValueError: a name is missing.
+        """
+        missing = [name for name in SHAPES if name not in columns]
+        if missing:
+            raise ValueError(f"rows must hold {', '.join(SHAPES)}, got none for {missing}")
+        return Rows(**{name: columns[name] for name in SHAPES}, slots=slots)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """The six attributes by name."""
+        return {name: getattr(self, name) for name in SHAPES}
+
+    @property
+    def n(self) -> int:
+        """R."""
+        return len(self.means if self.slots is None else self.slots)
+
+    @property
+    def n_bases(self) -> int:
+        """K."""
+        return self.shN.shape[1]
+
+    def native(self) -> _core.RowsAt:
+        """For the native functions."""
+        slots = 0 if self.slots is None else self.slots.data_ptr()
+        return _core.RowsAt(self.n, slots, column_addresses(self.columns), self.n_bases)
+
+
+@dataclass(frozen=True, eq=False)
+class RowGradients:
+    """d loss / d row, the six attributes as in :class:`Rows`, each with its own pitch.
+
+    Attributes:
+        means, scales, quats, opacities, sh0, shN: (P, ...) float32 on one device.
+
+    Raises:
+        TypeError: a dtype differs.
+        ValueError: a shape or device differs, a row has gaps, or rows overlap.
+    """
+
+    means: Tensor
+    scales: Tensor
+    quats: Tensor
+    opacities: Tensor
+    sh0: Tensor
+    shN: Tensor  # noqa: N815 (gsplat's name)
+
+    def __post_init__(self) -> None:
+        check_columns(self.columns, prefix="out.", written=True)
+
+    @staticmethod
+    def empty(n: int, n_bases: int, device: torch.device) -> RowGradients:
+        """n rows of any values."""
+
+        def made(name: str, shape: tuple[int, ...]) -> Tensor:
+            shape = (n_bases, 3) if name == "shN" else shape
+            return torch.empty((n, *shape), dtype=torch.float32, device=device)
+
+        return RowGradients(**{name: made(name, shape) for name, shape in SHAPES.items()})
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """The six attributes by name."""
+        return {name: getattr(self, name) for name in SHAPES}
+
+    @property
+    def n(self) -> int:
+        """P, of the shortest attribute."""
+        return min(len(tensor) for tensor in self.columns.values())
+
+    def native(self, places: Tensor | None, *, add: bool) -> _core.RowGradientsAt:
+        """For the native functions."""
+        at = 0 if places is None else places.data_ptr()
+        return _core.RowGradientsAt(at, add, column_addresses(self.columns))
