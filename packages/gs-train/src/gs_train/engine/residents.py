@@ -185,6 +185,9 @@ class Residents:
         if wanted > before:
             self._lanes.wait("compute", self._arrived)
             self._here.grow(min(math.ceil(wanted * HEADROOM), most))
+            if before and self._host.device.type == "cuda":
+                # The old tables' memory is too small for the new ones: nothing here wants it.
+                torch.cuda.empty_cache()
         if not self.is_open:
             with self._lanes.on("cull"):
                 self._here.open(self._lanes.stream("cull"))

@@ -61,16 +61,9 @@ class SlotTables:
 
     def grow(self, n_slots: int) -> None:
         """Make the tables larger, one by one: the memory of one is needed beside them."""
-        for k in range(len(self.tables)):
-            self._grow(k, n_slots)
-        if self.places.n_slots and self._host.device.type == "cuda":
-            # The old tables' memory is too small for the new ones: nothing here wants it.
-            torch.cuda.empty_cache()
-
-    def _grow(self, k: int, n_slots: int) -> None:
-        larger = self._empty(n_slots)
-        larger[: len(self.tables[k])] = self.tables[k]
-        self.tables[k] = larger
+        for k, table in enumerate(self.tables):
+            self.tables[k] = self._empty(n_slots)
+            self.tables[k][: len(table)] = table
 
     def open(self, stream: torch.cuda.Stream | None) -> None:
         """Begin with no row in a slot."""
