@@ -116,8 +116,6 @@ class Residents:
         places = self._here.places
         if not places.has_all_early(ids):
             self._lanes.wait("cull", self._lanes.mark("compute"))
-            with self._lanes.on("cull"):
-                places.drop_early()
             self._bring(ids, is_early=False)
         places.begin()
         self._lanes.wait("compute", self._lanes.mark("cull"))
