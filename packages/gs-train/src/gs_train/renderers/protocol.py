@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gs_raster import Options, Rect, TooManyInstancesError
+from gs_raster import Options, TooManyInstancesError
+from gs_raster import Rect as Rect
 
 Rows = Mapping[str, Tensor]
 """Some Gaussians' stored attributes, equal first dimension R, on one device:
