@@ -52,6 +52,7 @@ GPU_BENCHMARKS = (
     ("cull/bench_cull.py", "--n", "5000000"),
     ("order/bench_plan.py", "--rows", "1000000"),
     ("pinned/bench_transfer.py", "--rows", "4000000"),
+    ("raster/bench_view.py", "--scenes", "5M", "--samples", "3"),
 )
 
 

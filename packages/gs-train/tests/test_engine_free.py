@@ -169,10 +169,11 @@ def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
 
     On the CPU, where the same run gives the same bits, this detects a row that misses an update
     before the first refinement. On a GPU rounding differs from preset to preset, and with gsplat,
-    whose sums are atomic, each time: there the test detects a preset that crashes, does not refine or hardly trains. Where a run ends says
-    nothing of few updates lost: of `none` on the CPU, 2 % of them move the end by 0.09 to 0.31 dB,
-    up or down. On a GPU `test_engine_photographs` detects lost updates, from one batch, and
-    `test_engine_residents` and `test_engine_host_rows`, with given gradients.
+    whose sums are atomic, each time: there the test detects a preset that crashes, does not refine
+    or hardly trains. Where a run ends says nothing of few updates lost: of `none` on the CPU, 2 %
+    of them move the end by 0.09 to 0.31 dB, up or down. On a GPU `test_engine_photographs` detects
+    lost updates, from one batch, and `test_engine_residents` and `test_engine_host_rows`, with
+    given gradients.
     """
     free = Free(scene, strategy, batch_size, drawn_by)
     early, none = free.run("none")

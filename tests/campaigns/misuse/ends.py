@@ -68,6 +68,14 @@ _CALLS = {
         "import gs_order; mask = np.ones((100_000, 2), 'u4')",
         "gs_order.and_counts(mask)",
     ),
+    "gs_raster.cpu": (
+        "from gs_raster import Rect, cpu; r = np.random.default_rng(0); n = 5_000; "
+        "rows = cpu.Rows(r.random((n, 3)), r.random((n, 3)) - 4, r.random((n, 4)), r.random(n), "
+        "r.random((n, 1, 3)), r.random((n, 3, 3))); v = np.eye(4); v[2, 3] = 2; "
+        "camera = cpu.Camera.of(v, np.array([[90., 0, 64], [0, 90, 48], [0, 0, 1]]), 128, 96); "
+        "rect = Rect(0, 0, 128, 96)",
+        "s = cpu.project(rows, camera, sh_degree=1, n_threads=2); cpu.blend(s, cpu.sort(s, rect))",
+    ),
 }
 
 

@@ -41,19 +41,22 @@ def check_columns(columns: Mapping[str, Tensor], *, prefix: str = "", written: b
         ValueError: a shape or the device differs, or a row has gaps.
     """
     device = columns["means"].device if isinstance(columns["means"], Tensor) else None
-    for name, shape in SHAPES.items():
+    for name, row in SHAPES.items():
         tensor, called = columns[name], prefix + name
-        check_kind(called, tensor, (-1, *shape), torch.float32, device or torch.device("cpu"))
+        check_kind(called, tensor, (-1, *row), torch.float32, device or torch.device("cpu"))
         if name == "shN" and tensor.shape[1] not in BASES:
             raise ValueError(f"{called} must have 0, 3, 8 or 15 bases, got {tensor.shape[1]}")
-        width = tensor[0].numel() if len(tensor) else 0
-        if width and not tensor[0].is_contiguous():
+        shape, strides = tensor.shape, tensor.stride()
+        width = 1  # of a row, in floats
+        has_gaps = False
+        for n, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
+            has_gaps |= n > 1 and stride != width
+            width *= n
+        if has_gaps and width and shape[0]:
+            raise ValueError(f"{called} must have contiguous rows, got strides {tuple(strides)}")
+        if written and shape[0] > 1 and strides[0] < width:
             raise ValueError(
-                f"{called} must have contiguous rows, got strides {tuple(tensor.stride())}"
-            )
-        if written and len(tensor) > 1 and tensor.stride(0) < width:
-            raise ValueError(
-                f"{called} must have rows that do not overlap, got strides {tuple(tensor.stride())}"
+                f"{called} must have rows that do not overlap, got strides {tuple(strides)}"
             )
         check_alignment(called, tensor)
     return min(len(columns[name]) for name in SHAPES)

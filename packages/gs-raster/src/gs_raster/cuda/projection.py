@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from gs_raster.cuda.place import Place, device_name, place_of
 from gs_raster.cuda.rows import RowGradients, Rows
 from gs_raster.cuda.splats import WORDS, Splats
 from gs_raster.cuda.views import View
+from gs_raster.numbers import whole
 from gs_raster.types import Options
 
 
@@ -128,10 +128,7 @@ def check_sh_degree(sh_degree: Any, n_bases: int) -> int:
     Raises:
         TypeError: no whole number. ValueError: out of range.
     """
-    try:
-        degree = operator.index(sh_degree)
-    except TypeError:
-        raise TypeError(f"sh_degree must be a whole number, got {sh_degree!r}") from None
+    degree = whole("sh_degree", sh_degree)
     if not 0 <= degree <= 3 or (degree + 1) ** 2 - 1 > n_bases:
         raise ValueError(
             f"sh_degree must be 0 to 3 and need at most the {n_bases} bases of shN, got {degree}"

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gs_raster.cuda.addresses import check
+from gs_raster.numbers import whole
 from gs_raster.types import Rect
 
 MAX_SIDE = 65535 * 16
@@ -40,12 +40,7 @@ class View:
         check("viewmat", self.viewmat, (4, 4), torch.float32, device)
         check("K", self.K, (3, 3), torch.float32, device)
         for name in ("width", "height"):
-            try:
-                side = operator.index(getattr(self, name))
-            except TypeError:
-                raise TypeError(
-                    f"{name} must be a whole number, got {getattr(self, name)!r}"
-                ) from None
+            side = whole(name, getattr(self, name))
             if not 1 <= side <= MAX_SIDE:
                 raise ValueError(f"{name} must be from 1 to {MAX_SIDE}, got {side}")
             object.__setattr__(self, name, side)

@@ -82,10 +82,6 @@ class Occupancy:
         """Whether these rows were claimed early for the next batch, and all have slots."""
         return ids is self._early
 
-    def drop_early(self) -> None:
-        """Rows that were claimed early for other views are not in the way."""
-        self._wanted.clamp_(max=self._batch)
-
     def claim(self, ids: Tensor, *, is_early: bool) -> Claim:
         """Give slots to rows of the next batch, as far as there are any.
 
@@ -93,13 +89,16 @@ class Occupancy:
 
         Args:
             ids: (U,) int32, sorted.
-            is_early: the present batch still needs its slots.
+            is_early: the present batch still needs its slots. Else rows that came early for other
+                views are not in the way.
 
         Synchronises, unless all rows have slots.
         """
         if self.is_complete:
             self._early = ids
             return Claim(ids[:0], ids[:0], ids[:0], 0)
+        if not is_early:
+            self._wanted.clamp_(max=self._batch)
         slots = self.slots(ids)
         is_here = slots >= 0
         self._wanted.index_fill_(0, slots.where(is_here, self.n_slots).long(), self._batch + 1)

@@ -116,8 +116,6 @@ class Residents:
         places = self._here.places
         if not places.has_all_early(ids):
             self._lanes.wait("cull", self._lanes.mark("compute"))
-            with self._lanes.on("cull"):
-                places.drop_early()
             self._bring(ids, is_early=False)
         places.begin()
         self._lanes.wait("compute", self._lanes.mark("cull"))
@@ -185,6 +183,9 @@ class Residents:
         if wanted > before:
             self._lanes.wait("compute", self._arrived)
             self._here.grow(min(math.ceil(wanted * HEADROOM), most))
+            if before and self._host.device.type == "cuda":
+                # The old tables' memory is too small for the new ones: nothing here wants it.
+                torch.cuda.empty_cache()
         if not self.is_open:
             with self._lanes.on("cull"):
                 self._here.open(self._lanes.stream("cull"))

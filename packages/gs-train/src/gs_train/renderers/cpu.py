@@ -133,7 +133,7 @@ def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().contiguous().numpy()
 
 
-def _tensors(arrays: tuple[np.ndarray, ...]) -> tuple[Tensor, ...]:
+def _tensors(arrays: tuple[Any, ...]) -> tuple[Tensor, ...]:
     return tuple(torch.from_numpy(array) for array in arrays)
 
 
@@ -183,7 +183,8 @@ class _Rasterize(Function):
         tiles = cpu.sort(splats, rect, keys=None if keys is None else _array(keys))
         blended = cpu.blend(splats, tiles, n_threads=torch.get_num_threads())
         ctx.blended, ctx.absgrad_on = blended, absgrad_on
-        return *_tensors((blended.image, blended.alpha)), tiles.n_pairs
+        image, alpha = _tensors((blended.image, blended.alpha))
+        return image, alpha, tiles.n_pairs
 
     @staticmethod
     @once_differentiable

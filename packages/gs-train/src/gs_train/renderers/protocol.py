@@ -10,7 +10,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gs_raster import Options, Rect, TooManyInstancesError
+from gs_raster import Options as RenderOptions
+from gs_raster import Rect
+from gs_raster import TooManyInstancesError as TooManyIntersectionsError
+
+__all__ = [
+    "ATTRIBUTES",
+    "Rect",
+    "RenderOptions",
+    "Renderer",
+    "Rows",
+    "Splats",
+    "TooManyIntersectionsError",
+    "View",
+]
 
 Rows = Mapping[str, Tensor]
 """Some Gaussians' stored attributes, equal first dimension R, on one device:
@@ -20,10 +33,6 @@ Rows = Mapping[str, Tensor]
 
 ATTRIBUTES = ("means", "scales", "quats", "opacities", "sh0", "shN")
 """The names of the stored attributes."""
-
-
-RenderOptions = Options
-TooManyIntersectionsError = TooManyInstancesError
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -169,22 +169,6 @@ def by_name(tables: Sequence[Tensor]) -> dict[str, Tensor]:
     return values | states
 
 
-def write_columns(table: Tensor, ids: Tensor | None, rows: Rows) -> None:
-    """Write values of some attributes to rows ``ids`` of a (N, W) table, or to all."""
-    for name, values in rows.items():
-        column = columns(table)[name]
-        if ids is None:
-            column.copy_(values)
-        else:
-            column.index_copy_(0, ids.long(), values.to(table.device))
-
-
-def zero_columns(tables: Sequence[Tensor], ids: Tensor | None, names: Iterable[str]) -> None:
-    """Zero some attributes of rows ``ids`` of (N, W) tables, or of all."""
-    for table in tables:
-        for name in names:
-            column = columns(table)[name]
-            if ids is None:
-                column.zero_()
-            else:
-                column.index_fill_(0, ids.long(), 0.0)
+def columns_of(tables: Sequence[Tensor], names: Iterable[str]) -> Iterator[Tensor]:
+    """Views of some attributes in (N, W) tables."""
+    return (columns(table)[name] for table in tables for name in names)

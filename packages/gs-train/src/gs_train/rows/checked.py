@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -148,3 +148,21 @@ class CheckedRows(ABC):
     @abstractmethod
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
         """See `zero_moments`."""
+
+
+def write_rows(stored: Mapping[str, Tensor], ids: Tensor | None, rows: Rows) -> None:
+    """Write values, on any device, of some attributes of rows ``ids``, or of all."""
+    for name, values in rows.items():
+        if ids is None:
+            stored[name].copy_(values)
+        else:
+            stored[name].index_copy_(0, ids.long(), values.to(stored[name].device))
+
+
+def zero_rows(tensors: Iterable[Tensor], ids: Tensor | None) -> None:
+    """Zero rows ``ids`` of tensors on any device, or all."""
+    for tensor in tensors:
+        if ids is None:
+            tensor.zero_()
+        else:
+            tensor.index_fill_(0, ids.long().to(tensor.device), 0.0)

@@ -12,14 +12,9 @@ from torch import Tensor
 
 import gs_adam
 from gs_train.renderers.protocol import Rows
-from gs_train.rows.appearance import (
-    AppearanceRows,
-    by_name,
-    kind_of_adam,
-    write_columns,
-    zero_columns,
-)
+from gs_train.rows.appearance import AppearanceRows, by_name, columns_of, kind_of_adam
 from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes, columns
+from gs_train.rows.checked import write_rows, zero_rows
 from gs_train.rows.checks import check_slice
 from gs_train.rows.host_tables import row_blocks
 from gs_train.rows.replacement import Replacement, apart, grown
@@ -38,8 +33,7 @@ class DeviceAppearance(AppearanceRows):
     Args:
         rows: as of `AppearanceRows`; copied.
         semantics: ``deferred`` or ``sparse``, as `gs_adam.RowSchedule`'s.
-        device: where the rows are, and where ids and values are exchanged.
-        capacity: the most rows ever; None for as many as memory holds.
+        device, capacity: as of `CheckedRows`; the rows are there, too.
 
     Attributes:
         adam: the schedule of steps, with two groups named ``sh0`` and ``shN``.
@@ -179,14 +173,14 @@ class DeviceAppearance(AppearanceRows):
         """See `RowOperations.overwrite`."""
         self.rest()
         self._catch_up(ids)
-        write_columns(self.values, ids, rows)
+        write_rows(columns(self.values), ids, rows)
 
     @torch.no_grad()
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
         """See `RowOperations.zero_moments`."""
         self.rest()
         self._catch_up(ids)
-        zero_columns(self._tables[1:], ids, names)
+        zero_rows(columns_of(self._tables[1:], names), ids)
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gs_train.renderers.protocol import Rows
 from gs_train.rows.attributes import NAMES, SH_DEGREES
-from gs_train.rows.checked import CheckedRows
+from gs_train.rows.checked import CheckedRows, write_rows, zero_rows
 from gs_train.rows.checks import check_rows, check_sorted
 from gs_train.rows.copies import add_rows, take_rows
 from gs_train.rows.keys import RowKeys
@@ -64,11 +64,10 @@ class Gaussians(CheckedRows):
 
         Args:
             rows: the attributes ``names``, float32, on any device.
-            device: where the model lives.
+            device, capacity: as of `CheckedRows`; the model lives there.
             make_optimizer: called once with a list of one group a name; learning rates are its
                 affair.
             names: what is held, some of the six names in their order.
-            capacity: the most rows ever; None for as many as memory holds.
             keys: of the rows, on ``device``, taken over; None numbers them from 0.
 
         Raises:
@@ -236,22 +235,14 @@ class Gaussians(CheckedRows):
     def write(self, ids: Tensor | None, rows: Rows) -> None:
         """See `RowOperations.overwrite`."""
         self.edits += 1
-        for name, values in rows.items():
-            if ids is None:
-                self.params[name].copy_(values)
-            else:
-                self.params[name].index_copy_(0, ids.long(), values.to(self._device))
+        write_rows(self.params, ids, rows)
 
     @torch.no_grad()
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
         """See `RowOperations.zero_moments`."""
         for name in names:
             state = self._state(name)
-            for key in _row_aligned(state):
-                if ids is None:
-                    state[key].zero_()
-                else:
-                    state[key].index_fill_(0, ids.long().to(state[key].device), 0.0)
+            zero_rows((state[key] for key in _row_aligned(state)), ids)
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and the optimizer's state under flat names, not copied.

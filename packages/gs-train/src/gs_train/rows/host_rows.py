@@ -12,15 +12,10 @@ from torch import Tensor
 import gs_adam
 import gs_pinned
 from gs_train.renderers.protocol import Rows
-from gs_train.rows.appearance import (
-    AppearanceRows,
-    by_name,
-    kind_of_adam,
-    write_columns,
-    zero_columns,
-)
+from gs_train.rows.appearance import AppearanceRows, by_name, columns_of, kind_of_adam
 from gs_train.rows.attributes import APPEARANCE, Semantics, columns
 from gs_train.rows.away import Away
+from gs_train.rows.checked import write_rows, zero_rows
 from gs_train.rows.checks import check_range, check_slice
 from gs_train.rows.host_tables import HostTables
 from gs_train.rows.replacement import Replacement
@@ -42,9 +37,8 @@ class HostRows(AppearanceRows):
     Args:
         rows: as of `AppearanceRows`; copied.
         semantics: of `gs_adam.HostAdam`.
-        device: where ids and values are exchanged.
+        device, capacity: as of `CheckedRows`.
         travels: rows go to the device with their moments, which are then page-locked as well.
-        capacity: the most rows ever; None for as many as the machine's memory holds.
 
     Attributes:
         adam: the optimizer, with two groups named ``sh0`` and ``shN``.
@@ -228,7 +222,7 @@ class HostRows(AppearanceRows):
             return
 
         def write(part: slice, tables: list[Tensor]) -> None:
-            write_columns(tables[0], None, {name: rows[name][part] for name in rows})
+            write_rows(columns(tables[0]), None, {name: rows[name][part] for name in rows})
 
         away.edit(ids, write)
 
@@ -237,9 +231,9 @@ class HostRows(AppearanceRows):
         away = self._begin_edit(ids)
         if ids is None or away is None:
             moments = [table.torch() for table in self.moments]
-            zero_columns(moments, None if ids is None else ids.cpu(), names)
+            zero_rows(columns_of(moments, names), None if ids is None else ids.cpu())
         else:
-            away.edit(ids, lambda part, tables: zero_columns(tables[1:], None, names))
+            away.edit(ids, lambda part, tables: zero_rows(columns_of(tables[1:], names), None))
 
     # ------------------------------------------------------------------ checkpoints
 

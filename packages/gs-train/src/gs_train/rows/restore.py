@@ -101,7 +101,7 @@ def awake(source: Source) -> Source:
     kept = {
         name: value
         for name, value in model.tensors().items()
-        if name != LAST_STEP and not name.startswith(SCHEDULE)
+        if not name.startswith((LAST_STEP, SCHEDULE))
     }
     return InMemory(kept)
 

@@ -54,11 +54,10 @@ class TieredGaussians(CheckedRows):
 
         Args:
             rows: the six attributes, float32, on any device.
-            device: where the geometry is and where ids and values are exchanged.
+            device, capacity: as of `CheckedRows`; the geometry is there.
             semantics: of the appearance's optimizer; the geometry's is sparse with it, else dense.
             home: of the appearance.
             travels: rows of the host go to the device with their moments; see `HostRows`.
-            capacity: the most rows ever; None for as many as the machine's memory holds.
             keys: of the rows, on ``device``, taken over; None numbers them from 0.
 
         Raises:

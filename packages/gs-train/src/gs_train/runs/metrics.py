@@ -18,7 +18,7 @@ from torch import Tensor
 from gs_train.files.atomic import replacing
 
 PACKAGES = (
-    *("gs-train", "gs-cull", "gs-order", "gs-pinned", "gs-adam"),
+    *("gs-train", "gs-cull", "gs-order", "gs-pinned", "gs-adam", "gs-raster"),
     *("torch", "gsplat", "numba", "numpy", "scipy"),
 )
 NOT_AVAILABLE = "n/a"

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long does one view take, forward and backward, against gsplat?
+
+Decides which renderer a trainer takes, and which stage is worth work. Rows that a view sees are
+known and lie together, as a trainer's do; gradients of pixels are given, without a loss. Ours are
+the five stages one after the other, and the same as differentiable functions; the peers are
+gsplat's kernels behind gs-train's activation, as the renderer ``gsplat`` draws, and
+``gsplat.rasterization``. The ceiling is what each kernel would take at the memory's rate.
+
+Wall time includes what the host takes to launch and to wait; busy time is the sum of the kernels'
+own times, by the profiler; launches are kernels, copies and fills. With ``--stages`` each kernel's
+share is printed too.
+
+    PYTHONPATH=benchmarks python benchmarks/raster/bench_view.py --json view.json
+    PYTHONPATH=benchmarks python benchmarks/raster/bench_view.py --run RUN --json view.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+import gs_cull
+import gs_raster
+from gs_raster.torch import project, rasterize
+from gs_train.renderers import RenderOptions, View
+from gs_train.renderers.gsplat import GsplatRenderer
+from harness import Record, add_json_option
+from workloads import attributes, city, scattered
+
+DEGREE = 3
+SCENES = {"20M": (20_000_000, 0.0232), "5M": (5_000_000, 0.0256)}
+"""Rows of a city and the share that a view shows: some 464,000 and 128,000 rows."""
+
+Drawn = tuple[Tensor, dict[str, Tensor]]
+Draw = Callable[["Case"], Drawn]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One view, the rows that it sees, and the gradients of its pixels."""
+
+    rows: dict[str, Tensor]
+    view: View
+    grad_image: Tensor
+    grad_alpha: Tensor
+
+    def leaves(self) -> dict[str, Tensor]:
+        return {name: values.detach().requires_grad_() for name, values in self.rows.items()}
+
+    @property
+    def camera(self) -> gs_raster.View:
+        return gs_raster.View(self.view.viewmat, self.view.K, self.view.width, self.view.height)
+
+
+def stages(case: Case) -> Drawn:
+    rows, camera = gs_raster.Rows.of(case.rows), case.camera
+    splats = gs_raster.project(rows, camera, sh_degree=DEGREE, radii=True)
+    lists = gs_raster.sort(splats)
+    pixels = gs_raster.blend(splats, lists)
+    gradients = gs_raster.blend_backward(splats, lists, pixels, case.grad_image, case.grad_alpha)
+    found = gs_raster.project_backward(rows, camera, splats, gradients, sh_degree=DEGREE)
+    return pixels.image, found.columns
+
+
+def functions(case: Case) -> Drawn:
+    leaves = case.leaves()
+    drawn = rasterize(project(leaves, case.camera, sh_degree=DEGREE, radii=True))
+    return _backward(case, leaves, drawn.image, drawn.alpha)
+
+
+def gsplat_renderer(case: Case) -> Drawn:
+    leaves, renderer = case.leaves(), GsplatRenderer(RenderOptions())
+    splats = renderer.project(leaves, case.view, sh_degree=DEGREE)
+    return _backward(case, leaves, *renderer.rasterize(splats))
+
+
+def gsplat_rasterization(case: Case) -> Drawn:
+    from gsplat import rasterization
+
+    leaves, view = case.leaves(), case.view
+    image, alpha, _ = rasterization(
+        leaves["means"], leaves["quats"], leaves["scales"].exp(), leaves["opacities"].sigmoid(),
+        torch.cat([leaves["sh0"], leaves["shN"]], 1), view.viewmat[None], view.K[None],
+        view.width, view.height, sh_degree=DEGREE, packed=False,
+    )  # fmt: skip
+    return _backward(case, leaves, image[0], alpha[0])
+
+
+def _backward(case: Case, leaves: dict[str, Tensor], image: Tensor, alpha: Tensor) -> Drawn:
+    torch.autograd.backward([image, alpha], [case.grad_image, case.grad_alpha[..., None]])
+    return image.detach(), {
+        name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None
+    }
+
+
+CALLS: dict[str, Draw] = {
+    "gs-raster, stages": stages,
+    "gs-raster, functions": functions,
+    "gsplat, gs-train's renderer": gsplat_renderer,
+    "gsplat.rasterization": gsplat_rasterization,
+}
+
+
+def made_up(name: str, n_views: int) -> Iterator[Case]:
+    """Views of a synthetic city, 1920 x 1080."""
+    n, share = SCENES[name]
+    scene = city(n, share=share, device="cuda")
+    # Rows lie as a trainer's do, along a space-filling curve.
+    scene = scene.reordered(gs_cull.Blocks.build(*scene.rows, 4096).order)
+    views = scattered(scene, n_views)
+    rows = attributes(scene, sh_degree=DEGREE)
+    for i in range(n_views):
+        view = View(str(i), views.viewmats[i], views.Ks[i], views.width, views.height)
+        yield make_case(rows, view, seed=i)
+
+
+def of_run(folder: Path, n_views: int) -> Iterator[Case]:
+    """Views that a finished run was trained on."""
+    from gs_train.machine.interrupt import StopRequest
+    from gs_train.runs.fitted import Fitted
+    from gs_train.runs.run import Run
+    from gs_train.scene.scene import view_in_frame
+
+    rows = {name: v.cuda() for name, v in Fitted.open(folder).rows(frame="trained").items()}
+    run = Run.open(folder)
+    with StopRequest() as stop:
+        record = run.cameras(stop)
+    for i in record.train[:: max(1, len(record.train) // n_views)][:n_views]:
+        view = view_in_frame(record.views[i], run.frame).to("cuda")
+        yield make_case(rows, view, seed=i)
+
+
+def make_case(rows: dict[str, Tensor], view: View, seed: int) -> Case:
+    ids = gs_cull.visible_ids(
+        rows["means"], rows["scales"], rows["quats"], view.viewmat, view.K, view.width,
+        view.height, opacities=rows["opacities"],
+    ).long()  # fmt: skip
+    generator = torch.Generator("cuda").manual_seed(seed)
+    noise = torch.randn((view.height, view.width, 4), generator=generator, device="cuda")
+    # As large as those of a mean over pixels.
+    noise /= view.height * view.width
+    seen = {name: values[ids].contiguous() for name, values in rows.items()}
+    return Case(seen, view, noise[..., :3].contiguous(), noise[..., 3].contiguous())
+
+
+def check(case: Case) -> None:
+    """That all draw the same picture with the same gradients, but for pixels at a threshold."""
+    image, grads = CALLS["gs-raster, stages"](case)
+    for name, call in CALLS.items():
+        other, others = call(case)
+        off = (other - image).abs().amax(-1) > 1e-4 * image.max()
+        assert off.float().mean() < 1e-3, f"{name}: {int(off.sum())} pixels differ"
+        for key, grad in grads.items():
+            apart = ((others[key] - grad).norm() / grad.norm()).item()
+            assert apart < 1e-2, f"{name}: gradients of {key} differ by {apart:.2g} of their norm"
+
+
+def wall_ms(call: Draw, cases: list[Case], n_samples: int) -> list[float]:
+    """Milliseconds a view, the device's work included; every sample is all views."""
+    found = []
+    for sample in range(n_samples + 2):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for case in cases:
+            call(case)
+        torch.cuda.synchronize()
+        if sample >= 2:
+            found.append(1e3 * (time.perf_counter() - started) / len(cases))
+    return found
+
+
+def busy(call: Draw, cases: list[Case]) -> tuple[float, float, dict[str, float]]:
+    """Milliseconds a view that kernels take, launches a view, and milliseconds by kernel."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for case in cases:
+            call(case)
+        torch.cuda.synchronize()
+    by_kernel: Counter[str] = Counter()
+    launches = 0
+    for event in profiled.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            by_kernel[_short(event.name)] += event.time_range.elapsed_us() / 1e3 / len(cases)
+            launches += 1
+    return sum(by_kernel.values()), launches / len(cases), dict(by_kernel.most_common())
+
+
+def _short(kernel: str) -> str:
+    """A kernel's name without namespaces and arguments."""
+    plain = kernel.replace("(anonymous namespace)::", "").removeprefix("void ")
+    return re.split(r"[<(]", plain)[0].split("::")[-1].strip()
+
+
+def peak_mb(call: Draw, cases: list[Case]) -> float:
+    """Device memory that a view takes beyond its rows, gradients included."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    for case in cases:
+        call(case)
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scenes", nargs="*", choices=list(SCENES), default=list(SCENES))
+    parser.add_argument("--run", type=Path, help="a finished run of gs-train, drawn too")
+    parser.add_argument("--views", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=10)
+    parser.add_argument("--stages", action="store_true", help="print each kernel's time")
+    add_json_option(parser)
+    args = parser.parse_args()
+    record = Record(args.json)
+    scenes: dict[str, Callable[[], Iterator[Case]]] = {
+        name: lambda name=name: made_up(name, args.views) for name in args.scenes
+    }
+    if args.run is not None:
+        scenes[args.run.name] = lambda: of_run(args.run, args.views)
+    for name, make in scenes.items():
+        cases = list(make())
+        check(cases[0])
+        n_rows = sum(len(case.rows["means"]) for case in cases) / len(cases)
+        print(f"{name}: {n_rows:,.0f} rows a view, {len(cases)} views")
+        print(f"{'':28s} {'wall ms':>8s} {'busy ms':>8s} {'launches':>8s} {'peak MB':>8s}")
+        for called, call in CALLS.items():
+            samples = wall_ms(call, cases, args.samples)
+            busy_ms, launches, by_kernel = busy(call, cases)
+            peak = peak_mb(call, cases)
+            wall = statistics.median(samples)
+            print(f"{called:28s} {wall:8.2f} {busy_ms:8.2f} {launches:8.0f} {peak:8.0f}")
+            if args.stages:
+                for kernel, ms in by_kernel.items():
+                    print(f"    {ms:8.3f} {kernel}")
+            record.add(
+                called, samples, "ms a view", axes={"scene": name, "rows": round(n_rows)},
+                busy_ms=busy_ms, launches=launches, peak_bytes=1e6 * peak, kernels_ms=by_kernel,
+            )  # fmt: skip
+        record.write()
+        del cases
+        torch.cuda.empty_cache()
+    record.write()
+
+
+if __name__ == "__main__":
+    main()
