@@ -44,18 +44,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const bool exists = i < rows.n;
 
   if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
-  std::int32_t slot = 0;
+  std::int32_t sh_slot = 0;
   Geometry row{};
   if (exists) {
-    slot = index_of(rows.slots, i);
-    row = load_geometry(rows, slot);
+    sh_slot = index_of(rows.sh_slots, i);
+    row = load_geometry(rows, index_of(rows.slots, i));
   }
   __syncthreads();
 
   Splat splat{};
   Radii radius{};
   bool shows = exists && camera.is_valid && project_row(camera, options, row, &splat, &radius);
-  stage_rows<kWords>(harmonic_words(rows.sh0, rows.shN, lane), slot,
+  stage_rows<kWords>(harmonic_words(rows.sh0, rows.shN, lane), sh_slot,
                      __ballot_sync(kWholeWarp, shows), staged);
   __syncwarp();
   shows =

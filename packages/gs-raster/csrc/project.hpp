@@ -22,9 +22,9 @@ void project(const Rows& rows, const View& view, const Options& options, int sh_
 /// The gradients of rows from those of their splats. Rows that do not show have gradient 0: it is
 /// written, unless gradients are added.
 ///
-/// splats: as project() wrote them for the same rows, view and options.
+/// splats: as project() wrote them for the same rows, view and options. statistics: added to.
 void project_backward(const Rows& rows, const View& view, const Options& options, int sh_degree,
                       const Splat* splats, const SplatGradient* gradients, const RowGradients& out,
-                      cuda::StreamView stream);
+                      const Statistics& statistics, cuda::StreamView stream);
 
 }  // namespace gs::raster

@@ -19,6 +19,20 @@ __device__ __forceinline__ SplatGradient load_gradient(const SplatGradient* grad
   return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
 }
 
+/// Adds one row of a view to what density control reads.
+__device__ __forceinline__ void observe(const Statistics& statistics, const View& view,
+                                        std::int32_t slot, const std::int32_t* radius,
+                                        const SplatGradient& gradient) {
+  const float x = statistics.absgrad ? gradient.abs_x : gradient.x;
+  const float y = statistics.absgrad ? gradient.abs_y : gradient.y;
+  statistics.grad2d[slot] += hypotf(x * statistics.scale_x, y * statistics.scale_y);
+  statistics.count[slot] += 1.0f;
+  if (statistics.extents == nullptr) return;
+  const float extent = static_cast<float>(max(radius[0], radius[1])) /
+                       static_cast<float>(max(view.width, view.height));
+  statistics.extents[slot] = fmaxf(statistics.extents[slot], extent);
+}
+
 /// Where the gradients of a warp's rows go.
 struct WarpPlaces {
   std::int32_t place;  // of the lane's own row
@@ -41,7 +55,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     project_backward_kernel(Rows rows, View view, Options options,
                             const Splat* __restrict__ splats,             // (n,)
                             const SplatGradient* __restrict__ gradients,  // (n,)
-                            RowGradients out) {
+                            RowGradients out, Statistics statistics) {
+  if (out.skip != nullptr && __ldg(out.skip) != 0) return;
   constexpr int kWords = 3 * kFunctions<kDegree>;
   constexpr int kPitch = kStagedPitch<kWords>, kGeometryPitch = kStagedPitch<kGeometryWords>;
   constexpr int kStaged = kWarp * (kPitch > kGeometryPitch ? kPitch : kGeometryPitch);
@@ -55,11 +70,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (threadIdx.x == 0) camera = make_camera(view.viewmat, view.K, view.width, view.height);
   // A splat that the image does not depend on, such as a hidden one, is as good as none.
   SplatGradient gradient{};
-  std::int32_t slot = 0, place = 0;
+  std::int32_t slot = 0, sh_slot = 0, place = 0;
   if (exists) {
     slot = index_of(rows.slots, i);
+    sh_slot = index_of(rows.sh_slots, i);
     place = index_of(out.places, i);
-    if (__ldg(&splats[i].columns) != 0) gradient = load_gradient(gradients + i);
+    if (__ldg(&splats[i].columns) != 0) {
+      gradient = load_gradient(gradients + i);
+      if (statistics.grad2d != nullptr)
+        observe(statistics, view, slot, statistics.radii + 2 * i, gradient);
+    }
   }
   const bool is_active = has_gradient(gradient);
   if (__syncthreads_count(is_active) == 0 && out.add) return;
@@ -69,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   Geometry row{};
   if (is_active) row = load_geometry(rows, slot);
 
-  stage_rows<kWords>(harmonic_words(rows.sh0, rows.shN, lane), slot, places.active, staged);
+  stage_rows<kWords>(harmonic_words(rows.sh0, rows.shN, lane), sh_slot, places.active, staged);
   __syncwarp();
   Float3 by_color{};
   if (is_active)
@@ -91,12 +111,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 void project_backward(const Rows& rows, const View& view, const Options& options, int sh_degree,
                       const Splat* splats, const SplatGradient* gradients, const RowGradients& out,
-                      cuda::StreamView stream) {
+                      const Statistics& statistics, cuda::StreamView stream) {
   if (rows.n == 0) return;
   const auto blocks = static_cast<unsigned>((rows.n + kThreads - 1) / kThreads);
   with_degree(sh_degree, [&](auto degree) {
-    project_backward_kernel<degree()>
-        <<<blocks, kThreads, 0, stream.get()>>>(rows, view, options, splats, gradients, out);
+    project_backward_kernel<degree()><<<blocks, kThreads, 0, stream.get()>>>(
+        rows, view, options, splats, gradients, out, statistics);
   });
   GS_CUDA_TRY(cudaGetLastError());
 }

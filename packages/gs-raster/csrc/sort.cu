@@ -3,6 +3,7 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
+#include "cutter.hpp"
 #include "gs/cuda/check.hpp"
 #include "launch.cuh"
 #include "reach.cuh"
@@ -82,9 +83,14 @@ __global__ void __launch_bounds__(kThreads)
     list_kernel(const Splat* __restrict__ splats, const std::int32_t* __restrict__ order,
                 std::int64_t n, const std::uint32_t* __restrict__ ends,
                 const unsigned long long* __restrict__ total, std::int64_t room, Writer writer,
-                std::uint32_t* __restrict__ firsts, std::uint32_t* __restrict__ counts) {
+                std::uint32_t* __restrict__ firsts, std::uint32_t* __restrict__ counts,
+                Report report) {
   const std::int64_t k = global_thread();
   const bool fits = *total <= static_cast<unsigned long long>(room);
+  if (k == 0) {
+    if (!fits && report.overflowed != nullptr) *report.overflowed = 1;
+    if (report.n_instances != nullptr) *report.n_instances = *total;
+  }
   std::int32_t splat = 0;
   std::uint32_t slot = 0, count = 0;
   if (k < n) {
@@ -218,9 +224,8 @@ std::size_t order_workspace_bytes(std::int64_t n) {
   return cutter.used();
 }
 
-void order_splats(const Splat* splats, const std::int32_t* keys, std::int64_t n,
-                  std::int32_t* order, void* workspace, std::size_t workspace_bytes,
-                  cuda::StreamView stream) {
+void order_splats(const Splat* splats, const Keys& keys, std::int64_t n, std::int32_t* order,
+                  void* workspace, std::size_t workspace_bytes, cuda::StreamView stream) {
   if (n == 0) return;
   Cutter cutter(workspace);
   OrderArrays arrays(cutter, n);
@@ -265,8 +270,8 @@ std::size_t list_workspace_bytes(std::int64_t room, const Rect& rect) {
 
 void list_instances(const Splat* splats, const std::int32_t* order, std::int64_t n,
                     const Rect& rect, const std::uint32_t* ends, const std::uint64_t* total,
-                    const TileLists& lists, void* workspace, std::size_t workspace_bytes,
-                    cuda::StreamView stream) {
+                    const TileLists& lists, const Report& report, void* workspace,
+                    std::size_t workspace_bytes, cuda::StreamView stream) {
   const Grid grid(rect);
   Cutter cutter(workspace);
   ListArrays arrays(cutter, lists.room, rect);
@@ -276,7 +281,7 @@ void list_instances(const Splat* splats, const std::int32_t* order, std::int64_t
   if (n > 0) {
     list_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(
         splats, order, n, ends, n_instances, lists.room,
-        Writer{arrays.tiles[0], arrays.splat_of_slot, grid}, lists.firsts, lists.counts);
+        Writer{arrays.tiles[0], arrays.splat_of_slot, grid}, lists.firsts, lists.counts, report);
     GS_CUDA_TRY(cudaGetLastError());
   }
   if (lists.room == 0) {

@@ -16,13 +16,17 @@ constexpr std::int64_t kMaxInstances = 2147483647;
 /// Bytes of workspace for order_splats().
 std::size_t order_workspace_bytes(std::int64_t n);
 
+/// Numbers that order splats of equal depth: splat i has key keys[slots[i]], distinct, at least 0.
+struct Keys {
+  const std::int32_t* keys;   // none: the splats' own order
+  const std::int32_t* slots;  // (n,), or none: i of splat i
+};
+
 /// order: (n,) splats by depth, those of equal depth by key, those that do not show last.
 ///
-/// keys: (n,) distinct, at least 0, or none: the splats' own order.
 /// Enqueued on `stream`; does not synchronise. Throws gs::CudaError.
-void order_splats(const Splat* splats, const std::int32_t* keys, std::int64_t n,
-                  std::int32_t* order, void* workspace, std::size_t workspace_bytes,
-                  cuda::StreamView stream);
+void order_splats(const Splat* splats, const Keys& keys, std::int64_t n, std::int32_t* order,
+                  void* workspace, std::size_t workspace_bytes, cuda::StreamView stream);
 
 /// Bytes of workspace for count_instances().
 std::size_t count_workspace_bytes(std::int64_t n);
@@ -46,13 +50,20 @@ struct TileLists {
   std::uint32_t* counts;  // (n,)
 };
 
+/// Where it is said how many instances there were.
+struct Report {
+  std::int32_t* overflowed;    // (1,) device, made 1 where they have no room, else left; or none
+  std::uint64_t* n_instances;  // (1,) page-locked, written when the device comes here; or none
+};
+
 /// Bytes of workspace for list_instances().
 std::size_t list_workspace_bytes(std::int64_t room, const Rect& rect);
 
-/// Fills `lists`. ends and total are those of count_instances() for the same order and rectangle.
+/// Fills `lists`, which stay empty where there is not enough room. ends and total are those of
+/// count_instances() for the same order and rectangle.
 void list_instances(const Splat* splats, const std::int32_t* order, std::int64_t n,
                     const Rect& rect, const std::uint32_t* ends, const std::uint64_t* total,
-                    const TileLists& lists, void* workspace, std::size_t workspace_bytes,
-                    cuda::StreamView stream);
+                    const TileLists& lists, const Report& report, void* workspace,
+                    std::size_t workspace_bytes, cuda::StreamView stream);
 
 }  // namespace gs::raster

@@ -5,9 +5,11 @@
 // only made-up scenes have, are merged by a block each.
 #pragma once
 
+#include "cutter.hpp"
 #include "gs/cuda/check.hpp"
 #include "gs/cuda/stream_view.hpp"
 #include "launch.cuh"
+#include "sort.hpp"
 
 namespace gs::raster {
 
@@ -31,17 +33,20 @@ struct TieArrays {
 
 namespace ties {
 
+__device__ __forceinline__ std::int32_t key_of(const Keys& keys, std::int32_t splat) {
+  return keys.keys[keys.slots != nullptr ? keys.slots[splat] : splat];
+}
+
 __global__ void __launch_bounds__(kThreads)
     short_runs_kernel(const std::uint32_t* __restrict__ depths,
-                      const std::int32_t* __restrict__ sorted,
-                      const std::int32_t* __restrict__ keys,  // (n,) or none
-                      std::int64_t n, std::int32_t* __restrict__ order, TieArrays arrays) {
+                      const std::int32_t* __restrict__ sorted, Keys keys, std::int64_t n,
+                      std::int32_t* __restrict__ order, TieArrays arrays) {
   const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k >= n) return;
   const std::uint32_t depth = depths[k];
   const std::int32_t splat = sorted[k];
   std::int64_t place = k;
-  if (keys != nullptr && depth != kNotShown) {
+  if (keys.keys != nullptr && depth != kNotShown) {
     std::int64_t begin = k, end = k + 1;
     while (begin > 0 && k - begin < kLongRun && depths[begin - 1] == depth) --begin;
     while (end < n && end - begin <= kLongRun && depths[end] == depth) ++end;
@@ -49,22 +54,21 @@ __global__ void __launch_bounds__(kThreads)
       if (k == 0 || depths[k - 1] != depth)
         arrays.long_begins[atomicAdd(arrays.n_long, 1)] = static_cast<std::int32_t>(k);
     } else if (end - begin > 1) {
-      const std::int32_t key = keys[splat];
+      const std::int32_t key = key_of(keys, splat);
       place = begin;
-      for (std::int64_t j = begin; j < end; ++j) place += keys[sorted[j]] < key ? 1 : 0;
+      for (std::int64_t j = begin; j < end; ++j) place += key_of(keys, sorted[j]) < key ? 1 : 0;
     }
   }
   order[place] = splat;
 }
 
 /// Elements of sorted[0, n) with a key below `key`.
-__device__ __forceinline__ std::int64_t n_below(const std::int32_t* sorted,
-                                                const std::int32_t* keys, std::int64_t n,
-                                                std::int32_t key) {
+__device__ __forceinline__ std::int64_t n_below(const std::int32_t* sorted, const Keys& keys,
+                                                std::int64_t n, std::int32_t key) {
   std::int64_t low = 0, high = n;
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;
-    if (keys[sorted[middle]] < key)
+    if (key_of(keys, sorted[middle]) < key)
       low = middle + 1;
     else
       high = middle;
@@ -73,9 +77,8 @@ __device__ __forceinline__ std::int64_t n_below(const std::int32_t* sorted,
 }
 
 __global__ void __launch_bounds__(kThreads)
-    long_runs_kernel(const std::uint32_t* __restrict__ depths,
-                     const std::int32_t* __restrict__ keys, std::int64_t n, std::int32_t* order,
-                     TieArrays arrays) {
+    long_runs_kernel(const std::uint32_t* __restrict__ depths, Keys keys, std::int64_t n,
+                     std::int32_t* order, TieArrays arrays) {
   for (int run = static_cast<int>(blockIdx.x); run < *arrays.n_long;
        run += static_cast<int>(gridDim.x)) {
     const std::int64_t begin = arrays.long_begins[run];
@@ -94,8 +97,9 @@ __global__ void __launch_bounds__(kThreads)
         const std::int64_t pair = i / (2 * width) * (2 * width);
         const std::int64_t middle = min(pair + width, length), end = min(middle + width, length);
         const bool left = i < middle;
-        const std::int64_t before = left ? n_below(from + middle, keys, end - middle, keys[from[i]])
-                                         : n_below(from + pair, keys, width, keys[from[i]]);
+        const std::int64_t before =
+            left ? n_below(from + middle, keys, end - middle, key_of(keys, from[i]))
+                 : n_below(from + pair, keys, width, key_of(keys, from[i]));
         to[left ? i + before : i - width + before] = from[i];
       }
       __syncthreads();
@@ -112,17 +116,16 @@ __global__ void __launch_bounds__(kThreads)
 
 /// order: (n,) the splats `sorted` by `depths`, those of equal depth by key.
 ///
-/// depths, sorted: (n,) ascending depths and their splats. keys: (n,) by splat, distinct; none:
-/// as sorted.
-inline void break_ties(const std::uint32_t* depths, const std::int32_t* sorted,
-                       const std::int32_t* keys, std::int64_t n, std::int32_t* order,
-                       const TieArrays& arrays, cuda::StreamView stream) {
+/// depths, sorted: (n,) ascending depths and their splats. Without keys: as sorted.
+inline void break_ties(const std::uint32_t* depths, const std::int32_t* sorted, const Keys& keys,
+                       std::int64_t n, std::int32_t* order, const TieArrays& arrays,
+                       cuda::StreamView stream) {
   constexpr unsigned kBlocks = 64;
   GS_CUDA_TRY(cudaMemsetAsync(arrays.n_long, 0, sizeof(*arrays.n_long), stream.get()));
   ties::short_runs_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(depths, sorted, keys, n,
                                                                         order, arrays);
   GS_CUDA_TRY(cudaGetLastError());
-  if (keys == nullptr) return;
+  if (keys.keys == nullptr) return;
   ties::long_runs_kernel<<<kBlocks, kThreads, 0, stream.get()>>>(depths, keys, n, order, arrays);
   GS_CUDA_TRY(cudaGetLastError());
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A large scene and a machine, for predictions that nothing is measured for."""
 
+from dataclasses import replace
+
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import BatchRows, Workload
 
@@ -30,3 +32,8 @@ RATES = Rates(
     streamed_view_s=0.7e-3,
     streamed_row_s=6e-9,
 )
+
+
+def alike(work: Workload, batch: BatchRows) -> Workload:
+    """The same scene, whose batches are all alike."""
+    return replace(work, most=batch, mean=batch)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from made_up import alike
 from torch import Tensor
 
 from gs_train.options.limits import Limits
@@ -16,7 +17,7 @@ from gs_train.renderers.cpu import CpuRenderer
 from gs_train.sizing.census import measure_workload, middle_view
 from gs_train.sizing.fitting import fit_into, limits_within
 from gs_train.sizing.forecasts import forecast_of, need, room_under
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Streamed
 from gs_train.sizing.memory import Caps, Room
 from gs_train.sizing.workload import BatchRows, Workload
 
@@ -108,7 +109,7 @@ def test_a_view_of_more_rows_than_may_reside_fits_too() -> None:
     best, share, most = PRESETS["best"], 0.04, 100_000_000
     factors = {"visible": 8, "union": 5, "two": 8, "largest": 1, "loaded": 6, "held": 3.5}
     batch = BatchRows(**{name: k * share * 1e6 for name, k in factors.items()}, intersections=3e5)
-    work = replace(WORK, n_rows=1_000_000, batch_size=8).with_batch(batch)
+    work = alike(replace(WORK, n_rows=1_000_000, batch_size=8), batch)
     caps = Caps(24 << 30, HOST, is_given=True, gaps=1.06)
     room = fit_into(best, work, caps, grows_to=most)
     assert room is not None

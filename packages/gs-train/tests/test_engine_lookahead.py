@@ -15,11 +15,12 @@ from torch import Tensor
 from gs_train.backends import tiered_engine
 from gs_train.engine import lookahead
 from gs_train.engine.engine import Engine
-from gs_train.engine.microbatches import Seen, look, mark
+from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.settings import StepSettings
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers.cpu import CpuRenderer
+from gs_train.renderers.culling import mark
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.runs.trainer import Trainer
@@ -126,7 +127,8 @@ def test_a_list_has_all_rows_that_are_seen_later_and_marks_tell_these() -> None:
     params, drawer = engine.model.params, CpuRenderer()
     now = look(params, BATCHES[3], drawer)
     assert set(now.ids.tolist()) < set(early.seen.ids.tolist())
-    assert torch.equal(early.seen.ids[mark(params, early.seen, drawer)], now.ids)
+    listed = early.seen.cameras, early.seen.ids, early.seen.mask
+    assert torch.equal(early.seen.ids[mark(params, *listed, drawer)], now.ids)
     engine.finish()
     engine.model.close()
 

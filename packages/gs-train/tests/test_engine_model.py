@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_memory import MemoryRunsOut
 
 import gs_adam
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
@@ -231,6 +232,37 @@ def test_memory_that_runs_out_on_the_host_changes_neither_tier():
     assert_same(copied(model.tensors()), before)
     model.replace(torch.tensor([2]), make_rows(2))
     assert model.n_rows == model.appearance.n_rows == 5
+
+
+@pytest.mark.parametrize("home", ["host", "device"])
+def test_memory_that_runs_out_while_rows_grow_changes_neither_tier(home):
+    """Wherever that is: each operation that takes much memory fails in turn."""
+    model = TieredGaussians(make_rows(400), device="cpu", semantics="deferred", home=home)
+    set_rates(model)
+    if home == "host":
+        train([model], 3, 0)
+    else:
+        ids, step = torch.arange(100, dtype=torch.int32), model.local.begin()
+        model.local.wake(ids, step, None)
+        model.local.update(ids, torch.ones(100, model.local.width), step, None)
+        model.local.end(step)
+    model.read("sh0")  # catches up all rows
+    before = copied(model.tensors())
+    refused = 0
+    while True:
+        # Of the model itself: such rows are copied before they are added.
+        new = {name: model.read(name)[:300] for name in NAMES}
+        keys = torch.arange(400, 700, dtype=torch.int32)
+        try:
+            with MemoryRunsOut(after=refused, n_bytes=300 * 4):
+                model.replace(torch.tensor([5]), new, keys)
+        except torch.OutOfMemoryError:
+            refused += 1
+            assert_same(copied(model.tensors()), before)
+        else:
+            break
+    assert refused > len(GEOMETRY)
+    assert model.n_rows == model.appearance.n_rows == 699
 
 
 def test_bad_arguments_are_refused_before_either_tier_changes():

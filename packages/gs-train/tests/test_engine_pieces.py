@@ -27,7 +27,7 @@ from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
-from gs_train.published.returning import Returning, ReturningSum, first_sums
+from gs_train.published.returning import Returning
 from gs_train.renderers import Renderer, RenderOptions, Splats, make_renderer
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.copies import add_rows
@@ -225,19 +225,18 @@ def test_returning_rows_are_complete_when_they_are_final(data: st.DataObject) ->
     for k, part in enumerate(parts):
         mask[sorted(part), 0] |= 1 << k
     plan = gs_order.plan(ids, mask, np.arange(len(parts)), retain="previous")
-    returning = Returning.of(plan)
+    returning = Returning(plan, width)
     assert returning.ids.tolist() == sorted(set(plan.ids["returning"].values.tolist()))
-    total = ReturningSum(returning, width)
     dense = torch.zeros(n, width)
     buffers = [torch.full((plan.n_slots, width), 1e6) for _ in range(2)]
     for k, part in enumerate(parts):
         step, own = plan[k], buffers[k % 2]
         gradients = torch.randint(-9, 10, (len(part), width)).float()
         dense[sorted(part)] += gradients
-        at = first_sums(step, returning)
-        begun = InitialSums(at, {"shN": buffers[(k - 1) % 2]}, {"shN": total.rows})
+        at = returning.first_sums(step)
+        begun = InitialSums(at, {"shN": buffers[(k - 1) % 2]}, {"shN": returning.sums})
         add_rows({"shN": own}, {"shN": gradients}, None, step.slots, begun)
-        total.put(step.returning, own, step.slots_of("returning"))
+        returning.put(step.returning, own, step.slots_of("returning"))
         assert torch.equal(own[step.slots_of("final").long()], dense[step.final.long()])
 
 

@@ -8,6 +8,7 @@ changes no number.
 import pytest
 import torch
 from appearance_models import APPEARANCE, OPTIONS, RATES, make_rows, some_ids, step_host
+from torch_memory import MemoryRunsOut
 
 from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.residents import Residents
@@ -58,7 +59,7 @@ def advance(host, residents, ids, step, following=None):
 
 
 def advance_host(host, ids, step):
-    drawn = host.snapshot(ids)
+    drawn = {name: rows[ids] for name, rows in host.snapshot().items()}
     grads = gradients_of(ids, step).split([3, 9], 1)
     step_host(host, ids, dict(zip(APPEARANCE, (grads[0].view(-1, 1, 3), grads[1].view(-1, 3, 3)))))
     return torch.cat([drawn[name].flatten(1) for name in APPEARANCE], 1)
@@ -223,7 +224,7 @@ def test_where_memory_sets_the_slots_no_table_is_copied_to_a_larger_one(monkeypa
     def noted(*size, **options):
         made = empty(*size, **options)
         if made.ndim == 2 and made.shape[1] == host.width:
-            held.append(sum(rows.nbytes for rows in residents._rows) + made.nbytes)
+            held.append(sum(rows.nbytes for rows in residents._here.tables) + made.nbytes)
         return made
 
     for step in range(12):
@@ -237,4 +238,27 @@ def test_where_memory_sets_the_slots_no_table_is_copied_to_a_larger_one(monkeypa
             rows.replace(some_ids(rows.n_rows, step, 0.02), make_rows(40, step))
     assert N < host.n_rows <= most
     assert 0 < max(held) <= Residents.table_bytes(most, host.width)
+    assert_same(state(host), state(theirs))
+
+
+def test_memory_that_runs_out_while_slots_become_more_loses_nothing():
+    """Wherever that is: each operation that takes much memory fails in turn."""
+    (host, residents), (theirs, _) = make(), make()
+    few, many = batch(0, share=0.05), batch(1, share=0.4)
+    advance(host, residents, few, 0)
+    advance_host(theirs, few, 0)
+    n_slots, refused = len(residents.values), 0
+    while True:
+        try:
+            with MemoryRunsOut(after=refused, n_bytes=4 * len(many)):
+                residents.bring(many)
+        except torch.OutOfMemoryError:
+            refused += 1
+        else:
+            break
+    assert refused > 3
+    assert len(residents.values) > n_slots
+    for step in range(1, 4):
+        advance(host, residents, many, step)
+        advance_host(theirs, many, step)
     assert_same(state(host), state(theirs))

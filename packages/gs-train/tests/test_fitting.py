@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import GIB, SEEN, WORK
+from made_up import GIB, SEEN, WORK, alike
 
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import Limits
@@ -18,7 +18,7 @@ from gs_train.rows import morton
 from gs_train.sizing.choice import choose
 from gs_train.sizing.fitting import fit_into, largest_n
 from gs_train.sizing.forecasts import forecast_of, need, room_under
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Streamed
 from gs_train.sizing.memory import Caps, Room
 from gs_train.sizing.workload import Workload
 
@@ -178,7 +178,7 @@ def test_a_run_under_limits_takes_the_room_that_they_come_from() -> None:
 @pytest.mark.usefixtures("_unsorted")
 def test_rows_that_wait_give_way_before_views_are_cut() -> None:
     best = replace(PRESETS["best"], residents=False)
-    work = WORK.with_batch(replace(SEEN, held=4e6, union=4e6))
+    work = alike(WORK, replace(SEEN, held=4e6, union=4e6))
     enough_for_two_views = need(best, work, Room(250_000, 500_000)).device_bytes
     room = _room(best, work, enough_for_two_views)
     assert room is not None
@@ -204,14 +204,14 @@ def test_what_is_all_on_the_device_cuts_no_view() -> None:
 
 
 def test_gs_scale_cuts_views_above_its_share() -> None:
-    work = WORK.with_batch(replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
+    work = alike(WORK, replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
     assert forecast_of(PRESETS["gs-scale"]).wanted(work).rows == 0.3 * WORK.n_rows
     assert forecast_of(PRESETS["best"]).wanted(work).rows == 0.5 * WORK.n_rows
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.05, 0.05), (0.4, 0.4), (1.0, 0.5)])
 def test_what_is_planned_for_is_the_share_of_the_options(share: float, rows: float) -> None:
-    work = WORK.with_batch(replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
+    work = alike(WORK, replace(SEEN, largest=0.5 * WORK.n_rows, held=0.5 * WORK.n_rows))
     config = FitConfig(Path("a"), Path("b"), offload="gs-scale", mem_limit=share)
     preset = choose(config, work, PLENTY).preset
     assert forecast_of(preset).wanted(work).rows == rows * WORK.n_rows
@@ -230,7 +230,7 @@ def test_a_device_that_is_the_host_needs_room_for_both() -> None:
 def test_views_stay_whole_where_all_rows_that_are_kept_are_fewer_than_two_views_see() -> None:
     best = replace(PRESETS["best"], residents=False)
     batch = replace(SEEN, held=1.1 * SEEN.largest, union=1e6)
-    work = replace(WORK, n_rows=1_000_000).with_batch(batch)
+    work = alike(replace(WORK, n_rows=1_000_000), batch)
     whole = forecast_of(best).wanted(work)
     assert whole.slots < 2 * whole.rows
     full = need(best, work, whole).device_bytes

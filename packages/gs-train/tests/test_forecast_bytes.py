@@ -12,8 +12,9 @@ import pytest
 import torch
 from appearance_models import make_rows
 from cloud import bytes_of, cloud_rows, views_along
-from made_up import SEEN, WORK
+from made_up import SEEN, WORK, alike
 from torch import Tensor
+from torch_memory import LiveMemory
 
 import gs_cull
 import gs_order
@@ -32,10 +33,11 @@ from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.host_rows import HostRows
 from gs_train.rows.keys import RowKeys
+from gs_train.rows.tiered import TieredGaussians
 from gs_train.sizing.census import measure_workload
 from gs_train.sizing.choice import statistics_bytes
 from gs_train.sizing.forecasts import need
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Streamed
 from gs_train.sizing.memory import Need, Room
 from gs_train.sizing.workload import Workload
 
@@ -182,7 +184,7 @@ def test_lists_of_a_batch_are_as_long_as_gs_cull_and_gs_order_make_them() -> Non
         ragged = [*plan.ids.values(), *plan.positions.values(), *(plan.slots or {}).values()]
         arrays = {part.values.data_ptr(): part.values for part in ragged if len(part.values)}
         by_host = need(PRESETS[name], work, Streamed(PRESETS[name]).wanted(work))
-        begun = Returning.of(plan).of_loads
+        begun = Returning(plan, 1).of_loads
         assert by_host.device["plans"] == bytes_of(*arrays.values(), begun)
     masks = bytes_of(visible.ids, visible.mask)
     bits, untouched = 4 * -(-3000 // 32), max(12 * 3000, bytes_of(visible.ids.long()))
@@ -254,7 +256,7 @@ def test_rendering_takes_as_much_as_the_fullest_of_its_moments(name: str) -> Non
 
     def counted(rows: float = 1, side: int = 16, intersections: float = 1) -> int:
         seen = replace(SEEN, largest=rows, intersections=intersections)
-        work = replace(WORK.with_batch(seen), width=side, height=side)
+        work = replace(alike(WORK, seen), width=side, height=side)
         return need(PRESETS[name], work, Room(int(rows), int(2 * rows))).device["rendering"]
 
     least = counted()
@@ -281,3 +283,37 @@ def test_rows_are_re_ordered_in_the_memory_of_a_batch() -> None:
     # Where appearance is on the device it is the widest table that moves.
     of_none = need(PRESETS["none"], WORK).device
     assert of_none["re-ordering"] > few["re-ordering"]
+
+
+@pytest.mark.parametrize(("name", "widest"), [("none", 192), ("best", 16)])
+def test_a_table_grows_beside_the_buffers_that_a_batch_leaves(name: str, widest: int) -> None:
+    """The widest table is there twice, and nothing is being drawn."""
+    n, union = 20_000_000, 2_000_000
+    work = alike(WORK.with_rows(n), replace(SEEN, union=union, two=union, largest=union / 4))
+    work = replace(work, width=64, height=64)
+    of = need(PRESETS[name], work, Room.of_residents(1000, union)).device
+    drawn = {"rendering", "re-ordering", "growing"}
+    stays = sum(size for part, size in of.items() if part not in drawn) - 44 * union
+    assert of["growing"] > 0
+    assert sum(of.values()) == stays + widest * n
+
+
+def test_one_table_at_a_time_is_copied_to_a_larger_one() -> None:
+    n, n_new, widest = 40_000, 400, 192
+    with LiveMemory() as memory:
+        model = TieredGaussians(
+            cloud_rows(n), device="cpu", semantics="deferred", home="device", capacity=n + n_new
+        )
+        new, nothing = cloud_rows(n_new), torch.empty(0, dtype=torch.int32)
+        before = memory.now
+        assert before >= bytes_of(*model.tensors().values())
+        memory.most = 0
+        model.replace(nothing, new)
+        assert len(model) == n + n_new
+        grown = memory.now
+    assert grown - before == (before - bytes_of(*new.values())) * n_new // n
+    assert widest * n <= memory.most - grown <= widest * (n + n_new)
+
+
+def test_no_larger_table_is_forecast_where_gradients_make_room_for_it() -> None:
+    assert "growing" not in need(PRESETS["naive"], WORK).device

@@ -5,12 +5,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from made_up import RATES
+from made_up import RATES, alike
 
 from gs_train.engine import residents
 from gs_train.options.presets import PRESETS
 from gs_train.sizing.forecasts import Speed, predict
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Streamed
 from gs_train.sizing.memory import Room
 from gs_train.sizing.workload import BatchRows, Workload
 
@@ -95,7 +95,7 @@ def test_views_that_are_cut_are_launched_part_by_part() -> None:
     assert with_rows(mean).device_s == pytest.approx(with_rows(2 * mean).device_s)
     assert with_rows(0.6 * mean).device_s == pytest.approx(with_rows(mean).device_s + view_s)
     assert with_rows(0.4 * mean).device_s == pytest.approx(with_rows(mean).device_s + 2 * view_s)
-    unseen = WORK.with_batch(replace(WORK.mean, visible=0, union=0, largest=0))
+    unseen = alike(WORK, replace(WORK.mean, visible=0, union=0, largest=0))
     assert math.isfinite(predict(PRESETS["best"], unseen, RATES, Room(0, 0)).device_s)
 
 

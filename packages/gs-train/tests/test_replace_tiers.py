@@ -25,7 +25,7 @@ from gs_train.machine.lanes import Lanes
 from gs_train.rows.attributes import columns
 from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.host_rows import HostRows
-from gs_train.rows.host_state import MOMENTS
+from gs_train.rows.saved_state import MOMENTS
 
 N, MOST = 200, 500
 EDITS = ("replace", "more", "fewer", "all", "overwrite", "zero_moments", "read", "home")

@@ -120,4 +120,6 @@ def _saved_config(argv: list[str]) -> FitConfig | None:
 
 
 def _name_of(config: Any) -> str:
-    return next(name for name, (kind, _) in _COMMANDS.items() if isinstance(config, kind))
+    # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
+    (name,) = [name for name, (kind, _) in _COMMANDS.items() if isinstance(config, kind)]
+    return name

@@ -79,7 +79,9 @@ def read_point_ply(
                 f"{path} must be a PLY file of points, but it lacks {', '.join(missing)}"
             )
         _check_size(file, header, path)
-        names = next((names for names in _COLORS if set(names) <= set(fields)), None)
+        # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
+        colored = [names for names in _COLORS if set(names) <= set(fields)]
+        names = colored[0] if colored else None
         points = np.empty((header.n_rows, 3), np.float32)
         colors = np.full((header.n_rows, 3), _GREY, np.uint8)
         seen = kept = 0

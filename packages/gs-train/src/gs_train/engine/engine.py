@@ -117,11 +117,11 @@ class Engine:
             early = None
             if placement.lists_ahead:
                 with self.trace.host("list the next", track="ahead"):
-                    early = self._lookahead.next(upcoming, settings, step, edited)
+                    early = self._lookahead.find(0, upcoming, settings, step, edited)
             placement.expect(early)
             if placement.lists_ahead > 1:
                 with self.trace.host("list the one after", track="ahead"):
-                    self._lookahead.further(upcoming, settings, step, edited)
+                    self._lookahead.find(1, upcoming, settings, step, edited)
 
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
         waits = placement.expecting_waits or not self._lanes.has_passed(edited)

@@ -67,53 +67,18 @@ class Lookahead:
             settings: of the batch's step.
         """
         lists, self._lists = self._lists, []
-        self._lasts = bool(lists) and self._holds(lists[0]) and lists[0].names == names_of(views)
+        self._lasts = (
+            bool(lists)
+            and lists[0].edits == self._model.edits
+            and lists[0].names == names_of(views)
+        )
         if not self._lasts:
             return None
         if all(later.allows(settings) for later in lists[1:]):
             self._lists = lists[1:]
         return lists[0]
 
-    def next(
-        self,
-        upcoming: Sequence[Sequence[View]],
-        settings: StepSettings,
-        step: int,
-        edited: torch.cuda.Event | None,
-    ) -> EarlyList | None:
-        """The list of the batch that follows, found where that has not been done.
-
-        Args:
-            upcoming: views of the batches that follow, as far as they are known.
-            settings: of the step that comes before it.
-            step: its number, from 1.
-            edited: behind the last change of the geometry.
-
-        Where the device's memory does not suffice beside what is being drawn, there is none.
-        """
-        return self._look(0, upcoming, settings, step, edited)
-
-    def further(
-        self,
-        upcoming: Sequence[Sequence[View]],
-        settings: StepSettings,
-        step: int,
-        edited: torch.cuda.Event | None,
-    ) -> None:
-        """Find the list of the batch after the next one. Not while every step edits rows, as MCMC's
-        noise does: what is found that early is stale before it is used."""
-        if self._lists and self._lasts:
-            self._look(1, upcoming, settings, step, edited)
-
-    def looked(self) -> torch.cuda.Event | None:
-        """An event behind everything that has read the geometry since this was last asked."""
-        culled, self._culled = self._culled, None
-        return culled
-
-    def _holds(self, early: EarlyList) -> bool:
-        return early.edits == self._model.edits
-
-    def _look(
+    def find(
         self,
         k: int,
         upcoming: Sequence[Sequence[View]],
@@ -121,7 +86,21 @@ class Lookahead:
         step: int,
         edited: torch.cuda.Event | None,
     ) -> EarlyList | None:
-        """The list of batch k of those that follow."""
+        """The list of the batch that follows (k = 0) or of the batch after it (k = 1), found where
+        that has not been done.
+
+        Args:
+            upcoming: views of the batches that follow, as far as they are known.
+            settings: of the step that runs.
+            step: its number, from 1.
+            edited: behind the last change of the geometry.
+
+        There is none where the device's memory does not suffice beside what is being drawn; and
+        for k = 1 while every step edits rows, as MCMC's noise does: what is found that early is
+        stale before it is used.
+        """
+        if k and not (self._lists and self._lasts):
+            return None
         views = upcoming[k] if k < len(upcoming) else ()
         if k < len(self._lists) and (not views or self._lists[k].names == names_of(views)):
             return self._lists[k]
@@ -143,6 +122,11 @@ class Lookahead:
         self._lanes.share("compute", seen.ids, seen.mask, *seen.cameras[:2])
         self._culled = self._lanes.mark("cull")
         return self._lists[k]
+
+    def looked(self) -> torch.cuda.Event | None:
+        """An event behind everything that has read the geometry since this was last asked."""
+        culled, self._culled = self._culled, None
+        return culled
 
 
 def names_of(views: Sequence[View]) -> tuple[str, ...]:

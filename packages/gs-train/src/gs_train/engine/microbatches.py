@@ -13,7 +13,7 @@ from torch import Tensor
 import gs_cull
 from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
-from gs_train.renderers import Renderer, View, culling
+from gs_train.renderers import Renderer, View
 from gs_train.renderers.culling import Cameras, balanced_split, cameras_of, cull
 from gs_train.renderers.protocol import Rect
 
@@ -87,18 +87,6 @@ def look(
         else:
             cut += _cut(geometry, microbatch, count, renderer, most_rows)
     return _cull(geometry, cut, renderer, inflate)
-
-
-def mark(geometry: Mapping[str, Tensor], seen: Seen, renderer: Renderer) -> Tensor:
-    """(U,) bool: which of the listed rows the batch's views see now.
-
-    Args:
-        geometry, renderer: as `look`'s.
-        seen: whole views and the rows that each may see.
-
-    Cost: one kernel over the list. Does not synchronise.
-    """
-    return culling.mark(geometry, seen.cameras, seen.ids, seen.mask, renderer)
 
 
 def _cull(

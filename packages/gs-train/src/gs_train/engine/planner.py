@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gs_train.engine.lookahead import EarlyList, Lookahead
-from gs_train.engine.microbatches import Seen, look, mark
+from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.placement import Batch, Placement
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.renderers import Renderer, View
+from gs_train.renderers.culling import mark
 from gs_train.rows.operations import Model
 
 
@@ -59,8 +60,9 @@ class Planner:
         if early is not None and not self._is_cut(early.seen):
             placement = self._placement_for(early.seen)
             if placement.is_resident:
-                marks = mark(self._model.params, early.seen, self._renderer)
-                return self._made(placement, early.seen, marks, early)
+                seen = early.seen
+                marks = mark(self._model.params, seen.cameras, seen.ids, seen.mask, self._renderer)
+                return self._made(placement, seen, marks, early)
         most = self._most_rows
         seen = look(self._model.params, views, self._renderer, most_rows=most)
         return self._made(self._placement_for(seen), seen, None, early)
@@ -72,7 +74,9 @@ class Planner:
         return Batch(placement, seen, marks, order, early)
 
     def _placement_for(self, seen: Seen) -> Placement:
-        return next(one for one in self._placements if one.fits(len(seen.ids)))
+        # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
+        able = [one for one in self._placements if one.fits(len(seen.ids))]
+        return able[0]
 
     @property
     def _most_rows(self) -> int | None:

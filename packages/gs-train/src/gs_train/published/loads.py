@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 import gs_pinned
-from gs_order import Plan, Ragged
+from gs_order import Plan, Step
 from gs_train.machine.lanes import Lanes
 from gs_train.rows.attributes import host_columns
 from gs_train.rows.host_rows import HostRows
@@ -40,23 +41,28 @@ class _Parted:
     n_first: np.ndarray
 
     @classmethod
-    def of(cls, lists: Ragged, slots: Tensor, is_first: Tensor) -> _Parted:
-        """Stable partition of each list. Synchronises once.
+    def of(cls, plan: Plan, touched: Tensor | None) -> _Parted:
+        """The load lists of a plan: rows that sleep, then those that the step before has updated.
+        Synchronises once.
 
         Args:
-            lists: sorted ids, one list a microbatch.
-            slots: (L,) of these rows.
-            is_first: (L,) bool, by value.
+            touched: (U,) sorted rows that the step before updates; None: none.
         """
+        lists = plan.ids["load"]
+        slots = (plan.positions if plan.slots is None else plan.slots)["load"].values
+        rows = lists.values
+        awake = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        if touched is not None and len(touched):
+            place = torch.searchsorted(touched, rows).clamp_(max=len(touched) - 1)
+            awake = touched[place] == rows
         offsets = np.asarray(lists.offsets)
-        ends = torch.from_numpy(offsets[1:].copy()).to(is_first.device, non_blocking=True)
-        place = torch.arange(len(is_first), device=is_first.device)
-        of = torch.bucketize(place, ends, right=True)
-        order = torch.sort(2 * of + (~is_first).long(), stable=True).indices
-        counts = torch.zeros(len(ends), dtype=torch.int64, device=is_first.device)
-        counts.index_add_(0, of, is_first.long())
+        ends = torch.from_numpy(offsets[1:].copy()).to(rows.device, non_blocking=True)
+        list_of = torch.bucketize(torch.arange(len(rows), device=rows.device), ends, right=True)
+        order = torch.sort(2 * list_of + awake.long(), stable=True).indices
+        counts = torch.zeros(len(ends), dtype=torch.int64, device=rows.device)
+        counts.index_add_(0, list_of, (~awake).long())
         # Both before the wait: other streams read them without another one.
-        ids, slots = lists.values[order], slots[order]
+        ids, slots = rows[order], slots[order]
         on_host, n_first = _to_host(ids, counts)
         return cls(ids, slots, on_host.numpy(), offsets, n_first.numpy())
 
@@ -66,16 +72,13 @@ class _Parted:
         return first, first + int(self.n_first[i]), last
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Chunk:
-    """Some rows of a microbatch's load list, caught up in a ring slot."""
+    """Some rows of a microbatch's load list that are caught up together."""
 
     microbatch: int
     ids: np.ndarray
     slots: Tensor  # of the device buffer
-    as_of: Any  # the step after which they are wanted; the ring may have no room before the next
-    slot: gs_pinned.RingSlot | None = None
-    ticket: int = -1
 
 
 class Loads:
@@ -90,20 +93,19 @@ class Loads:
     def __init__(self, host: HostRows, lanes: Lanes, ring_bytes: int) -> None:
         self._host = host
         self._lanes = lanes
-        self._ring: gs_pinned.Ring | None = None
         self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
-        self._plan: Plan | None = None
         self._lists: _Parted | None = None
+        self._as_of: Any = None  # of the batch: the ring may have no room before the next step
         self._updates: tuple[int, ...] = ()
         self._waiting: deque[_Chunk] = deque()  # not given to the worker yet
-        self._working: deque[_Chunk] = deque()
+        self._working: deque[tuple[_Chunk, gs_pinned.RingSlot, int]] = deque()  # with tickets
         self._passing: deque[tuple[torch.cuda.Event | None, gs_pinned.RingSlot]] = deque()
         self._counting = torch.zeros(0, dtype=torch.int32)
 
-    @property
-    def is_deferred(self) -> bool:
-        """Whether rows sleep."""
-        return self._host.adam.semantics == "deferred"
+    @cached_property
+    def _ring(self) -> gs_pinned.Ring:
+        """Made when it is first needed: a run may never load a row."""
+        return gs_pinned.Ring(self._ring_bytes)
 
     @property
     def n_asleep(self) -> int:
@@ -118,46 +120,46 @@ class Loads:
             touched: (U,) sorted rows that the last step updates; None: not known.
             updates: tickets of that step's updates.
         """
-        self._settle()
-        self._plan, self._updates = plan, updates
-        if not self.is_deferred:
+        self.wait_for(self._updates)  # what sleeps now may be among their rows
+        self._updates = updates
+        if self._host.adam.semantics != "deferred":
             return
-        self._lists = _parted(plan, touched)
+        self._lists, self._as_of = _Parted.of(plan, touched), self._host.adam.now()
+        rows = max(1, CHUNK_BYTES // (self._host.width * 4))
         for i in range(len(plan)):
-            self._append(self._lists, i)
+            first, awake, _ = self._lists.bounds(i)
+            for start in range(first, awake, rows):
+                part = slice(start, min(start + rows, awake))
+                chunk = _Chunk(i, self._lists.on_host[part], self._lists.slots[part])
+                self._waiting.append(chunk)
         self._submit()
 
-    def bring(self, i: int, values: Tensor, before: Tensor | None) -> None:
-        """Enqueue the rows of microbatch i on the load stream.
+    def bring(self, step: Step, values: Tensor, before: Tensor | None) -> None:
+        """Enqueue the rows of a microbatch, step of the plan, on the load stream.
 
         Args:
             values: (slots, W) buffer of the device.
             before: the other buffer, where rows are kept in two that take turns.
         """
-        assert self._plan is not None
-        step = self._plan[i]
         with self._lanes.on("load"):
             sources = step.retain_sources
             targets = step.slots_of("retain") if len(sources) else sources
-            kept = values[:0] if before is None else before
-            if not self.is_deferred:
+            kept = values[:0] if before is None else before, sources, targets
+            if self._lists is None:
                 self.wait_for(self._updates)
-                self._gather(step.load, step.slots_of("load"), values, (kept, sources, targets))
+                self._gather(step.load, step.slots_of("load"), values, kept)
                 return
-            assert self._lists is not None
-            first, awake, last = self._lists.bounds(i)
+            first, awake, last = self._lists.bounds(step.index)
             n = awake - first
             while n:
-                chunk = self._next(i)
-                assert chunk.slot is not None
+                chunk, slot = self._next(step.index)
                 order = self._counted(len(chunk.ids), values.device)
-                self._gather(order, chunk.slots, values, None, chunk.slot.torch())
-                self._passing.append((self._lanes.mark("load"), chunk.slot))
+                self._gather(order, chunk.slots, values, None, slot.torch())
+                self._passing.append((self._lanes.mark("load"), slot))
                 n -= len(chunk.ids)
             self.wait_for(self._updates)
             part = slice(awake, last)
-            rest = (kept, sources, targets)
-            self._gather(self._lists.ids[part], self._lists.slots[part], values, rest)
+            self._gather(self._lists.ids[part], self._lists.slots[part], values, kept)
             self._submit()
 
     def _gather(
@@ -180,44 +182,28 @@ class Loads:
         """Forget what was begun and not brought."""
         self._waiting.clear()
         while self._working:
-            chunk = self._working.popleft()
-            self._host.worker.wait(chunk.ticket)
-            assert chunk.slot is not None
-            chunk.slot.release()
-        self._plan = self._lists = None
+            _, slot, ticket = self._working.popleft()
+            self._host.worker.wait(ticket)
+            slot.release()
+        self._lists = None
 
     def wait_for(self, tickets: tuple[int, ...]) -> None:
         """Wait for updates."""
         for ticket in tickets:
             self._host.worker.wait(ticket)
 
-    def _settle(self) -> None:
-        """Wait for the updates of the step before: what sleeps now may be among their rows."""
-        self.wait_for(self._updates)
-        self._updates = ()
-
-    def _append(self, lists: _Parted, microbatch: int) -> None:
-        """Queue the rows of a microbatch that sleep."""
-        rows, now = max(1, CHUNK_BYTES // (self._host.width * 4)), self._host.adam.now()
-        first, awake, _ = lists.bounds(microbatch)
-        for start in range(first, awake, rows):
-            part = slice(start, min(start + rows, awake))
-            self._waiting.append(_Chunk(microbatch, lists.on_host[part], lists.slots[part], now))
-
-    def _next(self, microbatch: int) -> _Chunk:
-        """The next chunk, which belongs to this microbatch, once it has been caught up."""
+    def _next(self, microbatch: int) -> tuple[_Chunk, gs_pinned.RingSlot]:
+        """The next chunk, which belongs to this microbatch, and where it has been caught up."""
         while not self._working:
             self._release(block=True)
             self._submit()
-        chunk = self._working.popleft()
+        chunk, slot, ticket = self._working.popleft()
         assert chunk.microbatch == microbatch
-        self._host.worker.wait(chunk.ticket)
-        return chunk
+        self._host.worker.wait(ticket)
+        return chunk, slot
 
     def _submit(self) -> None:
         """Give the worker as many chunks as the ring has room for."""
-        if self._ring is None:
-            self._ring = gs_pinned.Ring(self._ring_bytes)
         self._release(block=False)
         while self._waiting:
             chunk = self._waiting[0]
@@ -225,17 +211,16 @@ class Loads:
                 slot = self._ring.take(len(chunk.ids), self._host.table.layout, 0.0)
             except TimeoutError:
                 return
-            chunk.slot = slot
             # Apart: no step since the one before last touches rows that sleep.
-            chunk.ticket = self._host.worker.lookahead(
+            ticket = self._host.worker.lookahead(
                 chunk.ids,
                 out=host_columns(slot.numpy()),
                 priority=1,
                 checked=True,
                 apart=True,
-                as_of=chunk.as_of,
+                as_of=self._as_of,
             )
-            self._working.append(self._waiting.popleft())
+            self._working.append((self._waiting.popleft(), slot, ticket))
 
     def _release(self, *, block: bool) -> None:
         """Hand back slots that the device has read; the oldest is waited for."""
@@ -253,29 +238,6 @@ class Loads:
         if n > len(self._counting) or self._counting.device != device:
             self._counting = torch.arange(n, dtype=torch.int32, device=device)
         return self._counting[:n]
-
-
-def _parted(plan: Plan, touched: Tensor | None) -> _Parted:
-    """The load lists: rows that sleep, then those that the step before has updated."""
-    loads = plan.ids["load"]
-    sleeps = torch.ones(len(loads.values), dtype=torch.bool, device=loads.values.device)
-    if touched is not None:
-        sleeps = ~_contains(touched, loads.values)
-    return _Parted.of(loads, _slots_of(plan, "load"), sleeps)
-
-
-def _contains(ids: Tensor, rows: Tensor) -> Tensor:
-    """(R,) bool: which ``rows`` are among the sorted ``ids``."""
-    if not len(ids):
-        return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-    place = torch.searchsorted(ids, rows).clamp_(max=len(ids) - 1)
-    return ids[place] == rows
-
-
-def _slots_of(plan: Plan, kind: str) -> Tensor:
-    """(L,) slots of all rows of a kind, microbatch after microbatch."""
-    source = plan.slots if plan.slots is not None else plan.positions
-    return source[kind].values
 
 
 def _to_host(*tensors: Tensor) -> list[Tensor]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
@@ -21,10 +22,14 @@ class Stores:
     def __init__(self, host: HostRows, lanes: Lanes, ring_bytes: int) -> None:
         self._host = host
         self._lanes = lanes
-        self._ring: gs_pinned.Ring | None = None
         self._ring_bytes = max(ring_bytes, 2 * CHUNK_BYTES)
         self._sent: list[int] = []
         self._updating: deque[tuple[int, gs_pinned.RingSlot]] = deque()
+
+    @cached_property
+    def _ring(self) -> gs_pinned.Ring:
+        """Made when it is first needed: a run may never store a row."""
+        return gs_pinned.Ring(self._ring_bytes)
 
     def send(self, gradients: Tensor, slots: Tensor, ids: np.ndarray, *, step: int) -> None:
         """Enqueue gradients on the store stream and their updates in the worker.
@@ -37,8 +42,6 @@ class Stores:
 
         Asynchrony: waits for an earlier update while the ring is full.
         """
-        if self._ring is None:
-            self._ring = gs_pinned.Ring(self._ring_bytes)
         rows = max(1, CHUNK_BYTES // (self._host.width * 4))
         for start in range(0, len(ids), rows):
             slot = self._store(gradients, slots[start : start + rows])
@@ -63,7 +66,6 @@ class Stores:
             self._reap()
 
     def _store(self, gradients: Tensor, slots: Tensor) -> gs_pinned.RingSlot:
-        assert self._ring is not None
         while True:
             try:
                 with self._lanes.on("store"):

@@ -23,7 +23,7 @@ from gs_train.engine.placement import Batch, Taken, Tools
 from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import Preset
 from gs_train.published.loads import Loads
-from gs_train.published.returning import Returning, ReturningSum, first_sums
+from gs_train.published.returning import Returning
 from gs_train.published.stores import Stores
 from gs_train.published.untouched import Untouched
 from gs_train.rows.attributes import columns
@@ -144,11 +144,11 @@ class StreamedPlacement:
         run, part, own = self._run, self._run.plan[k], _turn(self._run.gradients, k)
         with self._tools.trace.on("compute", f"give {k}"):
             carried = run.carried[(k - 1) % len(run.carried)]
-            initial = InitialSums(first_sums(part, run.returning), carried, run.noted)
+            initial = InitialSums(run.returning.first_sums(part), carried, run.noted)
             place = run.geometry.places(part.visible)
             run.geometry.add(taken.leaves, place, own, part.slots, initial)
             if run.plan.counts["returning"][k]:
-                run.returned.put(part.returning, own, part.slots_of("returning"))
+                run.returning.put(part.returning, own, part.slots_of("returning"))
         run.drawn.append(self._tools.lanes.mark("compute"))
         if k + 1 < len(run.plan):
             self._load(k + 1)
@@ -242,7 +242,7 @@ class StreamedPlacement:
             lanes.wait("load", run.drawn[k - 1 - _AHEAD])
         before = _turn(run.values, k - 1) if len(run.values) == 2 and k else None
         with trace.host(f"load {k}"), trace.on("load", f"load {k}"):
-            self._loads.bring(k, _turn(run.values, k), before)
+            self._loads.bring(run.plan[k], _turn(run.values, k), before)
         run.loaded.append(lanes.mark("load"))
 
     def _store(self, k: int) -> None:
@@ -261,8 +261,8 @@ class _Run:
     Attributes:
         batch, plan: which, and what moves.
         values, gradients: buffers of the device.
-        returning, returned: rows that leave and come back, and their sums while they are away.
-        carried, noted: sums of appearance in ``gradients`` and in ``returned``, by attribute.
+        returning: rows that leave and come back.
+        carried, noted: sums of appearance in ``gradients`` and of ``returning``, by attribute.
         geometry: of its rows.
         step: of the host's optimizer.
         on_host: ids of the plan, on their way to the host.
@@ -279,9 +279,8 @@ class _Run:
     ) -> None:
         self.batch, self.plan = batch, plan
         self.values, self.gradients = values, gradients
-        self.returning = Returning.of(plan)
-        self.returned = ReturningSum(self.returning, values[0].shape[1])
-        self.carried, self.noted = [columns(g) for g in gradients], columns(self.returned.rows)
+        self.returning = Returning(plan, values[0].shape[1])
+        self.carried, self.noted = [columns(g) for g in gradients], columns(self.returning.sums)
         self.loaded: list[torch.cuda.Event | None] = []
         self.drawn: list[torch.cuda.Event | None] = []
         self.stored: list[torch.cuda.Event | None] = []

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor
 
 import gs_adam
 from gs_train.renderers.protocol import Rows
-from gs_train.rows.attributes import APPEARANCE, Semantics
+from gs_train.rows.attributes import APPEARANCE, Semantics, columns
 from gs_train.rows.checked import CheckedRows
 from gs_train.rows.checks import check_rows
 from gs_train.rows.replacement import Replacement
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS, flat_schedule, schedule_of
 
 
 class AppearanceRows(CheckedRows):
@@ -71,18 +72,7 @@ class AppearanceRows(CheckedRows):
         self.adam.end_step(step)
 
     def replace(self, removed: Tensor, rows: Rows | None = None) -> None:
-        """Remove some rows and add others, with zero moments and awake; see
-        `RowOperations.replace`.
-
-        Args:
-            removed: (R,) sorted and unique rows.
-            rows: ``sh0`` and ``shN`` of A rows, float32, on any device, K as here; None for none.
-
-        Raises:
-            TypeError, ValueError, IndexError: other rows; ids not sorted and unique or out of
-                range; nothing is changed.
-            MemoryError: the memory is not there, or beyond the capacity; nothing is changed.
-        """
+        """See `RowOperations.replace`."""
         self.put(*self._replacement(removed, rows))
 
     @abstractmethod
@@ -94,20 +84,14 @@ class AppearanceRows(CheckedRows):
         """See `replace`; the arguments have been checked."""
 
     @abstractmethod
-    def snapshot(self, ids: slice | Tensor | None = None) -> dict[str, Tensor]:
-        """Caught-up copies of rows; nothing is changed, so training goes on to the same bits.
-
-        Args:
-            ids: a slice of step 1, or (R,) sorted and unique ids on any device; None means all.
-
-        Returns:
-            ``sh0`` (R, 1, 3) and ``shN`` (R, K, 3) where the rows are.
+    def snapshot(self, ids: slice = slice(None)) -> dict[str, Tensor]:
+        """Caught-up copies of a slice of step 1, where the rows are: ``sh0`` (R, 1, 3) and ``shN``
+        (R, K, 3). Nothing is changed, so training goes on to the same bits.
 
         Raises:
-            TypeError, ValueError, IndexError: other ids.
+            ValueError: a slice of another step.
         """
 
-    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """Rows and optimizer state under flat names, not copied, sleeping rows as they are.
 
@@ -115,19 +99,51 @@ class AppearanceRows(CheckedRows):
         ``appearance.last_step`` (N,) int32 and ``appearance.schedule.*``, without which the other
         values of a row that sleeps mean little. Before the first step there are only attributes.
         """
+        self.rest()
+        tables, last_step = self._stored()
+        if self.adam.step_count == 0:
+            return columns(tables[0])
+        flat = by_name(tables)
+        for name in APPEARANCE:
+            flat[f"{name}.step"] = torch.tensor(float(self.adam.step_count))
+        packed = self._schedule()
+        if last_step is not None and packed:  # else no step since rows were all up to date
+            flat[LAST_STEP] = last_step
+            flat |= flat_schedule(dict(zip(APPEARANCE, packed, strict=True)))
+        return flat
 
     @abstractmethod
-    def targets(self, shapes: Iterable[str]) -> dict[str, Tensor]:
-        """What values and states of these names are read into, as far as they are stored here."""
+    def _stored(self) -> tuple[list[Tensor], Tensor | None]:
+        """(N, W) values, first and second moments; (N,) int32 last steps, None where rows do not
+        sleep."""
 
     @abstractmethod
+    def _schedule(self) -> list[dict[str, Any]]:
+        """The steps of each group, as `gs_adam` packs them; empty where all rows are up to date."""
+
+    @abstractmethod
+    def targets(self) -> dict[str, Tensor]:
+        """Tensors of this object, by the names of `tensors`, that a checkpoint may be read into."""
+
     def take(self, states: Mapping[str, Tensor]) -> None:
         """Go on from states that have been read, those of `targets` into their places.
 
+        Rows without last steps, of dense or sparse semantics, are taken as up to date.
+
         Raises:
-            TypeError, ValueError: something is missing or of another shape, or rows sleep and may
-                not.
+            ValueError: something is missing, or rows sleep and may not.
         """
+        for name in APPEARANCE:
+            keys = [key for key in ("step", *MOMENTS) if f"{name}.{key}" in states]
+            if keys and len(keys) != 1 + len(MOMENTS):
+                raise ValueError(f"tensors must hold step and moments of {name}, got {keys}")
+        packed = [schedule_of(states, name) for name in APPEARANCE] if LAST_STEP in states else []
+        if any(f"{name}.step" in states for name in APPEARANCE):
+            self._restore(states, packed)
+
+    @abstractmethod
+    def _restore(self, states: Mapping[str, Tensor], packed: list[dict[str, Any]]) -> None:
+        """See `take`; ``packed``: what `_schedule` gave, empty where no last steps were saved."""
 
     @abstractmethod
     def close(self) -> None:
@@ -140,3 +156,19 @@ def kind_of_adam(semantics: Semantics) -> dict[str, Any]:
         "semantics": semantics,
         "bias_correction": "off" if semantics == "sparse" else "global",
     }
+
+
+def by_name(tables: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Views of values, first and second moments, (N, W) each, by the names of a checkpoint."""
+    values, *moments = map(columns, tables)
+    states = {
+        f"{name}.{key}": part
+        for key, table in zip(MOMENTS, moments, strict=True)
+        for name, part in table.items()
+    }
+    return values | states
+
+
+def columns_of(tables: Sequence[Tensor], names: Iterable[str]) -> Iterator[Tensor]:
+    """Views of some attributes in (N, W) tables."""
+    return (columns(table)[name] for table in tables for name in names)

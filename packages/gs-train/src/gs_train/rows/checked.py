@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,19 +12,18 @@ from torch import Tensor
 from gs_train.renderers.protocol import Rows
 from gs_train.rows.attributes import row_shapes
 from gs_train.rows.checks import (
-    check_appended,
-    check_capacity,
     check_ids,
     check_overwriting,
     check_permutation,
     check_range,
+    check_rows,
     check_sorted,
 )
 from gs_train.rows.replacement import Replacement
 
 
 class CheckedRows(ABC):
-    """Rows with the checked methods of `RowOperations`; a call that is refused changes nothing.
+    """Rows with the methods of `RowOperations`, of some of the attributes, which check arguments.
 
     A kind of rows adds what is done with arguments that have been checked: `whole`, `picked`,
     `reorder`, `write` and `forget`, which trust them. Rows in several parts are checked as a whole,
@@ -64,20 +63,7 @@ class CheckedRows(ABC):
     # ------------------------------------------------------------------ checked
 
     def read(self, name: str, ids: Tensor | None = None) -> Tensor:
-        """Values of one attribute on `device`, caught up.
-
-        Args:
-            name: of the attribute.
-            ids: (R,) rows in any order, repeats allowed; None means all.
-
-        Returns:
-            (R, ...) copied rows; with None (N, ...), the stored values themselves where they are
-            on `device`, not to be written to.
-
-        Raises:
-            KeyError, TypeError, ValueError, IndexError: no such attribute; ids of another type
-                or shape, or out of range, which is looked at on the CPU and by the host's rows.
-        """
+        """See `RowOperations.read`."""
         self._check_names((name,))
         if ids is None:
             return self.whole(name)
@@ -85,43 +71,17 @@ class CheckedRows(ABC):
         return self.picked(ids, (name,))[name]
 
     def read_rows(self, ids: Tensor) -> dict[str, Tensor]:
-        """Caught-up copies of all attributes of rows ``ids`` on `device`, by name. Nothing is
-        changed, so training goes on to the same bits.
-
-        Args:
-            ids: (R,) rows in any order, repeats allowed.
-
-        Raises:
-            TypeError, ValueError, IndexError: as `read`.
-        """
+        """See `RowOperations.read_rows`."""
         self._check_any(ids)
         return self.picked(ids, self._names)
 
     def permute(self, order: Tensor) -> None:
-        """Make row ``order[i]`` row i, with its moments and its sleep.
-
-        Args:
-            order: (N,) int32 or int64, a permutation.
-
-        Raises:
-            TypeError, ValueError: it is not one.
-
-        Cost: one pass over the rows. Synchronises.
-        """
+        """See `RowOperations.permute`."""
         check_permutation(order, self.n_rows, self._device)
         self.reorder(order)
 
     def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
-        """Write values of some attributes; moments stay, and rows are up to date then.
-
-        Args:
-            ids: (R,) sorted and unique rows; None means all N.
-            rows: any of the attributes, R rows each, on any device.
-
-        Raises:
-            TypeError, ValueError, IndexError: other names, types or shapes, ids not sorted and
-                unique or out of range.
-        """
+        """See `RowOperations.overwrite`."""
         self._check_sorted(ids)
         n_expected = self.n_rows if ids is None else len(ids)
         check_overwriting(rows, self._names, n_rows=n_expected, k=self.k)
@@ -130,40 +90,26 @@ class CheckedRows(ABC):
     def zero_moments(
         self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
     ) -> None:
-        """Forget what the optimizer gathered about some rows, which are up to date then; the step
-        count stays.
-
-        Args:
-            ids: (R,) sorted and unique rows; None means all.
-            names: attributes; None means all.
-
-        Raises:
-            KeyError, TypeError, ValueError, IndexError: no such attribute; ids as for `overwrite`.
-        """
+        """See `RowOperations.zero_moments`."""
         chosen = self._names if names is None else tuple(names)
         self._check_names(chosen)
         self._check_sorted(ids)
         self.forget(ids, chosen)
 
     def _replacement(self, removed: Tensor, rows: Rows | None) -> tuple[Replacement, Rows]:
-        """What `RowOperations.replace` is asked to do, checked.
-
-        Args:
-            removed: (R,) sorted and unique rows.
-            rows: the attributes of A rows, float32, on any device, K as here; None for none.
-
-        Raises:
-            TypeError, ValueError, IndexError: other names, types or shapes; ids not sorted and
-                unique or out of range.
-            MemoryError: beyond the capacity.
-        """
+        """What `RowOperations.replace` is asked to do, checked; but for the keys."""
         self._check_sorted(removed)
         if rows is None:
             shapes = row_shapes(self.k)
             rows = {n: torch.empty((0, *shapes[n]), device=self._device) for n in self._names}
-        check_appended(rows, self._names, self.k)
+        check_rows(rows, self._names)
+        if "shN" in self._names and rows["shN"].shape[1] != self.k:
+            raise ValueError(f"shN must be (R, {self.k}, 3), got {tuple(rows['shN'].shape)}")
         change = Replacement.of(self.n_rows, removed, len(rows[self._names[0]]))
-        check_capacity(change.n_after, self._capacity)
+        if self._capacity is not None and change.n_after > self._capacity:
+            raise MemoryError(
+                f"host memory is there for {self._capacity:,} rows, not {change.n_after:,}"
+            )
         return change, rows
 
     def _check_names(self, names: Iterable[str]) -> None:
@@ -202,3 +148,21 @@ class CheckedRows(ABC):
     @abstractmethod
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
         """See `zero_moments`."""
+
+
+def write_rows(stored: Mapping[str, Tensor], ids: Tensor | None, rows: Rows) -> None:
+    """Write values, on any device, of some attributes of rows ``ids``, or of all."""
+    for name, values in rows.items():
+        if ids is None:
+            stored[name].copy_(values)
+        else:
+            stored[name].index_copy_(0, ids.long(), values.to(stored[name].device))
+
+
+def zero_rows(tensors: Iterable[Tensor], ids: Tensor | None) -> None:
+    """Zero rows ``ids`` of tensors on any device, or all."""
+    for tensor in tensors:
+        if ids is None:
+            tensor.zero_()
+        else:
+            tensor.index_fill_(0, ids.long().to(tensor.device), 0.0)

@@ -36,27 +36,6 @@ def check_rows(rows: Rows, names: tuple[str, ...] = NAMES) -> None:
         raise ValueError(f"rows must have equal lengths, got {lengths}")
 
 
-def check_appended(rows: Rows, names: tuple[str, ...], k: int) -> None:
-    """Check rows that shall follow others whose ``shN`` is (N, k, 3).
-
-    Raises:
-        TypeError, ValueError: as `check_rows`, or another K.
-    """
-    check_rows(rows, names)
-    if "shN" in names and rows["shN"].shape[1] != k:
-        raise ValueError(f"shN must be (R, {k}, 3), got {tuple(rows['shN'].shape)}")
-
-
-def check_capacity(n_rows: int, capacity: int | None) -> None:
-    """Check that there may be so many rows.
-
-    Raises:
-        MemoryError: there may not.
-    """
-    if capacity is not None and n_rows > capacity:
-        raise MemoryError(f"host memory is there for {capacity:,} rows, not {n_rows:,}")
-
-
 def check_overwriting(rows: Rows, names: tuple[str, ...], *, n_rows: int, k: int) -> None:
     """Check values of any of the attributes ``names`` for ``n_rows`` rows.
 

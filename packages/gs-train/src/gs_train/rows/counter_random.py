@@ -17,7 +17,7 @@ or cosine may differ in the last float64 bit, which survives the rounding about 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import IntEnum
 
 import torch
@@ -100,7 +100,7 @@ def bits(
     Cost: about a hundred elementwise kernels for every 2^20 rows (2^15 on the CPU) and four
     columns. Does not synchronise.
     """
-    return _fill(torch.int64, lambda words, _: words, seed, purpose, step, rows, columns, device)
+    return _draw(torch.int64, lambda words: words, seed, purpose, step, rows, columns, device)
 
 
 def uniform(
@@ -126,21 +126,10 @@ def uniform(
     Raises:
         TypeError, ValueError: as `bits`; ``dtype`` is another one.
     """
-    if dtype == torch.float32:
-
-        def from_words(words: Tensor, columns: int) -> Tensor:
-            return (words >> 8).float() * 2.0**-24
-
-        return _fill(dtype, from_words, seed, purpose, step, rows, columns, device)
-    if dtype == torch.float64:
-
-        def from_pairs(words: Tensor, columns: int) -> Tensor:
-            return ((words[:, 0::2] << 21) ^ (words[:, 1::2] >> 11)).double() * 2.0**-53
-
-        return _fill(
-            dtype, from_pairs, seed, purpose, step, rows, columns, device, words_per_column=2
-        )
-    raise TypeError(f"dtype must be float32 or float64, got {dtype}")
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"dtype must be float32 or float64, got {dtype}")
+    from_words = _from_words if dtype == torch.float32 else _from_pairs
+    return _draw(dtype, from_words, seed, purpose, step, rows, columns, device)
 
 
 def normal(
@@ -164,10 +153,7 @@ def normal(
     Raises:
         TypeError, ValueError: as `bits`.
     """
-    # Words in fours, whatever the number of columns, so that column c depends on c alone.
-    return _fill(
-        torch.float32, _box_muller, seed, purpose, step, rows, columns, device, whole_blocks=True
-    )
+    return _draw(torch.float32, _box_muller, seed, purpose, step, rows, columns, device)
 
 
 def permutation(
@@ -196,68 +182,61 @@ def permutation(
     return torch.sort((words[:, 0] << 32) | words[:, 1], stable=True).indices
 
 
-def _box_muller(words: Tensor, columns: int) -> Tensor:
+def _from_words(words: Tensor) -> Tensor:
+    return (words >> 8).float() * 2.0**-24
+
+
+def _from_pairs(words: Tensor) -> Tensor:
+    return ((words[:, 0::2] << 21) ^ (words[:, 1::2] >> 11)).double() * 2.0**-53
+
+
+def _box_muller(words: Tensor) -> Tensor:
     # 1 - u of a uniform u in [0, 1): never zero, so that the logarithm is finite.
     radius = ((words[:, 0::2] + 1).double() * 2.0**-32).log_().mul_(-2.0).sqrt_()
     angle = words[:, 1::2].double() * (2.0**-31 * math.pi)
-    pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)
-    return pairs.flatten(1)[:, :columns].float()
+    return torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1).flatten(1).float()
 
 
-def _fill(
+def _draw(
     dtype: torch.dtype,
-    transform: Callable[[Tensor, int], Tensor],
+    transform: Callable[[Tensor], Tensor],
     seed: int,
     purpose: Purpose,
     step: int,
     rows: int | Tensor,
     columns: int,
     device: torch.device | str | None,
-    *,
-    words_per_column: int = 1,
-    whole_blocks: bool = False,
 ) -> Tensor:
-    """(R, C) of ``dtype``: ``transform`` of the (r, words) of every chunk of rows."""
+    """(R, C) of ``dtype``: of every chunk of rows, the first C columns that ``transform`` makes of
+    the (r, 4 B) words of whole blocks, so that column c depends on c alone."""
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be at least 0 and below 2**64, got {seed}")
     if not 0 <= step <= _MASK:
         raise ValueError(f"step must be at least 0 and below 2**32, got {step}")
     if columns < 0:
         raise ValueError(f"columns must be at least 0, got {columns}")
-    n_rows, ids_of = _rows(rows)
-    if device is None:
-        device = rows.device if isinstance(rows, Tensor) else "cpu"
-    device = torch.device(device)
-    key = (seed & _MASK, seed >> 32)
-    n_words = columns * words_per_column
-    n_blocks = -(-n_words // 4)
-    blocks = torch.arange(n_blocks, device=device)
+    if isinstance(rows, Tensor):
+        if rows.ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
+            kind = f"{rows.ndim}-D {rows.dtype}"
+            raise TypeError(f"rows must be a count or a 1-D int32 or int64 tensor, got {kind}")
+        n_rows, device = len(rows), torch.device(rows.device if device is None else device)
+    else:
+        if not 0 <= rows <= 1 << 32:
+            raise ValueError(f"rows must be at least 0 and at most 2**32, got {rows}")
+        n_rows, device = rows, torch.device("cpu" if device is None else device)
+    words_each = 2 if dtype == torch.float64 else 1
+    blocks = torch.arange(-(-columns * words_each // 4), device=device)
     steps = torch.full((), step, dtype=torch.int64, device=device)
     purposes = torch.full((), int(purpose), dtype=torch.int64, device=device)
     out = torch.empty((n_rows, columns), dtype=dtype, device=device)
-    for start, stop in _chunks(n_rows, _CHUNK.get(device.type, _CHUNK_ELSEWHERE)):
-        ids = ids_of(start, stop, device)
-        words = torch.stack(philox((ids[:, None], blocks, steps, purposes), key), dim=-1)
-        words = words.view(stop - start, 4 * n_blocks)
-        out[start:stop] = transform(words if whole_blocks else words[:, :n_words], columns)
+    size = _CHUNK.get(device.type, _CHUNK_ELSEWHERE)
+    for start in range(0, n_rows, size):
+        stop = min(start + size, n_rows)
+        if isinstance(rows, Tensor):
+            ids = rows[start:stop].to(device, torch.int64)
+        else:
+            ids = torch.arange(start, stop, device=device)
+        counters = ids[:, None], blocks, steps, purposes
+        words = torch.stack(philox(counters, (seed & _MASK, seed >> 32)), dim=-1).flatten(1)
+        out[start:stop] = transform(words)[:, :columns]
     return out
-
-
-def _rows(rows: int | Tensor) -> tuple[int, Callable[[int, int, torch.device], Tensor]]:
-    """The number of rows, and a function that gives the ids of rows start to stop as int64."""
-    if isinstance(rows, Tensor):
-        if rows.ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
-            raise TypeError(
-                f"rows must be a count or a 1-D int32 or int64 tensor, "
-                f"got {rows.ndim}-D {rows.dtype}"
-            )
-        ids = rows
-        return len(ids), lambda start, stop, device: ids[start:stop].to(device, torch.int64)
-    if not 0 <= rows <= 1 << 32:
-        raise ValueError(f"rows must be at least 0 and at most 2**32, got {rows}")
-    return rows, lambda start, stop, device: torch.arange(start, stop, device=device)
-
-
-def _chunks(n: int, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, n, size):
-        yield start, min(start + size, n)

@@ -4,24 +4,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import gs_adam
 from gs_train.renderers.protocol import Rows
-from gs_train.rows.appearance import AppearanceRows, kind_of_adam
+from gs_train.rows.appearance import AppearanceRows, by_name, columns_of, kind_of_adam
 from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes, columns
-from gs_train.rows.host_state import (
-    LAST_STEP,
-    MOMENTS,
-    check_states,
-    flat_schedule,
-    schedule_of,
-)
+from gs_train.rows.checked import write_rows, zero_rows
+from gs_train.rows.checks import check_slice
 from gs_train.rows.host_tables import row_blocks
 from gs_train.rows.replacement import Replacement, apart, grown
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS
 
 _CHUNK = 1 << 22
 """Rows whose ids are made at a time where all are caught up."""
@@ -36,8 +33,7 @@ class DeviceAppearance(AppearanceRows):
     Args:
         rows: as of `AppearanceRows`; copied.
         semantics: ``deferred`` or ``sparse``, as `gs_adam.RowSchedule`'s.
-        device: where the rows are, and where ids and values are exchanged.
-        capacity: the most rows ever; None for as many as memory holds.
+        device, capacity: as of `CheckedRows`; the rows are there, too.
 
     Attributes:
         adam: the schedule of steps, with two groups named ``sh0`` and ``shN``.
@@ -115,13 +111,13 @@ class DeviceAppearance(AppearanceRows):
     # ------------------------------------------------------------------ reading
 
     def whole(self, name: str) -> Tensor:
-        """See `CheckedRows.read`; the stored values."""
+        """See `RowOperations.read`; the stored values."""
         self.rest()
         self._catch_up(None)
         return columns(self.values)[name]
 
     def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """See `CheckedRows.read_rows`."""
+        """See `RowOperations.read_rows`."""
         self.rest()
         out = self.values.new_empty((len(ids), self.width))
         for part in row_blocks(len(ids), 3 * 4 * self.width):
@@ -129,12 +125,11 @@ class DeviceAppearance(AppearanceRows):
         read = columns(out)
         return {name: read[name] for name in names}
 
-    def snapshot(self, ids: slice | Tensor | None = None) -> dict[str, Tensor]:
-        """See `AppearanceRows.snapshot`; ids in any order, as `read_rows`."""
-        if isinstance(ids, Tensor):
-            return self.read_rows(ids.to(self._device))
+    def snapshot(self, ids: slice = slice(None)) -> dict[str, Tensor]:
+        """See `AppearanceRows.snapshot`."""
+        check_slice(ids, self.n_rows)
         self.rest()
-        return columns(self._copied(slice(None) if ids is None else ids))
+        return columns(self._copied(ids))
 
     def _copied(self, ids: slice | Tensor) -> Tensor:
         """(R, W) caught-up values."""
@@ -167,7 +162,7 @@ class DeviceAppearance(AppearanceRows):
             values.index_copy_(0, change.placed, new[name])
 
     def reorder(self, order: Tensor) -> None:
-        """See `CheckedRows.permute`."""
+        """See `RowOperations.permute`."""
         self.rest()
         self._transform(lambda table: table.index_select(0, order))
         if self._last_step is not None:
@@ -175,77 +170,41 @@ class DeviceAppearance(AppearanceRows):
 
     @torch.no_grad()
     def write(self, ids: Tensor | None, rows: Rows) -> None:
-        """See `CheckedRows.overwrite`."""
+        """See `RowOperations.overwrite`."""
         self.rest()
         self._catch_up(ids)
-        stored = columns(self.values)
-        for name, values in rows.items():
-            if ids is None:
-                stored[name].copy_(values)
-            else:
-                stored[name].index_copy_(0, ids.long(), values.to(self._device))
+        write_rows(columns(self.values), ids, rows)
 
     @torch.no_grad()
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
-        """See `CheckedRows.zero_moments`."""
+        """See `RowOperations.zero_moments`."""
         self.rest()
         self._catch_up(ids)
-        for table in self._tables[1:]:
-            moments = columns(table)
-            for name in names:
-                if ids is None:
-                    moments[name].zero_()
-                else:
-                    moments[name].index_fill_(0, ids.long(), 0.0)
+        zero_rows(columns_of(self._tables[1:], names), ids)
 
     # ------------------------------------------------------------------ checkpoints
 
-    def tensors(self) -> dict[str, Tensor]:
-        """See `AppearanceRows.tensors`."""
-        self.rest()
-        flat = columns(self.values)
-        if self.adam.step_count == 0:
-            return flat
-        for name in APPEARANCE:
-            flat[f"{name}.step"] = torch.tensor(float(self.adam.step_count))
-        flat |= self._moments()
-        packed = self.adam.state_dict()["schedule"]
-        if self._last_step is not None and packed:
-            flat[LAST_STEP] = self._last_step
-            flat |= flat_schedule(dict(zip(APPEARANCE, packed, strict=True)))
-        return flat
+    def _stored(self) -> tuple[list[Tensor], Tensor | None]:
+        return self._tables, self._last_step
 
-    def targets(self, shapes: Iterable[str]) -> dict[str, Tensor]:
+    def _schedule(self) -> list[dict[str, Any]]:
+        return self.adam.state_dict()["schedule"]
+
+    def targets(self) -> dict[str, Tensor]:
         """See `AppearanceRows.targets`."""
-        stored = columns(self.values) | self._moments()
-        if self._last_step is not None:
-            stored[LAST_STEP] = self._last_step
-        return {name: value for name, value in stored.items() if name in set(shapes)}
+        stored = by_name(self._tables)
+        return stored if self._last_step is None else {**stored, LAST_STEP: self._last_step}
 
-    def take(self, states: Mapping[str, Tensor]) -> None:
-        """See `AppearanceRows.take`."""
-        check_states(states, {name: columns(self.values)[name].shape for name in APPEARANCE})
-        if not states:
-            return
-        if LAST_STEP in states and self._last_step is None:
+    def _restore(self, states: Mapping[str, Tensor], packed: list[dict[str, Any]]) -> None:
+        if packed and self._last_step is None:
             raise ValueError("rows must be awake where semantics is sparse, got rows that sleep")
         step = int(states["sh0.step"])
-        schedule = []
-        if LAST_STEP in states:
-            schedule = [schedule_of(states, name) for name in APPEARANCE]
-        elif self._last_step is not None:
+        if not packed and self._last_step is not None:
             self._last_step.fill_(step)
-        self.adam.load_state_dict({"step": step, "schedule": schedule})
+        self.adam.load_state_dict({"step": step, "schedule": packed})
 
     def close(self) -> None:
         """Nothing runs in the background."""
-
-    def _moments(self) -> dict[str, Tensor]:
-        return {
-            f"{name}.{key}": values
-            for key, table in zip(MOMENTS, self._tables[1:], strict=True)
-            for name, values in columns(table).items()
-        }
 
     def _catch_up(self, ids: Tensor | None) -> None:
         if self._last_step is None or not self.adam.step_count:

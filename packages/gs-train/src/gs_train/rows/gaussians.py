@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from gs_train.renderers.protocol import Rows
 from gs_train.rows.attributes import NAMES, SH_DEGREES
-from gs_train.rows.checked import CheckedRows
-from gs_train.rows.checks import check_capacity, check_rows, check_sorted
+from gs_train.rows.checked import CheckedRows, write_rows, zero_rows
+from gs_train.rows.checks import check_rows, check_sorted
 from gs_train.rows.copies import add_rows, take_rows
 from gs_train.rows.keys import RowKeys
-from gs_train.rows.replacement import Replacement, grown
+from gs_train.rows.replacement import Replacement, apart, grown
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 """Builds an optimizer from groups ``{"params": [parameter], "name": name}``."""
@@ -63,11 +64,10 @@ class Gaussians(CheckedRows):
 
         Args:
             rows: the attributes ``names``, float32, on any device.
-            device: where the model lives.
+            device, capacity: as of `CheckedRows`; the model lives there.
             make_optimizer: called once with a list of one group a name; learning rates are its
                 affair.
             names: what is held, some of the six names in their order.
-            capacity: the most rows ever; None for as many as memory holds.
             keys: of the rows, on ``device``, taken over; None numbers them from 0.
 
         Raises:
@@ -119,14 +119,15 @@ class Gaussians(CheckedRows):
         Raises:
             KeyError: ``shN`` is kept elsewhere.
         """
-        return SH_DEGREES[self._param("shN").shape[1]]
+        self._check_names(("shN",))
+        return SH_DEGREES[self.k]
 
     def whole(self, name: str) -> Tensor:
-        """See `CheckedRows.read`; the parameter's own values."""
+        """See `RowOperations.read`; the parameter's own values."""
         return self.params[name].detach()
 
     def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """See `CheckedRows.read_rows`."""
+        """See `RowOperations.read_rows`."""
         return {name: self.params[name].detach().index_select(0, ids) for name in names}
 
     def snapshot(
@@ -141,27 +142,21 @@ class Gaussians(CheckedRows):
     def close(self) -> None:
         """Nothing is in the background."""
 
-    def leaves(self, ids: Tensor | None) -> dict[str, Tensor]:
-        """Rows to render: fresh leaves of autograd, by name.
+    def leaves(self, ids: Tensor) -> dict[str, Tensor]:
+        """Copies of rows to render: fresh leaves of autograd, by name.
 
         Args:
-            ids: (R,) sorted and unique rows, which are copied. None means all, without a copy:
-                the backward pass then writes to this object's gradient buffers directly.
+            ids: sorted and unique rows.
 
         Returns:
             The attributes of the R rows, each requiring a gradient. Give them to
             `add_gradients` after the backward pass.
         """
-        if ids is None:
-            leaves = {name: p.detach().requires_grad_() for name, p in self.params.items()}
-            for name, leaf in leaves.items():
-                leaf.grad = self._gradient(name)
-            return leaves
         check_sorted(ids, self.n_rows, self._device, wait=False)
         taken = take_rows({name: p.detach() for name, p in self.params.items()}, ids)
         return {name: leaf.requires_grad_() for name, leaf in taken.items()}
 
-    def add_gradients(self, ids: Tensor | None, leaves: Mapping[str, Tensor]) -> None:
+    def add_gradients(self, ids: Tensor, leaves: Mapping[str, Tensor]) -> None:
         """Add the gradients of leaves to their rows' buffers.
 
         Args:
@@ -171,27 +166,18 @@ class Gaussians(CheckedRows):
 
         Cost: reads and writes R rows. Does not synchronise.
         """
-        if ids is not None:
-            check_sorted(ids, self.n_rows, self._device, wait=False)
-            # torch's CPU index_add_ is five times slower with int32.
-            ids = ids.long()
-        totals = {name: self._gradient(name) for name in self._names}
+        check_sorted(ids, self.n_rows, self._device, wait=False)
         parts = {name: leaves[name].grad for name in self._names}
-        n_expected = self.n_rows if ids is None else len(ids)
         for name, part in parts.items():
-            if part is not None and len(part) != n_expected:
-                raise ValueError(f"leaves must have {n_expected} rows, got {len(part)} of {name}")
-            if ids is None and part is not None and part.data_ptr() == totals[name].data_ptr():
-                parts[name] = None  # it has been added already
-        add_rows(totals, parts, ids, ids)
+            if part is not None and len(part) != len(ids):
+                raise ValueError(f"leaves must have {len(ids)} rows, got {len(part)} of {name}")
+        ids = ids.long()  # torch's CPU index_add_ is five times slower with int32
+        add_rows({name: self._gradient(name) for name in self._names}, parts, ids, ids)
 
     def zero_gradients(self) -> None:
         """Set all gradient buffers to zero, allocating them if needed."""
-        for name, param in self.params.items():
-            if param.grad is None:
-                self._gradient(name)
-            else:
-                param.grad.zero_()
+        for name in self._names:
+            self._gradient(name).zero_()
 
     def drop_gradients(self) -> None:
         """Give the gradient buffers' memory back until somebody needs them."""
@@ -199,38 +185,28 @@ class Gaussians(CheckedRows):
             param.grad = None
 
     def reserve(self, n_rows: int) -> None:
-        """Take memory for so many rows, and some ahead, where there is less.
-
-        Raises:
-            MemoryError: beyond the capacity; nothing is changed.
+        """Take memory for so many rows, which the capacity allows, and some ahead, where there is
+        less.
 
         Cost: nothing where there is room; else copies the model, one tensor at a time: the peak is
             one tensor more.
         """
-        check_capacity(n_rows, self._capacity)
         n = self.n_rows
         if n_rows > n:
             self._transform(lambda name, key, old: grown(old, n_rows, self.expected)[:n])
             self.keys.reserve(n_rows, self.expected)
 
+    def brought(self, rows: Rows) -> dict[str, Tensor]:
+        """New rows where `put` takes no memory for them: on the device, apart from the others.
+
+        Memory that runs out after one tensor has changed its length would leave others behind.
+        """
+        return {name: apart(rows[name], param) for name, param in self.params.items()}
+
     def replace(
         self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
     ) -> None:
-        """Remove some rows and add others, with zero moments; see `RowOperations.replace`.
-
-        Args:
-            removed: (R,) sorted and unique rows.
-            rows: the attributes of A rows, float32, on any device, K as here; None for none.
-            keys: (A,) int32 of `RowKeys.born`; None for the next free ones.
-
-        Raises:
-            TypeError, ValueError, IndexError: other types or shapes, ids not sorted and unique or
-                out of range; nothing is changed.
-            MemoryError: beyond the capacity; nothing is changed.
-            InputError: no more keys are left; nothing is changed.
-
-        Cost: R + A rows, and what `reserve` costs. Synchronises.
-        """
+        """See `RowOperations.replace`. Cost: R + A rows, and what `reserve` costs."""
         change, rows = self._replacement(removed, rows)
         self.keys.check_new(keys, len(change.placed))
         self.put(change, rows, keys)
@@ -239,46 +215,34 @@ class Gaussians(CheckedRows):
     def put(self, change: Replacement, rows: Rows, keys: Tensor | None) -> None:
         """See `replace`; the arguments have been checked."""
         self.drop_gradients()
+        rows = self.brought(rows)
         self.reserve(change.n_after)
-        # An optimizer's state may be on the host.
-        places = {p.device.type: change for p in self.params.values()}
-
-        def edited(name: str, key: str | None, old: Tensor) -> Tensor:
-            if old.device.type not in places:
-                places[old.device.type] = change.on(old.device)
-            return places[old.device.type].edited(old, rows[name] if key is None else 0)
-
-        self._transform(edited)
+        on = cache(change.on)  # an optimizer's state may be on the host
+        self._transform(
+            lambda name, key, old: on(old.device).edited(old, rows[name] if key is None else 0)
+        )
         self.edits += 1
         self.keys.replace(change, self.keys.born(len(change.placed)) if keys is None else keys)
 
     @torch.no_grad()
     def reorder(self, order: Tensor) -> None:
-        """See `CheckedRows.permute`; copies one tensor at a time: the peak is one tensor more."""
+        """See `RowOperations.permute`; copies one tensor at a time: the peak is one tensor more."""
         self.edits += 1
         self._transform(lambda name, key, old: old.index_select(0, order.to(old.device)))
         self.keys.select(order)
 
     @torch.no_grad()
     def write(self, ids: Tensor | None, rows: Rows) -> None:
-        """See `CheckedRows.overwrite`."""
+        """See `RowOperations.overwrite`."""
         self.edits += 1
-        for name, values in rows.items():
-            if ids is None:
-                self.params[name].copy_(values)
-            else:
-                self.params[name].index_copy_(0, ids.long(), values.to(self._device))
+        write_rows(self.params, ids, rows)
 
     @torch.no_grad()
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
-        """See `CheckedRows.zero_moments`."""
+        """See `RowOperations.zero_moments`."""
         for name in names:
             state = self._state(name)
-            for key in _row_aligned(state):
-                if ids is None:
-                    state[key].zero_()
-                else:
-                    state[key].index_fill_(0, ids.long().to(state[key].device), 0.0)
+            zero_rows((state[key] for key in _row_aligned(state)), ids)
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and the optimizer's state under flat names, not copied.
@@ -305,14 +269,9 @@ class Gaussians(CheckedRows):
                 state_dict["state"][group["params"][0]] = state
         self.optimizer.load_state_dict(state_dict)
 
-    def _param(self, name: str) -> torch.nn.Parameter:
-        if name not in self.params:
-            raise KeyError(f"name must be one of {', '.join(self._names)}, got {name}")
-        return self.params[name]
-
     def _state(self, name: str) -> dict[str, Any]:
         # get, because indexing the optimizer's defaultdict would create a state.
-        return self.optimizer.state.get(self._param(name), {})
+        return self.optimizer.state.get(self.params[name], {})
 
     def _gradient(self, name: str) -> Tensor:
         param = self.params[name]

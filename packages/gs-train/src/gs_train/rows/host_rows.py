@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,13 +12,16 @@ from torch import Tensor
 import gs_adam
 import gs_pinned
 from gs_train.renderers.protocol import Rows
-from gs_train.rows.appearance import AppearanceRows, kind_of_adam
-from gs_train.rows.attributes import APPEARANCE, Semantics, appearance_shapes, columns
+from gs_train.rows.appearance import AppearanceRows, by_name, columns_of, kind_of_adam
+from gs_train.rows.attributes import APPEARANCE, Semantics, columns
 from gs_train.rows.away import Away
-from gs_train.rows.checks import check_range, check_slice, check_sorted
-from gs_train.rows.host_state import MOMENTS, flat_state, load_state
+from gs_train.rows.checked import write_rows, zero_rows
+from gs_train.rows.checks import check_range, check_slice
 from gs_train.rows.host_tables import HostTables
 from gs_train.rows.replacement import Replacement
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS
+
+_OWN = "gs_adam"  # where HostAdam.state_dict() keeps what torch.optim.Adam has not
 
 
 class HostRows(AppearanceRows):
@@ -33,9 +37,8 @@ class HostRows(AppearanceRows):
     Args:
         rows: as of `AppearanceRows`; copied.
         semantics: of `gs_adam.HostAdam`.
-        device: where ids and values are exchanged.
+        device, capacity: as of `CheckedRows`.
         travels: rows go to the device with their moments, which are then page-locked as well.
-        capacity: the most rows ever; None for as many as the machine's memory holds.
 
     Attributes:
         adam: the optimizer, with two groups named ``sh0`` and ``shN``.
@@ -61,13 +64,13 @@ class HostRows(AppearanceRows):
         super().__init__(rows, device=device, capacity=capacity)
         self._tables = HostTables(
             len(rows["sh0"]),
-            appearance_shapes(self._k),
+            self._k,
             sleeps=semantics == "deferred",
             is_locked=self._device.type == "cuda",
             is_state_locked=travels and self._device.type == "cuda",
             capacity=capacity,
         )
-        self._tables.write(self._tables.values, rows)
+        self._tables.write(rows)
         groups = zip(APPEARANCE, self._tables.adam_params(), strict=True)
         self.adam = gs_adam.HostAdam(
             [{"params": [values], "name": name} for name, values in groups],
@@ -91,9 +94,9 @@ class HostRows(AppearanceRows):
         return self._tables.values
 
     @property
-    def moments(self) -> tuple[gs_pinned.Table, gs_pinned.Table]:
+    def moments(self) -> tuple[gs_pinned.Table, ...]:
         """First and second moments, like `table`."""
-        return self._tables.exp_avg, self._tables.exp_avg_sq
+        return self._tables.moments
 
     @property
     def steps(self) -> gs_pinned.Table | None:
@@ -131,12 +134,17 @@ class HostRows(AppearanceRows):
     def _open_away(self) -> Away | None:
         return self.away if self.away is not None and self.away.is_open else None
 
-    def _begin_edit(self, ids: Tensor | None) -> None:
-        """Rows ``ids`` are about to change, or all."""
+    def _begin_edit(self, ids: Tensor | None) -> Away | None:
+        """Catch up rows ``ids``, or all, which are about to change; or return who edits them where
+        some are away."""
         if ids is None:
             self._rest_to_change()
         else:
             self._settle()
+        away = self._open_away
+        if away is None and self.adam.semantics == "deferred":
+            self.adam.flush(None if ids is None else ids.cpu())
+        return away
 
     def _rest_to_change(self) -> None:
         self.rest()
@@ -146,23 +154,22 @@ class HostRows(AppearanceRows):
     # ------------------------------------------------------------------ reading
 
     def whole(self, name: str) -> Tensor:
-        """See `CheckedRows.read`; on the CPU the stored values.
+        """See `RowOperations.read`; on the CPU the stored values.
 
         Cost: all rows over the link, without staging; brings rows that sleep up to date.
         """
-        self._rest_to_change()
-        self._catch_up(None)
-        stored = self._tables.views(self.table)[name]
+        self._begin_edit(None)
+        stored = columns(self.table.torch())[name]
         if self._device.type == "cpu":
             return stored
         out = torch.empty(self.n_rows, *stored.shape[1:], device=self._device)
-        if self._tables.stored(name):
+        if out.numel():
             gs_pinned.gather(self.table, slice(None), {name: out})
             self.table.wait()
         return out
 
     def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """See `CheckedRows.read_rows`; ids of any device are looked at.
+        """See `RowOperations.read_rows`; ids of any device are looked at.
 
         Cost: R rows over the link, those that are away excepted; rows that are stay there.
         """
@@ -176,16 +183,11 @@ class HostRows(AppearanceRows):
         taken = dict(zip(APPEARANCE, self.adam.lookahead(rows.cpu()), strict=True))
         return {name: taken[name].to(self._device).index_select(0, at) for name in names}
 
-    def snapshot(self, ids: slice | Tensor | None = None) -> dict[str, Tensor]:
+    def snapshot(self, ids: slice = slice(None)) -> dict[str, Tensor]:
         """See `AppearanceRows.snapshot`; fresh CPU tensors."""
-        if isinstance(ids, slice):
-            first, end = check_slice(ids, self.n_rows)
-            ids = torch.arange(first, end, dtype=torch.int32)
-        elif ids is not None:
-            ids = ids.cpu()
-            check_sorted(ids, self.n_rows, ids.device, wait=True)
+        chosen = torch.arange(*check_slice(ids, self.n_rows), dtype=torch.int32)
         self.rest()
-        return dict(zip(APPEARANCE, self.adam.lookahead(ids), strict=True))
+        return dict(zip(APPEARANCE, self.adam.lookahead(chosen), strict=True))
 
     # ------------------------------------------------------------------ row operations
 
@@ -206,69 +208,57 @@ class HostRows(AppearanceRows):
             self.adam.rebind(self._tables.adam_params(), state=self._tables.adam_state())
 
     def reorder(self, order: Tensor) -> None:
-        """See `CheckedRows.permute`; in place, 64 bytes a row beside the rows."""
+        """See `RowOperations.permute`; in place, 64 bytes a row beside the rows."""
         self._rest_to_change()
         self._tables.permute(order.cpu())
 
     def write(self, ids: Tensor | None, rows: Rows) -> None:
-        """See `CheckedRows.overwrite`."""
+        """See `RowOperations.overwrite`."""
         if ids is not None:
             rows = {name: values.to(self._device) for name, values in rows.items()}
-        self._begin_edit(ids)
-        if ids is not None and (away := self._open_away) is not None:
-
-            def write(part: slice, tables: list[Tensor]) -> None:
-                stored = columns(tables[0])
-                for name, values in rows.items():
-                    stored[name].copy_(values[part])
-
-            away.edit(ids, write)
+        away = self._begin_edit(ids)
+        if ids is None or away is None:
+            self._tables.write(rows, ids)
             return
-        self._catch_up(None if ids is None else ids.cpu())
-        self._tables.write(self.table, rows, ids)
+
+        def write(part: slice, tables: list[Tensor]) -> None:
+            write_rows(columns(tables[0]), None, {name: rows[name][part] for name in rows})
+
+        away.edit(ids, write)
 
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
-        """See `CheckedRows.zero_moments`."""
-        self._begin_edit(ids)
-        if ids is not None and (away := self._open_away) is not None:
-
-            def forget(part: slice, tables: list[Tensor]) -> None:
-                for table in tables[1:]:
-                    for name in names:
-                        columns(table)[name].zero_()
-
-            away.edit(ids, forget)
-            return
-        on_host = None if ids is None else ids.cpu()
-        self._catch_up(on_host)
-        for table in self.moments:
-            moments = self._tables.views(table)
-            for name in names:
-                if on_host is None:
-                    moments[name].zero_()
-                else:
-                    moments[name].index_fill_(0, on_host.long(), 0.0)
+        """See `RowOperations.zero_moments`."""
+        away = self._begin_edit(ids)
+        if ids is None or away is None:
+            moments = [table.torch() for table in self.moments]
+            zero_rows(columns_of(moments, names), None if ids is None else ids.cpu())
+        else:
+            away.edit(ids, lambda part, tables: zero_rows(columns_of(tables[1:], names), None))
 
     # ------------------------------------------------------------------ checkpoints
 
-    def tensors(self) -> dict[str, Tensor]:
-        """See `AppearanceRows.tensors`."""
-        self.rest()
-        return {**self._tables.views(self.table), **flat_state(self.adam)}
+    def _stored(self) -> tuple[list[Tensor], Tensor | None]:
+        tables = [table.torch() for table in (self.table, *self.moments)]
+        return tables, None if self.steps is None else self.steps.torch()[:, 0]
 
-    def targets(self, shapes: Iterable[str]) -> dict[str, Tensor]:
+    def _schedule(self) -> list[dict[str, Any]]:
+        return self.adam.state_dict().get(_OWN, {}).get("schedule", [])
+
+    def targets(self) -> dict[str, Tensor]:
         """See `AppearanceRows.targets`."""
-        stored: dict[str, Tensor] = {}
-        for group in self.adam.param_groups:
-            (values,) = group["params"]
-            stored[group["name"]] = values.detach()
-            state = self.adam.state[values]
-            stored |= {f"{group['name']}.{key}": state[key] for key in MOMENTS}
-        return {name: value for name, value in stored.items() if name in set(shapes)}
+        return by_name(self._stored()[0])
 
-    def take(self, states: Mapping[str, Tensor]) -> None:
-        """See `AppearanceRows.take`."""
-        load_state(self.adam, states)
+    def _restore(self, states: Mapping[str, Tensor], packed: list[dict[str, Any]]) -> None:
+        state_dict = self.adam.state_dict()
+        state_dict["state"] = {
+            index: {key: states[f"{name}.{key}"] for key in ("step", *MOMENTS)}
+            for index, name in enumerate(APPEARANCE)
+            if f"{name}.step" in states
+        }
+        state_dict.pop(_OWN, None)
+        if packed:
+            state_dict[_OWN] = {"last_step": states[LAST_STEP], "schedule": packed}
+        self.adam.load_state_dict(state_dict)
 
     def close(self) -> None:
         """End the worker after the running task and give the memory back.
@@ -282,7 +272,3 @@ class HostRows(AppearanceRows):
             self._tables.close()
             raise
         self._tables.close()
-
-    def _catch_up(self, ids: Tensor | None) -> None:
-        if self.adam.semantics == "deferred":
-            self.adam.flush(ids)

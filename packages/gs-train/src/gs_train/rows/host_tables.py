@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 import gs_pinned
-from gs_train.rows.checks import check_capacity
+from gs_train.rows.attributes import appearance_shapes, columns
 from gs_train.rows.replacement import Replacement
-
-FieldShapes = Mapping[str, tuple[int, ...]]
-"""Name -> shape of one row, in the order in which they lie in the row."""
+from gs_train.rows.saved_state import MOMENTS
 
 _BLOCK_BYTES = 64 << 20
 
@@ -24,11 +22,11 @@ class HostTables:
     """Values, two moments and, where rows sleep, the step of each row's last update.
 
     What a device reads is page-locked, the rest never is. All four grow in place and have the same
-    number of rows. Fields without elements (``shN`` of degree 0) take no room.
+    number of rows.
 
     Args:
         n_rows: rows to begin with; everything is zero.
-        fields: of one row of values, and of moments.
+        k: K of ``shN``; a row of values, and of moments, is 3 + 3K floats.
         sleeps: keep the step of the last update.
         is_locked: page-lock the values.
         is_state_locked: page-lock the rest, too.
@@ -41,53 +39,41 @@ class HostTables:
     def __init__(
         self,
         n_rows: int,
-        fields: FieldShapes,
+        k: int,
         *,
         sleeps: bool,
         is_locked: bool,
         is_state_locked: bool = False,
         capacity: int | None = None,
     ) -> None:
-        self._fields = dict(fields)
-        self._capacity = capacity
-        stored = {name: shape for name, shape in fields.items() if math.prod(shape)}
-        width = sum(math.prod(shape) for shape in stored.values())
-        options: dict[str, Any] = {"capacity": capacity, "fields": stored}
-        state: Any = "auto" if is_state_locked else False
-        self.values = gs_pinned.Table(
-            n_rows, width, pinned="auto" if is_locked else False, **options
-        )
-        self.exp_avg = gs_pinned.Table(n_rows, width, pinned=state, **options)
-        self.exp_avg_sq = gs_pinned.Table(n_rows, width, pinned=state, **options)
-        self.steps = (
-            gs_pinned.Table(n_rows, 1, "int32", pinned=state, capacity=capacity) if sleeps else None
-        )
+        # A table has no field without elements.
+        fields = {name: shape for name, shape in appearance_shapes(k).items() if math.prod(shape)}
+
+        def table(is_locked: bool, width: int = 3 + 3 * k, **options: Any) -> gs_pinned.Table:
+            pinned: Any = "auto" if is_locked else False
+            return gs_pinned.Table(n_rows, width, pinned=pinned, capacity=capacity, **options)
+
+        self.values = table(is_locked, fields=fields)
+        self.moments = tuple(table(is_state_locked, fields=fields) for _ in MOMENTS)
+        self.steps = table(is_state_locked, 1, dtype="int32") if sleeps else None
+        self._all = [self.values, *self.moments]
+        if self.steps is not None:
+            self._all.append(self.steps)
 
     @property
     def n_rows(self) -> int:
         """N."""
         return self.values.rows
 
-    def stored(self, name: str) -> bool:
-        """Whether a field has elements, so that there is something to move."""
-        return name in self.values.layout.fields
-
-    def views(self, table: gs_pinned.Table) -> dict[str, Tensor]:
-        """(N, *shape) tensors by field that share a table's memory; made anew when N changes."""
-        return {
-            name: table.torch(name) if self.stored(name) else torch.empty(self.n_rows, *shape)
-            for name, shape in self._fields.items()
-        }
-
     def adam_params(self) -> list[Tensor]:
         """The values as an optimizer takes them."""
-        return list(self.views(self.values).values())
+        return list(columns(self.values.torch()).values())
 
     def adam_state(self) -> dict[str, Any]:
         """The rest as ``gs_adam.HostAdam`` adopts it."""
         state: dict[str, Any] = {
-            "exp_avg": list(self.views(self.exp_avg).values()),
-            "exp_avg_sq": list(self.views(self.exp_avg_sq).values()),
+            key: list(columns(table.torch()).values())
+            for key, table in zip(MOMENTS, self.moments, strict=True)
         }
         if self.steps is not None:
             state["last_step"] = self.steps.torch()[:, 0]
@@ -110,38 +96,36 @@ class HostTables:
         placed = change.placed.cpu()
         kept = change.moved_from.cpu(), change.moved_to.cpu()
         again = placed[placed < change.n_before]  # others have been appended as they shall be
-        for table in self._all():
+        for table in self._all:
             _move(table, *kept)
             if table is not self.values:
                 _fill(table, again, step if table is self.steps else 0)
         gs_pinned.scatter(values, change.placed, self.values)
         self.values.wait()
         if change.n_after < change.n_before:
-            for table in self._all():
+            for table in self._all:
                 table.truncate(change.n_after)
 
     def _grow(self, n_rows: int, step: int) -> None:
         """Append rows, with zero values and moments, last updated in ``step``."""
         before = self.n_rows
-        check_capacity(n_rows, self._capacity)
         try:
-            for table in self._all():
+            for table in self._all:
                 count = n_rows - before
                 _append_filled(table, max(0, count), step if table is self.steps else 0)
         except BaseException:
-            for table in self._all():
+            for table in self._all:
                 table.truncate(min(before, table.rows))
             raise
 
-    def write(
-        self, table: gs_pinned.Table, rows: Mapping[str, Tensor], ids: Tensor | None = None
-    ) -> None:
-        """Write some fields of rows ``ids``, or of all; returns when they are written.
+    def write(self, rows: Mapping[str, Tensor], ids: Tensor | None = None) -> None:
+        """Write some attributes' values of rows ``ids``, or of all; returns when they are written.
 
         Args:
-            rows: (R, *shape) or (N, *shape) by field, all on the device where ``ids`` are.
+            rows: (R, ...) or (N, ...) by attribute, all on the device where ``ids`` are.
         """
-        sources = self._sources(rows)
+        table = self.values
+        sources = {n: v.detach() for n, v in rows.items() if n in table.layout.fields}
         if not sources:
             return
         if ids is not None:
@@ -155,49 +139,39 @@ class HostTables:
 
     def permute(self, order: Tensor) -> None:
         """Make row ``order[i]`` ((N,) on the CPU) row i, with all that belongs to it."""
-        for table in self._all():
+        for table in self._all:
             table.permute(order)
 
     def wait(self) -> None:
         """Wait until no transfer reads or writes a row."""
-        for table in self._all():
+        for table in self._all:
             table.wait()
 
     def close(self) -> None:
         """Give the memory back once no view is left."""
-        for table in self._all():
+        for table in self._all:
             table.close()
-
-    def _all(self) -> list[gs_pinned.Table]:
-        tables = [self.values, self.exp_avg, self.exp_avg_sq]
-        return tables if self.steps is None else [*tables, self.steps]
-
-    def _sources(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: values.detach() for name, values in rows.items() if self.stored(name)}
 
 
 def _append_filled(table: gs_pinned.Table, count: int, value: int) -> None:
     """Add rows of one value. Memory that rows have left is not zero, so it has to be written."""
-    dtype = torch.int32 if table.dtype.name == "int32" else torch.float32
     filled: Tensor | None = None
     for part in row_blocks(count, table.layout.row_bytes):
         if filled is None:
-            filled = torch.full((part.stop, table.width), value, dtype=dtype)
+            filled = table.torch().new_full((part.stop, table.width), value)
         table.append(filled[: part.stop - part.start])
 
 
 def _move(table: gs_pinned.Table, source: Tensor, target: Tensor) -> None:
     """Copy rows to other places; the lists are on the CPU and have no row in common."""
-    dtype = torch.int32 if table.dtype.name == "int32" else torch.float32
     for part in row_blocks(len(source), table.layout.row_bytes):
-        rows = torch.empty((part.stop - part.start, table.width), dtype=dtype)
+        rows = table.torch().new_empty((part.stop - part.start, table.width))
         gs_pinned.scatter(gs_pinned.gather(table, source[part], rows), target[part], table)
 
 
 def _fill(table: gs_pinned.Table, ids: Tensor, value: int) -> None:
     """Write one value to rows; the list is on the CPU."""
-    dtype = torch.int32 if table.dtype.name == "int32" else torch.float32
-    row = torch.full((1, table.width), value, dtype=dtype)
+    row = table.torch().new_full((1, table.width), value)
     gs_pinned.scatter(row, ids, table, slots=torch.zeros_like(ids))
 
 

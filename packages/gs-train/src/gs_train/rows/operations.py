@@ -18,7 +18,8 @@ class RowOperations(Protocol):
 
     Densification is written against these operations alone and never holds the whole model, so
     that it works on tensors of one device and on tables in several memory tiers alike. Tensors
-    that go in and come out are on ``device``; ids are (R,) int32 or int64.
+    that go in and come out are on ``device``; ids are (R,) int32 or int64. A call that is
+    refused changes nothing.
     """
 
     @property
@@ -37,40 +38,96 @@ class RowOperations(Protocol):
         ...
 
     def read(self, name: str, ids: Tensor | None = None) -> Tensor:
-        """Values of one attribute, not to be written to: rows ``ids`` (any order), or all."""
+        """Present values of one attribute.
+
+        Args:
+            name: of the attribute.
+            ids: rows in any order, repeats allowed; None means all.
+
+        Returns:
+            (R, ...) copied rows; with None (N, ...), the stored values themselves where they are
+            on ``device``, not to be written to.
+
+        Raises:
+            KeyError, TypeError, ValueError, IndexError: no such attribute; ids of another type
+                or shape, or out of range, which is looked at on the CPU and by rows of the host.
+        """
         ...
 
     def read_rows(self, ids: Tensor) -> dict[str, Tensor]:
-        """Copies of all attributes of rows ``ids`` (any order, repeats allowed), by name."""
+        """Copies of the present values of all attributes, by name. Nothing is changed, so training
+        goes on to the same bits.
+
+        Args:
+            ids: rows in any order, repeats allowed.
+
+        Raises:
+            TypeError, ValueError, IndexError: as `read`.
+        """
         ...
 
     def replace(
         self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
     ) -> None:
-        """Remove rows ``removed`` (sorted, unique) and add others, with zero moments.
+        """Remove rows and add others, with zero moments and awake.
 
         Only rows that change are touched. New rows take the places of removed ones, spread evenly
         over them in their order; the others come to the end. Where more are removed than added,
         the last rows move to the places that are left, and keep their moments.
 
         Args:
-            rows: all attributes of the new rows; None for none.
-            keys: of the new rows, of `RowKeys.born`; None for the next free ones.
+            removed: sorted and unique.
+            rows: all attributes of A new rows, float32, on any device, K as here; None for none.
+            keys: (A,) int32 of the new rows, of `RowKeys.born`; None for the next free ones.
+
+        Raises:
+            TypeError, ValueError, IndexError: other names, types or shapes; ids not sorted and
+                unique, or out of range.
+            MemoryError: the memory is not there, or beyond the capacity.
+            InputError: no more keys are left.
+
+        Synchronises.
         """
         ...
 
     def permute(self, order: Tensor) -> None:
-        """Make row ``order[i]`` row i."""
+        """Make row ``order[i]`` row i, with its moments and its sleep.
+
+        Args:
+            order: (N,), a permutation.
+
+        Raises:
+            TypeError, ValueError: it is not one.
+
+        Cost: one pass over the rows. Synchronises.
+        """
         ...
 
     def overwrite(self, ids: Tensor | None, rows: Rows) -> None:
-        """Write values of some attributes to rows ``ids`` (sorted, unique), or to all."""
+        """Write values of some attributes; moments stay, and rows are up to date then.
+
+        Args:
+            ids: sorted and unique; None means all.
+            rows: any of the attributes, R rows each, on any device.
+
+        Raises:
+            TypeError, ValueError, IndexError: as `replace`.
+        """
         ...
 
     def zero_moments(
         self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
     ) -> None:
-        """Forget the optimizer's moments of some rows and attributes; all of them when None."""
+        """Forget what the optimizer gathered about some rows, which are up to date then; the step
+        count stays.
+
+        Args:
+            ids: sorted and unique; None means all.
+            names: attributes; None means all.
+
+        Raises:
+            KeyError, TypeError, ValueError, IndexError: no such attribute; ids as for `replace`.
+        """
         ...
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES, Semantics
 from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians, MakeOptimizer
-from gs_train.rows.host_state import LAST_STEP, SCHEDULE
 from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
+from gs_train.rows.saved_state import LAST_STEP, SCHEDULE
 from gs_train.rows.tiered import Home, TieredGaussians
 
 
@@ -101,7 +101,7 @@ def awake(source: Source) -> Source:
     kept = {
         name: value
         for name, value in model.tensors().items()
-        if name != LAST_STEP and not name.startswith(SCHEDULE)
+        if not name.startswith((LAST_STEP, SCHEDULE))
     }
     return InMemory(kept)
 
@@ -128,12 +128,10 @@ def restored_gaussians(
 
     Cost: memory for the model alone; one read.
     """
-    rows = _described(source, may_sleep=False)
+    rows = _described(source, is_tiered=False)
     model = Gaussians(rows, device=device, make_optimizer=make_optimizer, capacity=capacity)
-    targets = _targets(model, source, NAMES, with_state=not to_look_at)
-    keys = _key_targets(source, device)
-    source.fill({**targets, **keys})
-    model.keys = _keys(keys, model.n_rows)
+    targets = _targets(model, source, with_state=not to_look_at)
+    _read(model, source, targets)
     model.take(targets)
     return model
 
@@ -163,7 +161,7 @@ def restored_tiered(
 
     Cost: memory for the model alone; one read.
     """
-    rows = _described(source, may_sleep=True)
+    rows = _described(source, is_tiered=True)
     model = TieredGaussians(
         rows,
         device=device,
@@ -172,7 +170,8 @@ def restored_tiered(
         travels=travels,
         capacity=capacity,
     )
-    part = model.appearance.targets(source.shapes)
+    targets = model.appearance.targets()
+    part = {name: value for name, value in targets.items() if name in source.shapes}
     part |= {
         name: torch.empty(source.shapes[name], dtype=source.dtypes[name])
         for name in source.shapes
@@ -180,16 +179,14 @@ def restored_tiered(
     }
     if to_look_at and not has_sleeping_rows(source):
         part = {name: part[name] for name in APPEARANCE}
-    device_part = _targets(model.geometry, source, GEOMETRY, with_state=not to_look_at)
-    keys = _key_targets(source, device)
-    source.fill({**part, **device_part, **keys})
-    model.geometry.keys = _keys(keys, model.n_rows)
+    device_part = _targets(model.geometry, source, with_state=not to_look_at)
+    _read(model.geometry, source, {**part, **device_part})
     model.appearance.take({name: value for name, value in part.items() if "." in name})
     model.geometry.take(device_part)
     return model
 
 
-def _described(source: Source, *, may_sleep: bool) -> dict[str, Tensor]:
+def _described(source: Source, *, is_tiered: bool) -> dict[str, Tensor]:
     """Rows of a source's types and shapes that take no memory, once all its names, types and shapes
     have been checked.
 
@@ -205,46 +202,38 @@ def _described(source: Source, *, may_sleep: bool) -> dict[str, Tensor]:
     check_rows(rows)
     for flat, shape in source.shapes.items():
         name, _, key = flat.partition(".")
-        if not key or (may_sleep and (flat == LAST_STEP or flat.startswith(SCHEDULE))):
+        if not key or (is_tiered and (flat == LAST_STEP or flat.startswith(SCHEDULE))):
             continue
         if name not in rows:
             raise ValueError(f"tensors must belong to {', '.join(NAMES)}, got {flat}")
-        if shape and tuple(shape) != tuple(rows[name].shape):
-            raise ValueError(f"{flat} must be {tuple(rows[name].shape)}, got {tuple(shape)}")
+        has_rows = key != "step" if is_tiered and name in APPEARANCE else bool(shape)
+        expected = tuple(rows[name].shape) if has_rows else ()
+        if tuple(shape) != expected:
+            raise ValueError(f"{flat} must be {expected}, got {tuple(shape)}")
         if shape and name in APPEARANCE and source.dtypes[flat] != torch.float32:
             raise TypeError(f"{flat} must be float32, got {source.dtypes[flat]}")
     return rows
 
 
-def _key_targets(source: Source, device: torch.device) -> dict[str, Tensor]:
-    devices = {KEYS: device, NEXT_KEY: torch.device("cpu")}
-    return {
-        name: torch.empty(source.shapes[name], dtype=source.dtypes[name], device=device)
-        for name, device in devices.items()
-    }
-
-
-def _keys(targets: Mapping[str, Tensor], n_rows: int) -> RowKeys:
-    """What was read."""
-    keys = RowKeys.load(targets[KEYS], targets[NEXT_KEY])
-    RowKeys.check(keys.values, n_rows)
-    return keys
-
-
-def _targets(
-    model: Gaussians, source: Source, names: Iterable[str], *, with_state: bool
-) -> dict[str, Tensor]:
+def _targets(model: Gaussians, source: Source, *, with_state: bool) -> dict[str, Tensor]:
     """The parameters, and new tensors for state on the device where the optimizer has it."""
     device = getattr(model.optimizer, "state_device", model.device)
-    targets: dict[str, Tensor] = {}
-    for name in names:
-        targets[name] = model.params[name].detach()
-        for flat in source.shapes if with_state else ():
-            if flat.startswith(f"{name}."):
-                # A step count is on the CPU until the optimizer says otherwise.
-                targets[flat] = torch.empty(
-                    source.shapes[flat],
-                    dtype=source.dtypes[flat],
-                    device=device if source.shapes[flat] else "cpu",
-                )
+    targets: dict[str, Tensor] = {name: param.detach() for name, param in model.params.items()}
+    for flat, shape in source.shapes.items() if with_state else ():
+        name, _, key = flat.partition(".")
+        if key and name in model.params:
+            # A step count is on the CPU until the optimizer says otherwise.
+            place = device if shape else "cpu"
+            targets[flat] = torch.empty(shape, dtype=source.dtypes[flat], device=place)
     return targets
+
+
+def _read(model: Gaussians, source: Source, targets: Mapping[str, Tensor]) -> None:
+    """Fill tensors that are there, and give the model its rows' keys."""
+    keys = {
+        name: torch.empty(source.shapes[name], dtype=source.dtypes[name], device=device)
+        for name, device in ((KEYS, model.device), (NEXT_KEY, "cpu"))
+    }
+    source.fill({**targets, **keys})
+    model.keys = RowKeys.load(keys[KEYS], keys[NEXT_KEY])
+    RowKeys.check(model.keys.values, model.n_rows)

@@ -54,11 +54,10 @@ class TieredGaussians(CheckedRows):
 
         Args:
             rows: the six attributes, float32, on any device.
-            device: where the geometry is and where ids and values are exchanged.
+            device, capacity: as of `CheckedRows`; the geometry is there.
             semantics: of the appearance's optimizer; the geometry's is sparse with it, else dense.
             home: of the appearance.
             travels: rows of the host go to the device with their moments; see `HostRows`.
-            capacity: the most rows ever; None for as many as the machine's memory holds.
             keys: of the rows, on ``device``, taken over; None numbers them from 0.
 
         Raises:
@@ -139,13 +138,13 @@ class TieredGaussians(CheckedRows):
         return SH_DEGREES[self.k]
 
     def whole(self, name: str) -> Tensor:
-        """See `CheckedRows.read`. Cost: an attribute of all rows is on the device: for sh0 and shN
-        that is what this class exists to avoid."""
+        """See `RowOperations.read`. Cost: an attribute of all rows is on the device: for sh0 and
+        shN that is what this class exists to avoid."""
         ((part, _),) = self._parts((name,))
         return part.whole(name)
 
     def picked(self, ids: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """See `CheckedRows.read_rows`."""
+        """See `RowOperations.read_rows`."""
         read: dict[str, Tensor] = {}
         for part, chosen in self._parts(names):
             read |= part.picked(ids, chosen)
@@ -167,42 +166,30 @@ class TieredGaussians(CheckedRows):
     def replace(
         self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
     ) -> None:
-        """Remove some rows and add others, with zero moments; see `RowOperations.replace`.
-
-        Args:
-            removed: (R,) sorted and unique rows, on `device`.
-            rows: the six attributes of A rows, float32, on any device, K as here; None for none.
-            keys: (A,) int32 of `RowKeys.born`; None for the next free ones.
-
-        Raises:
-            TypeError, ValueError, IndexError: as the constructor; ids not sorted and unique or out
-                of range; nothing is changed.
-            MemoryError: the memory is not there, or beyond the capacity. Nothing is changed
-                in either case.
-            InputError: no more keys are left; nothing is changed.
-        """
+        """See `RowOperations.replace`."""
         change, rows = self._replacement(removed, rows)
         self.keys.check_new(keys, len(change.placed))
-        # First where memory may not be enough: on the device and, before it edits, by the host.
+        # First all that takes memory: of the geometry and, before it edits, of the appearance.
         self.geometry.reserve(change.n_after)
+        new = self.geometry.brought(rows)
         self.edits += 1
         self.appearance.put(change, rows)
-        self.geometry.put(change, rows, keys)
+        self.geometry.put(change, new, keys)
 
     def reorder(self, order: Tensor) -> None:
-        """See `CheckedRows.permute`."""
+        """See `RowOperations.permute`."""
         self.edits += 1
         self.appearance.reorder(order)
         self.geometry.reorder(order)
 
     def write(self, ids: Tensor | None, rows: Rows) -> None:
-        """See `CheckedRows.overwrite`."""
+        """See `RowOperations.overwrite`."""
         self.edits += 1
         for part, chosen in self._parts(rows):
             part.write(ids, {name: rows[name] for name in chosen})
 
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
-        """See `CheckedRows.zero_moments`."""
+        """See `RowOperations.zero_moments`."""
         for part, chosen in self._parts(names):
             part.forget(ids, chosen)
 

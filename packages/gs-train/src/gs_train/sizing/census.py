@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -70,7 +70,10 @@ def measure_workload(
     n_now = len(geometry["means"])
     if n_now == 0 or not views:
         raise ValueError(f"there must be rows and views, got {n_now} and {len(views)}")
-    rows = _choice(geometry, renderer.device)
+    every = -(-n_now // _MOST_ROWS)
+    rows = {
+        name: geometry[name].detach()[::every].to(renderer.device).contiguous() for name in GEOMETRY
+    }
     growth = max(1.0, n_rows / n_now)
     rows["scales"] = rows["scales"] - 0.5 * float(np.log(growth))
     factor = n_rows / len(rows["means"])
@@ -111,20 +114,17 @@ def middle_view(
         The view, and (R,) int64 sorted rows, at least one; None where no view sees any.
     """
 
-    def seeing(among: Sequence[View]) -> Iterator[tuple[View, Tensor]]:
-        for view in among:
-            ids = visible_ids(geometry, view, renderer)
-            if len(ids):
-                yield view, ids
+    def ids_of(view: View) -> Tensor:
+        return visible_ids(geometry, view, renderer)
 
-    seen = sorted(seeing(views[:: max(1, len(views) // 9)]), key=lambda pair: len(pair[1]))
-    return seen[len(seen) // 2] if seen else next(seeing(views), None)
-
-
-def _choice(geometry: Rows, device: torch.device) -> dict[str, Tensor]:
-    n = len(geometry["means"])
-    every = -(-n // _MOST_ROWS)
-    return {name: geometry[name].detach()[::every].to(device).contiguous() for name in GEOMETRY}
+    some = [(view, ids_of(view)) for view in views[:: max(1, len(views) // 9)]]
+    seen = sorted((pair for pair in some if len(pair[1])), key=lambda pair: len(pair[1]))
+    if seen:
+        return seen[len(seen) // 2]
+    for view in views:
+        if len(ids := ids_of(view)):
+            return view, ids
+    return None
 
 
 def _count(

@@ -19,12 +19,10 @@ from gs_train.sizing.workload import Workload
 GROWTH = 30
 """Adaptive density control without a cap is expected to reach so many times the first points."""
 
-_CANDIDATES = ("none", "best")  # the faster first
-
-_SMALLER = ("clm", "naive", "gs-scale")
-"""What is left where neither fits, the faster first: a scene of few rows may have no room for the
-two rings through which ``best`` moves rows where the host updates them. ``gs-scale`` has two too,
-and needs least of the device.
+_FASTEST_FIRST = ("none", "best", "clm", "naive", "gs-scale")
+"""As ``auto`` tries the presets. A scene of few rows may have no room for the two rings through
+which ``best`` moves rows where the host updates them. ``gs-scale`` has two too, and needs least of
+the device.
 """
 
 
@@ -97,17 +95,16 @@ def choose(config: FitConfig, work: Workload, caps: Caps) -> Choice:
         preset = preset_named(config.offload).splitting_above(config.mem_limit)
         room = fit_into(preset, work, caps, grows_to=expected)
         if room is None:
-            raise _too_small((preset,), work, caps)
+            raise _too_small([preset], work, caps)
         limits = limits_within(preset, work, caps, room, grows_to=expected)
         return Choice(preset, limits, "as --offload says")
-    for preset in (PRESETS[name] for name in (*_CANDIDATES, *_SMALLER)):
-        if _is_able(preset, config):
-            preset = preset.splitting_above(config.mem_limit)
-            room = fit_into(preset, later, caps)
-            if room is not None:
-                limits = limits_within(preset, later, caps, room, grows_to=expected)
-                return Choice(preset, limits, _memory_reason(preset, later, caps))
-    able = tuple(PRESETS[name] for name in PRESETS if _is_able(PRESETS[name], config))
+    able = [preset for preset in PRESETS.values() if _is_able(preset, config)]
+    for preset in sorted(able, key=lambda preset: _FASTEST_FIRST.index(preset.name)):
+        preset = preset.splitting_above(config.mem_limit)
+        room = fit_into(preset, later, caps)
+        if room is not None:
+            limits = limits_within(preset, later, caps, room)
+            return Choice(preset, limits, _memory_reason(preset, later, caps))
     raise _too_small(able, later, caps)
 
 
@@ -124,12 +121,10 @@ def _memory_reason(preset: Preset, work: Workload, caps: Caps) -> str:
     if on_host is None:
         return f"all of it fits on the device ({sizes} there)"
     reason = f"not all of it fits on the device ({sizes} there), so {on_host} in host memory"
-    if preset.name in _CANDIDATES:
-        return reason
-    return f"{reason}; best does not fit either"
+    return reason if preset.name == "best" else f"{reason}; best does not fit either"
 
 
-def _too_small(presets: tuple[Preset, ...], work: Workload, caps: Caps) -> InputError:
+def _too_small(presets: list[Preset], work: Workload, caps: Caps) -> InputError:
     least = [
         (preset, need(preset, work, room))
         for preset in presets

@@ -15,9 +15,7 @@ from gs_train.sizing.workload import Workload
 _FILLED = 0.9  # of a device's cap, by residents that nobody asked for: counting is not exact
 
 
-def fit_into(
-    preset: Preset, work: Workload, caps: Caps, *, grows_to: int | None = None
-) -> Room | None:
+def fit_into(preset: Preset, work: Workload, caps: Caps, *, grows_to: int = 0) -> Room | None:
     """The room that a preset gets within the caps; None where it does not fit.
 
     Residents come first, at least those of one batch, for which views are cut if they must be.
@@ -26,14 +24,14 @@ def fit_into(
     that is wanted fits, residents take what is left of it, room for rows to come included.
 
     Args:
-        grows_to: rows that densification may reach; None for no more than there are.
+        grows_to: rows that densification may reach, where that is more than there are.
     """
     for way in forecasts_of(preset):
         room = way.shrunk(work, lambda room: caps.hold(need(preset, work, room)))
         if room is None:
             continue
         if room.residents and caps.is_given and room == way.wanted(work):
-            return _filled(preset, work, caps, room, max(work.n_rows, grows_to or 0))
+            return _filled(preset, work, caps, room, max(work.n_rows, grows_to))
         return room
     return None
 
@@ -55,7 +53,7 @@ def smallest_rooms(preset: Preset, work: Workload) -> list[Room]:
 
 
 def limits_within(
-    preset: Preset, work: Workload, caps: Caps, room: Room, *, grows_to: int | None = None
+    preset: Preset, work: Workload, caps: Caps, room: Room, *, grows_to: int = 0
 ) -> Limits:
     """What a run with this room has to respect.
 
@@ -92,7 +90,7 @@ def limits_within(
     if not way.cuts_views:
         return Limits(capacity=capacity)
     residents = room.residents if is_short and preset.residents else None
-    least, grown = grown_to(max(work.n_rows, grows_to or 0))
+    least, grown = grown_to(max(work.n_rows, grows_to))
     if not all(map(caps.hold, needs(least, grown))):
         later = fit_into(preset, grown, caps)
         if grown.n_rows > work.n_rows and later is not None:  # with views that are cut

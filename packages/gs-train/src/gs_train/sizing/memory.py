@@ -125,12 +125,7 @@ def caps_of(config: FitConfig, device: torch.device, *, is_here: bool = True) ->
     given = on_device = config.bytes_of("device_memory")
     is_gpu = device.type == "cuda"
     if on_device is None:
-        on_device = host
-        if is_gpu:
-            # What torch holds and does not use is free for tensors too.
-            free, _ = torch.cuda.mem_get_info(device)
-            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            on_device = free + unused
+        on_device = free_on(device) if is_gpu else host
     return Caps(
         on_device,
         host,
@@ -140,6 +135,17 @@ def caps_of(config: FitConfig, device: torch.device, *, is_here: bool = True) ->
         process=0 if host_limit is None else PROCESS_BYTES,
         gaps=_GAPS_OF_CUDA if is_gpu else 1.0,
     )
+
+
+def free_on(device: torch.device) -> int:
+    """Bytes that tensors can have on a GPU: what torch holds and does not use is free for them, and
+    a cap on what torch takes may leave less than there is."""
+    # Asking for the cap takes no device without an index.
+    index = torch.cuda.current_device() if device.index is None else device.index
+    free, total = torch.cuda.mem_get_info(index)
+    reserved = torch.cuda.memory_reserved(index)
+    left = int(torch.cuda.get_per_process_memory_fraction(index) * total) - reserved
+    return max(0, min(free, left)) + reserved - torch.cuda.memory_allocated(index)
 
 
 def largest(low: int, high: int, holds: Callable[[int], bool]) -> int:

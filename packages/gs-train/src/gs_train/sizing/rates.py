@@ -99,13 +99,9 @@ class Rates:
             )
         for name in names[1:]:
             value = values[name]
-            may_be_zero = name.endswith("_s")
-            if not isinstance(value, int | float) or not 0 <= value < math.inf:
-                value = math.nan
-            if not value > 0 and not (may_be_zero and value == 0):
-                raise InputError(
-                    f"--offload-rates {path}: {name} must be positive, got {values[name]}"
-                )
+            is_rate = isinstance(value, int | float) and 0 <= value < math.inf
+            if not is_rate or (value == 0 and not name.endswith("_s")):
+                raise InputError(f"--offload-rates {path}: {name} must be positive, got {value}")
         return cls(**values)
 
 
@@ -136,20 +132,17 @@ def measure_rates(
     """
     device = renderer.device
     begin("copies between host and device")
-    to_device, to_host, both, gather = time_link(device)
+    measured = time_link(device)
     begin("Adam on the host")
-    host_adam, host_rows = time_host_adam(device)
+    measured |= time_host_adam(device)
     begin("Adam on the device")
-    device_adam = time_device_adam(device)
-    views = time_views(renderer, rows, view, n_visible, n_first, begin=begin)
+    measured |= time_device_adam(device)
+    measured |= time_views(renderer, rows, view, n_visible, n_first, begin=begin)
     gc.collect()  # optimizers and what they are made of refer to one another
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return Rates(
-        torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        *(to_device, to_host, both, gather, device_adam, host_adam, host_rows),
-        **views,
-    )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return Rates(name, **measured)
 
 
 def measure_rates_for(

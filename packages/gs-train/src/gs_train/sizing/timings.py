@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ import gs_adam
 import gs_pinned
 from gs_pinned import available_bytes
 from gs_train.backends import make_backend, mirror_engine
-from gs_train.engine.engine import Engine
 from gs_train.engine.settings import StepSettings
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
@@ -33,6 +33,7 @@ from gs_train.rows.attributes import (
     appearance_width,
 )
 from gs_train.rows.gaussians import Gaussians
+from gs_train.sizing.memory import free_on
 
 Begin = Callable[[str], None]
 """Told what is measured next."""
@@ -57,19 +58,13 @@ _LEAST_CULL_S = 1e-13  # for each row: what is less cannot be told from nothing
 
 def table_rows(device: torch.device, row_bytes: int) -> int:
     """Rows of a table that no cache holds, as far as memory is free for it."""
-    free = min(free_bytes(device), available_bytes())
-    return min(_TABLE_BYTES[device.type], int(free * _TABLE_SHARE)) // row_bytes
+    return min(_TABLE_BYTES[device.type], int(_free_bytes(device) * _TABLE_SHARE)) // row_bytes
 
 
-def free_bytes(device: torch.device) -> int:
-    """Memory that tensors can have there."""
-    if device.type != "cuda":
-        return available_bytes()
-    free, total = torch.cuda.mem_get_info(device)
-    reserved = torch.cuda.memory_reserved(device)
-    # A cap on what torch takes may leave less than there is.
-    left = int(torch.cuda.get_per_process_memory_fraction(device) * total) - reserved
-    return max(0, min(free, left)) + reserved - torch.cuda.memory_allocated(device)
+def _free_bytes(device: torch.device) -> int:
+    """Memory that tensors can have both there and on the host."""
+    available = available_bytes()
+    return min(free_on(device), available) if device.type == "cuda" else available
 
 
 def seconds_of(
@@ -114,8 +109,8 @@ def line(seconds: Callable[[int], float], few: int, most: int) -> tuple[float, f
     return max(0.0, long - each * most), each
 
 
-def time_link(device: torch.device) -> tuple[float, float, float, float]:
-    """Bytes a second to the device, to the host, both at once, and of gathered rows."""
+def time_link(device: torch.device) -> dict[str, float]:
+    """The attributes of `Rates` from ``to_device`` to ``gather``."""
     n = table_rows(device, 4 * _WIDTH)
     n_moved = n // 4
     ids = _some_rows(n).to(device)
@@ -137,19 +132,20 @@ def time_link(device: torch.device) -> tuple[float, float, float, float]:
             send()
             fetch()
 
+        def gather() -> None:
+            gs_pinned.gather(table, ids, gathered)
+
         size = 4.0 * source.numel()
-        return (
-            size / seconds_of(send, device),
-            size / seconds_of(fetch, device),
-            size / seconds_of(exchange, device),
-            4.0
-            * gathered.numel()
-            / seconds_of(lambda: gs_pinned.gather(table, ids, gathered), device),
-        )
+        return {
+            "to_device": size / seconds_of(send, device),
+            "to_host": size / seconds_of(fetch, device),
+            "both": size / seconds_of(exchange, device),
+            "gather": 4.0 * gathered.numel() / seconds_of(gather, device),
+        }
 
 
-def time_host_adam(device: torch.device) -> tuple[float, float]:
-    """Bytes a second of rows without gradients, all of them, and of sorted rows with."""
+def time_host_adam(device: torch.device) -> dict[str, float]:
+    """``host_adam`` and ``host_rows`` of `Rates`."""
     n = table_rows(device, 4 * _WIDTH)
     rounds = [_some_rows(n, seed) for seed in range(_ROUNDS)]
     n_updated = sum(map(len, rounds)) / _ROUNDS
@@ -171,14 +167,14 @@ def time_host_adam(device: torch.device) -> tuple[float, float]:
         sparse.end_step(step)
 
     host = torch.device("cpu")
-    return (
-        24.0 * n * _WIDTH / seconds_of(update_none, host),
-        28.0 * n_updated * _WIDTH / seconds_of(update_some, host),
-    )
+    return {
+        "host_adam": 24.0 * n * _WIDTH / seconds_of(update_none, host),
+        "host_rows": 28.0 * n_updated * _WIDTH / seconds_of(update_some, host),
+    }
 
 
-def time_device_adam(device: torch.device) -> float:
-    """Bytes a second of dense Adam on geometry."""
+def time_device_adam(device: torch.device) -> dict[str, float]:
+    """``device_adam`` of `Rates`, on geometry."""
     n = table_rows(device, 3 * 4 * GEOMETRY_WIDTH)  # values and moments
     shapes = [SHAPES[name] for name in GEOMETRY]
     params = [torch.nn.Parameter(torch.zeros(n, *shape, device=device)) for shape in shapes]
@@ -190,7 +186,7 @@ def time_device_adam(device: torch.device) -> float:
         state["exp_avg"].fill_(1.0)
         state["exp_avg_sq"].fill_(1.0)
     seconds = seconds_of(lambda: optimizer.step(ids, gradients), device)
-    return 24.0 * n * GEOMETRY_WIDTH / seconds
+    return {"device_adam": 24.0 * n * GEOMETRY_WIDTH / seconds}
 
 
 def _some_rows(n: int, seed: int = 0) -> Tensor:
@@ -212,8 +208,8 @@ def time_views(
     through the engine, whose rows stay there or come for the batch: the attributes of `Rates` from
     ``cull_rows`` on."""
     device = renderer.device
-    free = min(free_bytes(device), free_bytes(torch.device("cpu")))
-    most = max(min(n_visible, _RENDERED_ROWS[device.type], free // _RENDERED_BYTES), 8)
+    most = min(n_visible, _RENDERED_ROWS[device.type], _free_bytes(device) // _RENDERED_BYTES)
+    most = max(most, 8)
     begin("culling")
     cull_row_s, cull_more_row_s = _culling(renderer, rows, view)
 
@@ -262,9 +258,20 @@ def seconds_a_view(
         limits: the engine's: without residents the rows come and leave with each batch. None: the
             rows are all on the device.
     """
-    some = _repeated(rows, n_visible)
-    truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=renderer.device)
-    backend = _in_device(some, renderer) if limits is None else _engine(some, renderer, limits)
+    some, device = _repeated(rows, n_visible), renderer.device
+    if limits is None:
+        # An optimizer that costs nothing.
+        still = partial(torch.optim.SGD, lr=0.0)
+        model = Gaussians(some, device=device, make_optimizer=still)
+        backend = mirror_engine(model, renderer)
+    else:
+        # The views are all the same. To order them cuBLAS would keep 32 MiB for each stream that
+        # asks.
+        preset = replace(PRESETS["best"], order="given")
+        backend = make_backend(
+            preset, some, None, renderer=renderer, semantics="dense", mem_limit=1.0, limits=limits
+        )
+    truth = torch.full((view.height, view.width, 3), 128, dtype=torch.uint8, device=device)
     batch, upcoming = [(view, truth)] * at_once, [[view] * at_once] * 2
 
     settings = StepSettings(
@@ -280,29 +287,12 @@ def seconds_a_view(
 
     try:
         # On a CPU others work too, and go on to.
-        usual = statistics.median if renderer.device.type == "cpu" else min
-        seconds = seconds_of(step, renderer.device, of_samples=usual)
+        usual = statistics.median if device.type == "cpu" else min
+        seconds = seconds_of(step, device, of_samples=usual)
         backend.finish()  # not after an error, whose place another one would take
         return seconds / at_once
     finally:
         backend.model.close()
-
-
-def _in_device(rows: Rows, renderer: Renderer) -> Engine:
-    model = Gaussians(
-        rows,
-        device=renderer.device,
-        make_optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0),  # which costs nothing
-    )
-    return mirror_engine(model, renderer)
-
-
-def _engine(rows: Rows, renderer: Renderer, limits: Limits) -> Engine:
-    # The views are all the same. To order them cuBLAS would keep 32 MiB for each stream that asks.
-    preset = replace(PRESETS["best"], order="given")
-    return make_backend(
-        preset, rows, None, renderer=renderer, semantics="dense", mem_limit=1.0, limits=limits
-    )
 
 
 def _culling(renderer: Renderer, rows: Rows, view: View) -> tuple[float, float]:

@@ -94,7 +94,3 @@ class Workload:
         return replace(
             self, n_rows=n_rows, most=self.most.scaled(factor), mean=self.mean.scaled(factor)
         )
-
-    def with_batch(self, batch: BatchRows) -> Workload:
-        """The same with all batches alike."""
-        return replace(self, most=batch, mean=batch)

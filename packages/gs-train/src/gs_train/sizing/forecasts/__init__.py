@@ -6,10 +6,8 @@ from __future__ import annotations
 from gs_train.options.limits import Limits
 from gs_train.options.presets import Placement, Preset
 from gs_train.sizing.forecasts.forecast import Forecast, Speed
-from gs_train.sizing.forecasts.in_place import InPlace
-from gs_train.sizing.forecasts.mirrored import Mirrored
-from gs_train.sizing.forecasts.resident import Resident
-from gs_train.sizing.forecasts.streamed import Streamed
+from gs_train.sizing.forecasts.split_rows import Resident, Streamed
+from gs_train.sizing.forecasts.whole_scene import InPlace, Mirrored
 from gs_train.sizing.memory import Need, Room
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload

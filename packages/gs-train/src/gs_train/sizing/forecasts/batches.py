@@ -16,9 +16,6 @@ from gs_train.sizing.memory import Need, Room
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
 
-MOST_CROPS = 16
-"""Parts that a view may be cut into before a cap counts as too small."""
-
 FLOAT = 4
 PLACE, SLOT = 12, 8
 """Bytes of a microbatch's row that say where it is in the union, its id and its slot; and where
@@ -48,16 +45,6 @@ _IMAGE, _DRAWN = 16, 20  # bytes a pixel: colours and alpha; with the last id
 _LOSS = 48  # bytes a pixel: three maps a channel of the SSIM, the gradient
 
 
-def split_rows(work: Workload) -> Need:
-    """Rows whose geometry is on the device and whose appearance is in host memory."""
-    need, geometry = Need(), FLOAT * GEOMETRY_WIDTH
-    need.device["parameters"] = geometry * work.n_rows
-    need.device["moments"] = 2 * geometry * work.n_rows
-    need.device["gradients"] = geometry * math.ceil(work.most.union)
-    need.pinned["parameters"] = FLOAT * work.appearance * work.n_rows
-    return need
-
-
 def add_batch(
     need: Need,
     work: Workload,
@@ -70,7 +57,9 @@ def add_batch(
 ) -> Need:
     """The same need with keys, statistics, photographs, and a batch's culling and rendering.
 
-    While rows are re-ordered nothing is rendered, and none of them is in a batch's memory.
+    Nothing is rendered while rows are re-ordered or a table grows. Before rows are re-ordered, a
+    batch's memory is given back. Growing copies one table at a time to a larger one, beside the
+    buffers that a batch leaves, of which only the gradients of geometry are gone.
 
     Args:
         need: of the rows; changed.
@@ -89,6 +78,8 @@ def add_batch(
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
+        gone = device["rendering"] + FLOAT * GEOMETRY_WIDTH * math.ceil(work.most.union)
+        device["growing"] = max(0, widest * n - gone - device["re-ordering"])
     if slab:
         pageable["re-ordering"] = slab * n
     pinned["photographs"] = _STAGED_IMAGES * image
@@ -117,11 +108,6 @@ def _rendering_bytes(work: Workload, rows: int) -> int:
     image = FLOAT * rows * projected + _SORTED * intersections + (_DRAWN + _LOSS) * work.pixels
     gradients = FLOAT * rows * (2 * width + _RETURNED) + _IMAGE * work.pixels
     return max(sorting, image, gradients)
-
-
-def least_rows(work: Workload) -> int:
-    """Of a part of the largest view, in as many parts as it may be cut into."""
-    return math.ceil(work.most.largest / MOST_CROPS)
 
 
 def microbatches_of(work: Workload, room: Room) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +10,12 @@ from typing import ClassVar
 
 from gs_train.options.limits import Limits
 from gs_train.options.presets import Preset
-from gs_train.sizing.memory import Need, Room, at_most, largest
+from gs_train.sizing.memory import Need, Room
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
 
 Fits = Callable[[Room], bool]
 """Whether what a room needs is within the caps."""
-
-_SPARE = 1.03
 
 
 @dataclass(frozen=True)
@@ -94,54 +91,3 @@ class Forecast(ABC):
     @abstractmethod
     def under(self, work: Workload, limits: Limits) -> Room:
         """What a run takes that respects ``limits``."""
-
-
-class WholeScene(Forecast):
-    """All rows are on the device: the largest view fits whole, or the preset does not fit."""
-
-    cuts_views = False
-
-    def wanted(self, work: Workload) -> Room:
-        return Room(math.ceil(work.most.largest))
-
-    def least(self, work: Workload) -> Room:
-        return self.wanted(work)
-
-    def shrunk(self, work: Workload, fits: Fits) -> Room | None:
-        room = self.wanted(work)
-        return room if fits(room) else None
-
-    def grown(self, room: Room, rows: int, work: Workload, *, is_short: bool) -> Room:
-        return Room(rows)
-
-    def under(self, work: Workload, limits: Limits) -> Room:
-        return Room(at_most(self.wanted(work).rows, limits.rows))
-
-
-def shrunk(
-    least: Room,
-    most: Room,
-    room_of: Callable[[int, int], Room],
-    fewest: Callable[[int], int],
-    most_kept: int,
-    fits: Fits,
-) -> Room | None:
-    """All that is wanted; else as many rows of a view as fit, then as many kept rows as do.
-
-    Args:
-        least, most: where the search begins and ends.
-        room_of: of rows of a view, and of rows that are kept.
-        fewest: rows that must be kept beside views of so many rows.
-        most_kept: rows that ``most`` keeps.
-    """
-    if fits(most):
-        return most
-    if not fits(least):
-        return None
-    rows = largest(least.rows, most.rows, lambda n: fits(room_of(n, fewest(n))))
-    kept = fewest(rows)
-    # What views see was counted on some of the rows: one that sees a little more shall not be cut.
-    spare = math.ceil(_SPARE * rows) if rows == most.rows else rows
-    if fits(room_of(spare, kept)):
-        kept = largest(kept, most_kept, lambda n: fits(room_of(spare, n)))
-    return room_of(rows, kept)

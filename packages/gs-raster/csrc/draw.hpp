@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// A view from tables to pixels, and gradients back to tables, in one call each. The host waits for
+// no count: instances have room that the caller chose, and the device says where it was too little.
+#pragma once
+
+#include "blend.hpp"
+#include "project.hpp"
+
+namespace gs::raster {
+
+/// What is drawn, and how.
+struct Scene {
+  Rows rows;
+  Keys keys;
+  View view;
+  Options options;
+  int sh_degree;
+  Rect rect;                // of the view
+  const float* background;  // (3,) device, or none for black
+};
+
+/// Bytes that a drawing keeps for its gradient, for `room` instances.
+std::size_t drawing_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect);
+
+/// Bytes that draw(), and draw_backward(), need while they run.
+std::size_t draw_scratch_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect);
+std::size_t draw_backward_scratch_bytes(std::int64_t n_rows, std::int64_t room,
+                                        const Extras& extras);
+
+/// Memory of the device, and its bytes.
+struct Memory {
+  void* data;
+  std::size_t n_bytes;
+};
+
+/// Draws a rectangle of a view: project(), order_splats(), count_instances(), list_instances() and
+/// blend().
+///
+/// image (h, w, 3), alpha (h, w), and depth (h, w) or none. drawing: what draw_backward() reads.
+/// Where there are more than `room` instances, the image is the background; see Report.
+/// Enqueued on `stream` of the current device; does not synchronise. Throws gs::CudaError.
+void draw(const Scene& scene, std::int64_t room, const Report& report, float* image, float* alpha,
+          float* depth, const Memory& drawing, const Memory& scratch, cuda::StreamView stream);
+
+/// Gradients of a drawing's rows: blend_backward() and project_backward().
+///
+/// scene, room, drawing: as for draw(). of_splats: (n,), filled.
+void draw_backward(const Scene& scene, std::int64_t room, const Memory& drawing,
+                   const PixelGradients& of_pixels, const Extras& extras, SplatGradient* of_splats,
+                   const RowGradients& out, Statistics statistics, const Memory& scratch,
+                   cuda::StreamView stream);
+
+}  // namespace gs::raster
