@@ -205,6 +205,35 @@ def test_a_graph_is_freed_with_its_image() -> None:
         gc.enable()
 
 
+def test_torchs_defaults_of_device_and_dtype_change_nothing() -> None:
+    rows, view = scene(88)
+
+    def run() -> list[Tensor]:
+        projected = project(leaves_of(rows), view_of(view), sh_degree=1)
+        drawn = rasterize(projected, absgrad=True)
+        weight = torch.ones_like(drawn.image)
+        (drawn.image * weight).sum().backward()
+        return [drawn.image, projected.absgrad]
+
+    expected = run()
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device(DEVICE)
+    try:
+        on_device = {name: values.to(DEVICE) for name, values in rows.items()}
+        camera = gs_raster.View(
+            view.viewmat.to(DEVICE, torch.float32), view.K.to(DEVICE, torch.float32),
+            view.width, view.height,
+        )  # fmt: skip
+        leaves = {name: values.requires_grad_() for name, values in on_device.items()}
+        projected = project(leaves, camera, sh_degree=1)
+        drawn = rasterize(projected, absgrad=True)
+        drawn.image.sum().backward()
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert_same_bits(bits(drawn.image, projected.absgrad), bits(*expected))
+
+
 def test_absgrad_that_was_not_asked_for_is_refused() -> None:
     rows, view = scene(86)
     projected = project(leaves_of(rows), view_of(view), sh_degree=0)

@@ -88,7 +88,7 @@ def sort(splats: Splats, rect: Rect | None = None) -> TileLists:
     ends, total = at.empty(n, dtype=torch.int32), at.empty(1, dtype=torch.int64)
     workspace = at.workspace(_core.count_workspace_bytes(n, at.number))
     # Page-locked, so that the stream alone is waited for.
-    host_total = torch.empty(1, dtype=torch.int64, pin_memory=True)
+    host_total = torch.empty(1, dtype=torch.int64, device="cpu", pin_memory=True)
     n_instances = _core.count_instances_cuda(
         records,
         order,

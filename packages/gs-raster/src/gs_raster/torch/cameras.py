@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ class MeansOfCameras:
             sizes = [len(one) for one in means]
             self._means2d = means[0] if len(means) == 1 else torch.cat(means)
             parts = [self._means2d] if len(means) == 1 else list(self._means2d.split(sizes))
-            ends = torch.tensor(sizes).cumsum(0).tolist()
+            ends = accumulate(sizes)
             indices = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         else:
             # One camera's is no copy: unsqueeze and squeeze are views.

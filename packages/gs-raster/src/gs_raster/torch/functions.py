@@ -61,7 +61,7 @@ class AbsgradPlace(NamedTuple):
     def add(self, part: Tensor) -> None:
         """Rectangles add, as pixels do."""
         if not hasattr(self.means2d, "absgrad"):
-            zeros = torch.zeros(self.means2d.shape, device=part.device)
+            zeros = torch.zeros(self.means2d.shape, dtype=part.dtype, device=part.device)
             self.means2d.absgrad = zeros  # type: ignore[attr-defined]
         self.means2d.absgrad[self.index] += part  # type: ignore[attr-defined]
 
