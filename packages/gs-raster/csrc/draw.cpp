@@ -70,7 +70,7 @@ std::size_t draw_scratch_bytes(std::int64_t n_rows, std::int64_t room, const Rec
   return cutter.used();
 }
 
-std::size_t draw_backward_scratch_bytes(std::int64_t, std::int64_t room, const Extras& extras) {
+std::size_t draw_backward_scratch_bytes(std::int64_t room, const Extras& extras) {
   Cutter cutter;
   cutter.take<float>(room * slot_width(extras));
   return cutter.used();

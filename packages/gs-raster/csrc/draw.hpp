@@ -24,8 +24,7 @@ std::size_t drawing_bytes(std::int64_t n_rows, std::int64_t room, const Rect& re
 
 /// Bytes that draw(), and draw_backward(), need while they run.
 std::size_t draw_scratch_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect);
-std::size_t draw_backward_scratch_bytes(std::int64_t n_rows, std::int64_t room,
-                                        const Extras& extras);
+std::size_t draw_backward_scratch_bytes(std::int64_t room, const Extras& extras);
 
 /// Memory of the device, and its bytes.
 struct Memory {

@@ -34,9 +34,10 @@ Column<T> column(const std::pair<Address, std::int64_t>& one) {
 /// Rows, and how many basis functions shN has.
 class RowsAt {
  public:
-  RowsAt(std::int64_t n, Address slots, const ColumnsAt& columns, int n_bases)
+  RowsAt(std::int64_t n, Address slots, Address sh_slots, const ColumnsAt& columns, int n_bases)
       : rows_{n,
               at<const std::int32_t>(slots),
+              at<const std::int32_t>(sh_slots),
               column<const float>(columns[0]),
               column<const float>(columns[1]),
               column<const float>(columns[2]),
@@ -53,11 +54,16 @@ class RowsAt {
 /// Where the gradients of rows go.
 class RowGradientsAt {
  public:
-  RowGradientsAt(Address places, bool add, const ColumnsAt& columns)
-      : gradients_{at<const std::int32_t>(places), add,
-                   column<float>(columns[0]),      column<float>(columns[1]),
-                   column<float>(columns[2]),      column<float>(columns[3]),
-                   column<float>(columns[4]),      column<float>(columns[5])} {}
+  RowGradientsAt(Address skip, Address places, bool add, const ColumnsAt& columns)
+      : gradients_{at<const std::int32_t>(skip),
+                   at<const std::int32_t>(places),
+                   add,
+                   column<float>(columns[0]),
+                   column<float>(columns[1]),
+                   column<float>(columns[2]),
+                   column<float>(columns[3]),
+                   column<float>(columns[4]),
+                   column<float>(columns[5])} {}
   const RowGradients& gradients() const { return gradients_; }
 
  private:
@@ -84,6 +90,9 @@ class ProjectionAt {
   Options options_;
   int sh_degree_;
 };
+
+/// A workspace: address and bytes.
+using Workspace = std::pair<Address, std::size_t>;
 
 /// x0, y0, x1, y1.
 using Corners = std::array<int, 4>;

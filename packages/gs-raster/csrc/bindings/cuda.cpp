@@ -25,9 +25,6 @@ using gs::python::ReleaseGil;
 
 namespace {
 
-/// A workspace: address and bytes.
-using Workspace = std::pair<Address, std::size_t>;
-
 void project_cuda(const RowsAt& rows, const ProjectionAt& projection, Address splats, Address radii,
                   int device, std::uintptr_t stream) {
   const ReleaseGil unlocked;
@@ -42,7 +39,7 @@ void project_backward_cuda(const RowsAt& rows, const ProjectionAt& projection, A
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   project_backward(rows.rows(), projection.view(), projection.options(), projection.sh_degree(),
-                   at<const Splat>(splats), at<const SplatGradient>(gradients), out.gradients(),
+                   at<const Splat>(splats), at<const SplatGradient>(gradients), out.gradients(), {},
                    StreamView::from_handle(stream));
 }
 
@@ -65,8 +62,9 @@ void order_splats_cuda(Address splats, Address keys, std::int64_t n, Address ord
                        const Workspace& workspace, int device, std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
-  order_splats(at<const Splat>(splats), at<const std::int32_t>(keys), n, at<std::int32_t>(order),
-               at<void>(workspace.first), workspace.second, StreamView::from_handle(stream));
+  order_splats(at<const Splat>(splats), {at<const std::int32_t>(keys), nullptr}, n,
+               at<std::int32_t>(order), at<void>(workspace.first), workspace.second,
+               StreamView::from_handle(stream));
 }
 
 /// Returns how many instances there are. host_total: page-locked host memory. Waits for the stream,
@@ -94,7 +92,7 @@ void list_instances_cuda(Address splats, Address order, std::int64_t n, const Ti
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   list_instances(at<const Splat>(splats), at<const std::int32_t>(order), n, lists.rect(),
-                 at<const std::uint32_t>(ends), at<const std::uint64_t>(total), lists.lists(),
+                 at<const std::uint32_t>(ends), at<const std::uint64_t>(total), lists.lists(), {},
                  at<void>(workspace.first), workspace.second, StreamView::from_handle(stream));
 }
 
@@ -129,19 +127,19 @@ int slot_width_of(bool depth, bool absgrad) { return slot_width({depth, absgrad}
 
 void register_arguments(py::module_& module) {
   py::class_<RowsAt>(module, "RowsAt", py::module_local())
-      .def(py::init<std::int64_t, Address, const ColumnsAt&, int>(), py::arg("n"),
-           py::arg("slots"), py::arg("columns"), py::arg("n_bases"));
+      .def(py::init<std::int64_t, Address, Address, const ColumnsAt&, int>(), py::arg("n"),
+           py::arg("slots"), py::arg("sh_slots"), py::arg("columns"), py::arg("n_bases"));
   py::class_<RowGradientsAt>(module, "RowGradientsAt", py::module_local())
-      .def(py::init<Address, bool, const ColumnsAt&>(), py::arg("places"), py::arg("add"),
-           py::arg("columns"));
+      .def(py::init<Address, Address, bool, const ColumnsAt&>(), py::arg("skip"), py::arg("places"),
+           py::arg("add"), py::arg("columns"));
   py::class_<ProjectionAt>(module, "ProjectionAt", py::module_local())
       .def(py::init<Address, Address, int, int, const ProjectionAt::Rules&, int>(),
            py::arg("viewmat"), py::arg("K"), py::arg("width"), py::arg("height"),
            py::arg("options"), py::arg("sh_degree"));
   py::class_<TileListsAt>(module, "TileListsAt", py::module_local())
       .def(py::init<const Corners&, std::int64_t, Address, Address, Address, Address, Address>(),
-           py::arg("rect"), py::arg("room"), py::arg("begins"), py::arg("splats"),
-           py::arg("slots"), py::arg("firsts"), py::arg("counts"));
+           py::arg("rect"), py::arg("room"), py::arg("begins"), py::arg("splats"), py::arg("slots"),
+           py::arg("firsts"), py::arg("counts"));
 }
 
 }  // namespace

@@ -9,4 +9,7 @@ namespace gs::raster {
 /// The stages on a device; nothing in a build without CUDA.
 void register_cuda(pybind11::module_& module);
 
+/// Whole views on a device, after register_cuda(), whose types are arguments; likewise.
+void register_draw(pybind11::module_& module);
+
 }  // namespace gs::raster

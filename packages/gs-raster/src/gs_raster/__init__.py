@@ -2,7 +2,8 @@
 """Draws rows of 3D Gaussians into a view, and gradients back.
 
 The stages work on CUDA tensors of torch: :func:`project`, :func:`sort`, :func:`blend`, and back
-:func:`blend_backward`, :func:`project_backward`. ``gs_raster.torch`` has them as differentiable
+:func:`blend_backward`, :func:`project_backward`. :func:`draw` and :func:`draw_backward` are all of
+them in one call each, without a wait of the host. ``gs_raster.torch`` has them as differentiable
 functions, ``gs_raster.cpu`` draws on the CPU.
 """
 
@@ -16,22 +17,28 @@ from gs_raster.types import MAX_INSTANCES, Options, Rect, TooManyInstancesError
 
 if TYPE_CHECKING:
     from gs_raster.cuda.blending import Pixels, blend, blend_backward
+    from gs_raster.cuda.drawing import Drawing, draw, draw_backward
     from gs_raster.cuda.planning import workspace_bytes
     from gs_raster.cuda.projection import project, project_backward
+    from gs_raster.cuda.room_check import RoomCheck
     from gs_raster.cuda.rows import RowGradients, Rows
     from gs_raster.cuda.sorting import TileLists, sort
     from gs_raster.cuda.splats import Splats
+    from gs_raster.cuda.statistics import Statistics
     from gs_raster.cuda.views import View
 
 __all__ = [
     "MAX_INSTANCES",
     "CudaError",
+    "Drawing",
     "Options",
     "Pixels",
     "Rect",
+    "RoomCheck",
     "RowGradients",
     "Rows",
     "Splats",
+    "Statistics",
     "TileLists",
     "TooManyInstancesError",
     "View",
@@ -39,6 +46,8 @@ __all__ = [
     "blend",
     "blend_backward",
     "build_info",
+    "draw",
+    "draw_backward",
     "project",
     "project_backward",
     "sort",
@@ -47,14 +56,19 @@ __all__ = [
 
 # Imported when asked for: they bring in torch, which takes seconds.
 _LATER = {
+    "Drawing": "cuda.drawing",
     "Pixels": "cuda.blending",
+    "RoomCheck": "cuda.room_check",
     "RowGradients": "cuda.rows",
     "Rows": "cuda.rows",
     "Splats": "cuda.splats",
+    "Statistics": "cuda.statistics",
     "TileLists": "cuda.sorting",
     "View": "cuda.views",
     "blend": "cuda.blending",
     "blend_backward": "cuda.blending",
+    "draw": "cuda.drawing",
+    "draw_backward": "cuda.drawing",
     "project": "cuda.projection",
     "project_backward": "cuda.projection",
     "sort": "cuda.sorting",

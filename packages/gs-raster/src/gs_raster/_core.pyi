@@ -13,6 +13,9 @@ _Corners: TypeAlias = Sequence[int]
 # Address and bytes.
 _Workspace: TypeAlias = tuple[int, int]
 
+# Addresses of grad2d, count and extents; scales of x and y; whether of absgrad.
+_Statistics: TypeAlias = tuple[int, int, int, float, float, bool]
+
 __version__: str
 
 def build_info() -> dict[str, Any]: ...
@@ -20,10 +23,12 @@ def build_info() -> dict[str, Any]: ...
 class CudaError(RuntimeError): ...
 
 class RowsAt:
-    def __init__(self, n: int, slots: int, columns: _Columns, n_bases: int) -> None: ...
+    def __init__(
+        self, n: int, slots: int, sh_slots: int, columns: _Columns, n_bases: int
+    ) -> None: ...
 
 class RowGradientsAt:
-    def __init__(self, places: int, add: bool, columns: _Columns) -> None: ...
+    def __init__(self, skip: int, places: int, add: bool, columns: _Columns) -> None: ...
 
 class ProjectionAt:
     def __init__(
@@ -125,3 +130,45 @@ def blend_backward_cuda(
     stream: int,
 ) -> None: ...
 def slot_width(depth: bool, absgrad: bool) -> int: ...
+
+class SceneAt:
+    def __init__(
+        self,
+        rows: RowsAt,
+        keys: int,
+        projection: ProjectionAt,
+        rect: _Corners,
+        background: int,
+    ) -> None: ...
+
+def draw_bytes(
+    n_rows: int, room: int, rect: _Corners, depth: bool, absgrad: bool, device: int
+) -> tuple[int, int, int]: ...
+def draw_cuda(
+    scene: SceneAt,
+    room: int,
+    overflowed: int,
+    n_instances: int,
+    image: int,
+    alpha: int,
+    depth: int,
+    drawing: _Workspace,
+    scratch: _Workspace,
+    device: int,
+    stream: int,
+) -> None: ...
+def draw_backward_cuda(
+    scene: SceneAt,
+    room: int,
+    drawing: _Workspace,
+    grad_image: int,
+    grad_alpha: int,
+    grad_depth: int,
+    absgrad: bool,
+    of_splats: int,
+    out: RowGradientsAt,
+    statistics: _Statistics,
+    scratch: _Workspace,
+    device: int,
+    stream: int,
+) -> None: ...

@@ -24,7 +24,9 @@ BASES = (0, 3, 8, 15)
 """Spherical harmonics without the constant one, by degree."""
 
 
-def check_columns(columns: Mapping[str, Tensor], *, prefix: str = "", written: bool = False) -> int:
+def check_columns(
+    columns: Mapping[str, Tensor], *, prefix: str = "", written: bool = False
+) -> None:
     """Check the six attributes.
 
     Args:
@@ -32,9 +34,6 @@ def check_columns(columns: Mapping[str, Tensor], *, prefix: str = "", written: b
             lie apart by any pitch.
         prefix: of the names in errors.
         written: rows must not overlap.
-
-    Returns:
-        Slots of the shortest column.
 
     Raises:
         TypeError: a dtype differs.
@@ -59,7 +58,6 @@ def check_columns(columns: Mapping[str, Tensor], *, prefix: str = "", written: b
                 f"{called} must have rows that do not overlap, got strides {tuple(strides)}"
             )
         check_alignment(called, tensor)
-    return min(len(columns[name]) for name in SHAPES)
 
 
 def column_addresses(columns: Mapping[str, Tensor]) -> list[tuple[int, int]]:

@@ -54,7 +54,7 @@ def project(
     Cost: reads each row and writes 48 bytes of it, 8 more with ``radii``. GIL released.
     """
     at = place_of("rows", rows.means)
-    native = _projection(rows, view, sh_degree, options, at)
+    native = projection_of(rows, view, sh_degree, options, at)
     records = at.empty(rows.n, WORDS, dtype=torch.int32)
     extents = at.empty(rows.n, 2, dtype=torch.int32) if radii else None
     splats = Splats(records, view, keys, extents)
@@ -99,7 +99,7 @@ def project_backward(
         same bits.
     """
     at = place_of("rows", rows.means)
-    native = _projection(rows, view, sh_degree, options, at)
+    native = projection_of(rows, view, sh_degree, options, at)
     check("splats.records", splats.records, (rows.n, WORDS), torch.int32, at.device)
     gradient = address("gradients", gradients, (rows.n, WORDS), torch.float32, at.device)
     add = out is not None
@@ -108,7 +108,7 @@ def project_backward(
             raise ValueError("places must come with out, got out=None")
         out = RowGradients.empty(rows.n, rows.n_bases, at.device)
     else:
-        _check_out(out, rows, places, at)
+        check_out(out, rows, places, at)
     if rows.n:
         _core.project_backward_cuda(
             rows.native(),
@@ -136,9 +136,10 @@ def check_sh_degree(sh_degree: Any, n_bases: int) -> int:
     return degree
 
 
-def _projection(
+def projection_of(
     rows: Rows, view: View, sh_degree: int, options: Options, at: Place
 ) -> _core.ProjectionAt:
+    """A checked view with the rules by which rows show in it, for the native functions."""
     if view.viewmat.device != at.device:
         raise ValueError(
             f"view must be on {at.device} as rows are, got {device_name(view.viewmat.device)}"
@@ -154,7 +155,8 @@ def _projection(
     )
 
 
-def _check_out(out: RowGradients, rows: Rows, places: Tensor | None, at: Place) -> None:
+def check_out(out: RowGradients, rows: Rows, places: Tensor | None, at: Place) -> None:
+    """Raise unless the gradients of rows can be added to ``out`` at ``places``."""
     if out.means.device != at.device:
         raise ValueError(
             f"out must be on {at.device} as rows are, got {device_name(out.means.device)}"

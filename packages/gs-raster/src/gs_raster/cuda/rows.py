@@ -33,6 +33,8 @@ class Rows:
         shN: (N, K, 3), K = 0, 3, 8 or 15.
         slots: (R,) int32, ``0 <= slots < N``: row i is in slot ``slots[i]`` of every attribute,
             which may then have different N. None: row i is in slot i, and R is N.
+        sh_slots: (R,) int32, with ``slots`` alone: row i of ``sh0`` and ``shN`` is in slot
+            ``sh_slots[i]`` of these two. None: where the other attributes are.
 
     Raises:
         TypeError: a dtype differs.
@@ -47,12 +49,14 @@ class Rows:
     sh0: Tensor
     shN: Tensor  # noqa: N815 (gsplat's name)
     slots: Tensor | None = None
+    sh_slots: Tensor | None = None
 
     def __post_init__(self) -> None:
-        n_slots = check_columns(self.columns)
+        check_columns(self.columns)
         if self.slots is not None:
-            check("slots", self.slots, (-1,), torch.int32, self.means.device)
-            check_indices("slots", self.slots, n_slots, distinct=False)
+            self._check_slots(self.slots)
+        elif self.sh_slots is not None:
+            raise ValueError("sh_slots must come with slots, got slots=None")
         else:
             for name, tensor in self.columns.items():
                 if len(tensor) != len(self.means):
@@ -64,7 +68,11 @@ class Rows:
             raise ValueError(f"rows must be fewer than 2^31 - 1, got {self.n}")
 
     @staticmethod
-    def of(columns: Mapping[str, Tensor], slots: Tensor | None = None) -> Rows:
+    def of(
+        columns: Mapping[str, Tensor],
+        slots: Tensor | None = None,
+        sh_slots: Tensor | None = None,
+    ) -> Rows:
         """Rows of a mapping with the six names.
 
         Raises:
@@ -73,7 +81,7 @@ class Rows:
         missing = [name for name in SHAPES if name not in columns]
         if missing:
             raise ValueError(f"rows must hold {', '.join(SHAPES)}, got none for {missing}")
-        return Rows(**{name: columns[name] for name in SHAPES}, slots=slots)
+        return Rows(**{name: columns[name] for name in SHAPES}, slots=slots, sh_slots=sh_slots)
 
     @property
     def columns(self) -> dict[str, Tensor]:
@@ -93,7 +101,20 @@ class Rows:
     def native(self) -> _core.RowsAt:
         """For the native functions."""
         slots = 0 if self.slots is None else self.slots.data_ptr()
-        return _core.RowsAt(self.n, slots, column_addresses(self.columns), self.n_bases)
+        sh_slots = slots if self.sh_slots is None else self.sh_slots.data_ptr()
+        return _core.RowsAt(self.n, slots, sh_slots, column_addresses(self.columns), self.n_bases)
+
+    def _check_slots(self, slots: Tensor) -> None:
+        lengths = {name: len(tensor) for name, tensor in self.columns.items()}
+        of_sh = min(lengths.pop("sh0"), lengths.pop("shN"))
+        check("slots", slots, (-1,), torch.int32, self.means.device)
+        n_slots = min(lengths.values())
+        if self.sh_slots is None:
+            n_slots = min(n_slots, of_sh)
+        else:
+            check("sh_slots", self.sh_slots, (len(slots),), torch.int32, self.means.device)
+            check_indices("sh_slots", self.sh_slots, of_sh, distinct=False)
+        check_indices("slots", slots, n_slots, distinct=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +159,9 @@ class RowGradients:
         """P, of the shortest attribute."""
         return min(len(tensor) for tensor in self.columns.values())
 
-    def native(self, places: Tensor | None, *, add: bool) -> _core.RowGradientsAt:
-        """For the native functions."""
-        at = 0 if places is None else places.data_ptr()
-        return _core.RowGradientsAt(at, add, column_addresses(self.columns))
+    def native(
+        self, places: Tensor | None, *, add: bool, skip: Tensor | None = None
+    ) -> _core.RowGradientsAt:
+        """For the native functions. ``skip``: nothing is added where this int32 is not 0."""
+        unless, at = (0 if tensor is None else tensor.data_ptr() for tensor in (skip, places))
+        return _core.RowGradientsAt(unless, at, add, column_addresses(self.columns))

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole view in one call each way. As in cuda.cpp, the Python modules allocate and check.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/registers.hpp"
+
+#if defined(GS_WITH_CUDA)
+#include "bindings/addresses.hpp"
+#include "draw.hpp"
+#include "gs/cuda/check.hpp"
+#include "gs/python/gil.hpp"
+#endif
+
+namespace gs::raster {
+
+namespace py = pybind11;
+
+#if defined(GS_WITH_CUDA)
+
+using gs::cuda::DeviceGuard;
+using gs::cuda::StreamView;
+using gs::python::ReleaseGil;
+
+namespace {
+
+/// What is drawn, and how.
+class SceneAt {
+ public:
+  /// keys: by slot of the geometry.
+  SceneAt(const RowsAt& rows, Address keys, const ProjectionAt& projection, const Corners& rect,
+          Address background)
+      : scene_{rows.rows(),
+               Keys{at<const std::int32_t>(keys), rows.rows().slots},
+               projection.view(),
+               projection.options(),
+               projection.sh_degree(),
+               rect_of(rect),
+               at<const float>(background)} {}
+  const Scene& scene() const { return scene_; }
+
+ private:
+  Scene scene_;
+};
+
+/// Sums of density control: grad2d, count, extents, scales of x and y, absgrad.
+using StatisticsAt = std::tuple<Address, Address, Address, float, float, bool>;
+
+Memory memory_of(const Workspace& workspace) {
+  return {at<void>(workspace.first), workspace.second};
+}
+
+void draw_cuda(const SceneAt& scene, std::int64_t room, Address overflowed, Address n_instances,
+               Address image, Address alpha, Address depth, const Workspace& drawing,
+               const Workspace& scratch, int device, std::uintptr_t stream) {
+  const ReleaseGil unlocked;
+  const DeviceGuard guard(device);
+  draw(scene.scene(), room, {at<std::int32_t>(overflowed), at<std::uint64_t>(n_instances)},
+       at<float>(image), at<float>(alpha), at<float>(depth), memory_of(drawing), memory_of(scratch),
+       StreamView::from_handle(stream));
+}
+
+void draw_backward_cuda(const SceneAt& scene, std::int64_t room, const Workspace& drawing,
+                        Address grad_image, Address grad_alpha, Address grad_depth, bool absgrad,
+                        Address of_splats, const RowGradientsAt& out,
+                        const StatisticsAt& statistics, const Workspace& scratch, int device,
+                        std::uintptr_t stream) {
+  const ReleaseGil unlocked;
+  const DeviceGuard guard(device);
+  const auto [grad2d, count, extents, scale_x, scale_y, of_absgrad] = statistics;
+  draw_backward(
+      scene.scene(), room, memory_of(drawing),
+      {at<const float>(grad_image), at<const float>(grad_alpha), at<const float>(grad_depth)},
+      {grad_depth != 0, absgrad}, at<SplatGradient>(of_splats), out.gradients(),
+      {at<float>(grad2d), at<float>(count), at<float>(extents), nullptr, scale_x, scale_y,
+       of_absgrad},
+      memory_of(scratch), StreamView::from_handle(stream));
+}
+
+/// Bytes of a drawing, and of the scratch memory of each way.
+std::tuple<std::size_t, std::size_t, std::size_t> draw_bytes_cuda(std::int64_t n_rows,
+                                                                  std::int64_t room,
+                                                                  const Corners& rect, bool depth,
+                                                                  bool absgrad, int device) {
+  const DeviceGuard guard(device);
+  return {drawing_bytes(n_rows, room, rect_of(rect)),
+          draw_scratch_bytes(n_rows, room, rect_of(rect)),
+          draw_backward_scratch_bytes(room, {depth, absgrad})};
+}
+
+}  // namespace
+
+void register_draw(py::module_& module) {
+  py::class_<SceneAt>(module, "SceneAt", py::module_local())
+      .def(py::init<const RowsAt&, Address, const ProjectionAt&, const Corners&, Address>(),
+           py::arg("rows"), py::arg("keys"), py::arg("projection"), py::arg("rect"),
+           py::arg("background"));
+  module.def("draw_bytes", &draw_bytes_cuda, py::arg("n_rows"), py::arg("room"), py::arg("rect"),
+             py::arg("depth"), py::arg("absgrad"), py::arg("device"));
+  module.def("draw_cuda", &draw_cuda, py::arg("scene"), py::arg("room"), py::arg("overflowed"),
+             py::arg("n_instances"), py::arg("image"), py::arg("alpha"), py::arg("depth"),
+             py::arg("drawing"), py::arg("scratch"), py::arg("device"), py::arg("stream"));
+  module.def("draw_backward_cuda", &draw_backward_cuda, py::arg("scene"), py::arg("room"),
+             py::arg("drawing"), py::arg("grad_image"), py::arg("grad_alpha"),
+             py::arg("grad_depth"), py::arg("absgrad"), py::arg("of_splats"), py::arg("out"),
+             py::arg("statistics"), py::arg("scratch"), py::arg("device"), py::arg("stream"));
+}
+
+#else
+
+void register_draw(py::module_&) {}
+
+#endif
+
+}  // namespace gs::raster

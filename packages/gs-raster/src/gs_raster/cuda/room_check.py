@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room for instances that was chosen before their number is known."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from gs_raster.cuda.place import require_cuda
+
+
+class RoomCheck:
+    """Whether the instances of a batch's views had room, without a wait for any count.
+
+    The device writes the number of each view into page-locked memory, and sets a flag of the batch
+    where a view has more instances than room. From that view on :func:`draw_backward` adds nothing.
+    So the host looks once, after it has enqueued the last view: where :meth:`first_overflow` names
+    a view, the batch is drawn again from that view on, in order, after :meth:`begin`.
+
+    Args:
+        n_views: of a batch.
+        device: a CUDA device.
+
+    Attributes:
+        overflowed: (1,) int32 on the device, 0 while all views had room.
+        n_instances: (n_views,) int64, page-locked: of each view that the device has listed; -1 of
+            the others.
+
+    Raises:
+        CudaError: this build has no CUDA.
+        ValueError: ``n_views`` is below 1.
+    """
+
+    def __init__(self, n_views: int, device: torch.device | str) -> None:
+        require_cuda()
+        if operator.index(n_views) < 1:
+            raise ValueError(f"n_views must be at least 1, got {n_views}")
+        self.overflowed = torch.zeros(1, dtype=torch.int32, device=device)
+        self.n_instances = torch.full((n_views,), -1, dtype=torch.int64, pin_memory=True)
+        self._rooms = [0] * n_views
+        self._reported = torch.cuda.Event()
+
+    def begin(self) -> None:
+        """Forget the batch before. The device must have passed its views."""
+        self.n_instances.fill_(-1)
+        self.overflowed.zero_()
+
+    def first_overflow(self, n_views: int) -> int | None:
+        """The first of ``n_views`` views that had too little room; None if all had enough.
+
+        Waits for the last of them to be listed, not for what was enqueued after.
+        """
+        self._reported.synchronize()
+        counts = self.n_instances[:n_views].tolist()
+        return next((k for k in range(n_views) if counts[k] > self._rooms[k]), None)
+
+    def note(self, index: int, room: int, stream: torch.cuda.Stream) -> None:
+        """View ``index`` has been enqueued with this room."""
+        self._rooms[index] = room
+        self._reported.record(stream)

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view in one call each way: the bits of the stages, and what happens without enough room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import raster_oracle as oracle
+import torch
+from raster_device import DEVICE, assert_same_bits, bits, noise, sent, view_of
+from torch import Tensor
+
+import gs_raster
+from gs_raster import Options, Rect, RoomCheck, RowGradients, Rows, Statistics, View
+
+pytestmark = pytest.mark.gpu
+HOW: dict[str, Any] = {"sh_degree": 3, "options": Options(antialiased=True)}
+AMPLE = 100_000
+
+
+def scene(seed: int = 70, n_rows: int = 900) -> tuple[dict[str, Tensor], View]:
+    view = oracle.random_view(seed, width=150, height=101)
+    return sent(oracle.random_rows(seed, view, n_rows=n_rows)), view_of(view)
+
+
+def sums(n: int) -> RowGradients:
+    out = RowGradients.empty(n, 15, DEVICE)
+    for column in out.columns.values():
+        column.zero_()
+    return out
+
+
+def grads_of(rect: Rect, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    h, w = rect.height, rect.width
+    return noise(h, w, 3, seed=seed), noise(h, w, seed=seed + 1), noise(h, w, seed=seed + 2)
+
+
+def by_stages(rows: Rows, view: View, rect: Rect, keys: Tensor | None, background: Tensor) -> Any:
+    splats = gs_raster.project(rows, view, keys=keys, radii=True, **HOW)
+    lists = gs_raster.sort(splats, rect)
+    pixels = gs_raster.blend(splats, lists, background=background, depth=True)
+    gradients = gs_raster.blend_backward(
+        splats, lists, pixels, *grads_of(rect), background=background, absgrad=True
+    )
+    out = gs_raster.project_backward(rows, view, splats, gradients, out=sums(rows.n), **HOW)
+    return splats, lists, pixels, gradients, out
+
+
+@pytest.mark.parametrize("rect", [Rect(0, 0, 150, 101), Rect(37, 21, 140, 90)])
+def test_one_call_gives_the_bits_of_the_stages(rect: Rect) -> None:
+    values, view = scene()
+    rows = Rows.of(values)
+    keys = torch.randperm(900, generator=torch.Generator().manual_seed(0)).int().to(DEVICE)
+    background = noise(3)
+    _, lists, pixels, gradients, expected = by_stages(rows, view, rect, keys, background)
+    assert 1000 < lists.n_instances < AMPLE
+    for room in (lists.n_instances, AMPLE):
+        drawing = gs_raster.draw(
+            rows, view, rect=rect, room=room, keys=keys, background=background, depth=True, **HOW
+        )
+        out = sums(rows.n)
+        of_splats = gs_raster.draw_backward(drawing, *grads_of(rect), out=out, absgrad=True)
+        found = drawing.image, drawing.alpha, drawing.depth, of_splats, *out.columns.values()
+        wanted = pixels.image, pixels.alpha, pixels.depth, gradients, *expected.columns.values()
+        assert_same_bits(bits(*found), bits(*wanted))
+
+
+def test_harmonics_and_keys_lie_in_slots_of_their_own() -> None:
+    values, view = scene()
+    generator = torch.Generator().manual_seed(1)
+    slots, sh_slots = (
+        torch.randperm(900, generator=generator)[:500].int().to(DEVICE) for _ in range(2)
+    )
+    keys = torch.randperm(900, generator=generator).int().to(DEVICE)
+    # Half of the rows share a depth, so that keys decide.
+    axis = view.viewmat[2, :3]
+    values["means"][::2] += (2.0 - values["means"][::2] @ axis)[:, None] * axis
+    chosen = {name: table[slots.long()] for name, table in values.items()}
+    chosen |= {name: values[name][sh_slots.long()] for name in ("sh0", "shN")}
+    _, _, pixels, _, expected = by_stages(
+        Rows.of(chosen), view, view.rect, keys[slots.long()].contiguous(), noise(3)
+    )
+    rows = Rows.of(values, slots, sh_slots)
+    drawing = gs_raster.draw(rows, view, room=AMPLE, keys=keys, background=noise(3), **HOW)
+    places = torch.randperm(600, generator=generator)[:500].int().to(DEVICE)
+    out = sums(600)
+    gs_raster.draw_backward(drawing, *grads_of(view.rect), out=out, places=places, absgrad=True)
+    assert_same_bits(bits(drawing.image), bits(pixels.image))
+    for name, column in out.columns.items():
+        assert_same_bits(bits(column[places.long()]), bits(expected.columns[name]))
+        left = torch.ones(600, dtype=torch.bool, device=DEVICE)
+        left[places.long()] = False
+        assert not column[left].any()
+
+
+class Batch:
+    """Views of one scene, drawn one after the other with the rooms that are given."""
+
+    def __init__(self, n_views: int) -> None:
+        values, view = scene()
+        self.rows = Rows.of(values)
+        self.views = []
+        for k in range(n_views):  # from places beside each other
+            viewmat = view.viewmat.clone()
+            viewmat[0, 3] += 0.02 * k
+            self.views.append(View(viewmat, view.K, view.width, view.height))
+        self.check = RoomCheck(n_views, DEVICE)
+
+    def draw(self, rooms: list[int], out: RowGradients, first: int = 0) -> list[Tensor]:
+        images = []
+        for k, view in enumerate(self.views[first:], first):
+            drawing = gs_raster.draw(
+                self.rows, view, room=rooms[k], check_room=self.check, index=k, **HOW
+            )
+            gs_raster.draw_backward(
+                drawing, grads_of(view.rect, seed=k)[0], out=out, check_room=self.check
+            )
+            images.append(drawing.image)
+        return images
+
+
+@pytest.mark.parametrize(("n_views", "short"), [(1, 0), (8, 0), (8, 3), (8, 7)])
+def test_too_little_room_adds_nothing_from_that_view_on(n_views: int, short: int) -> None:
+    batch, ample = Batch(n_views), [AMPLE] * n_views
+    expected = sums(900)
+    images = batch.draw(ample, expected)
+    assert batch.check.first_overflow(n_views) is None
+    counts = batch.check.n_instances.tolist()
+    assert min(counts) > 100
+
+    batch.check.begin()
+    out, before = sums(900), sums(900)
+    rooms = [*counts[:short], counts[short] - 1, *counts[short + 1 :]]
+    found = batch.draw(rooms, out)
+    assert batch.check.first_overflow(n_views) == short
+    assert batch.check.n_instances.tolist() == counts
+    assert not found[short].any()
+    for k in (k for k in range(n_views) if k != short):
+        assert_same_bits(bits(found[k]), bits(images[k]))
+    some = Batch(n_views)
+    some.views = some.views[:short]
+    some.draw(ample, before)
+    assert_same_bits(bits(*out.columns.values()), bits(*before.columns.values()))
+
+    # Drawn again from that view on, the batch has the bits that it has with ample room.
+    batch.check.begin()
+    again = batch.draw(ample, out, first=short)
+    assert batch.check.first_overflow(n_views) is None
+    assert_same_bits(bits(*again), bits(*images[short:]))
+    assert_same_bits(bits(*out.columns.values()), bits(*expected.columns.values()))
+
+
+def test_statistics_are_those_of_the_splats_gradients() -> None:
+    values, view = scene()
+    slots = torch.arange(0, 900, 2, dtype=torch.int32, device=DEVICE)
+    rows = Rows.of(values, slots)
+    splats = gs_raster.project(rows, view, radii=True, **HOW)
+    assert splats.radii is not None
+    assert 50 < splats.shows.sum() < 450
+    for absgrad, columns in ((False, slice(0, 2)), (True, slice(10, 12))):
+        grad2d, count, extents = noise(3, 900).abs().unbind()
+        expected = [grad2d.clone(), count.clone(), extents.clone()]
+        statistics = Statistics(grad2d, count, extents, (75.0, 50.5), absgrad)
+        drawing = gs_raster.draw(rows, view, room=AMPLE, **HOW)
+        of_splats = gs_raster.draw_backward(
+            drawing,
+            grads_of(view.rect)[0],
+            out=sums(450),
+            absgrad=absgrad,
+            statistics=statistics,
+        )
+        ids, shows = slots.long(), splats.shows
+        scaled = of_splats[:, columns] * torch.tensor([75.0, 50.5], device=DEVICE)
+        expected[0][ids] += torch.hypot(*scaled.unbind(1)).where(shows, 0.0)
+        expected[1][ids] += shows.float()
+        share = splats.radii.amax(1).float() / 150
+        expected[2][ids] = torch.maximum(expected[2][ids], share.where(shows, 0.0))
+        torch.testing.assert_close(grad2d, expected[0], rtol=1e-6, atol=0)
+        assert_same_bits(bits(count, extents), bits(*expected[1:]))
+
+
+@pytest.mark.parametrize("n_rows", [0, 1])
+def test_nothing_to_draw(n_rows: int) -> None:
+    values, view = scene(n_rows=max(n_rows, 1))
+    rows = Rows.of({name: table[:n_rows] for name, table in values.items()})
+    check, background = RoomCheck(1, DEVICE), noise(3)
+    drawing = gs_raster.draw(
+        rows, view, rect=Rect(0, 0, 0, 5), room=0, check_room=check, background=background, **HOW
+    )
+    assert drawing.image.shape == (5, 0, 3)
+    drawing = gs_raster.draw(
+        Rows.of({name: table[:0] for name, table in values.items()}),
+        view,
+        room=0,
+        check_room=check,
+        background=background,
+        **HOW,
+    )
+    gs_raster.draw_backward(drawing, noise(101, 150, 3), out=sums(1), check_room=check)
+    assert check.first_overflow(1) is None
+    assert torch.equal(drawing.image, background.expand(101, 150, 3))
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_nothing_waits_for_the_device() -> None:
+    values, view = scene()
+    rows, out, grad = Rows.of(values), sums(900), noise(101, 150, 3)
+    check = RoomCheck(1, DEVICE)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        drawing = gs_raster.draw(rows, view, room=AMPLE, check_room=check, **HOW)
+        gs_raster.draw_backward(drawing, grad, out=out, check_room=check)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_bad_arguments_are_named() -> None:
+    values, view = scene()
+    rows = Rows.of(values)
+    with pytest.raises(ValueError, match=r"room must be from 0 to 2147483647, got -1"):
+        gs_raster.draw(rows, view, room=-1, **HOW)
+    with pytest.raises(ValueError, match=r"keys must have shape \(900\), got \(3,\)"):
+        gs_raster.draw(rows, view, room=9, keys=torch.zeros(3, device=DEVICE).int(), **HOW)
+    with pytest.raises(ValueError, match="sh_slots must come with slots, got slots=None"):
+        Rows.of(values, None, torch.zeros(900, device=DEVICE).int())
+    drawing = gs_raster.draw(rows, view, room=AMPLE, **HOW)
+    grad = noise(101, 150, 3)
+    with pytest.raises(ValueError, match=r"grad_image must have shape \(101, 150, 3\)"):
+        gs_raster.draw_backward(drawing, grad[:5], out=sums(900))
+    n = torch.zeros(900, device=DEVICE)
+    told = Statistics(n, n, absgrad=True)
+    with pytest.raises(ValueError, match="absgrad must be True for statistics of absolute"):
+        gs_raster.draw_backward(drawing, grad, out=sums(900), statistics=told)
+    with pytest.raises(ValueError, match=r"statistics.count must have shape \(900\)"):
+        gs_raster.draw_backward(drawing, grad, out=sums(900), statistics=Statistics(n, n[:4]))
+    with pytest.raises(ValueError, match="n_views must be at least 1, got 0"):
+        RoomCheck(0, DEVICE)
