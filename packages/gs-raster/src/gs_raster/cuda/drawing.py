@@ -17,12 +17,13 @@ from gs_raster.cuda.projection import check_out, projection_of
 from gs_raster.cuda.room_check import RoomCheck
 from gs_raster.cuda.rows import RowGradients, Rows
 from gs_raster.cuda.sorting import corners
-from gs_raster.cuda.splats import WORDS
+from gs_raster.cuda.splats import WORDS, Splats
 from gs_raster.cuda.statistics import NO_STATISTICS, Statistics
 from gs_raster.cuda.views import View
 from gs_raster.types import MAX_INSTANCES, Options, Rect
 
 _REAL = torch.float32
+_ALIGNMENT = 256  # of arrays in a drawing's memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class Drawing:
         depth: (h, w) float32 sum of weight times depth; None if not asked for.
         rows, view, rect: what was drawn.
         room: instances that there was room for.
+        splats: the rows as splats of the view, with their radii.
     """
 
     image: Tensor
@@ -44,6 +46,7 @@ class Drawing:
     view: View
     rect: Rect
     room: int
+    splats: Splats
     _scene: _core.SceneAt
     _memory: Tensor
     _alive: tuple[Any, ...]
@@ -125,8 +128,9 @@ def draw(
     )
     if check_room is not None:
         check_room.note(index, room, torch.cuda.current_stream(at.device))
+    splats = _splats_in(kept, rows.n, view)
     alive = (keys, background)
-    return Drawing(image, alpha, depths, rows, view, rect, room, scene, kept, alive)
+    return Drawing(image, alpha, depths, rows, view, rect, room, splats, scene, kept, alive)
 
 
 def draw_backward(
@@ -200,3 +204,12 @@ def draw_backward(
         at.stream,
     )
     return of_splats
+
+
+def _splats_in(kept: Tensor, n: int, view: View) -> Splats:
+    """The records and radii that begin a drawing's memory, see csrc/draw.cpp."""
+    n_bytes = 4 * WORDS * n
+    begin = -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+    records = kept[:n_bytes].view(torch.int32).view(n, WORDS)
+    radii = kept[begin : begin + 8 * n].view(torch.int32).view(n, 2)
+    return Splats(records, view, radii=radii)

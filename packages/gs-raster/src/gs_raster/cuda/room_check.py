@@ -15,8 +15,8 @@ class RoomCheck:
 
     The device writes the number of each view into page-locked memory, and sets a flag of the batch
     where a view has more instances than room. From that view on :func:`draw_backward` adds nothing.
-    So the host looks once, after it has enqueued the last view: where :meth:`first_overflow` names
-    a view, the batch is drawn again from that view on, in order, after :meth:`begin`.
+    So the host need look only after it has enqueued more: where :meth:`first_overflow` names a
+    view, the batch is drawn again from that view on, in order, after :meth:`begin`.
 
     Args:
         n_views: of a batch.
@@ -39,7 +39,7 @@ class RoomCheck:
         self.overflowed = torch.zeros(1, dtype=torch.int32, device=device)
         self.n_instances = torch.full((n_views,), -1, dtype=torch.int64, pin_memory=True)
         self._rooms = [0] * n_views
-        self._reported = torch.cuda.Event()
+        self._drawn = [torch.cuda.Event() for _ in range(n_views)]
 
     def begin(self) -> None:
         """Forget the batch before. The device must have passed its views."""
@@ -49,13 +49,17 @@ class RoomCheck:
     def first_overflow(self, n_views: int) -> int | None:
         """The first of ``n_views`` views that had too little room; None if all had enough.
 
-        Waits for the last of them to be listed, not for what was enqueued after.
+        Waits until they are drawn, not for what was enqueued after.
         """
-        self._reported.synchronize()
-        counts = self.n_instances[:n_views].tolist()
-        return next((k for k in range(n_views) if counts[k] > self._rooms[k]), None)
+        return next((k for k in range(n_views) if self.wait_for(k) > self._rooms[k]), None)
+
+    def wait_for(self, index: int) -> int:
+        """Instances of a view of which :func:`draw` was called, 0 of one without rows. Waits until
+        the view is drawn, not for what was enqueued after."""
+        self._drawn[index].synchronize()
+        return max(int(self.n_instances[index]), 0)
 
     def note(self, index: int, room: int, stream: torch.cuda.Stream) -> None:
-        """View ``index`` has been enqueued with this room."""
+        """View ``index`` has been enqueued with this room; :func:`draw` calls it."""
         self._rooms[index] = room
-        self._reported.record(stream)
+        self._drawn[index].record(stream)

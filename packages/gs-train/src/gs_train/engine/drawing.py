@@ -32,6 +32,9 @@ class Drawing:
         batch_size: views that the loss is the mean of.
         keys: (N,) of all rows.
         costs: of the views; told about those that are drawn.
+
+    Attributes:
+        statistics: what ``observe`` is told from.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Drawing:
         self._costs = costs
         self._settings = settings
         self._weight = 1.0 / batch_size
-        self._statistics = CropStatistics(observe)
+        self.statistics = CropStatistics(observe)
 
     def draw(
         self, microbatch: Microbatch, truth: Tensor, ids: Tensor, leaves: Mapping[str, Tensor]
@@ -63,10 +66,10 @@ class Drawing:
         crop = microbatch.crop
         if not len(ids):  # black, and nothing can change that
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
-            self._statistics.note(microbatch, ids, None)
+            self.statistics.note(microbatch, ids, None)
             return self._loss(black, truth, crop)[0]
         loss, splats = self._in_parts(crop, ids, leaves, truth)
-        self._statistics.note(microbatch, ids, splats)
+        self.statistics.note(microbatch, ids, splats)
         return loss
 
     def project(self, ids: Tensor, leaves: Mapping[str, Tensor], view: View) -> Splats:

@@ -10,12 +10,15 @@ from torch import Tensor
 
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.lookahead import Lookahead
+from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.planner import Planner
 from gs_train.engine.settings import Observe, StepSettings
+from gs_train.engine.table_drawing import TableDrawing
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
+from gs_train.renderers.tables import TableRenderer
 from gs_train.rows.operations import Model
 
 
@@ -24,7 +27,7 @@ class Engine:
 
     Args:
         model: the rows.
-        renderer: draws them, on the model's device.
+        renderer: draws them, on the model's device; from their tables where it has ``tables``.
         placements: of the model. A batch runs in the first that it fits into.
         tools: that the placements share with it.
         most_rows: views that see more rows are cut into crops; None: no view is.
@@ -55,6 +58,7 @@ class Engine:
         self.placement = placements[0]
         self.side = SideThread(model.device)
         self._renderer = renderer
+        self._tables: TableRenderer | None = getattr(renderer, "tables", None)
         self._lanes = tools.lanes
         self._lookahead = Lookahead(model, renderer, tools.lanes)
         self._planner = Planner(
@@ -101,17 +105,23 @@ class Engine:
         with self.trace.host("begin step"):
             keys = self.model.keys.values
             drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
-            loss = torch.zeros((), device=self.model.device)
+            from_tables = self._from_tables(drawing, settings, len(batch), len(order))
+            shares: list[Tensor] = []
             edited = self._lanes.mark("compute")
             step = placement.begin(settings, edited)
 
-        def draw(k: int, i: int) -> None:
+        def draw(k: int, i: int) -> Tensor:
             microbatch = planned.seen.microbatches[i]
+            truth = batch[microbatch.index][1]
+            if from_tables is not None:
+                share = self._drawn_from_tables(from_tables, k, microbatch, truth, placement)
+                if share is not None:
+                    return share
             taken = placement.take(k)
             with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
-                truth = batch[microbatch.index][1]
-                loss.add_(drawing.draw(microbatch, truth, taken.ids, taken.leaves))
+                share = drawing.draw(microbatch, truth, taken.ids, taken.leaves)
             placement.give(k, taken)
+            return share
 
         def look_ahead() -> None:
             early = None
@@ -127,13 +137,47 @@ class Engine:
         waits = placement.expecting_waits or not self._lanes.has_passed(edited)
         with self.side.running(look_ahead, waits=bool(placement.lists_ahead) and waits):
             for k, i in enumerate(order.tolist()):
-                draw(k, i)
+                shares.append(draw(k, i))
+            if from_tables is not None:
+                with self.trace.on("compute", "settle"):
+                    from_tables.settle()
+            loss = torch.zeros((), device=self.model.device)
+            for share in shares:
+                loss.add_(share)
         placement.update(self._lookahead.looked())
         with self.trace.host("end step"):
             placement.close()
         self.costs.end_batch()
         self._is_whole = True
         return loss
+
+    def _from_tables(
+        self, drawing: Drawing, settings: StepSettings, n_views: int, n_microbatches: int
+    ) -> TableDrawing | None:
+        if self._tables is None:
+            return None
+        sizes = n_views, n_microbatches
+        return TableDrawing(self._tables, settings, drawing.statistics, *sizes, self.costs)
+
+    def _drawn_from_tables(
+        self,
+        drawing: TableDrawing,
+        k: int,
+        microbatch: Microbatch,
+        truth: Tensor,
+        placement: Placement,
+    ) -> Tensor | None:
+        """The k-th microbatch's share of the loss; None where it must be drawn from copies of its
+        rows: they lie nowhere together, one pass is too much, or memory does not suffice."""
+        rows = placement.tables(k) if drawing.takes(microbatch) else None
+        with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
+            if rows is not None and len(rows.ids):
+                try:
+                    return drawing.draw(k, microbatch, truth, rows)
+                except torch.cuda.OutOfMemoryError:
+                    del rows
+            drawing.settle()
+        return None
 
     def finish(self) -> None:
         """Wait for work in the background, so that the rows may be read, edited or saved. Early

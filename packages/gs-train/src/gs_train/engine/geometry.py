@@ -30,6 +30,9 @@ class BatchGeometry:
         ids: (U,) int32, sorted: the batch's rows.
         settings: of the step.
         tools: of the engine.
+
+    Attributes:
+        sums: (U, ...) gradients by attribute.
     """
 
     def __init__(self, rows: Gaussians, ids: Tensor, settings: StepSettings, tools: Tools) -> None:
@@ -39,12 +42,17 @@ class BatchGeometry:
         self._tools = tools
         params = rows.params
         n_rows = ids.shape[0]
-        self._sums = {n: p.new_zeros((n_rows, *p.shape[1:])) for n, p in params.items()}
+        self.sums = {n: p.new_zeros((n_rows, *p.shape[1:])) for n, p in params.items()}
         set_options(rows.optimizer, settings)
 
     def places(self, ids: Tensor) -> Tensor:
         """(R,) int64 where rows, some of the batch's, are among them."""
         return torch.searchsorted(self._ids, ids)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """(N, ...) all rows by attribute, without gradients."""
+        return {name: param.detach() for name, param in self._rows.params.items()}
 
     def take(self, ids: Tensor, values: Tensor, slots: Tensor) -> dict[str, Tensor]:
         """Copies of rows that collect gradients.
@@ -54,8 +62,7 @@ class BatchGeometry:
             values: (C, W) rows of appearance.
             slots: (R,) where the same rows lie in it.
         """
-        geometry = {name: param.detach() for name, param in self._rows.params.items()}
-        taken = take_rows(geometry | columns(values), ids, slots)
+        taken = take_rows(self.columns | columns(values), ids, slots)
         return {name: leaf.requires_grad_() for name, leaf in taken.items()}
 
     def add(
@@ -75,7 +82,7 @@ class BatchGeometry:
             initial: see `gs_train.rows.copies.add_rows`.
         """
         parts = {name: leaf.grad for name, leaf in leaves.items()}
-        add_rows(self._sums | columns(appearance), parts, place, slots, initial)
+        add_rows(self.sums | columns(appearance), parts, place, slots, initial)
 
     def update(self, looked: torch.cuda.Event | None) -> None:
         """Take the step: of all rows, or with sparse semantics of the batch's.
@@ -89,16 +96,16 @@ class BatchGeometry:
             self._take_step()
 
     def _take_step(self) -> None:
-        params, names = self._rows.params, list(self._sums)
+        params, names = self._rows.params, list(self.sums)
         losses = penalties(self._settings, self._rows.n_rows)
         if not self._settings.regularise_all:
             rows = self._ids.long()
             values = {name: params[name].index_select(0, rows) for name in losses}
-            add_to(self._sums, values, losses)
+            add_to(self.sums, values, losses)
             losses = {}
         self._rows.optimizer.step(  # type: ignore[call-overload]
             self._ids,
-            [self._sums[name] for name in names],
+            [self.sums[name] for name in names],
             penalties=[losses.get(name) for name in names],
         )
 

@@ -16,6 +16,7 @@ from gs_train.engine.settings import StepSettings
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.machine.lanes import Lanes
+from gs_train.renderers.tables import TableRows
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Placement(Protocol):
 
     The engine calls, for each batch, in this order:
 
-        open, begin, (take, give) of each microbatch, update, close
+        open, begin, (take, give), or tables, of each microbatch, update, close
 
     and `expect` on any thread between `begin` and `update`. Between batches: `finish`, `leave`.
 
@@ -110,6 +111,11 @@ class Placement(Protocol):
 
     def give(self, k: int, taken: Taken) -> None:
         """Add the gradients that the leaves have."""
+        ...
+
+    def tables(self, k: int) -> TableRows | None:
+        """The rows of the k-th microbatch where they lie, on ``compute``, instead of `take` and
+        `give`; None: they lie nowhere together."""
         ...
 
     def expect(self, following: EarlyList | None) -> None:

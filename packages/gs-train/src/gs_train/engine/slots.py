@@ -16,6 +16,8 @@ from gs_train.engine.placement import Batch, Taken, Tools
 from gs_train.engine.places import Places
 from gs_train.engine.residents import Residents
 from gs_train.engine.settings import StepSettings
+from gs_train.renderers.tables import TableRows
+from gs_train.rows.attributes import columns
 from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.tiered import TieredGaussians
 
@@ -91,6 +93,19 @@ class SlotPlacement:
         run, place = self._run, taken.place
         with self._tools.trace.on("compute", f"give {k}"):
             run.geometry.add(taken.leaves, place, run.sums, place)
+
+    def tables(self, k: int) -> TableRows:
+        run = self._run
+        with self._tools.trace.on("compute", f"take {k}"):
+            drawn = run.places.of(int(self._batch.order[k]))
+        return TableRows(
+            columns=run.geometry.columns | columns(self._slots.values),
+            ids=drawn.ids,
+            slots=drawn.slots,
+            keys=self._model.keys.values,
+            sums=run.geometry.sums | columns(run.sums),
+            place=drawn.place,
+        )
 
     def expect(self, following: EarlyList | None) -> None:
         if following is not None and self._slots.fits(following.seen.ids.shape[0]):

@@ -63,6 +63,9 @@ class MirrorPlacement:
         with self._tools.trace.on("compute", f"give {k}"):
             self._model.add_gradients(taken.ids, taken.leaves)
 
+    def tables(self, k: int) -> None:
+        return None
+
     def expect(self, following: EarlyList | None) -> None:
         """Nothing comes early."""
 

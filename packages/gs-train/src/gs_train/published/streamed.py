@@ -154,6 +154,9 @@ class StreamedPlacement:
             self._load(k + 1)
         self._store(k)
 
+    def tables(self, k: int) -> None:
+        return None
+
     def expect(self, following: EarlyList | None) -> None:
         """Submit the updates of rows that no view sees, first of those that the next batch needs:
         the worker has time for them while the batch is drawn."""

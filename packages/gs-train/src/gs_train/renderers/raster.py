@@ -11,6 +11,7 @@ from torch import Tensor
 import gs_raster
 from gs_raster.torch import ProjectedSplats, project, rasterize
 from gs_train.renderers.protocol import Rect, RenderOptions, Rows, Splats, View
+from gs_train.renderers.raster_tables import RasterTables
 
 
 @dataclass
@@ -32,6 +33,9 @@ class RasterRenderer:
         device: the CUDA device of rows and views.
         absgrad: fill ``Splats.absgrad`` in the backward pass.
 
+    Attributes:
+        tables: draws rows where they lie, with the same bits.
+
     Raises:
         ValueError: ``eps2d`` is not above 0, or ``near`` is not between 0 and ``far``.
 
@@ -52,6 +56,7 @@ class RasterRenderer:
         self.options = options.checked()
         self.device = torch.device(device)
         self.absgrad = absgrad
+        self.tables = RasterTables(self.options, self.device, absgrad=absgrad)
 
     def __repr__(self) -> str:
         return f"RasterRenderer({self.options}, device={self.device}, absgrad={self.absgrad})"

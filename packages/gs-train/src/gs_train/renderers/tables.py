@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drawing rows where they lie, for renderers that need no copies of them and no autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from gs_train.renderers.protocol import Rect, Splats, View
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """R rows of a batch in the tables that they live in, and where their gradients go.
+
+    Attributes:
+        columns: the six attributes by name: (N, ...) of the geometry, (C, ...) of the harmonics,
+            which may be columns of a wider table.
+        ids: (R,) int32, where the rows are in the geometry.
+        slots: (R,) int32, where the same rows are in the harmonics.
+        keys: (N,) int32, by id.
+        sums: (U, ...) by name, gradients of the batch's rows.
+        place: (R,) where the rows are among the batch's; None: R is U.
+    """
+
+    columns: Mapping[str, Tensor]
+    ids: Tensor
+    slots: Tensor
+    keys: Tensor
+    sums: Mapping[str, Tensor]
+    place: Tensor | None
+
+
+class Drawn(Protocol):
+    """A rectangle that has been drawn.
+
+    Attributes:
+        image: (h, w, 3) over black.
+        room: intersections that there was room for.
+    """
+
+    @property
+    def image(self) -> Tensor: ...
+    @property
+    def room(self) -> int: ...
+
+
+class TableRenderer(Protocol):
+    """Draws the views of a batch one after the other, and waits for no count.
+
+    Tile intersections have room that the caller chose. Where a view has more, its image is black,
+    and from then on nothing is added to sums until `go_on`.
+    """
+
+    def begin(self, n_views: int) -> None:
+        """A batch of so many views begins."""
+        ...
+
+    def draw(
+        self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
+    ) -> Drawn:
+        """Draw a rectangle of the batch's view ``index``. Does not synchronise.
+
+        Raises:
+            OutOfMemoryError: nothing has been drawn.
+        """
+        ...
+
+    def send_back(self, drawn: Drawn, gradient: Tensor) -> Splats:
+        """Add the gradients of the rows to their sums. Does not synchronise.
+
+        Args:
+            gradient: (h, w, 3) of the loss by the image.
+
+        Returns:
+            The splats, with the gradient of ``means2d`` and, where it is asked for, ``absgrad``.
+
+        Raises:
+            OutOfMemoryError: nothing has been added.
+        """
+        ...
+
+    def n_intersections(self, index: int) -> int:
+        """How many view ``index`` has. Waits until the view is drawn, for nothing behind it."""
+        ...
+
+    def go_on(self) -> None:
+        """What comes next is added again."""
+        ...
