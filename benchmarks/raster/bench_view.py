@@ -3,7 +3,8 @@
 
 Decides which renderer a trainer takes, and which stage is worth work. Rows that a view sees are
 known and lie together, as a trainer's do; gradients of pixels are given, without a loss. Ours are
-the five stages one after the other, and the same as differentiable functions; the peers are
+the five stages one after the other, the same in one call each way, and as differentiable
+functions; the peers are
 gsplat's kernels behind gs-train's activation, as the renderer ``gsplat`` draws, and
 ``gsplat.rasterization``. The ceiling is what each kernel would take at the memory's rate.
 
@@ -48,12 +49,17 @@ Draw = Callable[["Case"], Drawn]
 
 @dataclass(frozen=True)
 class Case:
-    """One view, the rows that it sees, and the gradients of its pixels."""
+    """One view, the rows that it sees, and the gradients of its pixels.
+
+    Attributes:
+        room: for its instances, a quarter more than it has.
+    """
 
     rows: dict[str, Tensor]
     view: View
     grad_image: Tensor
     grad_alpha: Tensor
+    room: int
 
     def leaves(self) -> dict[str, Tensor]:
         return {name: values.detach().requires_grad_() for name, values in self.rows.items()}
@@ -71,6 +77,14 @@ def stages(case: Case) -> Drawn:
     gradients = gs_raster.blend_backward(splats, lists, pixels, case.grad_image, case.grad_alpha)
     found = gs_raster.project_backward(rows, camera, splats, gradients, sh_degree=DEGREE)
     return pixels.image, found.columns
+
+
+def one_call(case: Case) -> Drawn:
+    rows = gs_raster.Rows.of(case.rows)
+    drawing = gs_raster.draw(rows, case.camera, sh_degree=DEGREE, room=case.room)
+    out = gs_raster.RowGradients(**{k: torch.zeros_like(v) for k, v in case.rows.items()})
+    gs_raster.draw_backward(drawing, case.grad_image, case.grad_alpha, out=out)
+    return drawing.image, out.columns
 
 
 def functions(case: Case) -> Drawn:
@@ -106,6 +120,7 @@ def _backward(case: Case, leaves: dict[str, Tensor], image: Tensor, alpha: Tenso
 
 CALLS: dict[str, Draw] = {
     "gs-raster, stages": stages,
+    "gs-raster, one call each way": one_call,
     "gs-raster, functions": functions,
     "gsplat, gs-train's renderer": gsplat_renderer,
     "gsplat.rasterization": gsplat_rasterization,
@@ -150,7 +165,10 @@ def make_case(rows: dict[str, Tensor], view: View, seed: int) -> Case:
     # As large as those of a mean over pixels.
     noise /= view.height * view.width
     seen = {name: values[ids].contiguous() for name, values in rows.items()}
-    return Case(seen, view, noise[..., :3].contiguous(), noise[..., 3].contiguous())
+    camera = gs_raster.View(view.viewmat, view.K, view.width, view.height)
+    splats = gs_raster.project(gs_raster.Rows.of(seen), camera, sh_degree=DEGREE)
+    room = gs_raster.sort(splats).n_instances * 5 // 4
+    return Case(seen, view, noise[..., :3].contiguous(), noise[..., 3].contiguous(), room)
 
 
 def check(case: Case) -> None:

@@ -324,6 +324,9 @@ def main() -> None:
         "--overlap", type=float, nargs="+", default=[0.72, 0.24, 0.0], help="0: unrelated views"
     )
     parser.add_argument("--only", nargs="+", help="these lines of the table")
+    parser.add_argument(
+        "--renderer", nargs="+", default=["auto"], help="each draws every line; the first leads"
+    )
     parser.add_argument("--views", type=int, default=128)
     parser.add_argument("--size", type=int, nargs=2, default=(1920, 1080))
     parser.add_argument("--seconds", type=float, default=2.0, help="per sample")
@@ -335,11 +338,11 @@ def main() -> None:
         arguments.trace.mkdir(parents=True, exist_ok=True)
     record = Record(arguments.json)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    renderer = make_renderer("gsplat" if device.type == "cuda" else "cpu", RenderOptions())
+    renderers = [make_renderer(name, RenderOptions()) for name in arguments.renderer]
     city = workloads.city(arguments.n, device=device)
     city = city.reordered(morton_order(city.means))
     rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
-    alone = Alone(renderer.device)
+    alone = Alone(device)
     size = tuple(arguments.size)
     scenes = [make_scene(city, o or None, arguments.views, size, rows) for o in arguments.overlap]
     del city  # its copy on the device is not the trainer's
@@ -350,15 +353,19 @@ def main() -> None:
                 f"neighbours overlap {scene.overlap:.2f}"
             )
             table = []
-            for name, make in makers(scene, renderer, batch).items():
-                if arguments.only and name not in arguments.only:
-                    continue
+            lines = [
+                (name if renderer is renderers[0] else f"{name}, {renderer.name}", make)
+                for renderer in renderers
+                for name, make in makers(scene, renderer, batch).items()
+                if not arguments.only or name in arguments.only
+            ]
+            for called, make in lines:
                 row = measure(
-                    name, make, scene, batch, arguments.seconds, arguments.samples, alone,
+                    called, make, scene, batch, arguments.seconds, arguments.samples, alone,
                     arguments.trace,
                 )  # fmt: skip
                 table.append(row)
-                if name == CEILING:
+                if called == CEILING:
                     alone.render_s = 1e-3 * table[-1].milliseconds
             show(table)
             for row in table:

@@ -248,7 +248,7 @@ def main() -> None:
     arguments = parser.parse_args()
     record = Record(arguments.json, resort_every=FitConfig.resort_every)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    renderer = make_renderer("gsplat" if device.type == "cuda" else "cpu", RenderOptions())
+    renderer = make_renderer("auto", RenderOptions())
     city = workloads.city(arguments.n, device=device)
     city = city.reordered(morton_order(city.means))
     rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
