@@ -37,11 +37,15 @@ class RasterTables:
         self._options = options
         self._device = device
         self._absgrad = absgrad
-        self._check: gs_raster.RoomCheck
+        self._check = gs_raster.RoomCheck(1, device)
+        self._n_views = 1
 
     def begin(self, n_views: int) -> None:
         """See `TableRenderer`."""
-        self._check = gs_raster.RoomCheck(n_views, self._device)
+        # Kept from batch to batch: the device writes into its memory until a view has been drawn.
+        if n_views > self._n_views:
+            self._check, self._n_views = gs_raster.RoomCheck(n_views, self._device), n_views
+        self._check.begin()
 
     def draw(
         self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
