@@ -37,8 +37,8 @@ class RasterTables:
         self._options = options
         self._device = device
         self._absgrad = absgrad
-        self._check = gs_raster.RoomCheck(1, device)
-        self._n_views = 1
+        self._check: gs_raster.RoomCheck
+        self._n_views = 0  # that the check has words for
 
     def begin(self, n_views: int) -> None:
         """See `TableRenderer`."""
