@@ -30,6 +30,17 @@ _A_ROW = 8
 """Intersections of a row that are expected in a view that was not drawn before."""
 
 
+def room_for(n_rows: int, known: int | None) -> int:
+    """Intersections that a microbatch gets room for before they are counted.
+
+    Args:
+        n_rows: of the microbatch.
+        known: intersections of its whole view when that was last drawn; None: not known.
+    """
+    expected = _A_ROW * n_rows if known is None else known + known // 4
+    return min(expected + _SPARE, gs_raster.MAX_INSTANCES)
+
+
 @dataclass(eq=False)
 class _Pass:
     """A microbatch on its way.
@@ -97,9 +108,7 @@ class TableDrawing:
         Raises:
             OutOfMemoryError: nothing of this microbatch has been added.
         """
-        known = self._costs.known(microbatch.crop.view)
-        expected = _A_ROW * len(rows.ids) if known is None else known + known // 4
-        room = min(expected + _SPARE, gs_raster.MAX_INSTANCES)
+        room = room_for(len(rows.ids), self._costs.known(microbatch.crop.view))
         share, drawn, splats = self._enqueue(index, microbatch, truth, rows, room)
         following = _Pass(index, microbatch, truth, rows, share, drawn, splats)
         self.settle(following)
