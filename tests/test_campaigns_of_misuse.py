@@ -12,7 +12,16 @@ import pytest
 from campaigns.misuse import ENTRIES, MADE_BY_OTHERS
 from campaigns.runner import run_apart
 
-PACKAGES = ("gs_cull", "gs_order", "gs_pinned", "gs_adam", "gs_raster.cpu", "gs_train")
+PACKAGES = (
+    "gs_cull",
+    "gs_order",
+    "gs_pinned",
+    "gs_adam",
+    "gs_raster",
+    "gs_raster.cpu",
+    "gs_raster.torch",
+    "gs_train",
+)
 
 
 def _public(package: str) -> Iterator[str]:

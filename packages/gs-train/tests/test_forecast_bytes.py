@@ -270,6 +270,58 @@ def test_rendering_takes_as_much_as_the_fullest_of_its_moments(name: str) -> Non
     assert counted(1e6, 5000, 1e9) < counted(1e6) + counted(side=5000) + counted(intersections=1e9)
 
 
+# A view of gs-raster with many more rows or intersections than pixels.
+MANY = alike(WORK, replace(SEEN, largest=1e6, intersections=2e7))
+RASTER = replace(MANY, renderer="raster", batch_size=1)
+PIXELS = 1920 * 1080
+ROOM = 25_000_000 + 65536  # a quarter more than the count, and spare
+
+
+def _rendering(name: str, work: Workload, room: Room | None = None) -> int:
+    return need(PRESETS[name], work, room).device["rendering"]
+
+
+@pytest.mark.parametrize(("absgrad", "slot"), [(False, 36), (True, 44)])
+@pytest.mark.parametrize("name", ["none", "best"])
+def test_drawing_from_tables_takes_no_copies_of_rows(name: str, absgrad: bool, slot: int) -> None:
+    """As gs-raster's documents say: record, radii, first and count, gradient; beside them where the
+    row is among the batch's, its id and its slot."""
+    alone = replace(RASTER, absgrad=absgrad)
+    row, intersection, pixel = 48 + 8 + 8 + 48 + 12, 8 + slot, 24 + 12
+    assert _rendering(name, alone) == row * 1_000_000 + intersection * ROOM + pixel * PIXELS
+    # Beside it the view before, but for what the gradient took of intersections and pixels.
+    both = _rendering(name, replace(alone, batch_size=2))
+    assert both - _rendering(name, alone) == row * 1_000_000 + 8 * ROOM + 24 * PIXELS
+
+
+def test_a_view_that_was_not_drawn_before_gets_room_by_its_rows() -> None:
+    few = replace(RASTER, most=replace(RASTER.most, intersections=1e6))
+    fewer = replace(RASTER, most=replace(RASTER.most, intersections=1e5))
+    more = replace(few, most=replace(few.most, largest=2e6))
+    assert _rendering("none", few) == _rendering("none", fewer)
+    assert _rendering("none", more) - _rendering("none", few) == (124 + 44 * 8) * 1_000_000
+
+
+def test_parts_of_a_view_that_is_cut_have_the_room_of_the_whole_view() -> None:
+    whole, half = (Room.of_residents(n, 1_000_000) for n in (1_000_000, 500_000))
+    alone, cut = (_rendering("best", RASTER, room) for room in (whole, half))
+    before = 124 * 500_000 + 8 * ROOM + 24 * PIXELS
+    assert cut == alone - 124 * 500_000 + before
+
+
+def test_rows_that_lie_nowhere_together_are_copied_for_every_renderer() -> None:
+    for name in ("clm", "gs-scale", "naive"):
+        alone, two = (_rendering(name, replace(RASTER, batch_size=size)) for size in (1, 2))
+        assert alone == two > 236 * 1_000_000
+
+
+@pytest.mark.parametrize("largest", [2.5e5, 1e6])
+def test_a_view_of_gs_raster_takes_less_than_one_of_gsplat(largest: float) -> None:
+    seen = replace(SEEN, largest=largest, intersections=6 * largest)
+    work = replace(alike(WORK, seen), batch_size=1)
+    assert _rendering("none", replace(work, renderer="raster")) < _rendering("none", work)
+
+
 def test_rows_are_re_ordered_in_the_memory_of_a_batch() -> None:
     """What is idle then counts for it: more slots take nothing until they are more than that."""
     best = PRESETS["best"]

@@ -13,10 +13,13 @@ from torch import Tensor
 from gs_order import ViewSampler
 from gs_train.backends import tiered_engine
 from gs_train.engine.settings import StepSettings
-from gs_train.losses.loss import Crop, photometric_loss
+from gs_train.engine.table_drawing import room_for
+from gs_train.losses.loss import Crop, loss_and_gradient, photometric_loss
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
+from gs_train.renderers.raster import RasterRenderer
+from gs_train.renderers.tables import TableRows
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.morton import morton_order
 from gs_train.rows.tiered import TieredGaussians
@@ -67,18 +70,49 @@ def _peak_of_one_view(renderer: Renderer, rows: dict[str, Tensor], view: View) -
     return peak
 
 
+def _peak_from_tables(renderer: Renderer, rows: dict[str, Tensor], view: View, room: int) -> int:
+    """Bytes beyond the rows and their gradients, as the trainer renders rows where they lie."""
+    assert isinstance(renderer, RasterRenderer)
+    truth = torch.full((1080, 1920, 3), 99, dtype=torch.uint8, device="cuda")
+    sums = {name: torch.zeros_like(values) for name, values in rows.items()}
+    keys = torch.arange(len(rows["means"]), dtype=torch.int32, device="cuda")
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        renderer.tables.begin(1)
+        ids, slots, place = (keys.clone() for _ in range(3))
+        listed = TableRows(rows, ids, slots, keys, sums, place)
+        drawn = renderer.tables.draw(listed, view, view.rect, sh_degree=3, room=room, index=0)
+        _, gradient = loss_and_gradient(drawn.image, truth, Crop(view, view.rect), 0.2)
+        splats = renderer.tables.send_back(drawn, gradient)
+        assert 0 < renderer.tables.n_intersections(0) <= room
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+        del ids, slots, place, listed, drawn, gradient, splats
+    return peak
+
+
 @pytest.mark.parametrize("n", [200_000, 2_000_000])
-def test_rendering_a_view_takes_the_memory_that_is_counted(n: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "preset"), [("gsplat", "none"), ("raster", "clm"), ("raster", "none")]
+)
+def test_rendering_a_view_takes_the_memory_that_is_counted(name: str, preset: str, n: int) -> None:
     rows, view = _scene(n)
-    renderer = make_renderer("gsplat", RenderOptions())
+    renderer = make_renderer(name, RenderOptions())
     work = measure_workload(
         rows, [view], renderer, n_rows=n, sh_degree=3, batch_size=1, n_batches=1
     )
     assert work.most.largest > 0.9 * n
-    counted = need(PRESETS["none"], work).device["rendering"]
+    counted = need(PRESETS[preset], work).device["rendering"]
     # What is rendered here is all rows, of which a few do not show.
     counted *= n / work.most.largest
-    peak = _peak_of_one_view(renderer, rows, view)
+    if (name, preset) == ("raster", "none"):
+        known = math.ceil(work.most.intersections)
+        room = max(room_for(n, None), room_for(n, known))
+        peak = _peak_from_tables(renderer, rows, view, room)
+    else:
+        peak = _peak_of_one_view(renderer, rows, view)
     print(json.dumps({"rows": n, "counted": counted, "real": peak, "ratio": peak / counted}))
     assert 0.85 < peak / counted < 1.1
 
@@ -96,13 +130,14 @@ def _street(n: int, n_views: int) -> tuple[dict[str, Tensor], list[View]]:
     return {name: values.cpu() for name, values in rows.items()}, views
 
 
+@pytest.mark.parametrize("name", ["gsplat", "raster"])
 @pytest.mark.parametrize("residents", [None, 0])
-def test_training_takes_the_memory_that_is_counted(residents: int | None) -> None:
+def test_training_takes_the_memory_that_is_counted(residents: int | None, name: str) -> None:
     """Rows updated on the device, and by the host."""
     n, batch_size, n_batches = 2_000_000, 2, 4
     best, limits = PRESETS["best"], Limits(residents=residents)
     rows, views = _street(n, 10)
-    renderer = make_renderer("gsplat", RenderOptions())
+    renderer = make_renderer(name, RenderOptions())
     work = measure_workload(
         rows,
         views,

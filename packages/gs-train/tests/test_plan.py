@@ -196,7 +196,8 @@ def test_a_gpu_that_is_not_here_is_planned_for_with_its_rates(
     options = ["plan", str(tiny_capture), "--gaussians", "2M", *_options_of(rates_file)]
     assert main(options) == 2
     assert "--device-memory must say how much made up has" in capsys.readouterr().err
-    assert main([*options, "--device-memory", "900MiB", "--host-memory", "64GiB"]) == 0
+    options_there = [*options, "--device-memory", "900MiB", "--host-memory", "64GiB"]
+    assert main([*options_there, "--renderer", "gsplat"]) == 0
     there = json.loads(capsys.readouterr().out)
     assert not there["caps"]["shared"]
     assert there["within_an_hour"] is None
@@ -207,6 +208,13 @@ def test_a_gpu_that_is_not_here_is_planned_for_with_its_rates(
     assert here["caps"]["shared"]
     for name, of in there["presets"].items():
         assert 0 < of["largest_n"] < here["presets"][name]["largest_n"]
+    # Memory is that of the renderer that draws there, not of the one that counts here.
+    assert main(options_there) == 0
+    by_raster = json.loads(capsys.readouterr().out)
+    drawn_by = [planned["workload"]["renderer"] for planned in (there, here, by_raster)]
+    assert drawn_by == ["gsplat", "cpu", "auto"]
+    without_copies, with_copies = (of["presets"]["none"] for of in (by_raster, there))
+    assert without_copies["largest_n"] > with_copies["largest_n"]
 
 
 def test_it_says_how_long_a_run_takes_and_what_ends_within_an_hour(

@@ -179,4 +179,50 @@ ENTRIES = (
     Entry("gs_raster.cpu.project_backward", _project_backward),
 )
 
-MADE_BY_OTHERS = ("gs_raster.cpu.TileLists", "gs_raster.cpu.Blended")
+_ON_A_DEVICE = {
+    "gs_raster": (
+        "Drawing",
+        "Pixels",
+        "RoomCheck",
+        "RoomCheck.begin",
+        "RoomCheck.first_overflow",
+        "RoomCheck.note",
+        "RoomCheck.wait_for",
+        "RowGradients",
+        "RowGradients.empty",
+        "RowGradients.native",
+        "Rows",
+        "Rows.native",
+        "Rows.of",
+        "Splats",
+        "Statistics",
+        "Statistics.native",
+        "TileLists",
+        "TileLists.native",
+        "View",
+        "View.checked_rect",
+        "blend",
+        "blend_backward",
+        "draw",
+        "draw_backward",
+        "project",
+        "project_backward",
+        "sort",
+        "workspace_bytes",
+    ),
+    "gs_raster.torch": (
+        "Image",
+        "ProjectedSplats",
+        "ProjectedSplats.splats",
+        "project",
+        "rasterization",
+        "rasterize",
+    ),
+}
+"""By package: what works on a CUDA device alone; gs-raster's tests spoil the arguments there."""
+
+MADE_BY_OTHERS = (
+    "gs_raster.cpu.TileLists",
+    "gs_raster.cpu.Blended",
+    *(f"{package}.{name}" for package, names in _ON_A_DEVICE.items() for name in names),
+)

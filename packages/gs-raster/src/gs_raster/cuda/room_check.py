@@ -37,7 +37,9 @@ class RoomCheck:
         if operator.index(n_views) < 1:
             raise ValueError(f"n_views must be at least 1, got {n_views}")
         self.overflowed = torch.zeros(1, dtype=torch.int32, device=device)
-        self.n_instances = torch.full((n_views,), -1, dtype=torch.int64, pin_memory=True)
+        self.n_instances = torch.full(
+            (n_views,), -1, dtype=torch.int64, device="cpu", pin_memory=True
+        )
         self._rooms = [0] * n_views
         self._drawn = [torch.cuda.Event() for _ in range(n_views)]
 

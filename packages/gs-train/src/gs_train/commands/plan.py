@@ -137,6 +137,8 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         alone = work
         if run.batch_size > 1:
             alone = workload_of(replace(run, batch_size=1), scene, rows, renderer)
+        if is_elsewhere:  # where another renderer will draw what this one has counted
+            work, alone = (replace(each, renderer=run.renderer) for each in (work, alone))
         later = work.with_rows(expected_rows(run, work.n_rows))
         rates = saved or _measured(config, scene, rows, renderer, later, stages.begin)
     presets = {

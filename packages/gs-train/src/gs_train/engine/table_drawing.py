@@ -36,6 +36,17 @@ _A_ROW = 8
 """Intersections of a row that are expected in a view that was not drawn before."""
 
 
+def room_for(n_rows: int, known: int | None) -> int:
+    """Intersections that a microbatch gets room for before they are counted.
+
+    Args:
+        n_rows: of the microbatch.
+        known: intersections of its whole view when that was last drawn; None: not known.
+    """
+    expected = _A_ROW * n_rows if known is None else known + known // 4
+    return min(expected + _SPARE, MAX_INSTANCES)
+
+
 @dataclass(eq=False)
 class _Pass:
     """A microbatch on its way.
@@ -104,7 +115,8 @@ class TableDrawing:
         """
         one: _Pass | None = None
         if len(rows.ids) and self._is_one_pass(microbatch):
-            one = _Pass(index, microbatch, truth, rows, self._room(microbatch, rows))
+            room = room_for(len(rows.ids), self._costs.known(microbatch.crop.view))
+            one = _Pass(index, microbatch, truth, rows, room)
             if self._enqueue(one):
                 self._look_back(one)
                 return one.share
@@ -122,11 +134,6 @@ class TableDrawing:
         crop = microbatch.crop
         known = self._costs.known(crop.view)
         return len(planned_parts(crop, known, MAX_INSTANCES)) == 1
-
-    def _room(self, microbatch: Microbatch, rows: TableRows) -> int:
-        known = self._costs.known(microbatch.crop.view)
-        expected = _A_ROW * len(rows.ids) if known is None else known + known // 4
-        return min(expected + _SPARE, MAX_INSTANCES)
 
     def _look_back(self, following: _Pass | None) -> None:
         """See `settle`.

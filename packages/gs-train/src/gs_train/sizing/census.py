@@ -51,7 +51,7 @@ def measure_workload(
         geometry: means, scales (log), quats and opacities (logit) of R rows, on any device: the
             scene as it is now.
         views: that batches are drawn from, at least one, on the renderer's device.
-        renderer: its rules decide what shows.
+        renderer: its rules decide what shows, its arrays how much memory a view takes.
         n_rows: N, the rows to predict for. More rows than R are taken to be smaller ones on the
             same surfaces: extents shrink by the root of N / R, and views see the same share.
         sh_degree, image_cache, statistics_bytes: see :class:`Workload`.
@@ -98,6 +98,8 @@ def measure_workload(
         mean=BatchRows.of(counted, lambda counts: sum(counts) / len(counts)),
         image_cache=image_cache,
         statistics_bytes=statistics_bytes,
+        renderer=renderer.name,
+        absgrad=getattr(renderer, "absgrad", False),
     )
 
 

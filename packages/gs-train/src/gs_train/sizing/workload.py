@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
+from gs_train.renderers.footprint import ViewMemory, view_memory
 from gs_train.rows.attributes import appearance_width
 
 
@@ -59,6 +60,8 @@ class Workload:
         mean: their means; time follows from these.
         image_cache: bytes of host memory for decoded photographs.
         statistics_bytes: of densification, a row, on the device.
+        renderer: the name of what draws the views.
+        absgrad: whether it sums absolute gradients.
     """
 
     n_rows: int
@@ -70,6 +73,8 @@ class Workload:
     mean: BatchRows
     image_cache: int = 0
     statistics_bytes: int = 8
+    renderer: str = "gsplat"
+    absgrad: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n_rows", "batch_size", "width", "height"):
@@ -87,6 +92,11 @@ class Workload:
     def pixels(self) -> int:
         """Of one image."""
         return self.width * self.height
+
+    @property
+    def view_memory(self) -> ViewMemory:
+        """Of the renderer."""
+        return view_memory(self.renderer, absgrad=self.absgrad)
 
     def with_rows(self, n_rows: int) -> Workload:
         """The same with another number of rows; views see the same share."""

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What several ways to keep rows have in common: bytes beside the rows, seconds of drawing.
 
-What rendering one view needs follows from the tensors that gsplat's autograd and the fused loss
-keep, at the fullest of three moments.
+What rendering one view needs follows from the renderer's arrays and from what the fused loss keeps,
+at the fullest moment.
 """
 
 from __future__ import annotations
 
 import math
 
+from gs_train.engine.table_drawing import room_for
 from gs_train.options.presets import Preset
+from gs_train.renderers.footprint import Size
 from gs_train.rows import morton
 from gs_train.rows.attributes import GEOMETRY_WIDTH
 from gs_train.sizing.memory import Need, Room
@@ -30,18 +32,6 @@ _STAGED_IMAGES = 3
 _MOVING = 8 + 1  # bytes a row: the order and its check, beside the widest table once more
 _UNUSED = ("rendering", "gradients", "residents", "lists of residents", "row buffers")
 
-# With Triton, which torch brings for CUDA on Linux; without, harmonics are joined and take more.
-# Floats a row beside its attributes, when it has been projected: extents 3, opacity, colours before
-# and after clamping 6, radii 2, centre 2, depth, conic 3, compensation 2; while its tiles are
-# counted, their number and 64 bits of a running sum.
-_PROJECTED, _COUNTED = 20, 3
-# In the backward pass, when the attributes have their gradients: the above, and the gradients that
-# these are made from, position 3, extents 3, opacity, colours 3; that of the centre retained 2 and
-# absolute 2.
-_RETURNED = 34
-
-_SORTING, _SORTED = 24, 4  # bytes an intersection: key and id, both twice; the id in its place
-_IMAGE, _DRAWN = 16, 20  # bytes a pixel: colours and alpha; with the last id
 _LOSS = 48  # bytes a pixel: three maps a channel of the SSIM, the gradient
 
 
@@ -54,6 +44,7 @@ def add_batch(
     place: int = 0,
     widest: int | None = None,
     slab: int = 0,
+    from_tables: bool = False,
 ) -> Need:
     """The same need with keys, statistics, photographs, and a batch's culling and rendering.
 
@@ -67,6 +58,7 @@ def add_batch(
         place: of a microbatch's row, see `PLACE`.
         widest: bytes of a row in the widest table of the device; None where rows keep their order.
         slab: bytes of a row that host memory has to hold meanwhile.
+        from_tables: whether rows lie where a renderer that needs no copies can draw them.
     """
     n, image = work.n_rows, 3 * work.pixels
     device, pinned, pageable = need.device, need.pinned, need.pageable
@@ -74,7 +66,7 @@ def add_batch(
     device["densification"] = work.statistics_bytes * n
     device["culling"] = 4 * math.ceil(n / 32) + lists
     device["photographs"] = (work.batch_size + _STAGED_IMAGES) * image
-    device["rendering"] = _rendering_bytes(work, room.rows) + place * room.rows
+    device["rendering"] = _rendering_bytes(work, room.rows, place, from_tables=from_tables)
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
@@ -95,19 +87,23 @@ def list_bytes(preset: Preset, work: Workload) -> int:
     return batches * (4 + words) * math.ceil(work.most.union)
 
 
-def _rendering_bytes(work: Workload, rows: int) -> int:
-    """One microbatch, at the fullest of three moments: sorting intersections, the gradient of the
-    image, and the gradients of the rows."""
-    width = GEOMETRY_WIDTH + work.appearance
+def _rendering_bytes(work: Workload, rows: int, place: int, *, from_tables: bool) -> int:
+    """One microbatch with the places of its rows, and what the one before has not given back."""
+    attributes = FLOAT * (GEOMETRY_WIDTH + work.appearance)
     # A microbatch of fewer rows is a crop, which has fewer intersections; its projection covers
     # all of its rows. One of more rows is a view that nobody has looked at.
     share = rows / work.most.largest if work.most.largest else 1.0
-    intersections = math.ceil(work.most.intersections * share)
-    projected = width + _PROJECTED
-    sorting = FLOAT * rows * (projected + _COUNTED) + _SORTING * intersections
-    image = FLOAT * rows * projected + _SORTED * intersections + (_DRAWN + _LOSS) * work.pixels
-    gradients = FLOAT * rows * (2 * width + _RETURNED) + _IMAGE * work.pixels
-    return max(sorting, image, gradients)
+    tables = work.view_memory.tables if from_tables else None
+    if tables is None:
+        size = Size(rows, attributes, math.ceil(work.most.intersections * share), work.pixels)
+        return work.view_memory.copies.bytes(size, loss=_LOSS) + place * rows
+    # The room of a crop follows from the last count of its whole view.
+    counted = math.ceil(work.most.intersections * max(1.0, share))
+    chosen = max(room_for(rows, None), room_for(rows, counted))
+    size = Size(rows, attributes, chosen, work.pixels)
+    drawn = tables.bytes(size, loss=_LOSS) + place * rows
+    is_alone = work.batch_size == 1 and share >= 1.0
+    return drawn if is_alone else drawn + tables.before.bytes(size) + place * rows
 
 
 def microbatches_of(work: Workload, room: Room) -> int:

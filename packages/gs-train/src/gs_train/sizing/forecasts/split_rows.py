@@ -65,7 +65,14 @@ class Resident(SplitRows):
         need.pinned["moments"] = 2 * FLOAT * width * n
         need.pinned["steps of rows"] = 4 * n
         lists = list_bytes(self.preset, work)
-        return add_batch(need, work, room, lists=lists, place=PLACE, widest=_WIDEST, slab=_SLAB)
+        return add_batch(
+            *(need, work, room),
+            lists=lists,
+            place=PLACE,
+            widest=_WIDEST,
+            slab=_SLAB,
+            from_tables=True,
+        )
 
     def seconds(self, work: Workload, rates: Rates, room: Room) -> Speed:
         batch_s = device_s(work, rates, room)

@@ -61,7 +61,9 @@ class InPlace(WholeScene):
         need.device["gradients"] = geometry * union + RowBuffer.bytes(union, work.appearance)
         need.device["marks"] = union
         lists = list_bytes(self.preset, work)
-        return add_batch(need, work, room, lists=lists, place=PLACE, widest=appearance)
+        return add_batch(
+            *(need, work, room), lists=lists, place=PLACE, widest=appearance, from_tables=True
+        )
 
     def seconds(self, work: Workload, rates: Rates, room: Room) -> Speed:
         batch_s = device_s(work, rates, room)
