@@ -20,6 +20,7 @@ from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions
 from gs_train.renderers.cpu import CpuRenderer
+from gs_train.renderers.raster import RasterRenderer
 from gs_train.runs.trainer import Trainer
 
 Room = Callable[[int, int, int], int]
@@ -82,12 +83,18 @@ def _trainer(
 
 
 def _train(
-    trainer: Trainer, *, batch_size: int = 3, n_steps: int = N_STEPS, known: int = 2
+    trainer: Trainer,
+    *,
+    batch_size: int = 3,
+    n_steps: int = N_STEPS,
+    known: int = 2,
+    device: str = "cpu",
 ) -> Left:
     taken, steps, losses = photographed("street"), _batches(batch_size, n_steps), []
+    views = [view.to(device) for view in taken.views]
     for k, batch in enumerate(steps):
-        upcoming = [[taken.views[i] for i in of] for of in steps[k + 1 : k + 1 + known]]
-        pairs = [(taken.views[i], taken.photographs[i]) for i in batch]
+        upcoming = [[views[i] for i in of] for of in steps[k + 1 : k + 1 + known]]
+        pairs = [(views[i], taken.photographs[i].to(device)) for i in batch]
         losses.append(float(trainer.train_step(pairs, upcoming).loss))
     left = {name: value.clone() for name, value in trainer.tensors().items()}
     if trainer.preset.placement == "split":
@@ -343,3 +350,31 @@ def test_an_error_in_the_middle_of_a_batch_ends_the_run(
         trainer.train_step(batch)
     with pytest.raises(RuntimeError, match="an earlier batch ended in the middle"):
         trainer.tensors()
+
+
+# -- on a device
+
+
+def _on_device(preset: str, limits: Limits, strategy: str, *, from_tables: bool) -> Left:
+    renderer: Any = RasterRenderer(RenderOptions(), device="cuda:0", absgrad=True)
+    if not from_tables:
+        renderer.tables = None
+    trainer = _trainer(renderer, preset, limits, strategy=strategy, absgrad=strategy == "adc")
+    return _train(trainer, device="cuda:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("preset", "limits"), FROM_TABLES)
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_on_a_device_rows_end_as_the_same_bits(
+    preset: str, limits: Limits, strategy: str, has_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected = _on_device(preset, limits, strategy, from_tables=False)
+    if not has_room:  # for most views, which are drawn twice
+        monkeypatch.setattr(table_drawing, "_SPARE", 0)
+        monkeypatch.setattr(table_drawing, "_A_ROW", 1)
+    _, left = _on_device(preset, limits, strategy, from_tables=True)
+    assert left.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(left[name], value), name
