@@ -58,11 +58,12 @@ struct Rect {
 /// the rectangle, so that a pixel sees the same splats from any rectangle.
 struct Grid {
   int column0, row0, column1, row1;
+  /// Of an empty rectangle, no tile.
   GS_RASTER_HD explicit Grid(const Rect& rect)
       : column0(rect.x0 / kTile),
         row0(rect.y0 / kTile),
-        column1((rect.x1 + kTile - 1) / kTile),
-        row1((rect.y1 + kTile - 1) / kTile) {}
+        column1(rect.is_empty() ? column0 : (rect.x1 + kTile - 1) / kTile),
+        row1(rect.is_empty() ? row0 : (rect.y1 + kTile - 1) / kTile) {}
   GS_RASTER_HD int columns() const { return column1 - column0; }
   GS_RASTER_HD int rows() const { return row1 - row0; }
   GS_RASTER_HD int n_tiles() const { return columns() * rows(); }
