@@ -105,23 +105,34 @@ class Engine:
         with self.trace.host("begin step"):
             keys = self.model.keys.values
             drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
-            from_tables = self._from_tables(drawing, settings, len(batch), len(order))
             shares: list[Tensor] = []
             edited = self._lanes.mark("compute")
             step = placement.begin(settings, edited)
 
-        def draw(k: int, i: int) -> Tensor:
-            microbatch = planned.seen.microbatches[i]
-            truth = batch[microbatch.index][1]
-            if from_tables is not None:
-                share = self._drawn_from_tables(from_tables, k, microbatch, truth, placement)
-                if share is not None:
-                    return share
+        def from_copies(k: int, microbatch: Microbatch, truth: Tensor) -> Tensor:
             taken = placement.take(k)
             with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
                 share = drawing.draw(microbatch, truth, taken.ids, taken.leaves)
             placement.give(k, taken)
             return share
+
+        from_tables = None
+        if self._tables is not None:
+            sizes = len(batch), len(order)
+            from_tables = TableDrawing(
+                *(self._tables, settings, drawing.statistics, *sizes, self.costs, from_copies)
+            )
+
+        def draw(k: int, i: int) -> Tensor:
+            microbatch = planned.seen.microbatches[i]
+            truth = batch[microbatch.index][1]
+            rows = None if from_tables is None else placement.tables(k)
+            if from_tables is not None and rows is not None:
+                with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
+                    share = from_tables.draw(k, microbatch, truth, rows)
+                if share is not None:
+                    return share
+            return from_copies(k, microbatch, truth)
 
         def look_ahead() -> None:
             early = None
@@ -150,34 +161,6 @@ class Engine:
         self.costs.end_batch()
         self._is_whole = True
         return loss
-
-    def _from_tables(
-        self, drawing: Drawing, settings: StepSettings, n_views: int, n_microbatches: int
-    ) -> TableDrawing | None:
-        if self._tables is None:
-            return None
-        sizes = n_views, n_microbatches
-        return TableDrawing(self._tables, settings, drawing.statistics, *sizes, self.costs)
-
-    def _drawn_from_tables(
-        self,
-        drawing: TableDrawing,
-        k: int,
-        microbatch: Microbatch,
-        truth: Tensor,
-        placement: Placement,
-    ) -> Tensor | None:
-        """The k-th microbatch's share of the loss; None where it must be drawn from copies of its
-        rows: they lie nowhere together, one pass is too much, or memory does not suffice."""
-        rows = placement.tables(k) if drawing.takes(microbatch) else None
-        with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
-            if rows is not None and len(rows.ids):
-                try:
-                    return drawing.draw(k, microbatch, truth, rows)
-                except torch.cuda.OutOfMemoryError:
-                    del rows
-            drawing.settle()
-        return None
 
     def finish(self) -> None:
         """Wait for work in the background, so that the rows may be read, edited or saved. Early

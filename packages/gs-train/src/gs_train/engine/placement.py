@@ -114,8 +114,9 @@ class Placement(Protocol):
         ...
 
     def tables(self, k: int) -> TableRows | None:
-        """The rows of the k-th microbatch where they lie, on ``compute``, instead of `take` and
-        `give`; None: they lie nowhere together."""
+        """The rows of the k-th microbatch where they lie, on ``compute``; None: they lie nowhere
+        together. Instead of `take` and `give`, which may still follow at any time before `update`,
+        where they cannot be drawn so."""
         ...
 
     def expect(self, following: EarlyList | None) -> None:

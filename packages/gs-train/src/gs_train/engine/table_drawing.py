@@ -9,11 +9,13 @@ ample room, and the device never waits for the host.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-import gs_raster
+from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import planned_parts
@@ -21,7 +23,11 @@ from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import loss_and_gradient
 from gs_train.renderers import Splats
-from gs_train.renderers.tables import Drawn, TableRenderer, TableRows
+from gs_train.renderers.tables import TableRenderer, TableRows
+
+FromCopies = Callable[[int, Microbatch, Tensor], Tensor]
+"""Draws a microbatch from copies of its rows: its index, itself, the photograph to its share of the
+loss. Tells about it, too."""
 
 _SPARE = 65536
 """Intersections beyond what is expected of a view."""
@@ -38,7 +44,7 @@ def room_for(n_rows: int, known: int | None) -> int:
         known: intersections of its whole view when that was last drawn; None: not known.
     """
     expected = _A_ROW * n_rows if known is None else known + known // 4
-    return min(expected + _SPARE, gs_raster.MAX_INSTANCES)
+    return min(expected + _SPARE, MAX_INSTANCES)
 
 
 @dataclass(eq=False)
@@ -47,17 +53,18 @@ class _Pass:
 
     Attributes:
         index: in the batch.
-        share: () of the loss.
-        drawn, splats: of the last time that it was drawn.
+        room: for intersections.
+        share: () of the loss; None before it was drawn.
+        splats: of the last time that it was drawn.
     """
 
     index: int
     microbatch: Microbatch
     truth: Tensor
     rows: TableRows
-    share: Tensor
-    drawn: Drawn
-    splats: Splats
+    room: int
+    share: Tensor | None = None
+    splats: Splats | None = None
 
 
 class TableDrawing:
@@ -70,6 +77,7 @@ class TableDrawing:
         n_views: that the loss is the mean of.
         n_microbatches: of the batch.
         costs: of the views; told about those that are drawn whole.
+        from_copies: draws microbatches that one pass over the tables does not suffice for.
     """
 
     def __init__(
@@ -80,22 +88,20 @@ class TableDrawing:
         n_views: int,
         n_microbatches: int,
         costs: ViewCosts,
+        from_copies: FromCopies,
     ) -> None:
         self._renderer = renderer
         self._settings = settings
         self._statistics = statistics
         self._weight = 1.0 / n_views
         self._costs = costs
+        self._from_copies = from_copies
         self._last: _Pass | None = None
         renderer.begin(n_microbatches)
 
-    def takes(self, microbatch: Microbatch) -> bool:
-        """Whether one pass suffices for a microbatch, as far as is known."""
-        crop = microbatch.crop
-        known = self._costs.known(crop.view)
-        return len(planned_parts(crop, known, gs_raster.MAX_INSTANCES)) == 1
-
-    def draw(self, index: int, microbatch: Microbatch, truth: Tensor, rows: TableRows) -> Tensor:
+    def draw(
+        self, index: int, microbatch: Microbatch, truth: Tensor, rows: TableRows
+    ) -> Tensor | None:
         """Enqueue a microbatch, and look back at the one before.
 
         Args:
@@ -103,55 +109,94 @@ class TableDrawing:
             truth: (H, W, 3) uint8 of the whole view.
 
         Returns:
-            () its share of the batch's loss, which holds once `settle` was called.
-
-        Raises:
-            OutOfMemoryError: nothing of this microbatch has been added.
+            () its share of the batch's loss, which holds once `settle` was called; None where it
+            must be drawn from copies of its rows: there are none, one pass is too much, or memory
+            does not suffice. Nothing of it has been added then, and nothing is pending.
         """
-        room = room_for(len(rows.ids), self._costs.known(microbatch.crop.view))
-        share, drawn, splats = self._enqueue(index, microbatch, truth, rows, room)
-        following = _Pass(index, microbatch, truth, rows, share, drawn, splats)
-        self.settle(following)
-        self._last = following
-        return share
+        one: _Pass | None = None
+        if len(rows.ids) and self._is_one_pass(microbatch):
+            room = room_for(len(rows.ids), self._costs.known(microbatch.crop.view))
+            one = _Pass(index, microbatch, truth, rows, room)
+            if self._enqueue(one):
+                self._look_back(one)
+                return one.share
+        self.settle()
+        if one is not None:
+            self._renderer.go_on()  # where the device came to know that it had too little room
+        return None
 
-    def settle(self, following: _Pass | None = None) -> None:
-        """See that the microbatch that was drawn last had room, and tell about it.
+    def settle(self) -> None:
+        """See that the microbatch that was drawn last had room, and tell about it."""
+        self._look_back(None)
+
+    def _is_one_pass(self, microbatch: Microbatch) -> bool:
+        """Whether one pass suffices for a microbatch, as far as is known."""
+        crop = microbatch.crop
+        known = self._costs.known(crop.view)
+        return len(planned_parts(crop, known, MAX_INSTANCES)) == 1
+
+    def _look_back(self, following: _Pass | None) -> None:
+        """See `settle`.
 
         Args:
-            following: what has been enqueued behind it.
+            following: what has been enqueued behind the last microbatch, and is the last one now.
         """
-        last, self._last = self._last, None
+        last, self._last = self._last, following
         if last is None:
             return
         count = self._renderer.n_intersections(last.index)
-        if count > last.drawn.room:
+        had_room, is_told = count <= last.room, False
+        if not had_room:
             self._renderer.go_on()
-            self._again(last, count)
-            if following is not None:
-                self._again(following, following.drawn.room)
-        microbatch = last.microbatch
-        self._statistics.note(microbatch, last.rows.ids, last.splats)
-        if count and microbatch.crop.core == microbatch.crop.view.rect:
-            self._costs.note(microbatch.crop.view, count)
+            last.room = count
+            is_told = not self._again(last)
+        if not is_told:
+            crop = last.microbatch.crop
+            self._statistics.note(last.microbatch, last.rows.ids, last.splats)
+            if count and crop.core == crop.view.rect:
+                self._costs.note(crop.view, count)
+        if not had_room and following is not None and not self._again(following):
+            self._last = None
 
-    def _again(self, one: _Pass, room: int) -> None:
-        """Enqueue a microbatch once more; memory of the first time is free before."""
-        del one.drawn, one.splats
-        share, one.drawn, one.splats = self._enqueue(
-            one.index, one.microbatch, one.truth, one.rows, room
-        )
-        one.share.copy_(share)
+    def _again(self, one: _Pass) -> bool:
+        """Draw a microbatch once more; False: from copies, which has told about it."""
+        one.splats = None  # whose memory is free from here on
+        if one.room <= MAX_INSTANCES:
+            if self._enqueue(one):
+                return True
+            self._renderer.go_on()
+        assert one.share is not None
+        one.share.copy_(self._from_copies(one.index, one.microbatch, one.truth))
+        return False
 
-    def _enqueue(
-        self, index: int, microbatch: Microbatch, truth: Tensor, rows: TableRows, room: int
-    ) -> tuple[Tensor, Drawn, Splats]:
-        crop, renderer = microbatch.crop, self._renderer
+    def _enqueue(self, one: _Pass) -> bool:
+        """Draw a microbatch, and send its gradient back; False: memory does not suffice, and
+        nothing has been added."""
+        try:
+            share, one.splats = self._drawn(one)
+        except torch.cuda.OutOfMemoryError:
+            return False
+        if one.share is None:
+            one.share = share
+        else:
+            one.share.copy_(share)
+        return True
+
+    def _drawn(self, one: _Pass) -> tuple[Tensor, Splats]:
+        """Its share of the loss, and its splats with their gradients."""
+        crop, settings, renderer = one.microbatch.crop, self._settings, self._renderer
         rect = crop.rect
-        degree = self._settings.sh_degree
-        drawn = renderer.draw(rows, crop.view, rect, sh_degree=degree, room=room, index=index)
-        part = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
-        share, gradient = loss_and_gradient(
-            drawn.image, part, crop, self._settings.ssim_lambda, weight=self._weight
+        drawn = renderer.draw(
+            one.rows,
+            crop.view,
+            rect,
+            sh_degree=settings.sh_degree,
+            room=one.room,
+            index=one.index,
         )
-        return share, drawn, renderer.send_back(drawn, gradient)
+        one.room = drawn.room
+        truth = one.truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
+        share, gradient = loss_and_gradient(
+            drawn.image, truth, crop, settings.ssim_lambda, weight=self._weight
+        )
+        return share, renderer.send_back(drawn, gradient)

@@ -37,15 +37,19 @@ class RasterTables:
         self._options = options
         self._device = device
         self._absgrad = absgrad
+        self._most_views = 0  # of a batch that there was
         self._check: gs_raster.RoomCheck
-        self._n_views = 0  # that the check has words for
 
     def begin(self, n_views: int) -> None:
-        """See `TableRenderer`."""
-        # Kept from batch to batch: the device writes into its memory until a view has been drawn.
-        if n_views > self._n_views:
-            self._check, self._n_views = gs_raster.RoomCheck(n_views, self._device), n_views
-        self._check.begin()
+        """See `TableRenderer`. One check serves as many batches as it suffices for: the device may
+        still draw a view of the last batch again, and write into the check's page-locked memory."""
+        if n_views <= self._most_views:
+            self._check.begin()
+            return
+        if self._most_views:
+            torch.cuda.current_stream(self._device).synchronize()
+        self._check = gs_raster.RoomCheck(n_views, self._device)
+        self._most_views = n_views
 
     def draw(
         self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
@@ -53,7 +57,7 @@ class RasterTables:
         """See `TableRenderer`."""
         drawing = gs_raster.draw(
             gs_raster.Rows.of(rows.columns, rows.ids, rows.slots),
-            gs_raster.View(view.viewmat, view.K, view.width, view.height),
+            gs_raster.View(view.viewmat.contiguous(), view.K.contiguous(), view.width, view.height),
             sh_degree=sh_degree,
             room=room,
             options=self._options,

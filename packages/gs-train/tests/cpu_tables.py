@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A renderer for the CPU that draws rows where they lie, as one for a device would.
+
+What a pass leaves where it has too little room, and gradients that are not added, are as wrong as
+can be told: whoever keeps them is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from gs_train.renderers import Rect, RenderOptions, Splats, View
+from gs_train.renderers.cpu import CpuRenderer
+from gs_train.renderers.tables import Drawn, TableRows
+from gs_train.rows.copies import add_rows, take_rows
+
+
+@dataclass(eq=False)
+class CpuDrawn:
+    """A `Drawn` with what its gradient needs."""
+
+    image: Tensor
+    room: int
+    leaves: dict[str, Tensor]
+    splats: Splats
+    rows: TableRows
+
+
+@dataclass
+class Noted:
+    """What has been asked for.
+
+    Attributes:
+        drawn: (index, room, intersections) of each rectangle in the order in which it was drawn.
+        added: indices of the rectangles whose gradients were added.
+        n_skipped: rectangles whose gradients were not.
+        copied: rectangles that were drawn from copies.
+    """
+
+    drawn: list[tuple[int, int, int]] = field(default_factory=list)
+    added: list[int] = field(default_factory=list)
+    n_skipped: int = 0
+    copied: list[Rect | None] = field(default_factory=list)
+
+
+def _nothing(what: str) -> None:
+    """Nothing goes wrong."""
+
+
+class CpuTables:
+    """A `TableRenderer`.
+
+    Args:
+        renderer: whose splats and pixels these are.
+
+    Attributes:
+        fails: called before each ``draw`` and ``send_back``, with these words; may raise.
+        most_room: (index, how many times a view was drawn in this batch before, room) to the room
+            that there really is.
+        noted: see `Noted`.
+    """
+
+    def __init__(self, renderer: TableCpuRenderer) -> None:
+        self._renderer = renderer
+        self.fails: Callable[[str], None] = _nothing
+        self.most_room: Callable[[int, int, int], int] = lambda index, times, room: room
+        self.noted = Noted()
+        self._counts: list[int] = []
+        self._times: list[int] = []
+        self._index_of: dict[CpuDrawn, int] = {}
+        self._overflowed = False
+
+    def begin(self, n_views: int) -> None:
+        """See `TableRenderer`."""
+        self._counts, self._times = [-1] * n_views, [0] * n_views
+        self._overflowed = False
+
+    def draw(
+        self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
+    ) -> Drawn:
+        """See `TableRenderer`."""
+        self.fails("draw")
+        room = self.most_room(index, self._times[index], room)
+        self._times[index] += 1
+        taken = take_rows(rows.columns, rows.ids, rows.slots)
+        leaves = {name: leaf.requires_grad_() for name, leaf in taken.items()}
+        keys = rows.keys.index_select(0, rows.ids)
+        renderer = self._renderer
+        splats = renderer.project(leaves, view, sh_degree=sh_degree, keys=keys)
+        splats.means2d.retain_grad()
+        image, _ = CpuRenderer.rasterize(renderer, splats, rect)
+        count = self._counts[index] = splats.n_intersections
+        if count > room:
+            self._overflowed = True
+            image = image * 0.0
+        self.noted.drawn.append((index, room, count))
+        drawn = CpuDrawn(image, room, leaves, splats, rows)
+        self._index_of[drawn] = index
+        return drawn
+
+    def send_back(self, drawn: Drawn, gradient: Tensor) -> Splats:
+        """See `TableRenderer`."""
+        assert isinstance(drawn, CpuDrawn)
+        self.fails("send_back")
+        index = self._index_of.pop(drawn)
+        drawn.image.backward(gradient)
+        if self._overflowed:
+            assert drawn.splats.means2d.grad is not None
+            drawn.splats.means2d.grad.fill_(float("nan"))
+            self.noted.n_skipped += 1
+            return drawn.splats
+        parts = {name: leaf.grad for name, leaf in drawn.leaves.items()}
+        add_rows(drawn.rows.sums, parts, drawn.rows.place, drawn.rows.place)
+        self.noted.added.append(index)
+        return drawn.splats
+
+    def n_intersections(self, index: int) -> int:
+        """See `TableRenderer`."""
+        assert self._counts[index] >= 0, "was never drawn"
+        return self._counts[index]
+
+    def go_on(self) -> None:
+        """See `TableRenderer`."""
+        self._overflowed = False
+
+
+class TableCpuRenderer(CpuRenderer):
+    """The CPU renderer with tables.
+
+    Args:
+        absgrad: as `CpuRenderer`'s.
+    """
+
+    def __init__(self, *, absgrad: bool = False) -> None:
+        super().__init__(RenderOptions(), absgrad=absgrad)
+        self.tables = CpuTables(self)
+
+    def rasterize(self, splats: Splats, rect: Rect | None = None) -> tuple[Tensor, Tensor]:
+        """From copies, which is noted."""
+        self.tables.noted.copied.append(rect)
+        return super().rasterize(splats, rect)

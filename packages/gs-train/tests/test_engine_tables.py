@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views that are drawn from tables leave the bits that views drawn from copies leave."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from cpu_tables import Noted, TableCpuRenderer
+from one_thread import one_threaded
+from photographed import LIVELY, photo_config, photographed
+from torch import Tensor
+
+from gs_train.densify import AdcConfig, McmcConfig
+from gs_train.engine import table_drawing
+from gs_train.options.limits import UNLIMITED, Limits
+from gs_train.options.presets import PRESETS
+from gs_train.renderers import Renderer, RenderOptions
+from gs_train.renderers.cpu import CpuRenderer
+from gs_train.runs.trainer import Trainer
+
+Room = Callable[[int, int, int], int]
+"""See `CpuTables.most_room`."""
+
+Left = tuple[list[float], dict[str, Tensor]]
+"""The losses of a run, and what a checkpoint of it holds."""
+
+FROM_TABLES = [
+    ("none", UNLIMITED),
+    ("best", UNLIMITED),
+    ("best", Limits(residents=1300)),
+    ("best", Limits(residents=10**6)),
+]
+"""Presets and kinds of slots."""
+
+N_STEPS = 6
+
+
+def _batches(batch_size: int, n_steps: int) -> list[list[int]]:
+    """Neighbours along the street, of which each step leaves one behind; a view that sees nothing
+    is in every third."""
+    n_views = len(photographed("street").views)
+    steps = [[(7 * step + 2 * i) % n_views for i in range(batch_size)] for step in range(n_steps)]
+    for batch in steps[2::3]:
+        batch[len(batch) // 2] = n_views - 1
+    # Views come again once their counts are known.
+    return [*steps[:-1], steps[0][::-1]]
+
+
+def _trainer(
+    renderer: Renderer,
+    preset: str,
+    limits: Limits = UNLIMITED,
+    *,
+    strategy: str = "adc",
+    batch_size: int = 3,
+    absgrad: bool = False,
+) -> Trainer:
+    refining = {"refine_start": 2 * batch_size, "refine_every": 2 * batch_size}
+    config = photo_config(
+        batch_size=batch_size,
+        strategy=strategy,
+        resort_every=0,
+        adc=AdcConfig(
+            grow_grad2d=0.002, absgrad=absgrad, reset_every=3 * batch_size, cap=5000, **refining
+        ),
+        mcmc=McmcConfig(cap_max=5000, noise_lr=2e2, min_opacity=0.05, **refining),
+        lr=LIVELY,
+    )
+    taken = photographed("street")
+    return Trainer(
+        config,
+        taken.rows,
+        renderer=renderer,
+        extent=taken.extent,
+        preset=PRESETS[preset],
+        limits=limits,
+    )
+
+
+def _train(
+    trainer: Trainer, *, batch_size: int = 3, n_steps: int = N_STEPS, known: int = 2
+) -> Left:
+    taken, steps, losses = photographed("street"), _batches(batch_size, n_steps), []
+    for k, batch in enumerate(steps):
+        upcoming = [[taken.views[i] for i in of] for of in steps[k + 1 : k + 1 + known]]
+        pairs = [(taken.views[i], taken.photographs[i]) for i in batch]
+        losses.append(float(trainer.train_step(pairs, upcoming).loss))
+    left = {name: value.clone() for name, value in trainer.tensors().items()}
+    if trainer.preset.placement == "split":
+        trainer.model.close()  # type: ignore[attr-defined]
+    return losses, left
+
+
+@functools.cache
+def _from_copies(
+    preset: str, limits: Limits, strategy: str, batch_size: int, absgrad: bool, n_steps: int
+) -> Left:
+    renderer = CpuRenderer(RenderOptions(), absgrad=absgrad)
+    how: dict[str, Any] = {"strategy": strategy, "batch_size": batch_size, "absgrad": absgrad}
+    trainer = _trainer(renderer, preset, limits, **how)
+    return _train(trainer, batch_size=batch_size, n_steps=n_steps)
+
+
+def _assert_same_bits(
+    renderer: TableCpuRenderer,
+    preset: str,
+    limits: Limits = UNLIMITED,
+    *,
+    strategy: str = "adc",
+    batch_size: int = 3,
+    n_steps: int = N_STEPS,
+) -> Noted:
+    absgrad = renderer.absgrad
+    trainer = _trainer(
+        renderer, preset, limits, strategy=strategy, batch_size=batch_size, absgrad=absgrad
+    )
+    losses, left = _train(trainer, batch_size=batch_size, n_steps=n_steps)
+    expected_losses, expected = _from_copies(preset, limits, strategy, batch_size, absgrad, n_steps)
+    assert losses == expected_losses
+    assert left.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(left[name], value), name
+    return renderer.tables.noted
+
+
+def _n_views(batch_size: int = 3, n_steps: int = N_STEPS) -> int:
+    """Views that see something."""
+    last = len(photographed("street").views) - 1
+    return sum(i != last for batch in _batches(batch_size, n_steps) for i in batch)
+
+
+def _assert_all_drawn_once(noted: Noted, n_views: int) -> None:
+    assert not noted.copied
+    assert len(noted.drawn) == len(noted.added) == n_views
+
+
+# -- ample room
+
+
+@pytest.mark.parametrize(("preset", "limits"), FROM_TABLES)
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@one_threaded
+def test_drawn_from_tables_rows_end_as_the_same_bits(
+    preset: str, limits: Limits, strategy: str
+) -> None:
+    noted = _assert_same_bits(TableCpuRenderer(), preset, limits, strategy=strategy)
+    _assert_all_drawn_once(noted, _n_views())
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_absolute_gradients_are_the_same(preset: str) -> None:
+    noted = _assert_same_bits(TableCpuRenderer(absgrad=True), preset)
+    _assert_all_drawn_once(noted, _n_views())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("preset", "limits"), [case for case in FROM_TABLES if case[1].residents != 1300]
+)
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("absgrad", [False, True])
+@one_threaded
+def test_other_batches_end_as_the_same_bits(
+    preset: str, limits: Limits, strategy: str, batch_size: int, absgrad: bool
+) -> None:
+    if absgrad and strategy == "mcmc":
+        pytest.skip("reads no gradients of positions")
+    n_steps = 24 if batch_size == 1 else 8
+    how: dict[str, Any] = {"strategy": strategy, "batch_size": batch_size, "n_steps": n_steps}
+    renderer = TableCpuRenderer(absgrad=absgrad)
+    renderer.tables.most_room = lambda index, times, room: 0 if index % 3 == times == 0 else room
+    noted = _assert_same_bits(renderer, preset, limits, **how)
+    assert not noted.copied
+    assert len(noted.added) == _n_views(batch_size, n_steps)
+    assert noted.n_skipped
+
+
+# -- too little room
+
+
+def _short(*indices: int) -> Room:
+    """No room for some of a batch's views when they are drawn first."""
+    return lambda index, times, room: 0 if index in indices and not times else room
+
+
+ROOMS: dict[str, Room] = {
+    "the first": _short(0),
+    "a middle one": _short(2),
+    "the last": _short(4),
+    "two in a row": _short(1, 2),
+    "the last two": _short(3, 4),
+    "every other": _short(0, 2, 4),
+    "all": _short(*range(5)),
+}
+
+
+@pytest.mark.parametrize("where", ROOMS)
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_views_that_had_too_little_room_are_drawn_again(preset: str, where: str) -> None:
+    renderer = TableCpuRenderer()
+    renderer.tables.most_room = ROOMS[where]
+    noted = _assert_same_bits(renderer, preset, batch_size=5, n_steps=4)
+    assert not noted.copied
+    assert len(noted.added) == _n_views(5, 4)
+    assert noted.n_skipped == len(noted.drawn) - len(noted.added) >= 3
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_room_is_what_a_view_needed_when_it_was_drawn_last(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_drawing, "_SPARE", 0)
+    monkeypatch.setattr(table_drawing, "_A_ROW", 0)
+    renderer = TableCpuRenderer()
+    noted = _assert_same_bits(renderer, preset)
+    assert not noted.copied
+    # What is known of the views of the last step lets them fit at once; all others are drawn at
+    # least twice, and what was enqueued behind them.
+    n_known = 3
+    assert [count <= room for _, room, count in noted.drawn[-n_known:]] == [True] * n_known
+    assert len(noted.added) == _n_views()
+    assert noted.n_skipped >= _n_views() - n_known
+
+
+# -- crops
+
+
+@pytest.mark.parametrize(
+    ("preset", "limits"), [("none", Limits(rows=120)), ("best", Limits(rows=120))]
+)
+@pytest.mark.parametrize("absgrad", [False, True])
+@one_threaded
+def test_crops_are_drawn_from_tables(preset: str, limits: Limits, absgrad: bool) -> None:
+    renderer = TableCpuRenderer(absgrad=absgrad)
+    renderer.tables.most_room = lambda index, times, room: 0 if index % 4 == times == 0 else room
+    noted = _assert_same_bits(renderer, preset, limits)
+    assert not noted.copied
+    assert len(noted.added) > _n_views()
+    assert noted.n_skipped
+
+
+# -- memory that does not suffice, and more than can be counted
+
+
+def _fails_once(where: str, after: int) -> Callable[[str], None]:
+    """Memory runs out once, where so many calls of ``where`` had enough."""
+    left = [after]
+
+    def fails(what: str) -> None:
+        if what == where:
+            left[0] -= 1
+            if left[0] == -1:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    return fails
+
+
+@pytest.mark.parametrize("room", ["ample", "every other", "all"])
+@pytest.mark.parametrize("where", ["draw", "send_back"])
+@one_threaded
+def test_a_view_that_memory_does_not_suffice_for_is_drawn_from_copies(
+    where: str, room: str
+) -> None:
+    """Whichever it is: the first, one behind others, or one that is drawn again."""
+    for after in range(_n_views(5, 2)):
+        renderer = TableCpuRenderer()
+        renderer.tables.most_room = ROOMS.get(room, renderer.tables.most_room)
+        renderer.tables.fails = _fails_once(where, after)
+        noted = _assert_same_bits(renderer, "none", batch_size=5, n_steps=2)
+        assert noted.copied == [None]
+        assert len(noted.added) == _n_views(5, 2) - 1
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_a_view_of_more_intersections_than_can_be_counted_is_drawn_from_copies(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_drawing, "MAX_INSTANCES", 300)
+    noted = _assert_same_bits(TableCpuRenderer(), preset)
+    assert noted.copied
+    assert noted.added
+    assert {room for _, room, _ in noted.drawn} == {300}
+    # The last step's first view is known to have more: it is not tried.
+    assert sum(index == 0 for index, _, _ in noted.drawn) == N_STEPS - 1
+
+
+# -- rows that lie nowhere together, and what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("preset", "limits"),
+    [
+        ("clm", UNLIMITED),
+        ("gs-scale", UNLIMITED),
+        ("naive", UNLIMITED),
+        ("best", Limits(residents=0)),
+    ],
+)
+@one_threaded
+def test_where_the_host_updates_rows_copies_are_drawn(preset: str, limits: Limits) -> None:
+    noted = _assert_same_bits(TableCpuRenderer(), preset, limits, n_steps=3)
+    assert not noted.drawn
+    assert len(noted.copied) >= _n_views(3, 3)
+
+
+class _LossFailsError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_an_error_in_the_middle_of_a_batch_ends_the_run(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renderer = TableCpuRenderer()
+    trainer = _trainer(renderer, preset)
+    taken = photographed("street")
+    batch = [(taken.views[i], taken.photographs[i]) for i in _batches(3, 2)[0]]
+    trainer.train_step(batch)
+    left = [1]
+
+    def fails(*_: object, **__: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise _LossFailsError
+        return loss_and_gradient(*_, **__)
+
+    loss_and_gradient = table_drawing.loss_and_gradient
+    monkeypatch.setattr(table_drawing, "loss_and_gradient", fails)
+    with pytest.raises(_LossFailsError):
+        trainer.train_step(batch)
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="an earlier batch ended in the middle"):
+        trainer.train_step(batch)
+    with pytest.raises(RuntimeError, match="an earlier batch ended in the middle"):
+        trainer.tensors()
