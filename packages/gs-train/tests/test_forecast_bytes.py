@@ -289,9 +289,9 @@ def test_drawing_from_tables_takes_no_copies_of_rows(name: str, absgrad: bool, s
     alone = replace(RASTER, absgrad=absgrad)
     row, intersection, pixel = 48 + 8 + 8 + 48 + 12, 8 + slot, 24 + 12
     assert _rendering(name, alone) == row * 1_000_000 + intersection * ROOM + pixel * PIXELS
-    # Beside it the view before, but for what the gradient took of intersections and pixels.
+    # Beside it the view before: splats and gradients, lists, transmittance and last instance.
     both = _rendering(name, replace(alone, batch_size=2))
-    assert both - _rendering(name, alone) == row * 1_000_000 + 8 * ROOM + 24 * PIXELS
+    assert both - _rendering(name, alone) == row * 1_000_000 + 8 * ROOM + 8 * PIXELS
 
 
 def test_a_view_that_was_not_drawn_before_gets_room_by_its_rows() -> None:
@@ -305,7 +305,7 @@ def test_a_view_that_was_not_drawn_before_gets_room_by_its_rows() -> None:
 def test_parts_of_a_view_that_is_cut_have_the_room_of_the_whole_view() -> None:
     whole, half = (Room.of_residents(n, 1_000_000) for n in (1_000_000, 500_000))
     alone, cut = (_rendering("best", RASTER, room) for room in (whole, half))
-    before = 124 * 500_000 + 8 * ROOM + 24 * PIXELS
+    before = 124 * 500_000 + 8 * ROOM + 8 * PIXELS
     assert cut == alone - 124 * 500_000 + before
 
 

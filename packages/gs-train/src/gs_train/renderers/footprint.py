@@ -108,11 +108,13 @@ def _raster(slot: int) -> ViewMemory:
     retained 8 and absolute 8. An intersection: splat and slot, 8. A pixel: image 12, alpha, last
     transmittance and last instance 12; the gradient of the image 12. Sorting takes at most 29 a row
     or 17 an intersection more: less than the gradient, and the gradient comes later.
+    Of the view before, splats and gradients live on, with the memory that the splats lie in; its
+    image does not.
     """
     return ViewMemory(
         Footprint(Moment(1, 72, 8, 24), (Moment(1, 120, 8 + slot, 36), Moment(2, 136, 8, 36))),
         Footprint(
-            Moment(0, 64, 8, 24), (Moment(0, 112, 8 + slot, 36),), before=Moment(0, 112, 8, 24)
+            Moment(0, 64, 8, 24), (Moment(0, 112, 8 + slot, 36),), before=Moment(0, 112, 8, 8)
         ),
     )
 
