@@ -169,23 +169,19 @@ def test_absolute_gradients_are_the_same(preset: str) -> None:
 @pytest.mark.parametrize(
     ("preset", "limits"), [case for case in FROM_TABLES if case[1].residents != 1300]
 )
-@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
-@pytest.mark.parametrize("batch_size", [1, 8])
-@pytest.mark.parametrize("absgrad", [False, True])
+@pytest.mark.parametrize(("strategy", "absgrad"), [("adc", False), ("adc", True), ("mcmc", False)])
+@pytest.mark.parametrize(("batch_size", "n_steps"), [(1, 24), (8, 8)])
 @one_threaded
 def test_other_batches_end_as_the_same_bits(
-    preset: str, limits: Limits, strategy: str, batch_size: int, absgrad: bool
+    preset: str, limits: Limits, strategy: str, absgrad: bool, batch_size: int, n_steps: int
 ) -> None:
-    if absgrad and strategy == "mcmc":
-        pytest.skip("reads no gradients of positions")
-    n_steps = 24 if batch_size == 1 else 8
+    """Every third view has too little room at first."""
     how: dict[str, Any] = {"strategy": strategy, "batch_size": batch_size, "n_steps": n_steps}
     renderer = TableCpuRenderer(absgrad=absgrad)
     renderer.tables.most_room = lambda index, times, room: 0 if index % 3 == times == 0 else room
     noted = _assert_same_bits(renderer, preset, limits, **how)
     assert not noted.copied
-    assert len(noted.added) == _n_views(batch_size, n_steps)
-    assert noted.n_skipped
+    assert noted.n_skipped == len(noted.drawn) - len(noted.added) > 0
 
 
 # -- too little room
@@ -270,7 +266,7 @@ def _fails_once(where: str, after: int) -> Callable[[str], None]:
     return fails
 
 
-@pytest.mark.parametrize("room", ["ample", "every other", "all"])
+@pytest.mark.parametrize("room", ["ample", "every other", "two in a row"])
 @pytest.mark.parametrize("where", ["draw", "send_back"])
 @one_threaded
 def test_a_view_that_memory_does_not_suffice_for_is_drawn_from_copies(
@@ -314,9 +310,9 @@ def test_a_view_of_more_intersections_than_can_be_counted_is_drawn_from_copies(
 )
 @one_threaded
 def test_where_the_host_updates_rows_copies_are_drawn(preset: str, limits: Limits) -> None:
-    noted = _assert_same_bits(TableCpuRenderer(), preset, limits, n_steps=3)
+    noted = _assert_same_bits(TableCpuRenderer(), preset, limits, n_steps=2)
     assert not noted.drawn
-    assert len(noted.copied) >= _n_views(3, 3)
+    assert len(noted.copied) >= _n_views(3, 2)
 
 
 class _LossFailsError(Exception):
