@@ -22,8 +22,11 @@ from gs_train.engine.parts import planned_parts
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import loss_and_gradient
-from gs_train.renderers import Splats
+from gs_train.renderers import Rect, Splats
 from gs_train.renderers.tables import TableRenderer, TableRows
+
+Rectangle = tuple[str, Rect]
+"""The name of a view, and pixels of it."""
 
 FromCopies = Callable[[int, Microbatch, Tensor], Tensor]
 """Draws a microbatch from copies of its rows: its index, itself, the photograph to its share of the
@@ -41,7 +44,7 @@ def room_for(n_rows: int, known: int | None) -> int:
 
     Args:
         n_rows: of the microbatch.
-        known: intersections of its whole view when that was last drawn; None: not known.
+        known: its intersections when it was last drawn; None: not known.
     """
     expected = _A_ROW * n_rows if known is None else known + known // 4
     return min(expected + _SPARE, MAX_INSTANCES)
@@ -74,10 +77,12 @@ class TableDrawing:
         renderer: draws them.
         settings: of the step.
         statistics: told about each microbatch, one later than it is drawn.
+        costs: of the views; told about those that are drawn whole.
+        counts: intersections of each rectangle when it was last drawn, by `Rectangle`; written to.
+            They decide how often something is drawn, and no result.
+        from_copies: draws microbatches that one pass over the tables does not suffice for.
         n_views: that the loss is the mean of.
         n_microbatches: of the batch.
-        costs: of the views; told about those that are drawn whole.
-        from_copies: draws microbatches that one pass over the tables does not suffice for.
     """
 
     def __init__(
@@ -85,16 +90,19 @@ class TableDrawing:
         renderer: TableRenderer,
         settings: StepSettings,
         statistics: CropStatistics,
+        costs: ViewCosts,
+        counts: dict[Rectangle, int],
+        from_copies: FromCopies,
+        *,
         n_views: int,
         n_microbatches: int,
-        costs: ViewCosts,
-        from_copies: FromCopies,
     ) -> None:
         self._renderer = renderer
         self._settings = settings
         self._statistics = statistics
         self._weight = 1.0 / n_views
         self._costs = costs
+        self._counts = counts
         self._from_copies = from_copies
         self._last: _Pass | None = None
         renderer.begin(n_microbatches)
@@ -115,7 +123,7 @@ class TableDrawing:
         """
         one: _Pass | None = None
         if len(rows.ids) and self._is_one_pass(microbatch):
-            room = room_for(len(rows.ids), self._costs.known(microbatch.crop.view))
+            room = room_for(len(rows.ids), self._counts.get(_name(microbatch)))
             one = _Pass(index, microbatch, truth, rows, room)
             if self._enqueue(one):
                 self._look_back(one)
@@ -145,6 +153,7 @@ class TableDrawing:
         if last is None:
             return
         count = self._renderer.n_intersections(last.index)
+        self._counts[_name(last.microbatch)] = count
         had_room, is_told = count <= last.room, False
         if not had_room:
             self._renderer.go_on()
@@ -200,3 +209,7 @@ class TableDrawing:
             drawn.image, truth, crop, settings.ssim_lambda, weight=self._weight
         )
         return share, renderer.send_back(drawn, gradient)
+
+
+def _name(microbatch: Microbatch) -> Rectangle:
+    return microbatch.crop.view.name, microbatch.crop.rect
