@@ -24,7 +24,8 @@ struct Pixels {
 void blend(const Splat* splats, const TileLists& lists, const Rect& rect, const float* background,
            const Pixels& pixels, cuda::StreamView stream);
 
-/// d loss / d pixel, each (h, w, ...) as in Pixels, or none for 0.
+/// d loss / d pixel, each (h, w, ...) as in Pixels, or none for 0; depth is there where Extras ask
+/// for it.
 struct PixelGradients {
   const float *image, *alpha, *depth;
 };

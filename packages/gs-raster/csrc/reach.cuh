@@ -7,6 +7,8 @@
 // tile is left out that has a pixel to draw.
 #pragma once
 
+#include <cmath>
+
 #include "splat.hpp"
 
 namespace gs::raster {
@@ -14,9 +16,13 @@ namespace gs::raster {
 /// The ellipse around a splat's mean.
 struct Reach {
   float size;         // 2 T, below 0 where nothing is reached
-  float determinant;  // of the conic; not above 0: everything is reached
+  float determinant;  // of the conic; 0 where everything may be reached
   float x, y;         // half extents, pixels
 };
+
+/// Of the product of a conic's diagonal over its determinant. Of a longer needle, float32 leaves
+/// too few digits of the determinant to say where the needle ends.
+constexpr float kLongestNeedle = 1e5f;
 
 /// a c - b^2 to about an ulp (Kahan), where the plain difference loses the digits of a needle.
 __device__ __forceinline__ float determinant(float a, float b, float c) {
@@ -26,18 +32,13 @@ __device__ __forceinline__ float determinant(float a, float b, float c) {
 }
 
 __device__ __forceinline__ Reach make_reach(float a, float b, float c, float opacity) {
-  Reach reach;
-  reach.determinant = determinant(a, b, c);
-  // sigma is a sum of terms of up to T a c / determinant each.
   const float t = logf(opacity / kAlphaThreshold) + 1e-3f;
-  reach.size = 2.0f * t * (1.0f + 4e-6f * (a * c / reach.determinant));
-  if (!(t > 0.0f)) {
-    reach.size = -1.0f;
-    reach.determinant = 1.0f;
-  }
-  reach.x = sqrtf(reach.size * c / reach.determinant);
-  reach.y = sqrtf(reach.size * a / reach.determinant);
-  return reach;
+  if (!(t > 0.0f)) return {-1.0f, 1.0f, 0.0f, 0.0f};
+  const float area = determinant(a, b, c);
+  if (!(a * c < kLongestNeedle * area)) return {INFINITY, 0.0f, INFINITY, INFINITY};
+  // sigma is a sum of terms of up to T a c / determinant each.
+  const float size = 2.0f * t * (1.0f + 4e-6f * (a * c / area));
+  return {size, area, sqrtf(size * c / area), sqrtf(size * a / area)};
 }
 
 /// Columns of tiles.

@@ -167,7 +167,7 @@ int items(std::int64_t n) { return static_cast<int>(n); }
 
 int bits_of(std::uint32_t most) {
   int bits = 1;
-  while (most >> bits != 0) ++bits;
+  while (bits < 32 && most >> bits != 0) ++bits;
   return bits;
 }
 

@@ -10,9 +10,6 @@
 
 namespace gs::raster {
 
-/// Instances in one rectangle at most: their places are 32-bit numbers.
-constexpr std::int64_t kMaxInstances = 2147483647;
-
 /// Bytes of workspace for order_splats().
 std::size_t order_workspace_bytes(std::int64_t n);
 
@@ -53,7 +50,7 @@ struct TileLists {
 /// Where it is said how many instances there were.
 struct Report {
   std::int32_t* overflowed;    // (1,) device, made 1 where they have no room, else left; or none
-  std::uint64_t* n_instances;  // (1,) page-locked, written when the device comes here; or none
+  std::uint64_t* n_instances;  // (1,) device, or none
 };
 
 /// Bytes of workspace for list_instances().

@@ -2,7 +2,8 @@
 // Splats of equal depth, which a clone and its parent have, in the order of their keys.
 //
 // A short run is ordered by counting: each splat looks at the others of its run. Long runs, which
-// only made-up scenes have, are merged by a block each.
+// only made-up scenes have, are merged by a block each. Equal keys, which no caller should give,
+// stay as they are sorted: every splat has one place.
 #pragma once
 
 #include "cutter.hpp"
@@ -56,19 +57,23 @@ __global__ void __launch_bounds__(kThreads)
     } else if (end - begin > 1) {
       const std::int32_t key = key_of(keys, splat);
       place = begin;
-      for (std::int64_t j = begin; j < end; ++j) place += key_of(keys, sorted[j]) < key ? 1 : 0;
+      for (std::int64_t j = begin; j < end; ++j) {
+        const std::int32_t other = key_of(keys, sorted[j]);
+        place += other < key || (other == key && j < k) ? 1 : 0;
+      }
     }
   }
   order[place] = splat;
 }
 
-/// Elements of sorted[0, n) with a key below `key`.
+/// Elements of sorted[0, n) with a key below `key`, or at most `key`.
 __device__ __forceinline__ std::int64_t n_below(const std::int32_t* sorted, const Keys& keys,
-                                                std::int64_t n, std::int32_t key) {
+                                                std::int64_t n, std::int32_t key, bool or_equal) {
   std::int64_t low = 0, high = n;
   while (low < high) {
     const std::int64_t middle = (low + high) / 2;
-    if (key_of(keys, sorted[middle]) < key)
+    const std::int32_t found = key_of(keys, sorted[middle]);
+    if (found < key || (or_equal && found == key))
       low = middle + 1;
     else
       high = middle;
@@ -98,8 +103,8 @@ __global__ void __launch_bounds__(kThreads)
         const std::int64_t middle = min(pair + width, length), end = min(middle + width, length);
         const bool left = i < middle;
         const std::int64_t before =
-            left ? n_below(from + middle, keys, end - middle, key_of(keys, from[i]))
-                 : n_below(from + pair, keys, width, key_of(keys, from[i]));
+            left ? n_below(from + middle, keys, end - middle, key_of(keys, from[i]), false)
+                 : n_below(from + pair, keys, width, key_of(keys, from[i]), true);
         to[left ? i + before : i - width + before] = from[i];
       }
       __syncthreads();

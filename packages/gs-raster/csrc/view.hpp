@@ -20,7 +20,4 @@ struct View {
   int width, height;
 };
 
-/// Most pixels on a side: a splat has 16 bits for a tile's number.
-constexpr int kMaxSide = 65535 * 16;
-
 }  // namespace gs::raster

@@ -252,3 +252,40 @@ def test_more_instances_than_32_bits_count_are_refused_before_memory_is_taken() 
         gs_raster.sort(splats)
     half = gs_raster.sort(splats, Rect(0, 0, 16, 16))
     assert half.n_instances == n
+
+
+@pytest.mark.parametrize("thickness", [0.0135, 0.3, 3.0])
+def test_no_tile_of_a_long_needle_is_left_out(thickness: float) -> None:
+    # Conics whose determinant has no digit left in float32, and some that have few: tiles that the
+    # stages list must hold all pixels that are drawn where every tile of the box is listed.
+    width, height, n = 1600, 1000, 200
+    generator = torch.Generator().manual_seed(5)
+    angle, along, where = torch.rand(3, n, generator=generator, dtype=torch.float64)
+    angle, along = (angle - 0.5) * 3.0, 10 ** (2 + 1.5 * along)
+    c, s = angle.cos(), angle.sin()
+    xx, yy = (c * along) ** 2 + (s * thickness) ** 2, (s * along) ** 2 + (c * thickness) ** 2
+    xy, det = c * s * (along**2 - thickness**2), (along * thickness) ** 2
+    splats = torch.zeros(n, 12, dtype=torch.float32)
+    splats[:, 0], splats[:, 1] = (where * width).float(), (where.flip(0) * height).float()
+    splats[:, 2], splats[:, 3] = 0.73, torch.arange(1, n + 1)
+    splats[:, 4], splats[:, 5], splats[:, 6] = yy / det, -xy / det, xx / det
+    splats[:, 8:11] = 1.0
+    records = splats.view(torch.int32)
+    records[:, 7], records[:, 11] = (-(-width // 16)) << 16, (-(-height // 16)) << 16
+    view = gs_raster.View(torch.eye(4, device=DEVICE), torch.eye(3, device=DEVICE), width, height)
+    x = torch.arange(width, device=DEVICE) + 0.5
+    y = (torch.arange(height, device=DEVICE) + 0.5)[:, None]
+    n_drawn = 0
+    for row in records.to(DEVICE).split(1):
+        one = gs_raster.Splats(row.clone(), view)
+        _, pixels = draw(one)
+        mean, (a, b, c_) = one.means2d[0], one.conics[0]
+        dx, dy = mean[0] - x, mean[1] - y
+        sigma = 0.5 * (a * dx * dx + c_ * dy * dy) + b * dx * dy
+        alpha = 0.73 * torch.exp(-sigma)
+        # Rounding of sigma, which differs between the two, grows with the terms that cancel.
+        slack = 4e-6 * (a * dx * dx + c_ * dy * dy)
+        certain = (sigma - slack >= 0) & (alpha * torch.exp(-slack) > 1.01 / 255)
+        assert (pixels.alpha[certain] > 0).all()
+        n_drawn += int(certain.sum())
+    assert n_drawn > 10_000

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arrays in device memory by their addresses. The Python modules have checked dtype, shape, device
-// and strides of each, and keep each alive until the stream has passed the call.
+// and strides of each; torch's allocator gives memory to others in the order of the stream.
 #pragma once
 
 #include <array>

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +11,16 @@ from torch import Tensor
 
 from gs_raster import _core
 from gs_raster.cuda.addresses import address, check, span
+from gs_raster.cuda.indices import check_indices
 from gs_raster.cuda.place import place_of
 from gs_raster.cuda.projection import check_out, projection_of
 from gs_raster.cuda.room_check import RoomCheck
 from gs_raster.cuda.rows import RowGradients, Rows
-from gs_raster.cuda.sorting import corners
+from gs_raster.cuda.sorting import corners, tiles_of
 from gs_raster.cuda.splats import WORDS, Splats
 from gs_raster.cuda.statistics import NO_STATISTICS, Statistics
 from gs_raster.cuda.views import View
+from gs_raster.numbers import whole
 from gs_raster.types import MAX_INSTANCES, Options, Rect
 
 _REAL = torch.float32
@@ -94,9 +95,12 @@ def draw(
     """
     at = place_of("rows", rows.means)
     rect = view.checked_rect(rect)
-    if not 0 <= operator.index(room) <= MAX_INSTANCES:
+    tiles_of(rect)  # raises where there are too many
+    if not 0 <= whole("room", room) <= MAX_INSTANCES:
         raise ValueError(f"room must be from 0 to {MAX_INSTANCES}, got {room}")
     n_slots = len(rows.means)
+    if keys is not None:
+        check_indices("keys", keys, None, distinct=True)
     scene = _core.SceneAt(
         rows.native(),
         address("keys", keys, (n_slots,), torch.int32, at.device),
@@ -111,8 +115,11 @@ def draw(
     kept, scratch = at.workspace(n_kept), at.workspace(n_scratch)
     overflowed, count = 0, 0
     if check_room is not None:
-        overflowed = check_room.overflowed.data_ptr()
-        count = check_room.n_instances[index].data_ptr()
+        n_views = len(check_room.counts)
+        if not 0 <= whole("index", index) < n_views:
+            raise ValueError(f"index must be from 0 to {n_views - 1}, got {index}")
+        overflowed = address("overflowed", check_room.overflowed, (1,), torch.int32, at.device)
+        count = check_room.counts[index].data_ptr()
     _core.draw_cuda(
         scene,
         room,
@@ -127,7 +134,7 @@ def draw(
         at.stream,
     )
     if check_room is not None:
-        check_room.note(index, room, torch.cuda.current_stream(at.device))
+        check_room.note(index, room)
     splats = _splats_in(kept, rows.n, view)
     alive = (keys, background)
     return Drawing(image, alpha, depths, rows, view, rect, room, splats, scene, kept, alive)

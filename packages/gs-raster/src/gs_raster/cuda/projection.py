@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.cuda.addresses import address, check
+from gs_raster.cuda.addresses import address, check, check_alignment
 from gs_raster.cuda.columns import SHAPES
 from gs_raster.cuda.indices import check_indices
 from gs_raster.cuda.place import Place, device_name, place_of
@@ -102,6 +102,7 @@ def project_backward(
     native = projection_of(rows, view, sh_degree, options, at)
     check("splats.records", splats.records, (rows.n, WORDS), torch.int32, at.device)
     gradient = address("gradients", gradients, (rows.n, WORDS), torch.float32, at.device)
+    check_alignment("gradients", gradients, 16)
     add = out is not None
     if out is None:
         if places is not None:

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import operator
-
 import torch
 
 from gs_raster.cuda.place import require_cuda
+from gs_raster.numbers import whole
 
 
 class RoomCheck:
     """Whether the instances of a batch's views had room, without a wait for any count.
 
-    The device writes the number of each view into page-locked memory, and sets a flag of the batch
-    where a view has more instances than room. From that view on :func:`draw_backward` adds nothing.
+    The device notes the number of each view, and sets a flag of the batch where a view has more
+    instances than room. From that view on :func:`draw_backward` adds nothing.
     So the host need look only after it has enqueued more: where :meth:`first_overflow` names a
     view, the batch is drawn again from that view on, in order, after :meth:`begin`.
 
@@ -24,8 +23,9 @@ class RoomCheck:
 
     Attributes:
         overflowed: (1,) int32 on the device, 0 while all views had room.
-        n_instances: (n_views,) int64, page-locked: of each view that the device has listed; -1 of
-            the others.
+        counts: (n_views,) int64 on the device: instances of each view that it has listed.
+        n_instances: (n_views,) int64, page-locked: the same where the host may read; -1 of the
+            others.
 
     Raises:
         CudaError: this build has no CUDA.
@@ -34,9 +34,10 @@ class RoomCheck:
 
     def __init__(self, n_views: int, device: torch.device | str) -> None:
         require_cuda()
-        if operator.index(n_views) < 1:
+        if whole("n_views", n_views) < 1:
             raise ValueError(f"n_views must be at least 1, got {n_views}")
         self.overflowed = torch.zeros(1, dtype=torch.int32, device=device)
+        self.counts = torch.zeros(n_views, dtype=torch.int64, device=device)
         self.n_instances = torch.full(
             (n_views,), -1, dtype=torch.int64, device="cpu", pin_memory=True
         )
@@ -44,7 +45,8 @@ class RoomCheck:
         self._drawn = [torch.cuda.Event() for _ in range(n_views)]
 
     def begin(self) -> None:
-        """Forget the batch before. The device must have passed its views."""
+        """Forget the batch before. A view of it that the device has not passed may still be written
+        to ``n_instances``; what :meth:`wait_for` says of a view that was drawn since is right."""
         self.n_instances.fill_(-1)
         self.overflowed.zero_()
 
@@ -61,7 +63,11 @@ class RoomCheck:
         self._drawn[index].synchronize()
         return max(int(self.n_instances[index]), 0)
 
-    def note(self, index: int, room: int, stream: torch.cuda.Stream) -> None:
-        """View ``index`` has been enqueued with this room; :func:`draw` calls it."""
+    def note(self, index: int, room: int) -> None:
+        """View ``index`` has been enqueued on torch's current stream with this room, and writes
+        into ``counts``; :func:`draw` calls it."""
         self._rooms[index] = room
-        self._drawn[index].record(stream)
+        where = slice(index, index + 1)
+        # By torch, whose allocator then keeps page-locked memory until the device has passed.
+        self.n_instances[where].copy_(self.counts[where], non_blocking=True)
+        self._drawn[index].record(torch.cuda.current_stream(self.counts.device))

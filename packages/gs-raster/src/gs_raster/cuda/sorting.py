@@ -15,6 +15,7 @@ from gs_raster.cuda.splats import Splats
 from gs_raster.types import Rect, check_instances
 
 TILE = 16
+MAX_TILES = 2**31 - 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +128,15 @@ def corners(rect: Rect) -> tuple[int, int, int, int]:
 
 
 def tiles_of(rect: Rect) -> int:
-    """Tiles of the view's grid that a rectangle touches; an empty one touches none."""
+    """Tiles of the view's grid that a rectangle touches; an empty one touches none.
+
+    Raises:
+        ValueError: their number has more than 31 bits.
+    """
     if rect.x0 >= rect.x1 or rect.y0 >= rect.y1:
         return 0
     columns = -(-rect.x1 // TILE) - rect.x0 // TILE
     rows = -(-rect.y1 // TILE) - rect.y0 // TILE
+    if columns * rows > MAX_TILES:
+        raise ValueError(f"rect must touch at most {MAX_TILES} tiles, got {columns * rows}")
     return columns * rows

@@ -81,8 +81,9 @@ def rasterization(
 
     Returns:
         Images (C, height, width, X), alphas (C, height, width, 1), and ``info`` as gsplat's, except
-        that splats of equal depth come in the order of the rows, and without ``isect_ids``, the
-        keys of gsplat's sort.
+        that splats of equal depth come in the order of the rows, that ``tiles_per_gauss``,
+        ``flatten_ids`` and ``isect_offsets`` leave out tiles that a splat's ellipse does not meet,
+        and without ``isect_ids``, the keys of gsplat's sort.
 
     Raises:
         NotImplementedError: an argument asks for more, which is named.
@@ -90,7 +91,7 @@ def rasterization(
 
     Cost: scales and opacities become logarithms and logits by torch operations first. ``project``
         and ``rasterize`` of this module take stored values as they are. One camera after another;
-        waits for the device once for each camera, and once more with ``packed``.
+        waits for the device once for each camera, and once more for each with ``packed``.
     """
     _refuse(
         tile_size=tile_size == 16,

@@ -72,6 +72,7 @@ def stored_rows(
             f"{tuple(means.shape)}"
         )
     n, is_harmonic = len(means), sh_degree is not None
+    colors = colors.contiguous()
     if sh_degree is not None and not 0 <= sh_degree <= 3:
         raise NotImplementedError(f"sh_degree must be 0 to 3, got {sh_degree}")
     if colors.shape[-1] != 3:
@@ -90,9 +91,9 @@ def stored_rows(
     # The clamped opacity's gradient goes to the opacity as it is.
     clamped = opacities.detach().clamp(_LEAST_OPACITY, _MOST_OPACITY)
     geometry = {
-        "means": means,
-        "scales": scales.clamp_min(_LEAST_SCALE).log(),
-        "quats": quats,
+        "means": means.contiguous(),
+        "scales": scales.abs().clamp_min(_LEAST_SCALE).log(),
+        "quats": quats.contiguous(),
         "opacities": (opacities + (clamped - opacities.detach())).logit(),
     }
     return StoredRows(geometry, colors, is_harmonic, is_per_camera, sh_degree or 0)

@@ -52,22 +52,23 @@ class _Crops:
 
 
 def _statistics_of(splats: Splats) -> Splats:
-    """Positions with their gradient, extents and absgrad; nothing of the graph, which holds the
-    crop's rows."""
+    """Positions with their gradient, extents and absgrad, copied: a graph holds the crop's rows,
+    and views of a renderer's memory hold all of that."""
     nothing = splats.means2d.new_empty(0)
     kept = Splats(
-        means2d=splats.means2d.detach(),
+        means2d=splats.means2d.detach().clone(),
         conics=nothing,
         depths=nothing,
-        radii=splats.radii,
+        radii=splats.radii.clone(),
         opacities=nothing,
         colors=nothing,
         view=splats.view,
     )
-    kept.means2d.grad = splats.means2d.grad
+    if splats.means2d.grad is not None:
+        kept.means2d.grad = splats.means2d.grad.clone()
     if splats.shifted:
         kept.shifted = [torch.empty_like(nothing)]
-        kept.shifted[0].absgrad = splats.absgrad  # type: ignore[attr-defined]
+        kept.shifted[0].absgrad = splats.absgrad.clone()  # type: ignore[attr-defined]
     return kept
 
 

@@ -14,7 +14,7 @@ from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.planner import Planner
 from gs_train.engine.settings import Observe, StepSettings
-from gs_train.engine.table_drawing import Rectangle, TableDrawing
+from gs_train.engine.table_drawing import TableDrawing
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
@@ -59,7 +59,7 @@ class Engine:
         self.side = SideThread(model.device)
         self._renderer = renderer
         self._tables: TableRenderer | None = getattr(renderer, "tables", None)
-        self._counts: dict[Rectangle, int] = {}  # see `TableDrawing`
+        self._densities: dict[str, float] = {}  # see `TableDrawing`
         self._lanes = tools.lanes
         self._lookahead = Lookahead(model, renderer, tools.lanes)
         self._planner = Planner(
@@ -124,7 +124,7 @@ class Engine:
                 settings,
                 drawing.statistics,
                 self.costs,
-                self._counts,
+                self._densities,
                 from_copies,
                 n_views=len(batch),
                 n_microbatches=len(order),

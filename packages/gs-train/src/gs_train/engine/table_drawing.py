@@ -22,11 +22,8 @@ from gs_train.engine.parts import planned_parts
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import loss_and_gradient
-from gs_train.renderers import Rect, Splats
+from gs_train.renderers import Splats
 from gs_train.renderers.tables import TableRenderer, TableRows
-
-Rectangle = tuple[str, Rect]
-"""The name of a view, and pixels of it."""
 
 FromCopies = Callable[[int, Microbatch, Tensor], Tensor]
 """Draws a microbatch from copies of its rows: its index, itself, the photograph to its share of the
@@ -44,7 +41,7 @@ def room_for(n_rows: int, known: int | None) -> int:
 
     Args:
         n_rows: of the microbatch.
-        known: its intersections when it was last drawn; None: not known.
+        known: intersections, by those of its view when that was last drawn; None: not known.
     """
     expected = _A_ROW * n_rows if known is None else known + known // 4
     return min(expected + _SPARE, MAX_INSTANCES)
@@ -78,8 +75,8 @@ class TableDrawing:
         settings: of the step.
         statistics: told about each microbatch, one later than it is drawn.
         costs: of the views; told about those that are drawn whole.
-        counts: intersections of each rectangle when it was last drawn, by `Rectangle`; written to.
-            They decide how often something is drawn, and no result.
+        densities: intersections a row of views when something of them was last drawn, by name;
+            written to. They decide how often something is drawn, and no result.
         from_copies: draws microbatches that one pass over the tables does not suffice for.
         n_views: that the loss is the mean of.
         n_microbatches: of the batch.
@@ -91,7 +88,7 @@ class TableDrawing:
         settings: StepSettings,
         statistics: CropStatistics,
         costs: ViewCosts,
-        counts: dict[Rectangle, int],
+        densities: dict[str, float],
         from_copies: FromCopies,
         *,
         n_views: int,
@@ -102,7 +99,7 @@ class TableDrawing:
         self._statistics = statistics
         self._weight = 1.0 / n_views
         self._costs = costs
-        self._counts = counts
+        self._densities = densities
         self._from_copies = from_copies
         self._last: _Pass | None = None
         renderer.begin(n_microbatches)
@@ -123,7 +120,7 @@ class TableDrawing:
         """
         one: _Pass | None = None
         if len(rows.ids) and self._is_one_pass(microbatch):
-            room = room_for(len(rows.ids), self._counts.get(_name(microbatch)))
+            room = self._room(microbatch, len(rows.ids))
             one = _Pass(index, microbatch, truth, rows, room)
             if self._enqueue(one):
                 self._look_back(one)
@@ -136,6 +133,10 @@ class TableDrawing:
     def settle(self) -> None:
         """See that the microbatch that was drawn last had room, and tell about it."""
         self._look_back(None)
+
+    def _room(self, microbatch: Microbatch, n_rows: int) -> int:
+        density = self._densities.get(microbatch.crop.view.name)
+        return room_for(n_rows, None if density is None else round(density * n_rows))
 
     def _is_one_pass(self, microbatch: Microbatch) -> bool:
         """Whether one pass suffices for a microbatch, as far as is known."""
@@ -153,7 +154,7 @@ class TableDrawing:
         if last is None:
             return
         count = self._renderer.n_intersections(last.index)
-        self._counts[_name(last.microbatch)] = count
+        self._densities[last.microbatch.crop.view.name] = count / len(last.rows.ids)
         had_room, is_told = count <= last.room, False
         if not had_room:
             self._renderer.go_on()
@@ -209,7 +210,3 @@ class TableDrawing:
             drawn.image, truth, crop, settings.ssim_lambda, weight=self._weight
         )
         return share, renderer.send_back(drawn, gradient)
-
-
-def _name(microbatch: Microbatch) -> Rectangle:
-    return microbatch.crop.view.name, microbatch.crop.rect

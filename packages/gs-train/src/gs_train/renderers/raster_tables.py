@@ -41,15 +41,11 @@ class RasterTables:
         self._check: gs_raster.RoomCheck
 
     def begin(self, n_views: int) -> None:
-        """See `TableRenderer`. One check serves as many batches as it suffices for: the device may
-        still draw a view of the last batch again, and write into the check's page-locked memory."""
-        if n_views <= self._most_views:
-            self._check.begin()
-            return
-        if self._most_views:
-            torch.cuda.current_stream(self._device).synchronize()
-        self._check = gs_raster.RoomCheck(n_views, self._device)
-        self._most_views = n_views
+        """See `TableRenderer`."""
+        if n_views > self._most_views:
+            self._check = gs_raster.RoomCheck(n_views, self._device)
+            self._most_views = n_views
+        self._check.begin()
 
     def draw(
         self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int

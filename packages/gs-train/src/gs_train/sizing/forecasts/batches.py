@@ -97,8 +97,7 @@ def _rendering_bytes(work: Workload, rows: int, place: int, *, from_tables: bool
     if tables is None:
         size = Size(rows, attributes, math.ceil(work.most.intersections * share), work.pixels)
         return work.view_memory.copies.bytes(size, loss=_LOSS) + place * rows
-    # The room of a crop follows from the last count of its whole view.
-    counted = math.ceil(work.most.intersections * max(1.0, share))
+    counted = math.ceil(work.most.intersections * share)
     chosen = max(room_for(rows, None), room_for(rows, counted))
     size = Size(rows, attributes, chosen, work.pixels)
     drawn = tables.bytes(size, loss=_LOSS) + place * rows
