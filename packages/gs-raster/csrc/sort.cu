@@ -287,6 +287,8 @@ void list_instances(const Splat* splats, const std::int32_t* order, std::int64_t
         splats, order, n, ends, n_instances, lists.room,
         Writer{arrays.tiles[0], arrays.splat_of_slot, grid}, lists.firsts, lists.counts, report);
     GS_CUDA_TRY(cudaGetLastError());
+  } else if (report.n_instances != nullptr) {
+    GS_CUDA_TRY(cudaMemsetAsync(report.n_instances, 0, sizeof(*report.n_instances), stream.get()));
   }
   if (lists.room == 0) {
     GS_CUDA_TRY(

@@ -202,6 +202,18 @@ def test_nothing_to_draw(n_rows: int) -> None:
     assert torch.equal(drawing.image, background.expand(101, 150, 3))
 
 
+def test_a_view_without_rows_has_room_after_one_with_rows() -> None:
+    values, view = scene()
+    check = RoomCheck(1, DEVICE)
+    gs_raster.draw(Rows.of(values), view, room=AMPLE, check_room=check, **HOW)
+    assert check.wait_for(0) > 1000
+    check.begin()
+    none = Rows.of({name: table[:0] for name, table in values.items()})
+    gs_raster.draw(none, view, room=0, check_room=check, **HOW)
+    assert check.wait_for(0) == 0
+    assert check.first_overflow(1) is None
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_device() -> None:
     values, view = scene()
