@@ -106,6 +106,18 @@ def test_the_readme_names_the_version_of_each_package(package: str) -> None:
     assert found[2] == _project(package)["version"]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/building.md", "packages/gs-train/README.md"])
+def test_an_install_command_names_packages_alone(page: str) -> None:
+    patterns = re.findall(
+        r"pip install [^`\n]*?(?:\./)?(packages/\*[^\s`]*)", (ROOT / page).read_text()
+    )
+    assert patterns
+    for pattern in patterns:
+        named = list(ROOT.glob(pattern))
+        assert len(named) > 1
+        assert [path.name for path in named if not (path / "pyproject.toml").exists()] == []
+
+
 def test_ci_runs_the_readmes_test_command() -> None:
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     command = next(line for line in readme.splitlines() if line.endswith(".venv/bin/nox"))
