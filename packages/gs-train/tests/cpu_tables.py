@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from gs_train.densify.statistics import Statistics
 from gs_train.renderers import Rect, RenderOptions, Splats, View
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.renderers.tables import Drawn, TableRows
+from gs_train.renderers.tables import Direct, Drawn, TableRows
 from gs_train.rows.copies import add_rows, take_rows
 
 
@@ -101,7 +102,9 @@ class CpuTables:
         self._index_of[drawn] = index
         return drawn
 
-    def send_back(self, drawn: Drawn, gradient: Tensor) -> Splats:
+    def send_back(
+        self, drawn: Drawn, gradient: Tensor, direct: Direct | None
+    ) -> Callable[[], Splats]:
         """See `TableRenderer`."""
         assert isinstance(drawn, CpuDrawn)
         self.fails("send_back")
@@ -111,11 +114,14 @@ class CpuTables:
             assert drawn.splats.means2d.grad is not None
             drawn.splats.means2d.grad.fill_(float("nan"))
             self.noted.n_skipped += 1
-            return drawn.splats
+            return lambda: drawn.splats
         parts = {name: leaf.grad for name, leaf in drawn.leaves.items()}
         add_rows(drawn.rows.sums, parts, drawn.rows.place, drawn.rows.place)
         self.noted.added.append(index)
-        return drawn.splats
+        if direct is not None and direct.sums is not None:
+            assert isinstance(direct.sums, Statistics)
+            direct.sums.observe(drawn.rows.ids, drawn.splats, batch_size=direct.batch_size)
+        return lambda: drawn.splats
 
     def n_intersections(self, index: int) -> int:
         """See `TableRenderer`."""

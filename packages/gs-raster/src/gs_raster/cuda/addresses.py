@@ -26,6 +26,15 @@ def check(
         TypeError: the dtype differs, or it is no tensor.
         ValueError: the shape or the device differs, or the tensor has gaps or is not aligned.
     """
+    if (
+        isinstance(tensor, Tensor)
+        and tensor.shape == shape
+        and tensor.dtype is dtype
+        and tensor.device == device
+        and tensor.is_contiguous()
+        and tensor.data_ptr() % 4 == 0
+    ):
+        return  # what most are, told soon
     check_kind(name, tensor, shape, dtype, device)
     if not tensor.is_contiguous():
         raise ValueError(f"{name} must be contiguous, got strides {tuple(tensor.stride())}")

@@ -37,7 +37,6 @@ class Drawing:
         depth: (h, w) float32 sum of weight times depth; None if not asked for.
         rows, view, rect: what was drawn.
         room: instances that there was room for.
-        splats: the rows as splats of the view, with their radii.
     """
 
     image: Tensor
@@ -47,10 +46,14 @@ class Drawing:
     view: View
     rect: Rect
     room: int
-    splats: Splats
     _scene: _core.SceneAt
     _memory: Tensor
     _alive: tuple[Any, ...]
+
+    @property
+    def splats(self) -> Splats:
+        """The rows as splats of the view, with their radii; in the drawing's memory."""
+        return _splats_in(self._memory, self.rows.n, self.view)
 
 
 def draw(
@@ -98,7 +101,7 @@ def draw(
     tiles_of(rect)  # raises where there are too many
     if not 0 <= whole("room", room) <= MAX_INSTANCES:
         raise ValueError(f"room must be from 0 to {MAX_INSTANCES}, got {room}")
-    n_slots = len(rows.means)
+    n_slots = rows.means.shape[0]
     if keys is not None:
         check_indices("keys", keys, None, distinct=True)
     scene = _core.SceneAt(
@@ -115,7 +118,7 @@ def draw(
     kept, scratch = at.workspace(n_kept), at.workspace(n_scratch)
     overflowed, count = 0, 0
     if check_room is not None:
-        n_views = len(check_room.counts)
+        n_views = check_room.counts.shape[0]
         if not 0 <= whole("index", index) < n_views:
             raise ValueError(f"index must be from 0 to {n_views - 1}, got {index}")
         overflowed = address("overflowed", check_room.overflowed, (1,), torch.int32, at.device)
@@ -135,9 +138,8 @@ def draw(
     )
     if check_room is not None:
         check_room.note(index, room)
-    splats = _splats_in(kept, rows.n, view)
     alive = (keys, background)
-    return Drawing(image, alpha, depths, rows, view, rect, room, splats, scene, kept, alive)
+    return Drawing(image, alpha, depths, rows, view, rect, room, scene, kept, alive)
 
 
 def draw_backward(
@@ -186,7 +188,7 @@ def draw_backward(
         raise ValueError("absgrad must be True for statistics of absolute gradients, got False")
     told = NO_STATISTICS
     if statistics is not None:
-        told = statistics.native(len(rows.means), at.device)
+        told = statistics.native(rows.means.shape[0], at.device)
     of_splats = at.empty(rows.n, WORDS)
     _, _, n_scratch = _core.draw_bytes(
         rows.n, drawing.room, corners(rect), grad_depth is not None, absgrad, at.number

@@ -45,9 +45,9 @@ def place_of(name: str, tensor: Tensor) -> Place:
             f"{name} must be on a CUDA device, got {device_name(tensor.device)}; gs_raster.cpu "
             "renders there"
         )
-    device = tensor.device
-    stream = torch.cuda.current_stream(device.index).cuda_stream
-    return Place(device, tensor.get_device(), stream)
+    number = tensor.get_device()
+    # As integers: torch.cuda.current_stream makes an object, for ten times as long.
+    return Place(tensor.device, number, torch._C._cuda_getCurrentRawStream(number))
 
 
 def require_cuda() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gs_raster import _core
 from gs_raster.cuda.addresses import address, check, check_alignment
-from gs_raster.cuda.columns import SHAPES
 from gs_raster.cuda.indices import check_indices
 from gs_raster.cuda.place import Place, device_name, place_of
 from gs_raster.cuda.rows import RowGradients, Rows
@@ -168,7 +167,8 @@ def check_out(out: RowGradients, rows: Rows, places: Tensor | None, at: Place) -
         check("places", places, (rows.n,), torch.int32, at.device)
         check_indices("places", places, out.n, distinct=True)
         return
-    for name in SHAPES:
-        found = len(out.columns[name])
-        if found < rows.n:
-            raise ValueError(f"out.{name} must have at least {rows.n} rows, got {found}")
+    n = rows.n
+    for name, column in out.columns.items():
+        found = column.shape[0]
+        if found < n:
+            raise ValueError(f"out.{name} must have at least {n} rows, got {found}")

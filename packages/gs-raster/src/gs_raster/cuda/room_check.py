@@ -41,13 +41,17 @@ class RoomCheck:
         self.n_instances = torch.full(
             (n_views,), -1, dtype=torch.int64, device="cpu", pin_memory=True
         )
+        self._on_host = self.n_instances.numpy()
+        # Of each view, made once: what the device writes, and where the host reads it.
+        each = [slice(k, k + 1) for k in range(n_views)]
+        self._copies = [(self.n_instances[k], self.counts[k]) for k in each]
         self._rooms = [0] * n_views
         self._drawn = [torch.cuda.Event() for _ in range(n_views)]
 
     def begin(self) -> None:
         """Forget the batch before. A view of it that the device has not passed may still be written
         to ``n_instances``; what :meth:`wait_for` says of a view that was drawn since is right."""
-        self.n_instances.fill_(-1)
+        self._on_host[:] = -1
         self.overflowed.zero_()
 
     def first_overflow(self, n_views: int) -> int | None:
@@ -61,13 +65,13 @@ class RoomCheck:
         """Instances of a view of which :func:`draw` was called, 0 of one without rows. Waits until
         the view is drawn, not for what was enqueued after."""
         self._drawn[index].synchronize()
-        return max(int(self.n_instances[index]), 0)
+        return max(int(self._on_host[index]), 0)
 
     def note(self, index: int, room: int) -> None:
         """View ``index`` has been enqueued on torch's current stream with this room, and writes
         into ``counts``; :func:`draw` calls it."""
         self._rooms[index] = room
-        where = slice(index, index + 1)
+        on_host, on_device = self._copies[index]
         # By torch, whose allocator then keeps page-locked memory until the device has passed.
-        self.n_instances[where].copy_(self.counts[where], non_blocking=True)
+        on_host.copy_(on_device, non_blocking=True)
         self._drawn[index].record(torch.cuda.current_stream(self.counts.device))

@@ -91,7 +91,7 @@ class Rows:
     @property
     def n(self) -> int:
         """R."""
-        return len(self.means if self.slots is None else self.slots)
+        return (self.means if self.slots is None else self.slots).shape[0]
 
     @property
     def n_bases(self) -> int:
@@ -105,14 +105,14 @@ class Rows:
         return _core.RowsAt(self.n, slots, sh_slots, column_addresses(self.columns), self.n_bases)
 
     def _check_slots(self, slots: Tensor) -> None:
-        lengths = {name: len(tensor) for name, tensor in self.columns.items()}
+        lengths = {name: tensor.shape[0] for name, tensor in self.columns.items()}
         of_sh = min(lengths.pop("sh0"), lengths.pop("shN"))
         check("slots", slots, (-1,), torch.int32, self.means.device)
         n_slots = min(lengths.values())
         if self.sh_slots is None:
             n_slots = min(n_slots, of_sh)
         else:
-            check("sh_slots", self.sh_slots, (len(slots),), torch.int32, self.means.device)
+            check("sh_slots", self.sh_slots, slots.shape, torch.int32, self.means.device)
             check_indices("sh_slots", self.sh_slots, of_sh, distinct=False)
         check_indices("slots", slots, n_slots, distinct=False)
 
@@ -157,7 +157,7 @@ class RowGradients:
     @property
     def n(self) -> int:
         """P, of the shortest attribute."""
-        return min(len(tensor) for tensor in self.columns.values())
+        return min(tensor.shape[0] for tensor in self.columns.values())
 
     def native(
         self, places: Tensor | None, *, add: bool, skip: Tensor | None = None

@@ -8,6 +8,6 @@ on (seed, purpose, step, row) alone.
 
 from gs_train.densify.adc import Adc, AdcConfig
 from gs_train.densify.mcmc import Mcmc, McmcConfig
-from gs_train.densify.protocol import Changed, Densifier
+from gs_train.densify.protocol import Changed, Densifier, DirectDensifier, direct_of
 
-__all__ = ["Adc", "AdcConfig", "Changed", "Densifier", "Mcmc", "McmcConfig"]
+__all__ = ["Adc", "AdcConfig", "Changed", "Densifier", "DirectDensifier", "Mcmc", "McmcConfig", "direct_of"]

@@ -14,6 +14,7 @@ from gs_train.densify.protocol import Changed, multiple_seen
 from gs_train.densify.statistics import Statistics
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
+from gs_train.renderers.tables import Direct
 from gs_train.rows import counter_random, rowwise
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.keys import RowKeys
@@ -135,6 +136,10 @@ class Adc:
         """See `Densifier.observe` and `Statistics.observe`."""
         if self._statistics is not None:
             self._statistics.observe(ids, splats, batch_size=batch_size)
+
+    def direct(self, batch_size: int) -> Direct:
+        """See `DirectDensifier.direct`."""
+        return Direct(self._statistics, batch_size)
 
     def _refinement(self, images_before: int, images_after: int) -> int | None:
         """The image whose refinement is due."""

@@ -13,6 +13,7 @@ from gs_train.densify.protocol import Changed, multiple_seen
 from gs_train.densify.relocation import draw, relocated
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
+from gs_train.renderers.tables import Direct
 from gs_train.rows import counter_random, rowwise
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.operations import RowOperations
@@ -71,6 +72,10 @@ class Mcmc:
 
     def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
         """Nothing: this method needs no statistics of views."""
+
+    def direct(self, batch_size: int) -> Direct:
+        """See `DirectDensifier.direct`: nothing is wanted of views."""
+        return Direct(None, batch_size)
 
     def _refines(self, images_before: int, images_after: int) -> bool:
         config = self._config

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch import Tensor
 
 from gs_train.renderers.protocol import Splats
+from gs_train.renderers.tables import Direct
 from gs_train.rows.operations import RowOperations
 
 
@@ -81,6 +82,28 @@ class Densifier(Protocol):
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state by a checkpoint's."""
         ...
+
+
+class DirectDensifier(Densifier, Protocol):
+    """A densifier whose sums renderers may add whole views to, instead of calling `observe`."""
+
+    def direct(self, batch_size: int) -> Direct:
+        """Where the views of a batch go that are drawn whole, from tables.
+
+        Args:
+            batch_size: views that the loss is the mean of.
+        """
+        ...
+
+
+def direct_of(densifier: Densifier, batch_size: int) -> Direct | None:
+    """See `DirectDensifier.direct`; None where views must be observed, as by an object or a subclass
+    that has an ``observe`` of its own."""
+    places = [getattr(densifier, "__dict__", {}), *map(vars, type(densifier).__mro__)]
+    first = next((names for names in places if "observe" in names or "direct" in names), {})
+    if "direct" not in first:
+        return None
+    return cast(DirectDensifier, densifier).direct(batch_size)
 
 
 def multiple_seen(every: int, images_before: int, images_after: int) -> int | None:

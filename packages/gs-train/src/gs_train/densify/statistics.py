@@ -20,6 +20,7 @@ class Statistics:
         count: (N,) float32, number of views that showed the row.
         radii: (N,) float32, largest extent so far as a fraction of the longer image side; None
             unless asked for.
+        absgrad: which gradient is read.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Statistics:
             radii: also keep the largest extents.
         """
         self._device = torch.device(device)
-        self._absgrad = absgrad
+        self.absgrad = absgrad
         self._names = ("grad2d", "count", "radii") if radii else ("grad2d", "count")
         self.grad2d: Tensor
         self.count: Tensor
@@ -69,7 +70,7 @@ class Statistics:
 
         Cost: a few kernels over R rows. Does not synchronise.
         """
-        gradient = splats.absgrad if self._absgrad else splats.means2d.grad
+        gradient = splats.absgrad if self.absgrad else splats.means2d.grad
         if gradient is None:
             raise ValueError(
                 "splats.means2d must have a gradient, got None; "
@@ -94,7 +95,9 @@ class Statistics:
             self.grad2d.index_add_(0, ids, norm)
             self.count.index_add_(0, ids, shows.float())
         if self.radii is not None:
-            extent = splats.radii.amax(dim=-1).where(shows, 0) / float(max(width, height))
+            # By a tensor: torch would multiply by the reciprocal of a number on some devices.
+            side = norm.new_tensor(float(max(width, height)))
+            extent = splats.radii.amax(dim=-1).where(shows, 0) / side
             if ids is None:
                 torch.maximum(self.radii, extent, out=self.radii)
             else:

@@ -18,7 +18,7 @@ from gs_train.engine.table_drawing import TableDrawing
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
-from gs_train.renderers.tables import TableRenderer
+from gs_train.renderers.tables import Direct, TableRenderer
 from gs_train.rows.operations import Model
 
 
@@ -80,6 +80,7 @@ class Engine:
         settings: StepSettings,
         observe: Observe,
         *,
+        direct: Direct | None = None,
         upcoming: Sequence[Sequence[View]] = (),
     ) -> Tensor:
         """One optimizer update from the mean loss of a batch.
@@ -88,6 +89,7 @@ class Engine:
             batch: views on the model's device with their photographs, (H, W, 3) uint8 there.
             settings: rates and weights of this step.
             observe: told about each view.
+            direct: takes views that are drawn whole from tables instead, if given.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
 
@@ -123,6 +125,7 @@ class Engine:
                 self._tables,
                 settings,
                 drawing.statistics,
+                direct,
                 self.costs,
                 self._densities,
                 from_copies,

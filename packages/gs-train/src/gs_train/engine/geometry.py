@@ -41,8 +41,7 @@ class BatchGeometry:
         self._settings = settings
         self._tools = tools
         params = rows.params
-        n_rows = ids.shape[0]
-        self.sums = {n: p.new_zeros((n_rows, *p.shape[1:])) for n, p in params.items()}
+        self.sums = _zeros(params, ids.shape[0])
         set_options(rows.optimizer, settings)
 
     def places(self, ids: Tensor) -> Tensor:
@@ -108,6 +107,16 @@ class BatchGeometry:
             [self.sums[name] for name in names],
             penalties=[losses.get(name) for name in names],
         )
+
+
+def _zeros(params: Mapping[str, Tensor], n_rows: int) -> dict[str, Tensor]:
+    """As many rows of each of some tensors, in one piece of memory."""
+    sizes = [n_rows * param.shape[1:].numel() for param in params.values()]
+    parts = next(iter(params.values())).new_zeros(sum(sizes)).split(sizes)
+    return {
+        name: part.view(n_rows, *param.shape[1:])
+        for (name, param), part in zip(params.items(), parts, strict=True)
+    }
 
 
 def set_options(optimizer: torch.optim.Optimizer, settings: StepSettings) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +80,10 @@ class SlotPlacement:
                 self._slots.wake(self._at, seen.ids, step, marks, counts)
             n_rows = seen.ids.shape[0]
             sums = self._sums.of(n_rows)[:n_rows].zero_()
-            self._run = _Run(geometry, step, sums, Places(seen, self._at))
+            tables = geometry.columns | columns(self._slots.values)
+            all_sums = geometry.sums | columns(sums)
+            places = Places(seen, self._at)
+            self._run = _Run(geometry, step, tables, sums, all_sums, places)
         return step
 
     def take(self, k: int) -> Taken:
@@ -99,11 +103,11 @@ class SlotPlacement:
         with self._tools.trace.on("compute", f"take {k}"):
             drawn = run.places.of(int(self._batch.order[k]))
         return TableRows(
-            columns=run.geometry.columns | columns(self._slots.values),
+            columns=run.columns,
             ids=drawn.ids,
             slots=drawn.slots,
             keys=self._model.keys.values,
-            sums=run.geometry.sums | columns(run.sums),
+            sums=run.all_sums,
             place=drawn.place,
         )
 
@@ -148,13 +152,17 @@ class _Run(NamedTuple):
     Attributes:
         geometry: of its rows.
         step: of the optimizer.
+        columns: the attributes where they lie.
         sums: (U, W) gradients of appearance.
+        all_sums: (U, ...) gradients by attribute.
         places: of its microbatches.
     """
 
     geometry: BatchGeometry
     step: int
+    columns: Mapping[str, Tensor]
     sums: Tensor
+    all_sums: Mapping[str, Tensor]
     places: Places
 
 

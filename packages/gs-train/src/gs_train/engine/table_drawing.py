@@ -23,7 +23,7 @@ from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import loss_and_gradient
 from gs_train.renderers import Splats
-from gs_train.renderers.tables import TableRenderer, TableRows
+from gs_train.renderers.tables import Direct, TableRenderer, TableRows
 
 FromCopies = Callable[[int, Microbatch, Tensor], Tensor]
 """Draws a microbatch from copies of its rows: its index, itself, the photograph to its share of the
@@ -55,7 +55,7 @@ class _Pass:
         index: in the batch.
         room: for intersections.
         share: () of the loss; None before it was drawn.
-        splats: of the last time that it was drawn.
+        splats: makes those of the last time that it was drawn.
     """
 
     index: int
@@ -64,7 +64,7 @@ class _Pass:
     rows: TableRows
     room: int
     share: Tensor | None = None
-    splats: Splats | None = None
+    splats: Callable[[], Splats] | None = None
 
 
 class TableDrawing:
@@ -74,6 +74,7 @@ class TableDrawing:
         renderer: draws them.
         settings: of the step.
         statistics: told about each microbatch, one later than it is drawn.
+        direct: takes microbatches that are whole views instead, if given.
         costs: of the views; told about those that are drawn whole.
         densities: intersections a row of views when something of them was last drawn, by name;
             written to. They decide how often something is drawn, and no result.
@@ -87,6 +88,7 @@ class TableDrawing:
         renderer: TableRenderer,
         settings: StepSettings,
         statistics: CropStatistics,
+        direct: Direct | None,
         costs: ViewCosts,
         densities: dict[str, float],
         from_copies: FromCopies,
@@ -97,6 +99,7 @@ class TableDrawing:
         self._renderer = renderer
         self._settings = settings
         self._statistics = statistics
+        self._direct = direct
         self._weight = 1.0 / n_views
         self._costs = costs
         self._densities = densities
@@ -162,7 +165,9 @@ class TableDrawing:
             is_told = not self._again(last)
         if not is_told:
             crop = last.microbatch.crop
-            self._statistics.note(last.microbatch, last.rows.ids, last.splats)
+            if self._direct_of(last) is None:
+                splats = None if last.splats is None else last.splats()
+                self._statistics.note(last.microbatch, last.rows.ids, splats)
             if count and crop.core == crop.view.rect:
                 self._costs.note(crop.view, count)
         if not had_room and following is not None and not self._again(following):
@@ -192,8 +197,8 @@ class TableDrawing:
             one.share.copy_(share)
         return True
 
-    def _drawn(self, one: _Pass) -> tuple[Tensor, Splats]:
-        """Its share of the loss, and its splats with their gradients."""
+    def _drawn(self, one: _Pass) -> tuple[Tensor, Callable[[], Splats]]:
+        """Its share of the loss, and what makes its splats with their gradients."""
         crop, settings, renderer = one.microbatch.crop, self._settings, self._renderer
         rect = crop.rect
         drawn = renderer.draw(
@@ -209,4 +214,8 @@ class TableDrawing:
         share, gradient = loss_and_gradient(
             drawn.image, truth, crop, settings.ssim_lambda, weight=self._weight
         )
-        return share, renderer.send_back(drawn, gradient)
+        return share, renderer.send_back(drawn, gradient, self._direct_of(one))
+
+    def _direct_of(self, one: _Pass) -> Direct | None:
+        """Crops of a view are told about: their gradients add up before the norm is taken."""
+        return self._direct if one.microbatch.is_whole else None

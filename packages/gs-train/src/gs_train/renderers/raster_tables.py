@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 
 import gs_raster
 from gs_train.renderers.protocol import Rect, RenderOptions, Splats, View
-from gs_train.renderers.tables import Drawn, TableRows
+from gs_train.renderers.tables import Direct, Drawn, TableRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,7 @@ class RasterTables:
         self._absgrad = absgrad
         self._most_views = 0  # of a batch that there was
         self._check: gs_raster.RoomCheck
+        self._cameras: dict[str, tuple[View, gs_raster.View]] = {}
 
     def begin(self, n_views: int) -> None:
         """See `TableRenderer`."""
@@ -53,7 +56,7 @@ class RasterTables:
         """See `TableRenderer`."""
         drawing = gs_raster.draw(
             gs_raster.Rows.of(rows.columns, rows.ids, rows.slots),
-            gs_raster.View(view.viewmat.contiguous(), view.K.contiguous(), view.width, view.height),
+            self._camera_of(view),
             sh_degree=sh_degree,
             room=room,
             options=self._options,
@@ -64,19 +67,25 @@ class RasterTables:
         )
         return RasterDrawn(drawing.image, room, drawing, rows, view)
 
-    def send_back(self, drawn: Drawn, gradient: Tensor) -> Splats:
+    def send_back(
+        self, drawn: Drawn, gradient: Tensor, direct: Direct | None
+    ) -> Callable[[], Splats]:
         """See `TableRenderer`."""
         assert isinstance(drawn, RasterDrawn)
-        rows, drawing = drawn.rows, drawn.drawing
+        place = drawn.rows.place
         of_splats = gs_raster.draw_backward(
-            drawing,
+            drawn.drawing,
             gradient,
-            out=gs_raster.RowGradients(**rows.sums),
-            places=None if rows.place is None else rows.place.int(),
+            out=gs_raster.RowGradients(**drawn.rows.sums),
+            places=None if place is None else place.int(),
             absgrad=self._absgrad,
+            statistics=_statistics_of(direct, drawn.view),
             check_room=self._check,
         )
-        found = drawing.splats
+        return functools.partial(self._splats, drawn, of_splats)
+
+    def _splats(self, drawn: RasterDrawn, of_splats: Tensor) -> Splats:
+        found = drawn.drawing.splats
         assert found.radii is not None
         splats = Splats(
             means2d=found.means2d,
@@ -93,6 +102,14 @@ class RasterTables:
             splats.means2d.absgrad = of_splats[:, 10:12]  # type: ignore[attr-defined]
         return splats
 
+    def _camera_of(self, view: View) -> gs_raster.View:
+        known = self._cameras.get(view.name)
+        if known is None or known[0] is not view:
+            pose = view.viewmat.contiguous(), view.K.contiguous()
+            known = view, gs_raster.View(*pose, view.width, view.height)
+            self._cameras[view.name] = known
+        return known[1]
+
     def n_intersections(self, index: int) -> int:
         """See `TableRenderer`."""
         return self._check.wait_for(index)
@@ -100,3 +117,12 @@ class RasterTables:
     def go_on(self) -> None:
         """See `TableRenderer`."""
         self._check.overflowed.zero_()
+
+
+def _statistics_of(direct: Direct | None, view: View) -> gs_raster.Statistics | None:
+    """What a view is added to, its gradient in normalised device coordinates."""
+    if direct is None or direct.sums is None:
+        return None
+    sums, half = direct.sums, direct.batch_size / 2.0
+    scale = view.width * half, view.height * half
+    return gs_raster.Statistics(sums.grad2d, sums.count, sums.radii, scale, sums.absgrad)

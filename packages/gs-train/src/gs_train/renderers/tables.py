@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -32,6 +32,35 @@ class TableRows:
     keys: Tensor
     sums: Mapping[str, Tensor]
     place: Tensor | None
+
+
+class Sums(Protocol):
+    """What density control reads, of each row of the geometry.
+
+    Attributes:
+        grad2d, count: (N,) float32, see `gs_train.densify.statistics.Statistics`.
+        radii: (N,) float32, or None.
+        absgrad: which gradient is read.
+    """
+
+    grad2d: Tensor
+    count: Tensor
+    radii: Tensor | None
+
+    @property
+    def absgrad(self) -> bool: ...
+
+
+class Direct(NamedTuple):
+    """How density control takes whole views where a renderer adds to its sums by itself.
+
+    Attributes:
+        sums: added to; None: nothing is wanted of views.
+        batch_size: views that the loss is the mean of, to undo that division.
+    """
+
+    sums: Sums | None
+    batch_size: int
 
 
 class Drawn(Protocol):
@@ -69,14 +98,19 @@ class TableRenderer(Protocol):
         """
         ...
 
-    def send_back(self, drawn: Drawn, gradient: Tensor) -> Splats:
+    def send_back(
+        self, drawn: Drawn, gradient: Tensor, direct: Direct | None
+    ) -> Callable[[], Splats]:
         """Add the gradients of the rows to their sums. Does not synchronise.
 
         Args:
             gradient: (h, w, 3) of the loss by the image.
+            direct: whose sums a view is added to, too, that is drawn whole; None: they are told
+                about the splats.
 
         Returns:
-            The splats, with the gradient of ``means2d`` and, where it is asked for, ``absgrad``.
+            Makes the splats, with the gradient of ``means2d`` and, where it is asked for,
+            ``absgrad``.
 
         Raises:
             OutOfMemoryError: nothing has been added.

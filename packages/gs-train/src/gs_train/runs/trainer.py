@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gs_train.backends import make_backend
-from gs_train.densify import Changed, Densifier
+from gs_train.densify import Changed, Densifier, direct_of
 from gs_train.engine.settings import StepSettings
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
@@ -177,7 +177,8 @@ class Trainer:
         def observe(ids: Tensor, splats: Splats) -> None:
             self.densifier.observe(ids, splats, batch_size=len(batch))
 
-        loss = self.backend.step(batch, settings, observe, upcoming=upcoming)
+        direct = direct_of(self.densifier, len(batch))
+        loss = self.backend.step(batch, settings, observe, direct=direct, upcoming=upcoming)
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
