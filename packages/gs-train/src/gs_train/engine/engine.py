@@ -162,9 +162,9 @@ class Engine:
             if from_tables is not None:
                 with self.trace.on("compute", "settle"):
                     from_tables.settle()
-            loss = torch.zeros((), device=self.model.device)
-            for share in shares:
-                loss.add_(share)
+            loss = shares[0]
+            for share in shares[1:]:
+                loss = loss + share
         placement.update(self._lookahead.looked())
         with self.trace.host("end step"):
             placement.close()
