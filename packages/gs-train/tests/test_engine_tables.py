@@ -14,8 +14,11 @@ from one_thread import one_threaded
 from photographed import LIVELY, photo_config, photographed
 from torch import Tensor
 
+from gs_train import backends
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.engine import table_drawing
+from gs_train.engine import lookahead, planner, table_drawing
+from gs_train.engine.all_rows import AllRows
+from gs_train.engine.settings import StepSettings
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions
@@ -38,6 +41,8 @@ FROM_TABLES = [
 """Presets and kinds of slots."""
 
 N_STEPS = 6
+
+SETTINGS = StepSettings(1, {}, (0.9, 0.999), 1e-15, 0.2)
 
 
 def _batches(batch_size: int, n_steps: int) -> list[list[int]]:
@@ -156,6 +161,42 @@ def test_drawn_from_tables_rows_end_as_the_same_bits(
 ) -> None:
     noted = _assert_same_bits(TableCpuRenderer(), preset, limits, strategy=strategy)
     _assert_all_drawn_once(noted, _n_views())
+
+
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@pytest.mark.parametrize(("batch_size", "n_steps"), [(1, 12), (3, N_STEPS)])
+@one_threaded
+def test_batches_that_list_all_rows_end_as_the_same_bits(
+    strategy: str, batch_size: int, n_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _from_copies("none", UNLIMITED, strategy, batch_size, False, n_steps)  # which may look
+    monkeypatch.setitem(backends._LISTS_ALL, "cpu", 1 << 30)
+    monkeypatch.setattr(planner, "look", _refused)
+    monkeypatch.setattr(lookahead, "look", _refused)
+    how: dict[str, Any] = {"strategy": strategy, "batch_size": batch_size, "n_steps": n_steps}
+    noted = _assert_same_bits(TableCpuRenderer(), "none", **how)
+    _assert_all_drawn_once(noted, batch_size * n_steps)
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise AssertionError("nothing need be looked for")
+
+
+def test_all_rows_are_listed_of_as_many_views_as_were_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = _trainer(TableCpuRenderer(), "none", batch_size=33)
+    engine, n_rows = trainer.backend, trainer.model.n_rows
+    for n_views, n_words, last in ((1, 1, 1), (32, 1, -1), (33, 2, 1)):
+        rows = AllRows(engine.model, n_views * n_rows)
+        assert rows.suffices(n_views, SETTINGS)
+        assert not rows.suffices(n_views + 1, SETTINGS)
+        seen = rows.list([photographed("street").views[0]] * n_views)
+        assert seen.ids.tolist() == list(range(n_rows))
+        assert seen.counts == (n_rows,) * n_views
+        assert seen.mask.shape == (n_rows, n_words)
+        assert (seen.mask[:, -1] == last).all()
+        assert (seen.mask[:, :-1] == -1).all()
 
 
 @pytest.mark.parametrize("preset", ["none", "best"])

@@ -25,6 +25,11 @@ from gs_train.rows.restore import Source, awake, restored_gaussians, restored_ti
 from gs_train.rows.tiered import TieredGaussians
 
 
+_LISTS_ALL = {"cuda": 1 << 19, "cpu": 0}
+"""Rows times views of batches that list all rows. Passing over as many takes an H100 about as long
+as its host takes to look for those that the batch may see."""
+
+
 def make_backend(
     preset: Preset,
     rows: Rows | None,
@@ -95,7 +100,9 @@ def tiered_engine(
     # Sparse steps tell rows that a batch sees from others.
     looks = preset.early_cull and model.appearance.adam.semantics != "sparse"
     placements: list[Placement] = []
+    lists_all = 0
     if preset.placement == "device":
+        lists_all = _LISTS_ALL[model.device.type] * looks
         placements.append(
             SlotPlacement(model, HomeSlots(model.local), tools, lists_ahead=2 * looks)
         )
@@ -106,7 +113,8 @@ def tiered_engine(
         placements.append(
             StreamedPlacement(model, preset, tools, most_slots=limits.slots, seed=seed)
         )
-    return Engine(model, renderer, placements, tools, most_rows=limits.rows, most_share=most_share)
+    most = {"most_rows": limits.rows, "most_share": most_share}
+    return Engine(model, renderer, placements, tools, lists_all=lists_all, **most)
 
 
 def mirror_engine(model: Gaussians, renderer: Renderer) -> Engine:

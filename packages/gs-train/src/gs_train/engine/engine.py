@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gs_train.engine.all_rows import AllRows
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.lookahead import Lookahead
 from gs_train.engine.microbatches import Microbatch
@@ -30,6 +31,8 @@ class Engine:
         renderer: draws them, on the model's device; from their tables where it has ``tables``.
         placements: of the model. A batch runs in the first that it fits into.
         tools: that the placements share with it.
+        lists_all: rows times views that a batch has at most which lists all rows, instead of those
+            that its views see: 0 where rows must be brought. Of renderers that draw from tables.
         most_rows: views that see more rows are cut into crops; None: no view is.
         most_share: the same, as a share of all rows.
 
@@ -48,6 +51,7 @@ class Engine:
         placements: Sequence[Placement],
         tools: Tools,
         *,
+        lists_all: int = 0,
         most_rows: int | None = None,
         most_share: float | None = None,
     ) -> None:
@@ -63,7 +67,9 @@ class Engine:
         self._lanes = tools.lanes
         self._lookahead = Lookahead(model, renderer, tools.lanes)
         self._planner = Planner(
-            *(model, renderer, placements, self._lookahead, self.costs),
+            *(model, renderer, placements, self._lookahead),
+            AllRows(model, 0 if self._tables is None else lists_all),
+            self.costs,
             most_rows=most_rows,
             most_share=most_share,
         )
@@ -144,19 +150,22 @@ class Engine:
                     return share
             return from_copies(k, microbatch, truth)
 
+        n_following = len(upcoming[0]) if upcoming else 0
+        looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)
+
         def look_ahead() -> None:
             early = None
-            if placement.lists_ahead:
+            if looks:
                 with self.trace.host("list the next", track="ahead"):
                     early = self._lookahead.find(0, upcoming, settings, step, edited)
             placement.expect(early)
-            if placement.lists_ahead > 1:
+            if looks and placement.lists_ahead > 1:
                 with self.trace.host("list the one after", track="ahead"):
                     self._lookahead.find(1, upcoming, settings, step, edited)
 
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
         waits = placement.expecting_waits or not self._lanes.has_passed(edited)
-        with self.side.running(look_ahead, waits=bool(placement.lists_ahead) and waits):
+        with self.side.running(look_ahead, waits=bool(looks) and waits):
             for k, i in enumerate(order.tolist()):
                 shares.append(draw(k, i))
             if from_tables is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from gs_train.engine.all_rows import AllRows
 from gs_train.engine.lookahead import EarlyList, Lookahead
 from gs_train.engine.microbatches import Seen, look
 from gs_train.engine.placement import Batch, Placement
@@ -25,6 +26,7 @@ class Planner:
     Args:
         model, renderer, placements, most_rows, most_share: as `Engine`'s.
         lookahead: finds early lists.
+        all_rows: lists all rows where that takes less.
         costs: of the views.
     """
 
@@ -34,6 +36,7 @@ class Planner:
         renderer: Renderer,
         placements: Sequence[Placement],
         lookahead: Lookahead,
+        all_rows: AllRows,
         costs: ViewCosts,
         *,
         most_rows: int | None,
@@ -43,6 +46,7 @@ class Planner:
         self._renderer = renderer
         self._placements = placements
         self._lookahead = lookahead
+        self._all_rows = all_rows
         self._costs = costs
         self._most = most_rows
         self._most_share = most_share
@@ -53,19 +57,30 @@ class Planner:
         Args:
             settings: of its step.
 
-        Cost: where an early list holds and the device updates its rows, one kernel over the list.
-            Else one cull, which synchronises, and more where a view is cut.
+        Cost: where all rows are listed, or an early list holds and the device updates its rows, one
+            kernel over the list. Else one cull, which synchronises, and more where a view is cut.
         """
+        if self.lists_all(len(views), settings):
+            seen = self._all_rows.list(views)
+            return self._made(self._placement_for(seen), seen, self._marks(seen), None)
         early = self._lookahead.take(views, settings)
         if early is not None and not self._is_cut(early.seen):
             placement = self._placement_for(early.seen)
             if placement.is_resident:
-                seen = early.seen
-                marks = mark(self._model.params, seen.cameras, seen.ids, seen.mask, self._renderer)
-                return self._made(placement, seen, marks, early)
+                return self._made(placement, early.seen, self._marks(early.seen), early)
         most = self._most_rows
         seen = look(self._model.params, views, self._renderer, most_rows=most)
         return self._made(self._placement_for(seen), seen, None, early)
+
+    def lists_all(self, n_views: int, settings: StepSettings) -> bool:
+        """Whether a batch of so many views lists all rows: then nothing need be known before."""
+        most = self._most_rows
+        fits = most is None or self._model.n_rows <= most
+        return fits and self._all_rows.suffices(n_views, settings)
+
+    def _marks(self, seen: Seen) -> Tensor:
+        """(U,) bool: what the batch really sees."""
+        return mark(self._model.params, seen.cameras, seen.ids, seen.mask, self._renderer)
 
     def _made(
         self, placement: Placement, seen: Seen, marks: Tensor | None, early: EarlyList | None

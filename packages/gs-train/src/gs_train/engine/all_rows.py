@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches that list all rows: in small scenes, looking for those that a batch may see takes longer
+than passing over the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gs_train.engine.microbatches import Microbatch, Seen
+from gs_train.engine.settings import StepSettings
+from gs_train.losses.loss import Crop
+from gs_train.renderers import View
+from gs_train.renderers.culling import cameras_of
+from gs_train.rows.operations import Model
+
+
+class AllRows:
+    """Makes such lists.
+
+    Args:
+        model: the rows.
+        most: rows times views that such a batch has at most.
+    """
+
+    def __init__(self, model: Model, most: int) -> None:
+        self._model = model
+        self._most = most
+        self._of = 0, 0  # rows and views of the last list
+        self._ids: Tensor
+        self._mask: Tensor
+
+    def suffices(self, n_views: int, settings: StepSettings) -> bool:
+        """Whether a batch lists all rows.
+
+        Args:
+            settings: of its step. Losses of the rows that a batch sees tell these rows from others.
+        """
+        n_rows = self._model.n_rows
+        return 0 < n_rows * n_views <= self._most and not settings.regularises_seen
+
+    def list(self, views: Sequence[View]) -> Seen:
+        """All rows, for each view."""
+        n_rows, n_views = self._model.n_rows, len(views)
+        if self._of != (n_rows, n_views):
+            device = self._model.device
+            self._ids = torch.arange(n_rows, dtype=torch.int32, device=device)
+            self._mask = _bits(n_views).to(device).expand(n_rows, -1).contiguous()
+            self._of = n_rows, n_views
+        microbatches = tuple(Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views))
+        return Seen(microbatches, self._ids, self._mask, (n_rows,) * n_views, cameras_of(views))
+
+
+def _bits(n_views: int) -> Tensor:
+    """(1, ceil(n_views / 32)) int32, the bit of each view set."""
+    words = np.full(-(-n_views // 32), 0xFFFFFFFF, np.uint32)
+    if n_views % 32:
+        words[-1] >>= 32 - n_views % 32
+    return torch.from_numpy(words.view(np.int32))[None]
