@@ -24,7 +24,6 @@ from gs_train.rows.mirror_adam import HostMirrorAdam
 from gs_train.rows.restore import Source, awake, restored_gaussians, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
 
-
 _LISTS_ALL = {"cuda": 1 << 19, "cpu": 0}
 """Rows times views of batches that list all rows. Passing over as many takes an H100 about as long
 as its host takes to look for those that the batch may see."""
@@ -113,8 +112,12 @@ def tiered_engine(
         placements.append(
             StreamedPlacement(model, preset, tools, most_slots=limits.slots, seed=seed)
         )
-    most = {"most_rows": limits.rows, "most_share": most_share}
-    return Engine(model, renderer, placements, tools, lists_all=lists_all, **most)
+    return Engine(
+        *(model, renderer, placements, tools),
+        lists_all=lists_all,
+        most_rows=limits.rows,
+        most_share=most_share,
+    )
 
 
 def mirror_engine(model: Gaussians, renderer: Renderer) -> Engine:

@@ -10,4 +10,13 @@ from gs_train.densify.adc import Adc, AdcConfig
 from gs_train.densify.mcmc import Mcmc, McmcConfig
 from gs_train.densify.protocol import Changed, Densifier, DirectDensifier, direct_of
 
-__all__ = ["Adc", "AdcConfig", "Changed", "Densifier", "DirectDensifier", "Mcmc", "McmcConfig", "direct_of"]
+__all__ = [
+    "Adc",
+    "AdcConfig",
+    "Changed",
+    "Densifier",
+    "DirectDensifier",
+    "Mcmc",
+    "McmcConfig",
+    "direct_of",
+]

@@ -97,8 +97,8 @@ class DirectDensifier(Densifier, Protocol):
 
 
 def direct_of(densifier: Densifier, batch_size: int) -> Direct | None:
-    """See `DirectDensifier.direct`; None where views must be observed, as by an object or a subclass
-    that has an ``observe`` of its own."""
+    """See `DirectDensifier.direct`; None where views must be observed: an object or a subclass may
+    have an ``observe`` of its own."""
     places = [getattr(densifier, "__dict__", {}), *map(vars, type(densifier).__mro__)]
     first = next((names for names in places if "observe" in names or "direct" in names), {})
     if "direct" not in first:

@@ -32,6 +32,7 @@ class AllRows:
         self._of = 0, 0  # rows and views of the last list
         self._ids: Tensor
         self._mask: Tensor
+        self._alone: dict[str, tuple[View, Seen]] = {}  # of batches of one view, by its name
 
     def suffices(self, n_views: int, settings: StepSettings) -> bool:
         """Whether a batch lists all rows.
@@ -44,14 +45,30 @@ class AllRows:
 
     def list(self, views: Sequence[View]) -> Seen:
         """All rows, for each view."""
-        n_rows, n_views = self._model.n_rows, len(views)
-        if self._of != (n_rows, n_views):
-            device = self._model.device
-            self._ids = torch.arange(n_rows, dtype=torch.int32, device=device)
-            self._mask = _bits(n_views).to(device).expand(n_rows, -1).contiguous()
-            self._of = n_rows, n_views
+        self._make(len(views))
+        if len(views) > 1:
+            return self._listed(views)
+        (view,) = views
+        known = self._alone.get(view.name)
+        if known is None or known[0] is not view:
+            known = self._alone[view.name] = view, self._listed(views)
+        return known[1]
+
+    def _make(self, n_views: int) -> None:
+        """Ids and masks of the rows that there are."""
+        n_rows = self._model.n_rows
+        if self._of == (n_rows, n_views):
+            return
+        self._alone.clear()
+        device = self._model.device
+        self._ids = torch.arange(n_rows, dtype=torch.int32, device=device)
+        self._mask = _bits(n_views).to(device).expand(n_rows, -1).contiguous()
+        self._of = n_rows, n_views
+
+    def _listed(self, views: Sequence[View]) -> Seen:
+        counts = (self._of[0],) * len(views)
         microbatches = tuple(Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views))
-        return Seen(microbatches, self._ids, self._mask, (n_rows,) * n_views, cameras_of(views))
+        return Seen(microbatches, self._ids, self._mask, counts, cameras_of(views))
 
 
 def _bits(n_views: int) -> Tensor:
