@@ -199,6 +199,7 @@ def _disturb(trainer: Trainer) -> None:
     step_once, numbers = trainer.train_step, torch.zeros(1 << 22, device=device)
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
+    numbers.record_stream(stream)  # whose memory is not another's before the work is done
 
     def disturbed(*args: Any, **options: Any) -> StepResult:
         with torch.cuda.stream(stream):
