@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 from one_thread import one_threaded
-from photographed import LIVELY, photo_config, photographed, renderer, train
+from photographed import LIVELY, Photographed, photo_config, photographed, renderer, train
 from scripted import small_rings
-from street import drive
+from street import EXTENT, drive, street_rows, street_views
 from torch import Tensor
 
 import gs_train
@@ -73,6 +73,23 @@ def test_a_run_that_goes_on_leaves_the_bits_of_one_that_was_not_stopped(
 ) -> None:
     kind = drawn_by, preset, limits, strategy, batch_size
     _assert_same(_run(*kind, stopped_at=MIDDLE), _whole(*kind))
+
+
+@pytest.mark.parametrize(
+    ("drawn_by", "n_rows", "width"),
+    [("cpu", 3000, 96), pytest.param("raster", 300_000, 1200, marks=pytest.mark.gpu)],
+)
+@pytest.mark.parametrize(("preset", "strategy"), [("none", "adc"), ("best", "mcmc")])
+@one_threaded
+def test_views_of_many_tiles_leave_the_same_bits(
+    drawn_by: str, n_rows: int, width: int, preset: str, strategy: str
+) -> None:
+    """On a GPU more blocks than run at once."""
+    kind = drawn_by, preset, UNLIMITED, strategy, 3
+    how: dict[str, Any] = {"scene": _noisy(n_rows, width), "grow_grad2d": 1e-8}
+    first = _run(*kind, **how)
+    assert len(first[1]["model/means"]) != n_rows
+    _assert_same(_run(*kind, **how, is_disturbed=True), first)
 
 
 @on_renderers
@@ -143,19 +160,21 @@ def _run(
     *,
     stopped_at: int | None = None,
     is_disturbed: bool = False,
+    scene: Photographed | None = None,
+    grow_grad2d: float = 0.002,
 ) -> Left:
-    b = batch_size
+    b, scene = batch_size, scene or photographed("street")
+    most = len(scene.rows["means"]) + 1000
     refining = {"refine_start": 2 * b, "refine_every": 4 * b}
     config = photo_config(
         batch_size=b,
         strategy=strategy,
         resort_every=0.02,
         mem_limit=0.05,
-        adc=AdcConfig(grow_grad2d=0.002, reset_every=9 * b, cap=5000, **refining),
-        mcmc=McmcConfig(cap_max=5000, noise_lr=2e2, min_opacity=0.05, **refining),
+        adc=AdcConfig(grow_grad2d=grow_grad2d, reset_every=9 * b, cap=most, **refining),
+        mcmc=McmcConfig(cap_max=most, noise_lr=2e2, min_opacity=0.05, **refining),
         lr=LIVELY,
     )
-    scene = photographed("street")
     steps = drive(STEPS, b, n_views=len(scene.views))
     how: dict[str, Any] = {
         "renderer": renderer(drawn_by),
@@ -173,6 +192,17 @@ def _run(
         trainer = Trainer.restore(config, saved, step=stopped_at, **how)
     losses += train(trainer, steps, scene=scene)
     return torch.stack(losses).tolist(), _left(trainer)
+
+
+def _noisy(n_rows: int, width: int) -> Photographed:
+    """A street whose photographs show noise."""
+    views = street_views(24, width=width, height=2 * width // 3, focal=0.4)
+    draw = torch.Generator().manual_seed(1)
+    photographs = [
+        torch.randint(0, 256, (view.height, view.width, 3), dtype=torch.uint8, generator=draw)
+        for view in views
+    ]
+    return Photographed(street_rows(n_rows, sh_degree=1), views, photographs, EXTENT)
 
 
 def _left(trainer: Trainer) -> dict[str, Tensor]:
