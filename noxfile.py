@@ -30,7 +30,8 @@ PACKAGES = (*PARTS, "gs-train")
 NATIVE = ("gs-cull", "gs-pinned", "gs-adam", "gs-raster")
 NEEDS = dict.fromkeys(PARTS, ()) | {"gs-train": PARTS}
 # Groups of tests, each run by one pytest: folders, and its number of processes. The tests of all
-# packages together come first: they compile most of numba's functions for the workers that follow.
+# packages together come first: they compile most of numba's functions for the workers that follow,
+# whose folders begin with these (packages/conftest.py).
 # The tests of gs-pinned and gs-cull are of threads themselves.
 TEST_GROUPS = (
     (("tests",), 1),
@@ -87,8 +88,6 @@ def tests(session: nox.Session) -> None:
         parallel, environment = [], {"NUMBA_CACHE_DIR": str(cache / "main")}
         if workers > 1:
             parallel, environment["OMP_NUM_THREADS"] = [f"-n{workers}", "--dist=worksteal"], "1"
-            for worker in range(workers):
-                _seed(cache / "main", cache / f"gw{worker}")
         command = ("pytest", *folders, *parallel, *session.posargs)
         session.run(*command, env=environment, success_codes=[0, 5] if may_find_none else [0])
 
@@ -287,13 +286,6 @@ def _numba_cache(session: nox.Session) -> Path:
         used += [each for each in imported if each in texts and each not in used]
     key = hashlib.sha256("".join(f"{name}\n{texts[name]}" for name in sorted(used)).encode())
     return session.cache_dir / "numba" / key.hexdigest()[:16]
-
-
-def _seed(compiled: Path, own: Path) -> None:
-    """Begin a pytest worker's own folder (packages/conftest.py) with what has been compiled."""
-    if compiled.exists() and not own.exists():
-        shutil.copytree(compiled, f"{own}.tmp", dirs_exist_ok=True)
-        Path(f"{own}.tmp").rename(own)
 
 
 def _wheel(session: nox.Session, package: str, **settings: str) -> Path:

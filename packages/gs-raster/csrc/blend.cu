@@ -39,10 +39,10 @@ __global__ void __launch_bounds__(kTilePixels)
     __syncthreads();
     const int n_here = min(kBatch, n - first);
     for (int group = 0; group < n_here; group += 32) {
-      if (__all_sync(kFullMask, done)) break;
+      if (__all_sync(kWholeWarp, done)) break;
       const bool reached =
           group + lane < n_here && (__float_as_uint(conics[group + lane].w) >> warp & 1u) != 0;
-      for (unsigned left = __ballot_sync(kFullMask, reached); left != 0; left &= left - 1) {
+      for (unsigned left = __ballot_sync(kWholeWarp, reached); left != 0; left &= left - 1) {
         const int k = group + __ffs(static_cast<int>(left)) - 1;
         const float4 mean = means[k];
         const float peak = peak_at(mean, conics[k], x, y);

@@ -35,7 +35,7 @@ struct Queue {
 __device__ __forceinline__ int max_of_warp(int value) {
 #pragma unroll
   for (int half = 16; half >= 1; half /= 2)
-    value = max(value, __shfl_xor_sync(kFullMask, value, half));
+    value = max(value, __shfl_xor_sync(kWholeWarp, value, half));
   return value;
 }
 
@@ -49,7 +49,7 @@ __device__ __forceinline__ void sum_queue(const Queue& queue, int n, int mine, c
                                           float left, float top,    // its first pixel's centre
                                           float (*sums)[kWidth]) {
   const int q = TilePixel::lane() / kWarpRows, row = TilePixel::lane() % kWarpRows;
-  const int k = __shfl_sync(kFullMask, mine, q);
+  const int k = __shfl_sync(kWholeWarp, mine, q);
   float values[kWidth] = {};
   if (q < n) {
     const float4 mean = staged.means[window + k], conic = staged.conics[window + k];
@@ -86,7 +86,7 @@ __device__ __forceinline__ void sum_queue(const Queue& queue, int n, int mine, c
   for (int i = 0; i < kWidth; ++i)
 #pragma unroll
     for (int half = kWarpRows / 2; half >= 1; half /= 2)
-      values[i] += __shfl_xor_sync(kFullMask, values[i], half);
+      values[i] += __shfl_xor_sync(kWholeWarp, values[i], half);
   if (q < n && row == 0)
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sums[k][i] = values[i];
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = TilePixel::lane(), warp = TilePixel::warp();
   const float x = static_cast<float>(pixel.x) + 0.5f, y = static_cast<float>(pixel.y) + 0.5f;
-  const float left = __shfl_sync(kFullMask, x, 0), top = __shfl_sync(kFullMask, y, 0);
+  const float left = __shfl_sync(kWholeWarp, x, 0), top = __shfl_sync(kWholeWarp, y, 0);
   const std::uint32_t begin = begins[pixel.tile];
   const int n = static_cast<int>(begins[pixel.tile + 1] - begin);
   if (n == 0) return;
@@ -164,14 +164,14 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
                            (__float_as_uint(staged.conics[window + lane].w) >> warp & 1u) != 0;
       unsigned its = 0;
       int n_queued = 0, mine = 0;
-      unsigned rest = __ballot_sync(kFullMask, reached);
+      unsigned rest = __ballot_sync(kWholeWarp, reached);
       while (rest != 0) {
         const int k = 31 - __clz(static_cast<int>(rest));
         rest &= ~(1u << k);
         const float4 mean = staged.means[window + k];
         const float peak =
             first + window + k <= last ? peak_at(mean, staged.conics[window + k], x, y) : 0.0f;
-        if (!__any_sync(kFullMask, peak != 0.0f)) continue;
+        if (!__any_sync(kWholeWarp, peak != 0.0f)) continue;
         float of_sigma = 0.0f, weight = 0.0f;
         if (peak != 0.0f) {
           const float4 color = staged.colors[window + k];

@@ -5,6 +5,7 @@
 
 #include "reach.cuh"
 #include "splat.hpp"
+#include "warp.cuh"
 
 namespace gs::raster {
 
@@ -13,7 +14,6 @@ constexpr int kWarps = kTilePixels / 32;
 // The pixels of a warp: nearly square, so that a small splat reaches few warps.
 constexpr int kWarpColumns = 8, kWarpRows = 4;
 constexpr int kWarpsAcross = kTile / kWarpColumns;
-constexpr unsigned kFullMask = 0xffffffffu;
 
 /// A splat as blending reads it, and which of the tile's warps it can reach.
 struct TileSplat {

@@ -9,12 +9,11 @@
 #include "reach.cuh"
 #include "sort.hpp"
 #include "ties.cuh"
+#include "warp.cuh"
 
 namespace gs::raster {
 
 namespace {
-
-constexpr unsigned kFullMask = 0xffffffffu;
 
 __device__ __forceinline__ std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -55,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   // A warp's splats touch fewer than 2^37 tiles.
   unsigned long long sum = count;
 #pragma unroll
-  for (int half = 16; half >= 1; half /= 2) sum += __shfl_xor_sync(kFullMask, sum, half);
+  for (int half = 16; half >= 1; half /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, half);
   if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(total, sum);
 }
 
@@ -111,10 +110,10 @@ __global__ void __launch_bounds__(kThreads)
         slot = writer(slot, row, spans[row], splat);
   }
   const int lane = static_cast<int>(threadIdx.x % 32);
-  for (unsigned left = __ballot_sync(kFullMask, many); left != 0; left &= left - 1) {
+  for (unsigned left = __ballot_sync(kWholeWarp, many); left != 0; left &= left - 1) {
     const int owner = __ffs(static_cast<int>(left)) - 1;
-    const std::int32_t its = __shfl_sync(kFullMask, splat, owner);
-    std::uint32_t at = __shfl_sync(kFullMask, slot, owner);
+    const std::int32_t its = __shfl_sync(kWholeWarp, splat, owner);
+    std::uint32_t at = __shfl_sync(kWholeWarp, slot, owner);
     const TileSpans spans(load(splats, its), writer.grid);
     for (int first = spans.row_begin(); first < spans.row_end(); first += 32) {
       const int row = first + lane;
@@ -122,11 +121,11 @@ __global__ void __launch_bounds__(kThreads)
       std::uint32_t before = static_cast<std::uint32_t>(span.length());
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
-        const std::uint32_t below = __shfl_up_sync(kFullMask, before, step);
+        const std::uint32_t below = __shfl_up_sync(kWholeWarp, before, step);
         if (lane >= step) before += below;
       }
       writer(at + before - static_cast<std::uint32_t>(span.length()), row, span, its);
-      at += __shfl_sync(kFullMask, before, 31);
+      at += __shfl_sync(kWholeWarp, before, 31);
     }
   }
 }

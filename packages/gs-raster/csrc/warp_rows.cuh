@@ -6,12 +6,11 @@
 #include <cstdint>
 
 #include "rows.hpp"
+#include "warp.cuh"
 
 namespace gs::raster {
 namespace {
 
-constexpr unsigned kWholeWarp = 0xffffffffu;
-constexpr int kWarp = 32;
 // Rows whose words are on their way before the first is looked at; fewer where registers are short.
 constexpr int kRowsInFlight = 8, kSumsInFlight = 4;
 

@@ -174,7 +174,8 @@ def test_statistics_are_those_of_the_splats_gradients() -> None:
         scaled = of_splats[:, columns] * torch.tensor([75.0, 50.5], device=DEVICE)
         expected[0][ids] += torch.hypot(*scaled.unbind(1)).where(shows, 0.0)
         expected[1][ids] += shows.float()
-        share = splats.radii.amax(1).float() / 150
+        # By a tensor: torch divides by a number as it multiplies with what is one over it.
+        share = splats.radii.amax(1).float() / torch.tensor(150.0, device=DEVICE)
         expected[2][ids] = torch.maximum(expected[2][ids], share.where(shows, 0.0))
         torch.testing.assert_close(grad2d, expected[0], rtol=1e-6, atol=0)
         assert_same_bits(bits(count, extents), bits(*expected[1:]))

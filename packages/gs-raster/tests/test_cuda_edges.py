@@ -254,10 +254,11 @@ def test_more_instances_than_32_bits_count_are_refused_before_memory_is_taken() 
     assert half.n_instances == n
 
 
-@pytest.mark.parametrize("thickness", [0.0135, 0.3, 3.0])
-def test_no_tile_of_a_long_needle_is_left_out(thickness: float) -> None:
+@pytest.mark.parametrize(("thickness", "least"), [(0.0135, 500), (0.3, 10_000), (3.0, 10_000)])
+def test_no_tile_of_a_long_needle_is_left_out(thickness: float, least: int) -> None:
     # Conics whose determinant has no digit left in float32, and some that have few: tiles that the
-    # stages list must hold all pixels that are drawn where every tile of the box is listed.
+    # stages list must hold all pixels that are drawn where every tile of the box is listed. Of the
+    # thinnest needles few pixels are certain.
     width, height, n = 1600, 1000, 200
     generator = torch.Generator().manual_seed(5)
     angle, along, where = torch.rand(3, n, generator=generator, dtype=torch.float64)
@@ -288,4 +289,4 @@ def test_no_tile_of_a_long_needle_is_left_out(thickness: float) -> None:
         certain = (sigma - slack >= 0) & (alpha * torch.exp(-slack) > 1.01 / 255)
         assert (pixels.alpha[certain] > 0).all()
         n_drawn += int(certain.sum())
-    assert n_drawn > 10_000
+    assert n_drawn > least

@@ -164,6 +164,24 @@ def test_info_of_packed_rows_names_the_rows() -> None:
 
 
 @gpu
+@pytest.mark.parametrize("sh_degree", [None, 2])
+@pytest.mark.parametrize("n_cameras", [1, 2])
+def test_packed_rows_leave_the_same_bits(n_cameras: int, sh_degree: int | None) -> None:
+    scene = Scene(97, sh_degree=sh_degree, n_cameras=n_cameras)
+    mask = torch.ones(n_cameras, 101, 150, 1, device=DEVICE)
+    images, alphas, info, grads = scene.run(rasterization, mask, packed=True, absgrad=True)
+    *pictures, whole, expected = scene.run(rasterization, mask, packed=False, absgrad=True)
+    assert torch.equal(images, pictures[0])
+    assert torch.equal(alphas, pictures[1])
+    shows = (whole["radii"] > 0).all(-1)
+    assert len(info["means2d"]) == shows.sum() < shows.numel()
+    for name in NAMES:
+        assert torch.equal(grads[name], expected[name]), name
+    for name in ("means2d", "absgrad"):
+        assert torch.equal(grads[name], expected[name][shows]), name
+
+
+@gpu
 def test_opacities_of_one_and_scales_of_zero_are_drawn() -> None:
     scene = Scene(95, sh_degree=None)
     scene.values[3].fill_(1.0)

@@ -174,14 +174,17 @@ def train(
     batches: Sequence[Sequence[int]],
     *,
     scene: Photographed | None = None,
-) -> None:
-    """The remaining of these steps, along the street if nothing else is given."""
+) -> list[Tensor]:
+    """The remaining of these steps, along the street if nothing else is given; their losses."""
     scene = (scene or street()).on(trainer.renderer.device.type)
+    losses = []
     while trainer.step < len(batches):
         step = trainer.step
         upcoming = batches[step + 1 : step + 3]
         batch = [(scene.views[i], scene.photographs[i]) for i in batches[step]]
-        trainer.train_step(batch, [[scene.views[i] for i in following] for following in upcoming])
+        known = [[scene.views[i] for i in following] for following in upcoming]
+        losses.append(trainer.train_step(batch, known).loss)
+    return losses
 
 
 def rows_of(trainer: Trainer) -> dict[str, Tensor]:

@@ -228,12 +228,13 @@ def test_rows_that_all_are_faint_stay_where_they_are():
     assert torch.equal(model.read("sh0"), before)
 
 
-def test_the_draws_depend_on_seed_and_step_alone():
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_draws_depend_on_seed_and_step_alone(device):
     config = McmcConfig(refine_start=0, refine_every=1)
     results = []
     for seed, step in ((1, 9), (1, 9), (2, 9), (1, 10)):
         torch.manual_seed(len(results))
-        model = make_model(60)
+        model = make_model(60, device=device)
         after_step(Mcmc(config, seed=seed), model, step)
         results.append(model.read("sh0").clone())
     assert torch.equal(results[0], results[1])

@@ -199,19 +199,21 @@ def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
 
 @pytest.mark.parametrize("scene", TWO)
 @pytest.mark.parametrize(
-    ("strategy", "batch_size"),
+    ("strategy", "batch_size", "drawn_by"),
     [
-        ("adc", 4),
-        ("mcmc", 1),
-        pytest.param("adc", 1, marks=pytest.mark.long),
-        pytest.param("mcmc", 4, marks=pytest.mark.long),
+        ("adc", 4, "cpu"),
+        ("mcmc", 1, "cpu"),
+        pytest.param("adc", 1, "cpu", marks=pytest.mark.long),
+        pytest.param("mcmc", 4, "cpu", marks=pytest.mark.long),
+        pytest.param("adc", 4, "raster", marks=pytest.mark.gpu),
+        pytest.param("mcmc", 1, "raster", marks=pytest.mark.gpu),
     ],
 )
 @one_threaded
 def test_a_free_run_resumed_in_the_middle_leaves_the_same_bytes(
-    scene: str, batch_size: int, strategy: str
+    scene: str, batch_size: int, strategy: str, drawn_by: str
 ) -> None:
-    free = Free(scene, strategy, batch_size, "cpu")
+    free = Free(scene, strategy, batch_size, drawn_by)
     for preset in PRESETS:
         if PRESETS[preset].single_view and batch_size > 1:
             continue

@@ -133,6 +133,7 @@ def test_a_list_has_all_rows_that_are_seen_later_and_marks_tell_these() -> None:
     engine.model.close()
 
 
+@pytest.mark.parametrize("drawn_by", ["cpu", pytest.param("raster", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(
     ("preset", "batch_size", "limits"),
     [
@@ -144,9 +145,9 @@ def test_a_list_has_all_rows_that_are_seen_later_and_marks_tell_these() -> None:
     ],
 )
 def test_what_is_known_of_coming_batches_changes_no_bit(
-    preset: str, batch_size: int, limits: Limits
+    preset: str, batch_size: int, limits: Limits, drawn_by: str
 ) -> None:
-    knowing, surprised = (_trained(preset, batch_size, limits, n_known=n) for n in (2, 0))
+    knowing, surprised = (_trained(preset, batch_size, limits, drawn_by, n_known=n) for n in (2, 0))
     assert knowing.keys() == surprised.keys()
     for name, value in surprised.items():
         assert torch.equal(knowing[name], value), name
@@ -163,13 +164,16 @@ def test_batches_of_both_kinds_were_among_those_of_the_test_before() -> None:
     assert any(max(of.counts) > 280 for of in seen)
 
 
-def _trained(preset: str, batch_size: int, limits: Limits, *, n_known: int) -> dict[str, Tensor]:
-    taken = photographed("street")
+def _trained(
+    preset: str, batch_size: int, limits: Limits, drawn_by: str, *, n_known: int
+) -> dict[str, Tensor]:
+    drawer = renderer(drawn_by)
+    taken = photographed("street").on(drawer.device.type)
     config = photo_config(batch_size=batch_size, strategy="adc", resort_every=0, lr=LIVELY)
     trainer = Trainer(
         config,
         taken.rows,
-        renderer=renderer("cpu"),
+        renderer=drawer,
         extent=taken.extent,
         preset=PRESETS[preset],
         limits=limits,

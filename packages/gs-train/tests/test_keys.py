@@ -21,6 +21,9 @@ from gs_train.rows.replacement import Replacement
 from gs_train.runs.trainer import Trainer
 
 CPU = torch.device("cpu")
+on_renderers = pytest.mark.parametrize(
+    "drawn_by", ["cpu", pytest.param("raster", marks=pytest.mark.gpu)]
+)
 
 
 def keys_of(*values: int, next_key: int = 100) -> RowKeys:
@@ -113,18 +116,19 @@ def test_births_beyond_the_last_key_leave_rows_as_they_are(
         assert torch.equal(value, before[name]), name
 
 
+@on_renderers
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("strategy", ["adc", "mcmc"])
 def test_rows_in_another_order_before_every_step_end_as_the_same_bits(
-    preset: str, strategy: str
+    preset: str, strategy: str, drawn_by: str
 ) -> None:
     """Where rows lie changes nothing: neither what is drawn and updated nor which rows are born."""
-    left, permuted = _trainer(preset, strategy), _trainer(preset, strategy)
+    left, permuted = (_trainer(preset, strategy, drawn_by=drawn_by) for _ in range(2))
     draw = torch.Generator().manual_seed(3)
     steps = _steps()
     for step in range(len(steps)):
         permuted.backend.make_room()
-        order = torch.randperm(permuted.model.n_rows, generator=draw)
+        order = torch.randperm(permuted.model.n_rows, generator=draw).to(permuted.model.device)
         permuted.model.permute(order)
         permuted.densifier.permute(order)
         for trainer in (left, permuted):
@@ -138,19 +142,27 @@ def test_rows_in_another_order_before_every_step_end_as_the_same_bits(
         assert torch.equal(ours[name], value), name
 
 
+@on_renderers
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("strategy", ["adc", "mcmc"])
-def test_none_and_best_leave_the_same_bits_by_key(strategy: str, batch_size: int) -> None:
+def test_none_and_best_leave_the_same_bits_by_key(
+    strategy: str, batch_size: int, drawn_by: str
+) -> None:
     """Values, moments, what sleeps since when, statistics and costs, whatever the number of slots,
     with coming batches known or not, and with rows re-sorted or not."""
-    none = _trained("none", strategy, batch_size)
+    none = _trained("none", strategy, batch_size, drawn_by=drawn_by)
     for limits, n_known, resorts in (
         (UNLIMITED, 2, True),
         (UNLIMITED, 0, False),
         (Limits(residents=1200), 2, False),
         (Limits(residents=10**6), 1, True),
     ):
-        best = _trained("best", strategy, batch_size, limits, n_known=n_known, resorts=resorts)
+        best = _trained(
+            *("best", strategy, batch_size, limits),
+            n_known=n_known,
+            resorts=resorts,
+            drawn_by=drawn_by,
+        )
         assert best.keys() == none.keys()
         for name, value in none.items():
             assert torch.equal(best[name], value), f"{name}, {limits}, {n_known}, {resorts}"
@@ -196,9 +208,10 @@ def _trained(
     *,
     n_known: int = 0,
     resorts: bool = False,
+    drawn_by: str = "cpu",
 ) -> dict[str, Tensor]:
-    trainer = _trainer(preset, strategy, batch_size, limits, resorts=resorts)
-    taken, steps = photographed("street"), _steps(batch_size)
+    trainer = _trainer(preset, strategy, batch_size, limits, resorts=resorts, drawn_by=drawn_by)
+    taken, steps = photographed("street").on(trainer.renderer.device.type), _steps(batch_size)
     for k, batch in enumerate(steps):
         upcoming = [[taken.views[i] for i in of] for of in steps[k + 1 : k + 1 + n_known]]
         trainer.train_step([(taken.views[i], taken.photographs[i]) for i in batch], upcoming)
@@ -224,6 +237,7 @@ def _trainer(
     limits: Limits = UNLIMITED,
     *,
     resorts: bool = False,
+    drawn_by: str = "cpu",
 ) -> Trainer:
     refining = {"refine_start": 3 * batch_size, "refine_every": 5 * batch_size}
     config = photo_config(
@@ -238,7 +252,7 @@ def _trainer(
     return Trainer(
         config,
         taken.rows,
-        renderer=renderer("cpu"),
+        renderer=renderer(drawn_by),
         extent=taken.extent,
         preset=PRESETS[preset],
         limits=limits,
@@ -247,7 +261,7 @@ def _trainer(
 
 def _by_key(trainer: Trainer) -> dict[str, Tensor]:
     """What a checkpoint would hold but for the order of rows, rows in the order of their keys."""
-    tensors = trainer.tensors()
+    tensors = {name: value.cpu() for name, value in trainer.tensors().items()}
     del tensors["order/changes"]
     order = tensors["model/keys"].argsort()
     return {

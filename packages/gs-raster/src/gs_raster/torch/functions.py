@@ -109,13 +109,53 @@ class Project(Function):
             Rows(*(tensor.detach() for tensor in columns)),
             view,
             Splats(records, view),
-            _joined(fields, records),
+            _joined(fields, len(records), records.device),
             sh_degree=ctx.sh_degree,
             options=ctx.options,
         )
         found = (out.columns[name] for name in SHAPES)
         needed = zip(ctx.needs_input_grad, found, strict=False)
         return (*(grad if is_needed else None for is_needed, grad in needed), *(None,) * 4)
+
+
+class Take(Function):
+    """Some of the splats: the five fields and the records of rows ``ids``, (S,) int64, distinct.
+
+    The records alone are gathered, and the fields are views of them again; a field that another
+    tensor has taken the place of is gathered besides.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        means2d: Tensor,
+        conics: Tensor,
+        opacities: Tensor,
+        colors: Tensor,
+        depths: Tensor,
+        records: Tensor,
+        ids: Tensor,
+    ) -> tuple[Tensor, ...]:
+        chosen = records.index_select(0, ids)
+        floats = chosen.view(torch.float32)
+        for columns, field in _others((means2d, conics, opacities, colors, depths), records):
+            floats[:, columns] = field.index_select(0, ids)
+        ctx.save_for_backward(ids)
+        ctx.n_rows = len(records)
+        ctx.mark_non_differentiable(chosen)
+        ctx.set_materialize_grads(False)
+        return (*(floats[:, columns].detach() for columns in FIELDS.values()), chosen)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        fields = dict(zip(GRADIENTS, grads, strict=False))
+        if all(grad is None for grad in fields.values()):
+            return (None,) * 7
+        chosen = _joined(fields, len(ids), ids.device)
+        whole = chosen.new_zeros((ctx.n_rows, WORDS)).index_copy_(0, ids, chosen)
+        return (*(whole[:, columns] for columns in GRADIENTS.values()), None, None)
 
 
 class Rasterize(Function):
@@ -175,12 +215,7 @@ class Rasterize(Function):
 def records_of(fields: Fields, records: Tensor) -> Tensor:
     """(R, 12) int32 records that hold these fields: the given ones where they do already, else a
     copy with the fields written in."""
-    floats = records.view(torch.float32)
-    others = [
-        (columns, field.detach())
-        for columns, field in zip(FIELDS.values(), fields, strict=True)
-        if not _is_same(field, floats[:, columns])
-    ]
+    others = _others(fields, records)
     if not others:
         return records
     records = records.clone()
@@ -190,11 +225,20 @@ def records_of(fields: Fields, records: Tensor) -> Tensor:
     return records
 
 
-def _joined(fields: dict[str, Tensor | None], records: Tensor) -> Tensor:
-    """(R, 12) float32 that holds the gradients of the fields, without a copy where they are views
+def _others(fields: Fields, records: Tensor) -> list[tuple[int | slice, Tensor]]:
+    """The fields that are no views of the records, and where in them they belong."""
+    floats = records.view(torch.float32)
+    return [
+        (columns, field.detach())
+        for columns, field in zip(FIELDS.values(), fields, strict=True)
+        if not _is_same(field, floats[:, columns])
+    ]
+
+
+def _joined(fields: dict[str, Tensor | None], n: int, device: torch.device) -> Tensor:
+    """(n, 12) float32 that holds the gradients of the fields, without a copy where they are views
     of such a tensor."""
     first = fields["means2d"]
-    n = len(records)
     if first is not None and n and first.stride() == (WORDS, 1) and first.data_ptr() % 16 == 0:
         offset = first.storage_offset()
         if offset % WORDS == 0 and first.untyped_storage().nbytes() >= 4 * (offset + n * WORDS):
@@ -202,7 +246,7 @@ def _joined(fields: dict[str, Tensor | None], records: Tensor) -> Tensor:
             expected = ((grad, whole[:, GRADIENTS[name]]) for name, grad in fields.items())
             if all(grad is not None and _is_same(grad, part) for grad, part in expected):
                 return whole
-    whole = torch.zeros((n, WORDS), dtype=torch.float32, device=records.device)
+    whole = torch.zeros((n, WORDS), dtype=torch.float32, device=device)
     for name, grad in fields.items():
         if grad is not None:
             whole[:, GRADIENTS[name]] = grad

@@ -13,7 +13,7 @@ from gs_raster.cuda.columns import SHAPES
 from gs_raster.cuda.sorting import TileLists, sort
 from gs_raster.cuda.splats import Splats
 from gs_raster.cuda.views import View
-from gs_raster.torch.functions import AbsgradPlace, Fields, Project, Rasterize, records_of
+from gs_raster.torch.functions import AbsgradPlace, Fields, Project, Rasterize, Take, records_of
 from gs_raster.types import Options, Rect
 
 
@@ -170,11 +170,9 @@ def taken(splats: ProjectedSplats, ids: Tensor) -> ProjectedSplats:
     Args:
         ids: (S,) int64 rows, distinct.
     """
-
-    means2d, conics, opacities, colors, depths = (
-        values.index_select(0, ids) for values in splats.fields
+    means2d, conics, opacities, colors, depths, records = Take.apply(
+        *splats.fields, splats.records, ids
     )
-    records = splats.records.index_select(0, ids)
     keys, radii = (
         None if values is None else values.index_select(0, ids)
         for values in (splats.keys, splats.radii)

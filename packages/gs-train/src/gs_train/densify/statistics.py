@@ -91,7 +91,7 @@ class Statistics:
             self.grad2d += norm
             self.count += shows
         else:
-            ids = ids.long()
+            ids = ids.long()  # distinct: on a device no two additions meet
             self.grad2d.index_add_(0, ids, norm)
             self.count.index_add_(0, ids, shows.float())
         if self.radii is not None:

@@ -81,7 +81,7 @@ def _joined(crops: _Crops) -> tuple[Tensor, Splats]:
         total = torch.zeros((len(ids), 2), device=ids.device)
         start = 0
         for part, own in zip(parts, crops.ids):
-            if part is not None:
+            if part is not None:  # a crop's rows are distinct: no two additions meet
                 total.index_add_(0, place[start : start + len(own)], part)
             start += len(own)
         return total
@@ -89,6 +89,7 @@ def _joined(crops: _Crops) -> tuple[Tensor, Splats]:
     splats.means2d = torch.zeros((len(ids), 2), device=ids.device)
     splats.means2d.grad = added([part.means2d.grad for part in crops.splats])
     splats.radii = torch.zeros((len(ids), 2), dtype=torch.int32, device=ids.device)
+    # A row of several crops has one extent: whichever is written last, it is the same.
     splats.radii[place] = torch.cat([part.radii for part in crops.splats])
     if crops.splats[0].shifted:
         shifted = torch.zeros((len(ids), 2), device=ids.device)

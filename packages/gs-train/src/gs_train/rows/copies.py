@@ -72,7 +72,7 @@ def add_rows(
             continue
         if at is None:
             total.add_(part)
-        else:
+        else:  # rows are distinct: on a device no two additions meet
             total.index_add_(0, at, part)
 
 

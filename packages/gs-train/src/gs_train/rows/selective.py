@@ -70,6 +70,6 @@ class SelectiveAdam(torch.optim.Optimizer):
             square = state["exp_avg_sq"].index_select(0, rows)
             square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
             change = mean / square.sqrt().add_(group["eps"])
-            param.index_add_(0, rows, change, alpha=-group["lr"])
+            param.index_add_(0, rows, change, alpha=-group["lr"])  # each row once
             state["exp_avg"].index_copy_(0, rows, mean)
             state["exp_avg_sq"].index_copy_(0, rows, square)
