@@ -85,7 +85,7 @@ def _peak_from_tables(renderer: Renderer, rows: dict[str, Tensor], view: View, r
         listed = TableRows(rows, ids, slots, keys, sums, place)
         drawn = renderer.tables.draw(listed, view, view.rect, sh_degree=3, room=room, index=0)
         _, gradient = loss_and_gradient(drawn.image, truth, Crop(view, view.rect), 0.2)
-        splats = renderer.tables.send_back(drawn, gradient)
+        splats = renderer.tables.send_back(drawn, gradient, None)
         assert 0 < renderer.tables.n_intersections(0) <= room
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gs_train.engine.all_rows import MOST_ROWS
 from gs_train.engine.engine import Engine
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.residents import Residents
@@ -24,9 +25,8 @@ from gs_train.rows.mirror_adam import HostMirrorAdam
 from gs_train.rows.restore import Source, awake, restored_gaussians, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
 
-_LISTS_ALL = {"cuda": 1 << 19, "cpu": 0}
-"""Rows times views of batches that list all rows. Passing over as many takes an H100 about as long
-as its host takes to look for those that the batch may see."""
+_LISTS_ALL = {"cuda": MOST_ROWS, "cpu": 0}
+"""Rows times views of batches that list all rows: the CPU renderer takes long for any row."""
 
 
 def make_backend(

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from gs_train.engine.all_rows import MOST_ROWS
 from gs_train.engine.buffers import RowBuffer
 from gs_train.options.limits import Limits
 from gs_train.rows.attributes import GEOMETRY_WIDTH
@@ -53,6 +55,7 @@ class InPlace(WholeScene):
     on_host = None
 
     def bytes(self, work: Workload, room: Room) -> Need:
+        work, room = _with_all_rows(work, room)
         need, n, union = Need(), work.n_rows, math.ceil(work.most.union)
         geometry, appearance = FLOAT * GEOMETRY_WIDTH, FLOAT * work.appearance
         need.device["parameters"] = (geometry + appearance) * n
@@ -68,6 +71,14 @@ class InPlace(WholeScene):
     def seconds(self, work: Workload, rates: Rates, room: Room) -> Speed:
         batch_s = device_s(work, rates, room)
         return Speed(work.batch_size / batch_s, batch_s)
+
+
+def _with_all_rows(work: Workload, room: Room) -> tuple[Workload, Room]:
+    """Where batches list all rows: each view is drawn from all of them."""
+    n, most = work.n_rows, work.most
+    if work.view_memory.tables is None or n * work.batch_size > MOST_ROWS:
+        return work, room
+    return replace(work, most=replace(most, union=float(n), largest=float(n))), Room(n)
 
 
 class Mirrored(WholeScene):
