@@ -51,6 +51,7 @@ ONLY_WITH_CUDA = {
         "list_workspace_bytes",
         "order_splats_cuda",
         "order_workspace_bytes",
+        "perturb_cuda",
         "project_backward_cuda",
         "project_cuda",
         "slot_width",

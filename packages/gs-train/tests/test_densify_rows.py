@@ -65,6 +65,9 @@ class TableRows:
         for name, values in rows.items():
             self.table[chosen, self.columns(name)] = values.numpy().reshape(len(chosen), -1)
 
+    def in_place(self, name):
+        return torch.from_numpy(self.table[:, self.columns(name)])
+
     def zero_moments(self, ids=None, *, names=None):
         chosen = np.arange(self.n_rows) if ids is None else ids.numpy()
         for name in NAMES if names is None else names:

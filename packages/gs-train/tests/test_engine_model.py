@@ -86,6 +86,8 @@ def edit(model, operation, seed):
         model.overwrite(ids, {m: new[m].to(device) for i, m in enumerate(NAMES) if seed >> i & 1})
     elif operation == "overwrite_all":
         model.overwrite(None, {"opacities": model.read("opacities") * 0.5})
+    elif operation == "in_place":
+        model.in_place(NAMES[seed % 4]).mul_(0.5)
     elif operation == "zero_moments":
         model.zero_moments(ids, names=[m for i, m in enumerate(NAMES) if seed >> i & 1])
     elif operation == "zero_opacities":
@@ -95,7 +97,7 @@ def edit(model, operation, seed):
 
 
 EDITS = ["add", "remove", "replace", "permute", "overwrite", "overwrite_all",
-         "zero_moments", "zero_opacities", "zero_all"]  # fmt: skip
+         "in_place", "zero_moments", "zero_opacities", "zero_all"]  # fmt: skip
 
 
 def copied(tensors):
@@ -289,6 +291,8 @@ def test_bad_arguments_are_refused_before_either_tier_changes():
         model.zero_moments(names=["sh0", "colors"])
     with pytest.raises(KeyError, match=r"name must be one of means, .*, got colors"):
         model.read("colors")
+    with pytest.raises(KeyError, match=r"name must be one of means, .*, got sh0"):
+        model.in_place("sh0")
     with pytest.raises(IndexError, match="ids must be at least 0 and below 5, got 5"):
         model.read("means", torch.tensor([5, 0]))
     with pytest.raises(ValueError, match="order must be a permutation of 5 rows, got repeated"):

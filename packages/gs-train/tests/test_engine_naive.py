@@ -82,6 +82,8 @@ def edit(model, operation, seed):
         model.overwrite(ids, {"quats": make_rows(len(ids), seed, k)["quats"]})
     elif operation == "overwrite_all":
         model.overwrite(None, {"opacities": model.read("opacities").clamp(max=0.1)})
+    elif operation == "in_place":
+        model.in_place("means").add_(0.25)
     else:
         model.zero_moments(ids)
 
@@ -92,7 +94,8 @@ def assert_same(got, expected):
         assert torch.equal(got[name].cpu(), expected[name].cpu()), name
 
 
-EDITS = ["add", "remove", "replace", "permute", "overwrite", "overwrite_all", "zero_moments"]
+EDITS = ["add", "remove", "replace", "permute", "overwrite", "overwrite_all", "in_place",
+         "zero_moments"]  # fmt: skip
 
 
 @given(

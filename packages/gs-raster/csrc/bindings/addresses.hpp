@@ -23,11 +23,14 @@ T* at(Address address) {
   return reinterpret_cast<T*>(address);
 }
 
-/// Address and pitch in floats of means, scales, quats, opacities, sh0 and shN.
-using ColumnsAt = std::array<std::pair<Address, std::int64_t>, 6>;
+/// Address and pitch in floats.
+using ColumnAt = std::pair<Address, std::int64_t>;
+
+/// Means, scales, quats, opacities, sh0 and shN.
+using ColumnsAt = std::array<ColumnAt, 6>;
 
 template <class T>
-Column<T> column(const std::pair<Address, std::int64_t>& one) {
+Column<T> column(const ColumnAt& one) {
   return {at<T>(one.first), one.second};
 }
 

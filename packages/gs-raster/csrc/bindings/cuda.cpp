@@ -10,6 +10,7 @@
 #include "bindings/addresses.hpp"
 #include "gs/cuda/check.hpp"
 #include "gs/python/gil.hpp"
+#include "perturb.hpp"
 #include "project.hpp"
 #endif
 
@@ -123,6 +124,22 @@ void blend_backward_cuda(Address splats, std::int64_t n, const TileListsAt& list
                  StreamView::from_handle(stream));
 }
 
+/// columns: of means, scales, quats and opacities. source: seed, purpose and step.
+void perturb_cuda(std::int64_t n, const std::array<ColumnAt, 4>& columns, Address keys,
+                  const std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>& source, float size,
+                  int device, std::uintptr_t stream) {
+  const ReleaseGil unlocked;
+  const DeviceGuard guard(device);
+  const NoisyRows rows{n,
+                       column<float>(columns[0]),
+                       column<const float>(columns[1]),
+                       column<const float>(columns[2]),
+                       column<const float>(columns[3]),
+                       at<const std::int32_t>(keys)};
+  const auto [seed, purpose, step] = source;
+  perturb(rows, {seed, purpose, step}, size, StreamView::from_handle(stream));
+}
+
 int slot_width_of(bool depth, bool absgrad) { return slot_width({depth, absgrad}); }
 
 void register_arguments(py::module_& module) {
@@ -172,6 +189,8 @@ void register_cuda(py::module_& module) {
              py::arg("grad_image"), py::arg("grad_alpha"), py::arg("grad_depth"),
              py::arg("absgrad"), py::arg("slots"), py::arg("gradients"), py::arg("add"),
              py::arg("device"), py::arg("stream"));
+  module.def("perturb_cuda", &perturb_cuda, py::arg("n"), py::arg("columns"), py::arg("keys"),
+             py::arg("source"), py::arg("size"), py::arg("device"), py::arg("stream"));
   module.def("slot_width", &slot_width_of, py::arg("depth"), py::arg("absgrad"));
 }
 

@@ -4,7 +4,8 @@
 The stages work on CUDA tensors of torch: :func:`project`, :func:`sort`, :func:`blend`, and back
 :func:`blend_backward`, :func:`project_backward`. :func:`draw` and :func:`draw_backward` are all of
 them in one call each, without a wait of the host. ``gs_raster.torch`` has them as differentiable
-functions, ``gs_raster.cpu`` draws on the CPU.
+functions, ``gs_raster.cpu`` draws on the CPU. :func:`perturb` moves rows by the noise of Markov
+chain Monte Carlo.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gs_raster.types import MAX_INSTANCES, Options, Rect, TooManyInstancesError
 if TYPE_CHECKING:
     from gs_raster.cuda.blending import Pixels, blend, blend_backward
     from gs_raster.cuda.drawing import Drawing, draw, draw_backward
+    from gs_raster.cuda.noise import perturb
     from gs_raster.cuda.planning import workspace_bytes
     from gs_raster.cuda.projection import project, project_backward
     from gs_raster.cuda.room_check import RoomCheck
@@ -48,6 +50,7 @@ __all__ = [
     "build_info",
     "draw",
     "draw_backward",
+    "perturb",
     "project",
     "project_backward",
     "sort",
@@ -69,6 +72,7 @@ _LATER = {
     "blend_backward": "cuda.blending",
     "draw": "cuda.drawing",
     "draw_backward": "cuda.drawing",
+    "perturb": "cuda.noise",
     "project": "cuda.projection",
     "project_backward": "cuda.projection",
     "sort": "cuda.sorting",

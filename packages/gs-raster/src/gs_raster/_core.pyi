@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-# Address and pitch in floats of means, scales, quats, opacities, sh0 and shN.
+# Address and pitch in floats of means, scales, quats, opacities, and often sh0 and shN.
 _Columns: TypeAlias = Sequence[tuple[int, int]]
 # antialiased, eps2d, near plane, far plane, radius clip.
 _Rules: TypeAlias = tuple[bool, float, float, float, float]
@@ -126,6 +126,15 @@ def blend_backward_cuda(
     slots: int,
     gradients: int,
     add: bool,
+    device: int,
+    stream: int,
+) -> None: ...
+def perturb_cuda(
+    n: int,
+    columns: _Columns,
+    keys: int,
+    source: tuple[int, int, int],
+    size: float,
     device: int,
     stream: int,
 ) -> None: ...

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -25,15 +25,15 @@ BASES = (0, 3, 8, 15)
 
 
 def check_columns(
-    columns: Mapping[str, Tensor], *, prefix: str = "", written: bool = False
+    columns: Mapping[str, Tensor], *, prefix: str = "", written: Collection[str] = ()
 ) -> None:
-    """Check the six attributes.
+    """Check the six attributes, or means and some of the others.
 
     Args:
         columns: float32 tensors on one device; (slots, ...) each, whose rows are contiguous and may
             lie apart by any pitch.
         prefix: of the names in errors.
-        written: rows must not overlap.
+        written: attributes whose rows must not overlap.
 
     Raises:
         TypeError: a dtype differs.
@@ -41,10 +41,10 @@ def check_columns(
     """
     means = columns["means"]
     device = means.device if isinstance(means, Tensor) else torch.device("cpu")
-    for name, row in SHAPES.items():
-        tensor = columns[name]
+    for name, tensor in columns.items():
+        row = SHAPES[name]
         if not _is_plain(tensor, name, row, device):
-            _check_column(tensor, prefix + name, name, row, device, written=written)
+            _check_column(tensor, prefix + name, name, row, device, written=name in written)
 
 
 def _is_plain(tensor: Tensor, name: str, row: tuple[int, ...], device: torch.device) -> bool:
@@ -93,5 +93,5 @@ def _check_column(
 
 
 def column_addresses(columns: Mapping[str, Tensor]) -> list[tuple[int, int]]:
-    """Address and pitch of each attribute, for the native functions."""
-    return [(columns[name].data_ptr(), columns[name].stride(0)) for name in SHAPES]
+    """Address and pitch of each attribute, in the order of `SHAPES`, for the native functions."""
+    return [(tensor.data_ptr(), tensor.stride(0)) for tensor in columns.values()]

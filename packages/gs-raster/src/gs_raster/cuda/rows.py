@@ -137,7 +137,7 @@ class RowGradients:
     shN: Tensor  # noqa: N815 (gsplat's name)
 
     def __post_init__(self) -> None:
-        check_columns(self.columns, prefix="out.", written=True)
+        check_columns(self.columns, prefix="out.", written=SHAPES)
 
     @staticmethod
     def empty(n: int, n_bases: int, device: torch.device) -> RowGradients:

@@ -3,26 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gs_train.densify.noise import add_noise
 from gs_train.densify.protocol import Changed, multiple_seen
 from gs_train.densify.relocation import draw, relocated
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import Splats
 from gs_train.renderers.tables import Direct
-from gs_train.rows import counter_random, rowwise
+from gs_train.rows import rowwise
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.operations import RowOperations
 from gs_train.sizes import Count
 
 GROWTH = 1.05
 """Of the number of Gaussians in a refinement, up to the cap."""
-# Rows that noise is made for at a time: about 200 bytes of workspace each.
-_NOISE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Mcmc:
             new_keys = rows.keys.born(self._n_new(rows.n_rows))
             n_relocated = self._relocate(rows, step)
             n_added = self._add(rows, new_keys, step)
-        self._add_noise(rows, step, means_lr * config.noise_lr)
+        add_noise(rows, seed=self._seed, step=step, size=means_lr * config.noise_lr)
         return Changed(
             grown=n_added, relocated=n_relocated, rows_changed=bool(n_relocated or n_added)
         )
@@ -167,27 +166,3 @@ class Mcmc:
         opacity.clamp_(self._config.min_opacity, most)
         rows.overwrite(parents, {"opacities": rowwise.logit(opacity), "scales": scales.log()})
         return parents
-
-    def _add_noise(self, rows: RowOperations, step: int, size: float) -> None:
-        """Move each mean by normal noise shaped by its covariance, the more the fainter it is."""
-        for ids in _chunks(rows):
-            keys = rows.keys.values if ids is None else rows.keys.values.index_select(0, ids)
-            opacities = rowwise.sigmoid(rows.read("opacities", ids))
-            faintness = rowwise.sigmoid(100.0 * ((1.0 - opacities) - 0.995))
-            noise = counter_random.normal(self._seed, Purpose.NOISE, step, keys, 3)
-            noise *= (faintness * size)[:, None]
-            quats = rows.read("quats", ids)
-            variances = (2.0 * rows.read("scales", ids)).exp()
-            along_axes = variances * rowwise.rotated_back(quats, noise)
-            offsets = rowwise.rotated(quats, along_axes)
-            rows.overwrite(ids, {"means": rows.read("means", ids) + offsets})
-
-
-def _chunks(rows: RowOperations) -> Iterator[Tensor | None]:
-    """Ids of all rows in parts of bounded size, or None where one part is enough."""
-    n = rows.n_rows
-    if n <= _NOISE_ROWS:
-        yield None
-        return
-    for start in range(0, n, _NOISE_ROWS):
-        yield torch.arange(start, min(start + _NOISE_ROWS, n), device=rows.device)

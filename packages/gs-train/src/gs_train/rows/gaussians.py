@@ -237,6 +237,12 @@ class Gaussians(CheckedRows):
         self.edits += 1
         write_rows(self.params, ids, rows)
 
+    def in_place(self, name: str) -> Tensor:
+        """See `RowOperations.in_place`; any attribute that is here."""
+        self._check_names((name,))
+        self.edits += 1
+        return self.params[name].detach()
+
     @torch.no_grad()
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
         """See `RowOperations.zero_moments`."""

@@ -115,6 +115,22 @@ class RowOperations(Protocol):
         """
         ...
 
+    def in_place(self, name: str) -> Tensor:
+        """The stored values of one attribute of the geometry, to be written to before the next
+        operation; moments stay.
+
+        Args:
+            name: means, scales, quats or opacities, which are on ``device`` wherever the other
+                attributes live.
+
+        Returns:
+            (N, ...) on ``device``.
+
+        Raises:
+            KeyError: another name.
+        """
+        ...
+
     def zero_moments(
         self, ids: Tensor | None = None, *, names: Iterable[str] | None = None
     ) -> None:

@@ -188,6 +188,12 @@ class TieredGaussians(CheckedRows):
         for part, chosen in self._parts(rows):
             part.write(ids, {name: rows[name] for name in chosen})
 
+    def in_place(self, name: str) -> Tensor:
+        """See `RowOperations.in_place`."""
+        values = self.geometry.in_place(name)
+        self.edits += 1
+        return values
+
     def forget(self, ids: Tensor | None, names: tuple[str, ...]) -> None:
         """See `RowOperations.zero_moments`."""
         for part, chosen in self._parts(names):
