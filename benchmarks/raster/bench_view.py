@@ -172,11 +172,16 @@ def make_case(rows: dict[str, Tensor], view: View, seed: int) -> Case:
 
 
 def check(case: Case) -> None:
-    """That all draw the same picture with the same gradients, but for pixels at a threshold."""
+    """That all draw the same picture with the same gradients.
+
+    Not to the last bit: a row whose alpha is at the threshold shows with one renderer and not with
+    another, and of two rows whose depths round differently either may be in front. In a city far
+    away, depths a millimetre apart do.
+    """
     image, grads = CALLS["gs-raster, stages"](case)
     for name, call in CALLS.items():
         other, others = call(case)
-        off = (other - image).abs().amax(-1) > 1e-4 * image.max()
+        off = (other - image).abs().amax(-1) > image.max() / 255
         assert off.float().mean() < 1e-3, f"{name}: {int(off.sum())} pixels differ"
         for key, grad in grads.items():
             apart = ((others[key] - grad).norm() / grad.norm()).item()
