@@ -154,10 +154,13 @@ def test_a_run_of_an_earlier_version_goes_on_shuffled(
 
 
 def test_a_plan_looks_at_batches_of_tiles(
-    tiny_capture: Path, capsys: pytest.CaptureFixture[str]
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    rates = ["--offload-rates", str(tmp_path / "rates.json")]
+
     def workload(*options: str) -> dict[str, Any]:
-        command = ["plan", str(tiny_capture), "--renderer", "cpu", "--batch-size", "2", "--json"]
+        command = ["plan", str(tiny_capture), "--renderer", "cpu", "--batch-size", "2", *rates]
+        command.append("--json")
         assert main([*command, *options]) == 0
         found: dict[str, Any] = json.loads(capsys.readouterr().out)["workload"]
         return found

@@ -213,6 +213,7 @@ ENTRIES = (
     Entry("gs_order.ViewSampler", _sampler),
     Entry("gs_order.ViewSampler.batch", _of_sampler("batch", "step")),
     Entry("gs_order.ViewSampler.epoch", _of_sampler("epoch", "epoch")),
+    Entry("gs_order.ViewSampler.tiles", _of_sampler("tiles", "epoch")),
     Entry("gs_order.trajectory", _trajectory),
     Entry("gs_order.CostModel", _model),
     Entry("gs_order.CostModel.cost", _cost),
