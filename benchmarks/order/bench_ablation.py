@@ -2,10 +2,10 @@
 """What do order and retention save, in bytes and in optimizer work left at the end?
 
 Decides the engine's presets. Every order with every way to retain, on the synthetic city and on a
-real capture's points, for batches drawn at random and for local ones (runs of neighbours from
-`ViewSampler`). A line's megabytes are those of a batch, each way. The capacity is a share of the
-most rows that staying to the last use keeps, or the rows of the widest view where that is more. No
-time is measured: bytes are exact, seconds are those of `CostModel`.
+real capture's points, for batches drawn at random and for tiles of neighbours, each as large as a
+batch (`ViewSampler`). A line's megabytes are those of a batch, each way. The capacity is a share of
+the most rows that staying to the last use keeps, or the rows of the widest view where that is more.
+No time is measured: bytes are exact, seconds are those of `CostModel`.
 
     PYTHONPATH=benchmarks python benchmarks/order/bench_ablation.py --json ablation.json
 """
@@ -27,7 +27,12 @@ ORDERS = ("random", "camera", "count", "tsp", "tsp+tail")
 
 def simulated(scene: Scene, n_views: int, mode: str, options: Any) -> Simulation:
     """All orders and retentions on the first batches of a sampler."""
-    sampler = ViewSampler(batch_size=n_views, cameras=scene.centres, mode=mode)
+    sampler = ViewSampler(
+        batch_size=n_views,
+        cameras=scene.viewmats,
+        order=mode,
+        tile_views=n_views if mode == "tiles" else None,
+    )
     chosen = [sampler.batch(step) for step in range(options.batches)]
     batches = [scene.batch(views) for views in chosen]
     arguments: dict[str, Any] = {
@@ -62,7 +67,7 @@ def main() -> None:
     record = Record(options.json, batches=options.batches, render_ms=options.render_ms)
     for scene in (city_scene(options.n, options.city_views, options.share), caliterra()):
         for n_views in options.views if scene is not None else ():
-            for mode in ("shuffle", "local"):
+            for mode in ("shuffle", "tiles"):
                 found = simulated(scene, n_views, mode, options)
                 print(f"\n{scene.name}, {n_views} views, {mode}: {found.union_rows:.0f} rows seen")
                 print(found.table())

@@ -14,21 +14,22 @@ def cameras(n, seed=0):
     return np.random.default_rng(seed).random((n, 3)) * [10, 10, 1]
 
 
-def sampler_of(mode, n_views, batch_size, **options):
-    places = cameras(n_views) if mode == "local" else None
-    return ViewSampler(n_views, batch_size, mode=mode, cameras=places, **options)
+def sampler_of(order, n_views, batch_size, **options):
+    places = cameras(n_views) if order == "tiles" else None
+    return ViewSampler(n_views, batch_size, order=order, cameras=places, **options)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    mode=st.sampled_from(["shuffle", "local"]),
+    order=st.sampled_from(["shuffle", "tiles"]),
     n_views=st.integers(1, 40),
     batch_size=st.integers(1, 50),
-    cluster_size=st.one_of(st.none(), st.integers(1, 12)),
+    more=st.one_of(st.none(), st.integers(0, 12)),
     seed=st.integers(0, 2**64 - 1),
 )
-def test_every_view_comes_once_an_epoch(mode, n_views, batch_size, cluster_size, seed):
-    sampler = sampler_of(mode, n_views, batch_size, cluster_size=cluster_size, seed=seed)
+def test_every_view_comes_once_an_epoch(order, n_views, batch_size, more, seed):
+    tile_views = None if more is None or order == "shuffle" else batch_size + more
+    sampler = sampler_of(order, n_views, batch_size, tile_views=tile_views, seed=seed)
     n_epochs = 5
     n_steps = -(-n_epochs * n_views // batch_size)
     sequence = np.concatenate([sampler.batch(step) for step in range(n_steps)])
@@ -38,14 +39,14 @@ def test_every_view_comes_once_an_epoch(mode, n_views, batch_size, cluster_size,
         assert (views == sampler.epoch(epoch)).all()
 
 
-@pytest.mark.parametrize("mode", ["shuffle", "local"])
-def test_a_step_does_not_depend_on_which_steps_were_asked_before(mode):
-    in_order = sampler_of(mode, 23, 4, seed=5)
+@pytest.mark.parametrize("order", ["shuffle", "tiles"])
+def test_a_step_does_not_depend_on_which_steps_were_asked_before(order):
+    in_order = sampler_of(order, 23, 4, seed=5)
     wanted = [in_order.batch(step).tolist() for step in range(60)]
-    backwards = sampler_of(mode, 23, 4, seed=5)
+    backwards = sampler_of(order, 23, 4, seed=5)
     assert [backwards.batch(step).tolist() for step in reversed(range(60))] == wanted[::-1]
-    assert sampler_of(mode, 23, 4, seed=5).batch(41).tolist() == wanted[41]
-    resumed = sampler_of(mode, 23, 4, seed=5, first_step=17, n_steps=43)
+    assert sampler_of(order, 23, 4, seed=5).batch(41).tolist() == wanted[41]
+    resumed = sampler_of(order, 23, 4, seed=5, first_step=17, n_steps=43)
     assert list(resumed) == wanted[17:]
     assert len(resumed) == 43
     assert pickle.loads(pickle.dumps(in_order)).batch(7).tolist() == wanted[7]
@@ -54,6 +55,11 @@ def test_a_step_does_not_depend_on_which_steps_were_asked_before(mode):
 def test_the_sequence_is_the_same_in_every_version_and_on_every_machine():
     # Resuming a run must not change its views; a change here breaks every checkpoint.
     assert ViewSampler(10, 4, seed=3).batch(1).tolist() == [2, 7, 9, 4]
+    viewmats = np.tile(np.eye(4), (12, 1, 1))
+    viewmats[:, :3, 3] = [[k * k % 7, k % 5, k % 2] for k in range(12)]
+    viewmats[::3, :3, :3] = [[0, 0, -1], [0, 1, 0], [1, 0, 0]]
+    tiles = ViewSampler(batch_size=2, seed=3, order="tiles", cameras=viewmats, tile_views=4)
+    assert tiles.epoch(1).tolist() == [8, 1, 7, 0, 11, 2, 5, 10, 6, 4, 9, 3]
 
 
 def test_epochs_and_seeds_differ():
@@ -63,40 +69,14 @@ def test_epochs_and_seeds_differ():
     assert (sampler.epoch(0) != other.epoch(0)).any()
 
 
-@pytest.mark.parametrize("mode", ["shuffle", "local"])
-def test_every_view_is_equally_likely_at_every_place(mode):
+def test_every_view_is_equally_likely_at_every_place():
     n_views, n_epochs = 12, 6000
-    sampler = sampler_of(mode, n_views, 3, seed=9)
     seen = np.zeros((n_views, n_views))
+    sampler = ViewSampler(n_views, 3, seed=9)
     for epoch in range(n_epochs):
         seen[np.arange(n_views), sampler.epoch(epoch)] += 1
     # Binomial with mean 500 and deviation 21.4: six deviations fail once in 5e8 draws.
     assert np.abs(seen - n_epochs / n_views).max() < 6 * 21.4
-
-
-def test_local_batches_are_near_and_their_sequence_is_random():
-    places = cameras(400)
-    local = ViewSampler(400, 8, seed=1, mode="local", cameras=places)
-    shuffled = ViewSampler(400, 8, seed=1)
-
-    def spread(sampler):
-        return np.mean([places[sampler.batch(step)].std(axis=0).sum() for step in range(200)])
-
-    def jump(sampler):
-        centre = np.array([places[sampler.batch(step)].mean(axis=0) for step in range(200)])
-        return np.linalg.norm(np.diff(centre, axis=0), axis=1).mean()
-
-    assert spread(local) < 0.35 * spread(shuffled)
-    assert jump(local) > 3.0  # random places of a 10 x 10 field are 5.2 apart on average
-
-
-def test_local_batches_are_whole_runs_of_the_path_except_at_the_border_of_epochs():
-    sampler = sampler_of("local", 22, 5, seed=4)
-    ring = sampler._path.tolist() * 2
-    for step in range(50):
-        if step * 5 // 22 == (step * 5 + 4) // 22:
-            batch = sampler.batch(step).tolist()
-            assert any(ring[k : k + 5] == batch for k in range(22))
 
 
 def test_a_dataloader_takes_it_as_its_batch_sampler():
@@ -127,12 +107,16 @@ def test_the_remembered_epochs_cannot_be_written_through():
         ({"n_views": 4, "seed": 2**64}, "seed must be at most 18446744073709551615, got"),
         ({"n_views": 4, "n_steps": -1}, "n_steps must be at least 0, got -1"),
         ({"n_views": 4, "first_step": -1}, "first_step must be at least 0, got -1"),
-        ({"n_views": 4, "cluster_size": 0}, "cluster_size must be at least 1, got 0"),
-        ({"n_views": 4, "mode": "near"}, "mode must be one of shuffle, local, got 'near'"),
-        ({"n_views": 4, "mode": "local"}, "cameras must be given for mode 'local'"),
-        ({}, "n_views must be given for mode 'shuffle'"),
+        ({"n_views": 4, "order": "near"}, "order must be one of shuffle, tiles, got 'near'"),
+        ({"n_views": 4, "order": "tiles"}, "cameras must be given for order 'tiles'"),
+        ({"n_views": 4, "tile_views": 2}, "tile_views must be left out for order 'shuffle', got 2"),
+        (
+            {"cameras": np.zeros((9, 3)), "batch_size": 4, "order": "tiles", "tile_views": 3},
+            "tile_views must be at least 4, got 3",
+        ),
+        ({}, "n_views must be given for order 'shuffle'"),
         ({"n_views": 4, "cameras": np.zeros((3, 3))}, "cameras must be one for each of 4 views"),
-        ({"mode": "local", "cameras": np.zeros((3, 2))}, "cameras must be .*got shape"),
+        ({"order": "tiles", "cameras": np.zeros((3, 2))}, "cameras must be .*got shape"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

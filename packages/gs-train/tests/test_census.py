@@ -69,6 +69,50 @@ def test_two_batches_in_a_row_see_what_either_does() -> None:
     assert work.mean.two == len(a | b) + len(b | c)
 
 
+def test_batches_of_tiles_are_looked_at_all_over_an_epoch_and_where_two_meet() -> None:
+    rows, views = cloud_rows(4000), views_along(40)
+    centres = np.stack([view.viewmat.numpy() for view in views])
+    sampler = gs_order.ViewSampler(batch_size=3, seed=3, order="tiles", cameras=centres)
+    work = measure_workload(
+        rows, views, CpuRenderer(), n_rows=8000, sh_degree=3, batch_size=3, sampler=sampler
+    )
+    rows["scales"] = rows["scales"] - 0.5 * np.log(2.0)
+
+    def seen(*batches: np.ndarray) -> int:
+        return len(set(seen_by(rows, [views[k] for k in np.concatenate(batches)])))
+
+    batches = {step: sampler.batch(step) for step in range(15)}
+    tiles = sampler.tiles(0)
+    ends = np.cumsum([len(tile) for tile in tiles])
+    spread, border = [1, 4, 8, 11], [12, 13]  # of 13 batches in an epoch and a third of one
+    assert len({int(np.searchsorted(ends, 3 * step, side="right")) for step in spread}) > 2
+    unions = {step: seen(batches[step]) for step in [*spread, *border]}
+    twos = {step: seen(batches[step], batches[step + 1]) for step in [*spread, *border]}
+    assert work.mean.union == 2 * np.mean([unions[step] for step in spread])
+    assert work.mean.two == 2 * np.mean([twos[step] for step in spread])
+    assert work.most.union == 2 * max(unions.values())
+    assert work.most.two == 2 * max(twos.values())
+    assert max(unions[step] for step in spread) < max(unions[step] for step in border)
+    largest = sorted(tiles, key=len)[-2:]
+    assert work.tile_rows == 2 * np.mean([seen(tile) for tile in largest])
+    assert work.tile_batches == len(largest[-1]) / 3
+    assert work.with_rows(80_000).tile_rows == 10 * work.tile_rows
+    shuffled = measure_workload(
+        rows, views, CpuRenderer(), n_rows=4000, sh_degree=3, batch_size=3, n_batches=8
+    )
+    assert work.mean.union < 2 * shuffled.mean.union
+    assert (shuffled.tile_rows, shuffled.tile_batches) == (0, 0)
+
+
+def test_one_tile_of_all_views_is_counted_as_shuffled() -> None:
+    rows, views = cloud_rows(1000), views_along(5)
+    centres = np.stack([view.viewmat.numpy() for view in views])
+    sampler = gs_order.ViewSampler(batch_size=2, order="tiles", cameras=centres)
+    options = {"n_rows": 1000, "sh_degree": 3, "batch_size": 2}
+    one = measure_workload(rows, views, CpuRenderer(), sampler=sampler, **options)
+    assert (one.tile_rows, one.tile_batches) == (0, 0)
+
+
 def test_intersections_are_the_tiles_that_the_rasterizer_lists() -> None:
     rows, (view,) = cloud_rows(500), views_along(1)
     work = measure_workload(rows, [view], CpuRenderer(), n_rows=500, sh_degree=3, batch_size=1)

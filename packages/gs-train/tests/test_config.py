@@ -105,6 +105,12 @@ def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
         ({"max_side": 3}, "--max-side must be at least 16"),
         ({"cap": 3}, "--cap must be at least 4"),
         ({"seed": 2**64}, "--seed must be below 2"),
+        ({"order": "local"}, "--order must be shuffle or tiles, got local"),
+        ({"tile_views": 8}, "--tile-views needs --order tiles, got --order shuffle"),
+        (
+            {"order": "tiles", "batch_size": 4, "tile_views": 3},
+            "--tile-views must be at least the --batch-size 4, got 3",
+        ),
         ({"strategy": "magic"}, "--strategy must be adc or mcmc, got magic"),
         ({"image_cache": "0"}, "--image-cache must be at least one byte"),
         ({"init_opacity": 1.0}, "--init-opacity must be between 0 and 1"),
@@ -148,7 +154,7 @@ def test_some_defaults_follow_the_strategy() -> None:
 def test_the_recipe_is_what_decides_the_result() -> None:
     recipe = FitConfig(data=Path("a"), out=Path("b")).recipe
     assert {"batch_size", "seed", "lr", "adc", "max_side"} <= set(recipe)
-    assert {"semantics", "regularise", "mem_limit"} <= set(recipe)
+    assert {"semantics", "regularise", "mem_limit", "order", "tile_views"} <= set(recipe)
     free = {"out", "steps", "resume", "image_cache", "device_memory", "host_memory", "trace"}
     free |= {"init", "offload"}  # what was started from, and where: the checkpoint says
     assert not free & set(recipe)

@@ -68,6 +68,22 @@ def test_more_residents_move_less_and_fewer_come_late() -> None:
     assert batches == pytest.approx([new_s, new_s / 2, 0, 0, 0], abs=1e-12)
 
 
+def test_slots_for_a_tile_leave_a_row_to_come_once_a_tile() -> None:
+    tiled = replace(WORK, tile_rows=4e6, tile_batches=40)
+
+    def link_s(work: Workload, n: int) -> float:
+        return predict(PRESETS["best"], work, RATES, Room.of_residents(450_000, n)).link_s
+
+    row_s = 12 * 48 / 40e9
+    assert link_s(tiled, 1_400_000) == pytest.approx(row_s * 0.4e6) == link_s(WORK, 1_400_000)
+    assert link_s(tiled, 4_000_000) == pytest.approx(row_s * 4e6 / 40)
+    assert link_s(tiled, 4_000_000) < link_s(WORK, 4_000_000)
+    assert link_s(tiled, 2_700_000) == pytest.approx(row_s * (0.4e6 + 0.1e6) / 2)
+    assert link_s(tiled, 20_000_000) == 0
+    # A tile may be smaller than two batches of its own and the next one.
+    assert link_s(replace(tiled, tile_rows=1.3e6), 4_000_000) == link_s(WORK, 4_000_000)
+
+
 def test_a_batch_that_the_host_updates_takes_its_longest_part_and_its_ends() -> None:
     room = Streamed(PRESETS["best"]).wanted(WORK)
     speed = predict(PRESETS["best"], WORK, RATES, room)

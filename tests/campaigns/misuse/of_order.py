@@ -121,14 +121,15 @@ def _cache(room: Room) -> Call:
 
 
 def _sampler(room: Room) -> Call:
-    n_views = room.between(1, 30)
+    n_views, batch_size = room.between(1, 30), room.between(1, 5)
+    order = room.pick("shuffle", "tiles")
     args = {
         "n_views": n_views,
-        "batch_size": room.between(1, 5),
+        "batch_size": batch_size,
         "seed": room.below(99),
-        "mode": room.pick("shuffle", "local"),
+        "order": order,
         "cameras": room.own(room.rng.standard_normal((n_views, 3))),
-        "cluster_size": room.pick(None, 2),
+        "tile_views": room.pick(None, batch_size + 2) if order == "tiles" else None,
         "first_step": 3,
         "n_steps": room.pick(None, 4),
     }
@@ -212,6 +213,7 @@ ENTRIES = (
     Entry("gs_order.ViewSampler", _sampler),
     Entry("gs_order.ViewSampler.batch", _of_sampler("batch", "step")),
     Entry("gs_order.ViewSampler.epoch", _of_sampler("epoch", "epoch")),
+    Entry("gs_order.ViewSampler.tiles", _of_sampler("tiles", "epoch")),
     Entry("gs_order.trajectory", _trajectory),
     Entry("gs_order.CostModel", _model),
     Entry("gs_order.CostModel.cost", _cost),

@@ -11,14 +11,13 @@ from gs_order.arrays import Array, is_torch, to_numpy
 from gs_order.cameras import centres_and_directions
 from gs_order.checks import integer, real, shown, whole_number, word
 from gs_order.cost import CostModel, batch_cost, improve_order, sampled_batch
+from gs_order.counter_random import Purpose, random_permutation
 from gs_order.overlap import shared_and_sample, xor_from_and
-from gs_order.sampler import random_permutation
 from gs_order.search import Matrix, shortest_path
 
 METHODS = ("tsp", "camera", "count", "random", "given")
 OBJECTIVES = ("bytes", "bytes+tail")
 
-_ORDER = 16  # purpose of random numbers, apart from the sampler's
 _N_SAMPLE = 1024
 _N_TRIALS = 128
 
@@ -123,7 +122,7 @@ def order(
     if method == "given":
         views = np.arange(n_views)
     elif method == "random":
-        views = _start_first(random_permutation(n_views, seed % 2**64, _ORDER, 0), start)
+        views = _start_first(random_permutation(n_views, seed % 2**64, Purpose.ORDER, 0), start)
     elif method == "count":
         views = _start_first(_most_visible_first(_needed(sizes, "counts or mask", method)), start)
     elif method == "camera":

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from gs_order.arrays import Array
 from gs_order.checks import sequence, whole_number, word
-from gs_order.trajectory import trajectory
+from gs_order.counter_random import Purpose, random_permutation
+from gs_order.tiles import Tiler, default_tile_views
 
-_SHUFFLE, _CUT, _CLUSTERS = range(3)
-"""What a random number is for; different purposes never share one."""
+Order = Literal["shuffle", "tiles"]
 
 
 class ViewSampler:
@@ -24,13 +24,13 @@ class ViewSampler:
     epoch, a batch may run across the border of two epochs, no view is dropped, and training
     resumes at any step by asking for that step.
 
-    Modes:
+    Orders:
         ``"shuffle"``: each epoch is a uniform random permutation.
-        ``"local"``: the cameras are put on a short path once (`trajectory`). Each epoch cuts the
-            path at random into runs of ``cluster_size`` neighbours and shuffles the runs. A batch
-            then shares most of its visible Gaussians, while the sequence of batches stays random.
-            Runs start where batches start, so that a batch is whole runs (with the default size:
-            one run) except where two epochs meet.
+        ``"tiles"``: each epoch cuts the cameras anew into tiles of neighbours in place and viewing
+            direction, puts the tiles into random order, and shuffles the views inside. The views
+            of a tile share most of their visible Gaussians, so a cache that holds the Gaussians of
+            a tile reads each of them about once an epoch. A batch lies within a tile, except where
+            two epochs meet. Where one tile holds all views, this is ``"shuffle"``.
 
     As a ``batch_sampler`` of a torch DataLoader, the sampler yields the batches of the steps from
     ``first_step`` on: ``n_steps`` batches, or batches without end.
@@ -39,18 +39,20 @@ class ViewSampler:
         n_views: V, at least 1; may be left out when ``cameras`` is given.
         batch_size: views of one step, at least 1; more than V repeats views within a batch.
         seed: any integer in [0, 2^64).
-        mode: as above.
-        cameras: (V, 4, 4) world-to-camera matrices or (V, 3) centres; needed by ``"local"``.
-        cluster_size: views of one run in local mode; ``batch_size`` when None.
+        order: as above.
+        cameras: (V, 4, 4) world-to-camera matrices or (V, 3) centres; needed by ``"tiles"``.
+        tile_views: most views of a tile, at least ``batch_size``; whole batches of them are used.
+            None: an eighth of all views, at most 256, and at least four batches.
         first_step: first step of an iteration.
         n_steps: batches that iteration yields; endless when None.
 
     Raises:
-        ValueError: a number out of its range, cameras that do not fit, or an unknown mode.
+        ValueError: a number out of its range, cameras that do not fit, an unknown order, or
+            ``tile_views`` without tiles.
 
-    Cost: O(V) random numbers and a sort for the first step of an epoch; microseconds after. The
-        sampler remembers the last two epochs' permutations. Not for use from several threads at
-        once.
+    Cost: O(V) random numbers and a sort, with tiles a sort for each halving, for the first step of
+        an epoch; microseconds after. The sampler remembers the last two epochs' permutations. Not
+        for use from several threads at once.
 
     >>> sampler = ViewSampler(5, 2, seed=7)
     >>> sorted(np.concatenate([sampler.batch(step) for step in range(5)]).tolist())
@@ -63,35 +65,43 @@ class ViewSampler:
         batch_size: int = 1,
         *,
         seed: int = 0,
-        mode: Literal["shuffle", "local"] = "shuffle",
+        order: Order = "shuffle",
         cameras: Array | None = None,
-        cluster_size: int | None = None,
+        tile_views: int | None = None,
         first_step: int = 0,
         n_steps: int | None = None,
     ) -> None:
-        word("mode", mode, ("shuffle", "local"))
-        if cameras is None and (n_views is None or mode == "local"):
+        word("order", order, get_args(Order))
+        if cameras is None and (n_views is None or order == "tiles"):
             what = "n_views" if n_views is None else "cameras"
-            raise ValueError(f"{what} must be given for mode {mode!r}, got None")
+            raise ValueError(f"{what} must be given for order {order!r}, got None")
         if n_views is None:
             n_views = len(sequence("cameras", cameras))
         if cameras is not None and len(sequence("cameras", cameras)) != n_views:
             raise ValueError(f"cameras must be one for each of {n_views} views, got {len(cameras)}")
-        cluster_size = batch_size if cluster_size is None else cluster_size
+        if tile_views is not None and order != "tiles":
+            raise ValueError(f"tile_views must be left out for order {order!r}, got {tile_views}")
         self.n_views = whole_number("n_views", n_views, least=1)
         self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.seed = whole_number("seed", seed, most=2**64 - 1)
-        self.mode = mode
-        self.cluster_size = whole_number("cluster_size", cluster_size, least=1)
+        self.order = order
         self.first_step = whole_number("first_step", first_step)
         self.n_steps = None if n_steps is None else whole_number("n_steps", n_steps)
-        self._path = trajectory(cameras) if mode == "local" else None
+        self._tiler: Tiler | None = None
+        if order == "tiles":
+            if tile_views is None:
+                tile_views = default_tile_views(self.n_views, self.batch_size)
+            tile_views = whole_number("tile_views", tile_views, least=self.batch_size)
+            tiler = Tiler(
+                cameras, batch_size=self.batch_size, tile_views=tile_views, seed=self.seed
+            )
+            self._tiler = tiler if tile_views < self.n_views else None
         self._remembered: dict[int, np.ndarray[Any, Any]] = {}
 
     def __repr__(self) -> str:
         return (
             f"ViewSampler(n_views={self.n_views}, batch_size={self.batch_size}, "
-            f"seed={self.seed}, mode={self.mode!r})"
+            f"seed={self.seed}, order={self.order!r})"
         )
 
     def batch(self, step: int) -> np.ndarray[Any, Any]:
@@ -132,6 +142,21 @@ class ViewSampler:
         epoch = whole_number("epoch", epoch)
         return self._epoch(epoch).copy()
 
+    def tiles(self, epoch: int) -> list[np.ndarray[Any, Any]]:
+        """The same views tile by tile.
+
+        Args:
+            epoch: e, at least 0.
+
+        Returns:
+            int64 numpy arrays that make :meth:`epoch` end to end. With ``"tiles"`` and a batch
+            that runs across the border to the epoch before, its views come first, as one array.
+
+        Raises:
+            ValueError: a negative epoch.
+        """
+        return self._tiles(whole_number("epoch", epoch))
+
     def __iter__(self) -> Iterator[list[int]]:
         """Batches from ``first_step`` on, as lists of ints."""
         step = self.first_step
@@ -149,36 +174,11 @@ class ViewSampler:
         if epoch not in self._remembered:
             while len(self._remembered) >= 2:
                 del self._remembered[next(iter(self._remembered))]
-            made = self._shuffled(epoch) if self._path is None else self._local(epoch, self._path)
-            self._remembered[epoch] = made
+            self._remembered[epoch] = np.concatenate(self._tiles(epoch))
         return self._remembered[epoch]
 
-    def _shuffled(self, epoch: int) -> np.ndarray[Any, Any]:
-        return random_permutation(self.n_views, self.seed, _SHUFFLE, epoch)
-
-    def _local(self, epoch: int, path: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        # The path is closed to a ring and cut anywhere, so that every view is as likely to begin a
-        # run as to be within one. What completes the last epoch's batch comes first.
-        cut = int(random_words(1, self.seed, _CUT, epoch)[0] % np.uint64(self.n_views))
-        ring = np.roll(path, -cut)
-        head = min(-epoch * self.n_views % self.batch_size, self.n_views)
-        n_runs = (self.n_views - head) // self.cluster_size
-        tail = head + n_runs * self.cluster_size
-        runs = ring[head:tail].reshape(n_runs, self.cluster_size)
-        shuffled = runs[random_permutation(n_runs, self.seed, _CLUSTERS, epoch)].ravel()
-        return np.concatenate([ring[:head], shuffled, ring[tail:]])
-
-
-def random_words(n: int, seed: int, purpose: int, index: int) -> np.ndarray[Any, Any]:
-    """(n,) uint64 from the counter-based generator Philox, keyed by the other arguments.
-
-    numpy promises the raw stream of a bit generator, though not that of the methods built on it,
-    for all versions: https://numpy.org/neps/nep-0019-rng-policy.html
-    """
-    key, counter = np.array([seed, purpose], np.uint64), np.array([0, 0, index, 0], np.uint64)
-    return np.random.Philox(key=key, counter=counter).random_raw(n)
-
-
-def random_permutation(n: int, seed: int, purpose: int, index: int) -> np.ndarray[Any, Any]:
-    """(n,) int64 permutation: the order of n random words, equal ones (2^-64) by number."""
-    return np.argsort(random_words(n, seed, purpose, index), kind="stable").astype(np.int64)
+    def _tiles(self, epoch: int) -> list[np.ndarray[Any, Any]]:
+        if self._tiler is None:
+            return [random_permutation(self.n_views, self.seed, Purpose.SHUFFLE, epoch)]
+        n_first = min(-epoch * self.n_views % self.batch_size, self.n_views)
+        return self._tiler.epoch(epoch, n_first)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gs_order.arrays import Array
-from gs_order.cameras import centres_and_directions
+from gs_order.cameras import features
 from gs_order.checks import integer, real
 from gs_order.search import default_iterations, shortest_path
 
@@ -30,7 +30,7 @@ def trajectory(cameras: Array, *, direction_weight: float = 0.5, seed: int = 0) 
     Args:
         cameras: (V, 4, 4) world-to-camera matrices or (V, 3) centres, V >= 1.
         direction_weight: distance between two opposite viewing directions, in units of twice the
-            root mean square distance of the cameras from their mean; 0 counts places alone.
+            median distance of the cameras from the middle of all; 0 counts places alone.
         seed: seed of the search.
 
     Returns:
@@ -50,22 +50,12 @@ def trajectory(cameras: Array, *, direction_weight: float = 0.5, seed: int = 0) 
     direction_weight = real("direction_weight", direction_weight)
     if not 0 <= direction_weight < math.inf:
         raise ValueError(f"direction_weight must be at least 0 and finite, got {direction_weight}")
-    points = _features(cameras, direction_weight)
+    points = features(cameras, direction_weight)
     path = _path(points, None, None, seed)
     if len(points) > _LARGEST_DENSE:
         for sweep in range(_SWEEPS):
             _improve_windows(points, path, first=sweep % 2 * (_LARGEST_DENSE // 2), seed=seed)
     return path
-
-
-def _features(cameras: Array, direction_weight: float) -> np.ndarray[Any, Any]:
-    centres, directions = centres_and_directions(cameras)
-    centred = centres - centres.mean(axis=0)
-    spread = float(np.sqrt((centred**2).sum(axis=1).mean()))
-    scaled = centred / spread if spread > 0 else centred
-    if directions is None or direction_weight == 0:
-        return scaled
-    return np.concatenate([scaled, direction_weight * directions], axis=1)
 
 
 def _distances(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -52,6 +52,8 @@ class PlanConfig:
             the capture's points.
         steps: optimizer updates.
         batch_size: images a step.
+        order: of the training views in an epoch, as fit's.
+        tile_views: most views of a tile, as fit's.
         device_memory: cap on device memory (all that is free).
         host_memory: cap on host memory, the process's own included (all that is available, less a
             tenth).
@@ -73,6 +75,8 @@ class PlanConfig:
     gaussians: Count | None = None
     steps: Count = 30_000
     batch_size: int = 1
+    order: Literal["shuffle", "tiles"] = "shuffle"
+    tile_views: Count | None = None
     device_memory: str | None = None
     host_memory: str | None = None
     mem_limit: float = 0.3
@@ -99,6 +103,8 @@ class PlanConfig:
             steps=self.steps,
             cap=self.gaussians,
             batch_size=self.batch_size,
+            order=self.order,
+            tile_views=self.tile_views,
             device_memory=self.device_memory,
             host_memory=self.host_memory,
             mem_limit=self.mem_limit,

@@ -57,6 +57,9 @@ class FitConfig:
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         sh_every: one more degree every so many images.
         seed: seed of all random numbers.
+        order: of the training views in an epoch: shuffle; or tiles, groups of neighbouring views in
+            random order and shuffled inside, so that less moves between the device and the host.
+        tile_views: most views of a tile (an eighth of all, at most 256, at least four batches).
         checkpoint_every: steps between checkpoints; the end always writes a checkpoint. 0: only the
             end does.
         keep_checkpoints: number of checkpoints kept; older checkpoints are removed.
@@ -110,6 +113,8 @@ class FitConfig:
     sh_degree: int = 3
     sh_every: Count = 1000
     seed: int = 0
+    order: Literal["shuffle", "tiles"] = "shuffle"
+    tile_views: Count | None = None
     checkpoint_every: Count = 5000
     keep_checkpoints: int = 2
     frame: FrameChoice = "auto"
@@ -153,6 +158,7 @@ class FitConfig:
             value = getattr(self, name)
             _require(type(value) is int and value >= least, name, f"at least {least}", value)
         _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
+        self._check_order()
         _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
         _require(0.0 <= self.ssim_lambda <= 1.0, "ssim_lambda", "0 to 1", self.ssim_lambda)
         _require(
@@ -183,6 +189,19 @@ class FitConfig:
                 n_bytes is None or n_bytes >= 1, name, "at least one byte", getattr(self, name)
             )
         self._check_offload()
+
+    def _check_order(self) -> None:
+        _require(self.order in ("shuffle", "tiles"), "order", "shuffle or tiles", self.order)
+        if self.tile_views is None:
+            return
+        if self.order != "tiles":
+            raise InputError(f"--tile-views needs --order tiles, got --order {self.order}")
+        _require(
+            self.tile_views >= self.batch_size,
+            "tile_views",
+            f"at least the --batch-size {self.batch_size}",
+            self.tile_views,
+        )
 
     def _check_offload(self) -> None:
         presets = ("auto", *PRESETS)
@@ -313,8 +332,9 @@ def load_config(path: Path) -> FitConfig:
 def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """Options that an earlier version wrote, as this one says the same.
 
-    ``resort_every`` was a number of images, which has become the default.
+    ``resort_every`` was a number of images, which has become the default. Views were shuffled.
     """
+    plain = {"order": "shuffle", "tile_views": None, **plain}
     every = plain.get("resort_every")
     if type(every) is int and every > _MOST_CHANGES:
         return {**plain, "resort_every": FitConfig.resort_every}

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from gs_order import ViewSampler
 from gs_train.checkpoint import save_checkpoint
-from gs_train.data import PhotoReader
+from gs_train.data import Capture, PhotoReader
 from gs_train.engine.trace import BATCH
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import Interrupted, StopRequest
@@ -33,6 +32,7 @@ from gs_train.runs.sight import BlindEpochError, Sight
 from gs_train.runs.step_report import OnStep, StepReport, StopTraining
 from gs_train.runs.trainer import StepResult, Trainer
 from gs_train.scene.scene import Scene, capture_digest
+from gs_train.scene.view_order import view_sampler
 from gs_train.sizes import parse_bytes
 from gs_train.sizing.choice import Choice
 
@@ -78,7 +78,7 @@ def train(
         torch.cuda.reset_peak_memory_stats(device)
     first_step = trainer.step
     # Two of the same: one is consumed by the feed, ahead of need and in its own threads.
-    fed, known = (_view_batches(config, scene.capture.train, first_step) for _ in range(2))
+    fed, known = (_view_batches(config, scene.capture, first_step) for _ in range(2))
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
     saver = _Saver(trainer, scene, folder, before, choice, record, photographs, parts)
@@ -328,17 +328,12 @@ def _feed(
 
 
 def _view_batches(
-    config: FitConfig, train: tuple[int, ...], first_step: int
+    config: FitConfig, capture: Capture, first_step: int
 ) -> Iterator[tuple[int, ...]]:
-    """The views of the remaining steps: a function of the seed and the step alone."""
-    sampler = ViewSampler(
-        len(train),
-        config.batch_size,
-        seed=config.seed,
-        first_step=first_step,
-        n_steps=config.steps - first_step,
-    )
-    return (tuple(train[i] for i in batch) for batch in sampler)
+    """The views of the remaining steps."""
+    n_steps = config.steps - first_step
+    sampler = view_sampler(config, capture, first_step=first_step, n_steps=n_steps)
+    return (tuple(capture.train[i] for i in batch) for batch in sampler)
 
 
 def _device_bytes(device: torch.device) -> Callable[[], int] | None:

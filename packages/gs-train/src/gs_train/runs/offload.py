@@ -15,6 +15,7 @@ from gs_train.options.config import FitConfig
 from gs_train.options.limits import Limits
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.scene.scene import Scene
+from gs_train.scene.view_order import view_sampler
 from gs_train.sizing.census import measure_workload
 from gs_train.sizing.choice import Choice, choose, statistics_bytes
 from gs_train.sizing.forecasts import need, room_under
@@ -83,9 +84,9 @@ def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer)
         n_rows=len(rows["means"]),
         sh_degree=config.sh_degree,
         batch_size=config.batch_size,
+        sampler=view_sampler(config, scene.capture),
         image_cache=min(cache, image_bytes),
         statistics_bytes=statistics_bytes(config),
-        seed=config.seed,
     )
 
 

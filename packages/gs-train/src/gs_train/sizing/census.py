@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -27,6 +26,9 @@ _MOST_TESTS = 200_000_000
 _VIEWS = 64
 """Views that are culled at once there."""
 
+_TILES = 2
+"""Tiles whose rows are counted, where views come in tiles."""
+
 _CANDIDATES = 3
 """Views that are compared with all rows there."""
 
@@ -41,11 +43,11 @@ def measure_workload(
     batch_size: int,
     n_batches: int = 4,
     batches: Sequence[Sequence[int]] | None = None,
-    seed: int = 0,
+    sampler: gs_order.ViewSampler | None = None,
     image_cache: int = 0,
     statistics_bytes: int = 8,
 ) -> Workload:
-    """Cull some batches of random views and count.
+    """Cull some batches of views and count.
 
     Args:
         geometry: means, scales (log), quats and opacities (logit) of R rows, on any device: the
@@ -56,16 +58,17 @@ def measure_workload(
             same surfaces: extents shrink by the root of N / R, and views see the same share.
         sh_degree, image_cache, statistics_bytes: see :class:`Workload`.
         batch_size: views a step; may be more than there are.
-        n_batches: batches to look at, drawn as training draws them.
+        n_batches: batches to look at, each with the next one.
         batches: the views of two batches or more in a row to look at instead, in this order; no
             other view is then looked at.
-        seed: of the views chosen.
+        sampler: draws the batches of training; None: they are shuffled.
 
     Raises:
         ValueError: no rows or no views.
 
-    Cost: ``n_batches + 1`` culls of at most a million rows, one of fewer rows for all views, and a
-        projection of a few views.
+    Cost: ``n_batches + 1`` culls of at most a million rows (with tiles at most
+        ``2 * n_batches + 2``, and one of fewer rows for some tiles), one of fewer rows for all
+        views, and a projection of a few views.
     """
     n_now = len(geometry["means"])
     if n_now == 0 or not views:
@@ -77,25 +80,32 @@ def measure_workload(
     growth = max(1.0, n_rows / n_now)
     rows["scales"] = rows["scales"] - 0.5 * float(np.log(growth))
     factor = n_rows / len(rows["means"])
-    extreme = BatchRows()
+    rare: list[BatchRows] = []
+    tile_rows, tile_batches = 0.0, 0
     if batches is None:
-        extreme = _extreme(rows, views, renderer).scaled(factor)
-        sampler = gs_order.ViewSampler(len(views), batch_size, seed=seed)
-        batches = [[int(k) for k in sampler.batch(step)] for step in range(n_batches + 1)]
-    chosen = [[views[k] for k in batch] for batch in batches]
-    seen = [cull(rows, cameras_of(of), renderer) for of in chosen]
-    counted = [
-        _count(rows, of, *two, renderer).scaled(factor)
-        for of, two in zip(chosen, itertools.pairwise(seen))
-    ]
+        if sampler is None:
+            sampler = gs_order.ViewSampler(len(views), batch_size)
+        steps, rare_steps = _steps(sampler, n_batches)
+        counted = _count_steps(rows, views, sampler.batch, [*steps, *rare_steps], renderer)
+        counted, rare = counted[: len(steps)], counted[len(steps) :]
+        rare.append(_extreme(rows, views, renderer))
+        tiles = sampler.tiles(0)
+        if len(tiles) > 1:
+            tile_rows, tile_batches = _tile_rows(rows, views, tiles, batch_size, renderer)
+    else:
+        counted = _count_steps(rows, views, batches.__getitem__, range(len(batches) - 1), renderer)
+    counted = [each.scaled(factor) for each in counted]
+    rare = [each.scaled(factor) for each in rare]
     return Workload(
         n_rows=n_rows,
         sh_degree=sh_degree,
         batch_size=batch_size,
         width=max(view.width for view in views),
         height=max(view.height for view in views),
-        most=BatchRows.of([*counted, extreme], max),
+        most=BatchRows.of([*counted, *rare], max),
         mean=BatchRows.of(counted, lambda counts: sum(counts) / len(counts)),
+        tile_rows=tile_rows * factor,
+        tile_batches=tile_batches,
         image_cache=image_cache,
         statistics_bytes=statistics_bytes,
         renderer=renderer.name,
@@ -127,6 +137,55 @@ def middle_view(
         if len(ids := ids_of(view)):
             return view, ids
     return None
+
+
+def _steps(sampler: gs_order.ViewSampler, n_batches: int) -> tuple[list[int], list[int]]:
+    """Steps to count, each with the next one, and steps to count for the most alone.
+
+    Shuffled batches are all alike. Those of a tile see one place, so they are taken from all over
+    an epoch; and where two epochs meet, a batch sees two places.
+    """
+    if sampler.order == "shuffle":
+        return list(range(n_batches)), []
+    in_epoch = max(1, sampler.n_views // sampler.batch_size)
+    spread = [(2 * k + 1) * in_epoch // (2 * n_batches) for k in range(n_batches)]
+    return spread, [in_epoch - 1, in_epoch]
+
+
+def _count_steps(
+    rows: Rows,
+    views: list[View],
+    batch_of: Callable[[int], Iterable[int]],
+    steps: Sequence[int],
+    renderer: Renderer,
+) -> list[BatchRows]:
+    """Of each of these steps with the one that follows."""
+    chosen = {step: [views[k] for k in batch_of(step)] for k in steps for step in (k, k + 1)}
+    seen = {step: cull(rows, cameras_of(of), renderer) for step, of in chosen.items()}
+    return [_count(rows, chosen[k], seen[k], seen[k + 1], renderer) for k in steps]
+
+
+def _tile_rows(
+    rows: Rows,
+    views: list[View],
+    tiles: list[np.ndarray],
+    batch_size: int,
+    renderer: Renderer,
+) -> tuple[float, int]:
+    """Rows that the views of a whole tile see, and its batches, of some of the largest tiles."""
+    tiles = sorted(tiles, key=len)[-_TILES:]
+    n_views = max(len(tile) for tile in tiles)
+    every = max(1, len(rows["means"]) * n_views // _MOST_TESTS)
+    some = {name: values[::every].contiguous() for name, values in rows.items()}
+    n_seen = 0
+    for tile in tiles:
+        is_seen = torch.zeros(len(some["means"]), dtype=torch.bool, device=renderer.device)
+        for start in range(0, len(tile), _VIEWS):
+            looking = cameras_of([views[k] for k in tile[start : start + _VIEWS]])
+            is_seen[cull(some, looking, renderer).ids.long()] = True
+        n_seen += int(is_seen.sum())
+    of_all = len(rows["means"]) / len(some["means"])
+    return of_all * n_seen / len(tiles), -(-n_views // batch_size)
 
 
 def _count(

@@ -58,6 +58,8 @@ class Workload:
         most: the largest of each number over the batches looked at, ``largest`` over all views;
             memory must hold these.
         mean: their means; time follows from these.
+        tile_rows: rows that the views of a tile see; 0 where views are shuffled.
+        tile_batches: batches of a tile.
         image_cache: bytes of host memory for decoded photographs.
         statistics_bytes: of densification, a row, on the device.
         renderer: the name of what draws the views.
@@ -71,6 +73,8 @@ class Workload:
     height: int
     most: BatchRows
     mean: BatchRows
+    tile_rows: float = 0.0
+    tile_batches: int = 0
     image_cache: int = 0
     statistics_bytes: int = 8
     renderer: str = "gsplat"
@@ -102,5 +106,9 @@ class Workload:
         """The same with another number of rows; views see the same share."""
         factor = n_rows / self.n_rows
         return replace(
-            self, n_rows=n_rows, most=self.most.scaled(factor), mean=self.mean.scaled(factor)
+            self,
+            n_rows=n_rows,
+            most=self.most.scaled(factor),
+            mean=self.mean.scaled(factor),
+            tile_rows=self.tile_rows * factor,
         )

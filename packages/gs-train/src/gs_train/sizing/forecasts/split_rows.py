@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from gs_train.engine.buffers import HEADROOM, RowBuffer
 from gs_train.engine.residents import Residents
 from gs_train.options.limits import Limits
@@ -110,11 +112,17 @@ def _rows_that_come(work: Workload, residents: int) -> tuple[float, float]:
     find no slot before it ends.
 
     Slots beyond those of two batches hold rows that come back; with a slot for each row all do.
+    Where the views of a tile follow each other, slots for what all of them see leave one coming a
+    tile to each row.
     """
     union, two = work.mean.union, min(work.mean.two, work.n_rows)
     if residents <= two:
         return two - union, min(two - union, two - residents)
-    return (two - union) * (1 - (residents - two) / max(1.0, work.n_rows - two)), 0.0
+    slots, new = [two, float(work.n_rows)], [two - union, 0.0]
+    if two < work.tile_rows < work.n_rows:
+        slots.insert(1, work.tile_rows)
+        new.insert(1, min(two - union, work.tile_rows / work.tile_batches))
+    return float(np.interp(residents, slots, new)), 0.0
 
 
 class Streamed(SplitRows):
