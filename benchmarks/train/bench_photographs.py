@@ -45,7 +45,6 @@ from harness import Record, add_json_option
 
 MODES = ("memory", "file", "decoding")
 _N_BASES = 8
-_POINTS = 100_000
 
 
 class Stored:
@@ -82,7 +81,7 @@ def write_photographs(folder: Path, n: int, size: tuple[int, int]) -> list[Path]
         return list(pool.map(write, range(n)))
 
 
-def capture_of(files: list[Path], size: tuple[int, int]) -> Capture:
+def capture_of(files: list[Path], size: tuple[int, int], n_points: int) -> Capture:
     """Cameras on a circle around a ball of points."""
     width, height = size
     n = len(files)
@@ -94,7 +93,7 @@ def capture_of(files: list[Path], size: tuple[int, int]) -> Capture:
         pose[:3, :3] = np.stack([np.cross(down, -outward), down, -outward])
         pose[:3, 3] = 0, 0, 4
     K = np.array([[width, 0, width / 2], [0, width, height / 2], [0, 0, 1.0]])
-    points = np.random.default_rng(1).normal(0, 0.5, (_POINTS, 3))
+    points = np.random.default_rng(1).normal(0, 0.5, (n_points, 3))
     return capture_from_arrays(
         Stored(files), poses, K, points=points, sizes=[size] * n, test_every=0
     )  # fmt: skip
@@ -123,7 +122,7 @@ class Epochs:
         sampler = ViewSampler(self._n, 1, seed=0, n_steps=n_epochs * self._n)
         views = [capture.views[index] for index in capture.train]
         largest = max(3 * view.width * view.height for view in views)
-        self._buffer = torch.empty(largest, dtype=torch.uint8)
+        self._buffer = np.empty(largest, np.uint8)
         self._feed = self._open.enter_context(
             ImageFeed(
                 (capture.train[batch[0]] for batch in sampler),
@@ -141,7 +140,7 @@ class Epochs:
         for _ in range(self._n):
             index, image = self._feed.next()
             if self._device.type == "cpu":
-                self._buffer[: image.numel()].copy_(image.view(-1))
+                self._buffer[: image.numel()] = image.view(-1).numpy()
             if check is not None:
                 check(index, image)
         if self._device.type == "cuda":
@@ -270,7 +269,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, help="that are timed, after the first")
     parser.add_argument("--scratch", type=Path, help="folder on the disk in question")
     parser.add_argument("--train", action="store_true", help="run the trainer, too")
-    parser.add_argument("--gaussians", type=int, default=_POINTS, help="of the trainer")
+    parser.add_argument("--gaussians", type=int, default=100_000, help="of the trainer")
     parser.add_argument("--batch", type=int, default=1, help="of the trainer")
     add_json_option(parser)
     options = parser.parse_args()
@@ -279,7 +278,8 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     axes = {"photographs": options.photographs, "size": list(size), "share": options.share}
     with places(options.scratch) as (folder, scratch):
-        capture = capture_of(write_photographs(folder, options.photographs, size), size)
+        files = write_photographs(folder, options.photographs, size)
+        capture = capture_of(files, size, options.gaussians)
         check_pixels(capture, options.share, scratch, device)
         disk = [disk_rate(capture, scratch, n) for n in (1, 2, 4)]
         gb = decoded_bytes(capture) / len(capture.train) / 1e9

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,9 @@ from gs_train.data import (
 )
 from gs_train.data.pixel_file import PAGE, PixelFile
 from gs_train.machine.interrupt import Interrupted
+from gs_train.runs.disk import open_scratch
 from gs_train.runs.feed import ImageFeed
+from gs_train.runs.folder import RunFolder
 from gs_train.sizing.photographs import decoded_bytes, scratch_bytes, training_sizes
 
 IMAGE = 3 * 64 * 48
@@ -241,6 +244,24 @@ def test_a_file_is_needed_for_photographs_that_memory_loses_and_a_run_needs_agai
     assert scratch_bytes(capture, 1, N_TRAIN) == 0  # each once
     held = dataclasses.replace(capture, in_memory=True)
     assert scratch_bytes(held, 1, 10**6) == 0
+
+
+@pytest.mark.parametrize(("missing", "is_made"), [(0, True), (1, False)])
+def test_room_is_left_for_checkpoints_and_results_of_all_rows_to_come(
+    missing: int, is_made: bool, capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = gs_train.FitConfig(Path("data"), tmp_path, image_cache="1", keep_checkpoints=2)
+    model = SimpleNamespace(sh_degree=3, n_rows=10, expected=1000)
+    trainer: Any = SimpleNamespace(config=config, step=0, model=model)
+    results = 1000 * 59 * 4 * (3 * 3 + 1)  # values and two moments in three checkpoints, the PLY
+    free = results + N_TRAIN * PLACE - missing
+    usage = shutil._ntuple_diskusage(free, 0, free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    file, line = open_scratch(trainer, capture, RunFolder(tmp_path))
+    assert (file is not None) == is_made
+    assert line is not None
+    if file is not None:
+        file.close()
 
 
 def test_only_arrays_that_the_caller_holds_are_in_memory(capture: Capture) -> None:

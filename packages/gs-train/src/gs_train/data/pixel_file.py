@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 PAGE = 4096
 """Places, sizes and memory of direct reads and writes are multiples of this."""
 
-_SPARE = 8
-"""Pieces of memory that are kept for the next photographs: the system would zero new memory page by
-page, which takes ten times the processor's time of the read itself."""
+_SPARE_BYTES = 64 << 20
+"""Of memory that is kept for the next photographs: the system would zero new memory page by page,
+which takes ten times the processor's time of the read itself."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PixelFile:
             offset += self._places[index].room
         self._lock = threading.Lock()
         self._written: set[int] = set()
-        self._spare: deque[mmap.mmap] = deque(maxlen=_SPARE)
+        self._spare: deque[mmap.mmap] = deque()
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (see close)
         self._descriptor = self._file.fileno()
         self._is_direct = _go_past_the_cache(self._descriptor)
@@ -154,7 +154,7 @@ class PixelFile:
         flat = np.frombuffer(memory, np.uint8, place.n_bytes)
         # All views of an array keep the array alive that has the memory: this one. No lock is
         # taken when it goes, because garbage may be collected in the middle of anything.
-        weakref.finalize(flat, self._spare.append, memory).atexit = False
+        weakref.finalize(flat, _give_back, self._spare, memory).atexit = False
         return memory, flat.reshape(place.height, place.width, 3)
 
     def _drop_from_cache(self, place: _Place, *, is_new: bool = False) -> None:
@@ -168,6 +168,11 @@ class PixelFile:
 def file_bytes(sizes: Iterable[tuple[int, int]]) -> int:
     """Bytes of a `PixelFile` with photographs of these (height, width)."""
     return sum(_room(height, width) for height, width in sizes)
+
+
+def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
+    if (len(spare) + 1) * len(memory) <= _SPARE_BYTES:
+        spare.append(memory)
 
 
 def _room(height: int, width: int) -> int:
