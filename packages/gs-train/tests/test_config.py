@@ -156,6 +156,7 @@ def test_the_recipe_is_what_decides_the_result() -> None:
     assert {"batch_size", "seed", "lr", "adc", "max_side"} <= set(recipe)
     assert {"semantics", "regularise", "mem_limit", "order", "tile_views"} <= set(recipe)
     free = {"out", "steps", "resume", "image_cache", "device_memory", "host_memory", "trace"}
+    free |= {"scratch"}
     free |= {"init", "offload"}  # what was started from, and where: the checkpoint says
     assert not free & set(recipe)
 

@@ -97,6 +97,20 @@ def test_without_a_plan_images_are_decoded_on_demand_and_kept() -> None:
     assert stats.bytes == 2 * IMAGE_BYTES
 
 
+def test_after_many_uses_the_one_used_longest_ago_goes() -> None:
+    load = Latched(is_open=True)
+    with ImageCache(load, capacity_bytes=3 * IMAGE_BYTES, n_threads=1) as cache:
+        for key in (*range(3), *range(3)) * 100:
+            cache.get(key)
+        for key in (1, 2, 0):
+            cache.get(key)
+        cache.get(3)
+        assert holds(cache, 0, 2, 3)()
+        cache.get(4)
+        assert holds(cache, 0, 3, 4)()
+        assert load.begun == [0, 1, 2, 3, 4]
+
+
 def test_planned_images_are_decoded_in_the_order_of_need() -> None:
     load = Latched(is_open=True)
     with ImageCache(load, capacity_bytes=10 * IMAGE_BYTES, n_threads=1) as cache:

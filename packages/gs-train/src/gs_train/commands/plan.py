@@ -36,6 +36,7 @@ from gs_train.sizing.duration import (
 from gs_train.sizing.fitting import fit_into, largest_n, smallest_rooms
 from gs_train.sizing.forecasts import forecast_of, need, predict
 from gs_train.sizing.memory import Caps, Room, caps_of
+from gs_train.sizing.photographs import decoded_bytes, scratch_bytes
 from gs_train.sizing.rates import STAGES, Rates, rates_for
 from gs_train.sizing.timings import Begin
 from gs_train.sizing.workload import Workload
@@ -166,6 +167,10 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "steps": run.steps,
         "caps": asdict(caps),
         "workload": asdict(later),
+        "decoded_bytes": decoded_bytes(capture),
+        "scratch_bytes": scratch_bytes(
+            capture, run.bytes_of("image_cache") or 0, run.steps * run.batch_size
+        ),
         "rates": asdict(rates),
         "auto": _auto(run, work, caps),
         "presets": presets,

@@ -25,6 +25,8 @@ def print_plan(result: dict[str, Any], *, verbose: bool, file: IO[str]) -> None:
     # Wide enough for all columns where the output is a file.
     console = Console(file=file, width=None if file.isatty() else 140, highlight=False)
     console.print(_heading(result))
+    if result["scratch_bytes"]:
+        console.print(_photographs(result))
     console.print(_summary(result))
     if verbose:
         console.print(_parts(result))
@@ -57,6 +59,14 @@ def _heading(result: dict[str, Any]) -> str:
         f"{100 * mean['union'] / n:.3g} %. Caps: device {format_bytes(caps['device'])}, host "
         f"{format_bytes(caps['host'])}{' together' if caps['shared'] else ''}, "
         f"{own} the process takes about {format_bytes(PROCESS_BYTES)}."
+    )
+
+
+def _photographs(result: dict[str, Any]) -> str:
+    return (
+        f"Photographs: {format_bytes(result['decoded_bytes'])} decoded, of which "
+        f"{format_bytes(result['workload']['image_cache'])} are in memory; fit keeps all in a file "
+        f"of {format_bytes(result['scratch_bytes'])} while it trains."
     )
 
 

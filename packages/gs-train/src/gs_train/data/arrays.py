@@ -50,7 +50,8 @@ def capture_from_arrays(
         images: V photographs, each (H, W, 3) uint8 RGB without lens distortion: a list of arrays,
             one array (V, H, W, 3), or any object of length V with a photograph as ``images[i]``.
             ``images[i]`` is called whenever a photograph is decoded, from several
-            threads at a time, and must always give the same pixels.
+            threads at a time, and must always give the same pixels. What such an object gives and
+            memory cannot hold is kept in a file, as decoded photographs are.
         viewmats: (V, 4, 4) world to camera; x right, y down, z forward.
         Ks: (V, 3, 3), or (3, 3) for all, pixels; the centre of the first pixel is (0.5, 0.5).
         points: (P, 3) positions in the world, P >= 4, to start from. None: 20,000 random points in
@@ -108,7 +109,16 @@ def capture_from_arrays(
             f"{int((~near).sum()):,} of {len(places):,} points are left out: further away than "
             f"{FARTHEST_POINT:g} times the cameras, they are no places in float32"
         )
-    return Capture(FROM_PYTHON, views, places[near], chosen, train_, test_, notes=tuple(notes))
+    return Capture(
+        FROM_PYTHON,
+        views,
+        places[near],
+        chosen,
+        train_,
+        test_,
+        notes=tuple(notes),
+        in_memory=isinstance(images, (list, tuple, np.ndarray)),
+    )
 
 
 def _numbers(values: ArrayLike, name: str, shape: tuple[int, ...]) -> FloatArray:

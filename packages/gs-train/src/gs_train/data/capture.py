@@ -64,6 +64,8 @@ class Capture:
         test: ascending indices into ``views``; disjoint from ``train``, together all.
         broken: indices of views whose photograph cannot be read; some of ``train`` are whole.
         notes: printable lines about content of the capture that is not used or was left out.
+        in_memory: the photographs are arrays that the caller holds: a run keeps none of them in a
+            file.
     """
 
     folder: Path
@@ -74,6 +76,7 @@ class Capture:
     test: tuple[int, ...]
     broken: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    in_memory: bool = False
 
 
 def load_capture(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -18,6 +19,7 @@ Pixels = NDArray[np.uint8]
 
 _NEVER = 1 << 62  # the time of the next need of a key that is not planned
 _NOW = -1
+_STALE = 64  # entries of the heap that may be of no use, beside one for each image
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,10 @@ class ImageCache(Generic[Key]):
         self._load = load
         self._capacity = capacity_bytes
         self._changed = threading.Condition()  # its lock guards everything below
-        self._held: dict[Key, Pixels] = {}  # least recently used first
+        self._held: dict[Key, Pixels] = {}
+        self._ranks: dict[Key, tuple[int, int]] = {}  # of what is held: the lowest goes first
+        self._lowest: list[tuple[int, int, Key]] = []  # a heap of them, and of some that changed
+        self._uses = 0
         self._decoding: dict[Key, _Decoding] = {}
         self._failed: dict[Key, BaseException] = {}
         self._sizes: dict[Key, int] = {}
@@ -132,6 +137,7 @@ class ImageCache(Generic[Key]):
         with self._changed:
             self._check_open()
             self._plan, self._needs, self._next = plan, needs, 0
+            self._rank_all()
             self._changed.notify_all()
 
     def get(self, key: Key) -> Pixels:
@@ -154,7 +160,7 @@ class ImageCache(Generic[Key]):
             image = self._held.get(key)
             if image is not None:
                 self._hits += 1
-                self._held[key] = self._held.pop(key)  # now the most recently used
+                self._rank(key)
                 self._changed.notify_all()  # what is needed later now may go
                 return image
             self._misses += 1
@@ -184,6 +190,8 @@ class ImageCache(Generic[Key]):
         with self._changed:
             self._is_closed = True
             self._held.clear()
+            self._ranks.clear()
+            self._lowest.clear()
             self._failed.clear()
             self._bytes = 0
             self._changed.notify_all()
@@ -310,6 +318,7 @@ class ImageCache(Generic[Key]):
         """Hold a decoded image, unless it is larger than reserved and others are needed sooner."""
         if self._make_room(image.nbytes, self._next_need(key)):
             self._held[key] = image
+            self._rank(key)
             self._bytes += image.nbytes
             self._peak = max(self._peak, self._bytes + self._reserved)
         else:
@@ -325,21 +334,39 @@ class ImageCache(Generic[Key]):
         excess = self._bytes + self._reserved + n_bytes - self._capacity
         if excess <= 0:
             return True
-        droppable = [(need, key) for key in self._held if (need := self._next_need(key)) >= time]
-        droppable.sort(key=lambda item: -item[0])  # stable: the least recently used of equals first
         dropped = []
-        for _, key in droppable:
-            dropped.append(key)
-            excess -= self._held[key].nbytes
-            if excess <= 0:
-                break
+        while excess > 0 and self._lowest and -self._lowest[0][0] >= time:
+            *rank, key = heapq.heappop(self._lowest)
+            if self._ranks.get(key) == tuple(rank):
+                dropped.append(key)
+                excess -= self._held[key].nbytes
         if excess > 0 and (self._decoding or len(dropped) < len(self._held)):
+            for key in dropped:
+                heapq.heappush(self._lowest, (*self._ranks[key], key))
             return False
         for key in dropped:
+            del self._ranks[key]
             self._bytes -= self._held.pop(key).nbytes
             self._evicted += 1
             self._look_again(key)
         return True
+
+    def _rank(self, key: Key) -> None:
+        """Rank an image that is held by its next need, and by this use among equals."""
+        self._uses += 1
+        self._ranks[key] = rank = -self._next_need(key), self._uses
+        heapq.heappush(self._lowest, (*rank, key))
+        if len(self._lowest) > 2 * len(self._held) + _STALE:
+            self._heap_up()
+
+    def _rank_all(self) -> None:
+        """Rank what is held by a new plan."""
+        self._ranks = {key: (-self._next_need(key), use) for key, (_, use) in self._ranks.items()}
+        self._heap_up()
+
+    def _heap_up(self) -> None:
+        self._lowest = [(*rank, key) for key, rank in self._ranks.items()]
+        heapq.heapify(self._lowest)
 
     def _next_need(self, key: Key) -> int:
         needs = self._needs.get(key)

@@ -71,6 +71,8 @@ class FitConfig:
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
         test_list: file with the names of the held-out images instead, one a line.
         image_cache: memory for decoded photographs.
+        scratch: folder for a file of the decoded photographs that image_cache cannot hold, best on
+            a disk of this machine; the file goes when the run ends (out).
         offload: where the scene is kept during training; none keeps everything on the device, the
             other presets use host memory; auto takes none where the scene fits, else best, else the
             fastest preset that fits.
@@ -123,6 +125,7 @@ class FitConfig:
     test_every: int = 8
     test_list: Path | None = None
     image_cache: str = "4GiB"
+    scratch: Path | None = None
     offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
     device_memory: str | None = None
     host_memory: str | None = None
@@ -261,7 +264,7 @@ _SIZES = ("image_cache", "device_memory", "host_memory")
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
     "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
-    "init", "offload", "frame", "max_pixels", "skip_broken",
+    "init", "offload", "frame", "max_pixels", "skip_broken", "scratch",
 )  # fmt: skip
 
 _BY_STRATEGY = {
@@ -291,6 +294,7 @@ def for_the_record(config: FitConfig) -> FitConfig:
         data=config.data if config.data == FROM_PYTHON else config.data.absolute(),
         out=config.out.absolute(),
         init=absolute(config.init),
+        scratch=absolute(config.scratch),
         test_list=absolute(config.test_list),
         lpips_backbone=absolute(config.lpips_backbone),
         resume=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from gs_train.data import ImageCache
 # these. Told anew when half of them are over, because telling costs a pass over the plan.
 _ANNOUNCED = 4096
 _STAGED = 3
+_THREADS = max(2, min(4, (os.cpu_count() or 1) // 4))  # that decode, or wait for a disk
 _POLL_S = 0.2
 
 
@@ -35,13 +37,13 @@ class _Arrived:
 class ImageFeed:
     """The photographs of a known sequence of views, one after the other.
 
-    Decoding runs in the cache's threads. For a CUDA device one more thread copies images through
-    page-locked memory on a stream of its own, so the training stream only waits for a copy that
-    has usually ended.
+    Decoding and reading run in the cache's threads. For a CUDA device one more thread copies images
+    through page-locked memory on a stream of its own, so the training stream only waits for a copy
+    that has usually ended.
 
     Args:
         sequence: view indices in the order of need; consumed ahead.
-        load: decodes a view's photograph to (H, W, 3) uint8; called in background threads.
+        load: gives a view's photograph, (H, W, 3) uint8; called in background threads.
         device: where images are wanted.
         cache_bytes: bound on decoded images held.
         largest_bytes: of one image.
@@ -62,7 +64,7 @@ class ImageFeed:
     ) -> None:
         self._device = device
         self._shown = shown
-        self._cache = ImageCache(load, capacity_bytes=cache_bytes)
+        self._cache = ImageCache(load, capacity_bytes=cache_bytes, n_threads=_THREADS)
         self._order = _announced(iter(sequence), self._cache)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import torch
 
 from gs_train.checkpoint import save_checkpoint
-from gs_train.data import Capture, PhotoReader
+from gs_train.data import Capture, KeptPhotographs, PhotoReader
 from gs_train.engine.trace import BATCH
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import Interrupted, StopRequest
@@ -20,6 +22,7 @@ from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.machine.progress import Progress
 from gs_train.options.config import FitConfig
+from gs_train.runs.disk import open_scratch
 from gs_train.runs.expectation import Expectation
 from gs_train.runs.feed import ImageFeed
 from gs_train.runs.figures import Pace, figures
@@ -88,7 +91,8 @@ def train(
     try:
         with (
             RunLog(folder.root, resume_step=first_step if first_step else None) as log,
-            _feed(config, scene, fed, device, photographs) as feed,
+            _kept(trainer, scene, folder, photographs) as kept,
+            _feed(config, scene, fed, device, kept) as feed,
             Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
         ):
             trace = trainer.backend.trace
@@ -103,7 +107,7 @@ def train(
                 is_whole = False
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
-                    [[scene.views[photographs.shown(i)] for i in batch] for batch in upcoming],
+                    [[scene.views[kept.shown(i)] for i in batch] for batch in upcoming],
                 )
                 is_whole = True
                 batch.clear()  # before the next photographs come
@@ -123,7 +127,7 @@ def train(
                     if trainer.step % _LOG_EVERY == 0 or is_last:
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                     trace.settle()
-                for line in photographs.news():
+                for line in kept.news():
                     bar.message(line)
                 asked = None if parts.on_step is None else _tell(parts.on_step, trainer, result)
                 every = config.checkpoint_every
@@ -309,12 +313,24 @@ class _Saver:
         )
 
 
+@contextlib.contextmanager
+def _kept(
+    trainer: Trainer, scene: Scene, folder: RunFolder, photographs: PhotoReader
+) -> Iterator[KeptPhotographs]:
+    """The photographs, with a file for those that memory cannot hold until the block ends."""
+    file, line = open_scratch(trainer, scene.capture, folder)
+    if line is not None:
+        print(line, file=sys.stderr)
+    with file or contextlib.nullcontext():
+        yield KeptPhotographs(photographs, file)
+
+
 def _feed(
     config: FitConfig,
     scene: Scene,
     batches: Iterator[tuple[int, ...]],
     device: torch.device,
-    photographs: PhotoReader,
+    photographs: KeptPhotographs,
 ) -> ImageFeed:
     views = scene.capture.views
     return ImageFeed(

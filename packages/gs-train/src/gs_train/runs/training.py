@@ -9,13 +9,14 @@ from typing import Any
 
 from gs_train.data import FROM_PYTHON, Capture, PhotoReader
 from gs_train.errors import InputError
-from gs_train.files.atomic import require_free, require_writable
+from gs_train.files.atomic import require_writable
 from gs_train.files.ply import write_ply
 from gs_train.losses.lpips import load_lpips
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.options.config import FitConfig, of_this_version
 from gs_train.renderers import Renderer
 from gs_train.rows.visible import caught_up_chunks
+from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
 from gs_train.runs.lock import RunLock, locked
@@ -56,6 +57,7 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
     """:func:`fit` for who has the lock of ``config.out`` already."""
     folder = RunFolder(config.out, lock)
     folder.check(config)
+    require_scratch(config)
     if config.trace is not None:
         require_writable(config.trace, option="--trace")
     run = Run.open(config.out) if config.resume else None
@@ -87,7 +89,7 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
             preset = before["preset"] if is_done else choice.preset.name
             record = run.record or RunRecord.of(capture, run.id)
         stop.check("the start")
-        _check_disk(trainer, folder)
+        require_room(trainer, folder)
         folder.prepare(config, record)
         _say(
             f"{len(capture.train)} training and {len(capture.test)} test images, "
@@ -183,13 +185,6 @@ def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
             f"--steps must be at least the {run.checkpoint.step:,} that the checkpoint has, "
             f"got {config.steps:,}"
         )
-
-
-def _check_disk(trainer: Trainer, folder: RunFolder) -> None:
-    """Room for the checkpoints that are kept, the next one, and the PLY, at the present size."""
-    row_bytes = 4 * (11 + 3 * (trainer.model.sh_degree + 1) ** 2)
-    copies = 3 * (trainer.config.keep_checkpoints + 1) + 1  # a checkpoint has moments too
-    require_free(folder.root, copies * row_bytes * trainer.model.n_rows, "checkpoints and results")
 
 
 def _say(line: str) -> None:

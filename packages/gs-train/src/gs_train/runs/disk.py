@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run takes of disks: checkpoints and results to stay, decoded photographs for a while."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from gs_train.data import Capture
+from gs_train.data.pixel_file import PixelFile
+from gs_train.errors import InputError
+from gs_train.files.atomic import require_free
+from gs_train.options.config import FitConfig
+from gs_train.runs.folder import RunFolder
+from gs_train.runs.trainer import Trainer
+from gs_train.sizes import format_bytes, parse_bytes
+from gs_train.sizing.photographs import decoded_bytes, scratch_bytes, training_sizes
+
+
+def require_scratch(config: FitConfig) -> None:
+    """Check that ``--scratch``, where it is given, is a folder that takes files.
+
+    Raises:
+        InputError: it is not.
+    """
+    if config.scratch is None:
+        return
+    if not config.scratch.is_dir():
+        raise InputError(f"--scratch must be a folder, got {config.scratch}")
+    try:
+        tempfile.TemporaryFile(dir=config.scratch).close()
+    except OSError as error:
+        raise InputError(f"--scratch {config.scratch} takes no file: {error.strerror}") from None
+
+
+def require_room(trainer: Trainer, folder: RunFolder) -> None:
+    """Check that there is room for checkpoints and results at the present number of Gaussians.
+
+    Raises:
+        InputError: there is not.
+    """
+    n_bytes = _results_bytes(trainer, trainer.model.n_rows)
+    require_free(folder.root, n_bytes, "checkpoints and results")
+
+
+def open_scratch(
+    trainer: Trainer, capture: Capture, folder: RunFolder
+) -> tuple[PixelFile | None, str | None]:
+    """A file for the decoded photographs of a run that memory cannot hold.
+
+    Returns:
+        The file; None where memory holds all photographs, where the disk has no room beside the
+        checkpoints and results to come, or where it takes no file. And a line about that; None
+        where no file is needed.
+    """
+    config = trainer.config
+    cache = parse_bytes(config.image_cache, option="--image-cache")
+    n_images = (config.steps - trainer.step) * config.batch_size
+    n_bytes = scratch_bytes(capture, cache, n_images)
+    if not n_bytes:
+        return None, None
+    place = config.scratch or folder.root
+    beyond = (
+        f"{format_bytes(decoded_bytes(capture))} of decoded photographs are more than "
+        f"--image-cache {config.image_cache}"
+    )
+    again = "so that photographs are decoded again and again; --scratch names another folder"
+    try:
+        free = shutil.disk_usage(place).free - _kept_for_results(trainer, place, folder.root)
+        if free < n_bytes:
+            has = f"has {format_bytes(max(0, free))} free beside checkpoints and results"
+            return None, f"{beyond}, and {place} {has}, not {format_bytes(n_bytes)}, {again}"
+        file = PixelFile(place, training_sizes(capture))
+    except OSError as error:
+        return None, f"{beyond}, and {place} takes no file ({error.strerror}), {again}"
+    return file, (
+        f"{beyond}: each photograph is decoded once, into a file of {format_bytes(n_bytes)} in "
+        f"{place} that goes when the run ends"
+    )
+
+
+def _kept_for_results(trainer: Trainer, place: Path, root: Path) -> int:
+    """Bytes of the disk of ``place`` that the run will need for other files."""
+    if place.stat().st_dev != root.stat().st_dev:
+        return 0
+    return _results_bytes(trainer, trainer.model.expected or trainer.model.n_rows)
+
+
+def _results_bytes(trainer: Trainer, n_rows: int) -> int:
+    """Of the checkpoints that are kept, the next one, and the PLY."""
+    row_bytes = 4 * (11 + 3 * (trainer.model.sh_degree + 1) ** 2)
+    copies = 3 * (trainer.config.keep_checkpoints + 1) + 1  # a checkpoint has moments too
+    return copies * row_bytes * n_rows
