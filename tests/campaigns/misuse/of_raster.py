@@ -205,6 +205,7 @@ _ON_A_DEVICE = {
         "blend_backward",
         "draw",
         "draw_backward",
+        "perturb",
         "project",
         "project_backward",
         "sort",
