@@ -222,35 +222,67 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
   }
 }
 
-/// 16 lanes a splat, one a number of its slots.
+constexpr int kLanes = kTile;               // lanes of a splat: one a number of its slots
+constexpr int kSplats = kThreads / kLanes;  // of a block
+// A splat of more slots is summed by all lanes of the block.
+constexpr std::uint32_t kManySlots = 128;
+
+/// Sum of n numbers, kStep floats from one to the next. The order depends on n alone.
+template <int kStep>
+__device__ __forceinline__ float sum_of(const float* number, std::uint32_t n) {
+  constexpr int kAhead = 8;
+  float sums[kAhead] = {};
+  for (; n >= kAhead; n -= kAhead, number += kAhead * kStep)
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) sums[j] += number[j * kStep];
+  for (; n > 0; --n, number += kStep) sums[0] += *number;
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 template <bool kDepth, bool kAbsgrad>
 __global__ void __launch_bounds__(kThreads)
     sum_slots_kernel(const float* __restrict__ slots, const std::uint32_t* __restrict__ firsts,
                      const std::uint32_t* __restrict__ counts, std::int64_t n, bool add,
                      SplatGradient* __restrict__ gradients) {
   constexpr int kWidth = slot_width({kDepth, kAbsgrad});
-  constexpr int kWords = sizeof(SplatGradient) / sizeof(float), kAhead = 8;
-  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kTile;
-  const int word = static_cast<int>(threadIdx.x) % kTile;
-  if (i >= n || word >= kWords) return;
+  constexpr int kWords = sizeof(SplatGradient) / sizeof(float);
+  __shared__ float parts[kSplats][kSplats][kWidth];  // of a splat, every kSplats-th slot
+  const int word = static_cast<int>(threadIdx.x) % kLanes;
+  const int mine = static_cast<int>(threadIdx.x) / kLanes;
+  // Neighbours, which tend to be large together, go to different blocks.
+  const auto splat_of_block = [](int k) -> std::int64_t {
+    return static_cast<std::int64_t>(k) * gridDim.x + blockIdx.x;
+  };
+  const std::int64_t i = splat_of_block(mine);
+  const std::uint32_t count = i < n ? counts[i] : 0;
   // Words of the gradient to numbers of a slot, which has no room for what is not computed.
-  const bool there = word < 9 || (word == 9 && kDepth) || (word >= 10 && kAbsgrad);
+  const bool there = word < 9 || (word == 9 && kDepth) || (word >= 10 && word < kWords && kAbsgrad);
   const int number = word >= 10 ? word - (kDepth ? 0 : 1) : word;
-  float* const out = reinterpret_cast<float*>(gradients + i) + word;
-  if (!there) {
-    if (!add) *out = 0.0f;
-    return;
+  const auto numbers_from = [&](std::uint32_t slot) {
+    return slots + static_cast<std::int64_t>(slot) * kWidth + number;
+  };
+
+  float sum = 0.0f;
+  if (there && count != 0 && count <= kManySlots)
+    sum = sum_of<kWidth>(numbers_from(firsts[i]), count);
+  if (__syncthreads_or(count > kManySlots)) {
+    for (int k = 0; k < kSplats && splat_of_block(k) < n; ++k) {
+      const std::uint32_t its_count = counts[splat_of_block(k)];
+      if (!there || its_count <= kManySlots) continue;
+      parts[k][mine][number] =
+          sum_of<kSplats * kWidth>(numbers_from(firsts[splat_of_block(k)] + mine),
+                                   (its_count - mine + kSplats - 1) / kSplats);
+    }
+    __syncthreads();
+    if (there && count > kManySlots)
+      for (int part = 0; part < kSplats; ++part) sum += parts[mine][part][number];
   }
-  const float* slot = slots + static_cast<std::int64_t>(firsts[i]) * kWidth + number;
-  std::uint32_t left = counts[i];
-  float sums[kAhead] = {};
-  for (; left >= kAhead; left -= kAhead, slot += kAhead * kWidth)
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) sums[j] += slot[j * kWidth];
-  for (; left > 0; --left, slot += kWidth) sums[0] += *slot;
-  const float sum =
-      ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-  *out = add ? *out + sum : sum;
+  if (i >= n || word >= kWords) return;
+  float* const out = reinterpret_cast<float*>(gradients + i) + word;
+  if (!add)
+    *out = sum;
+  else if (there)
+    *out += sum;
 }
 
 template <bool kDepth, bool kAbsgrad>
@@ -264,7 +296,7 @@ void run(const Splat* splats, std::int64_t n, const TileLists& lists, const Rect
                                               background, pixels, of_pixels, slots);
     GS_CUDA_TRY(cudaGetLastError());
   }
-  sum_slots_kernel<kDepth, kAbsgrad><<<blocks_for(n * kTile), kThreads, 0, stream>>>(
+  sum_slots_kernel<kDepth, kAbsgrad><<<blocks_for(n * kLanes), kThreads, 0, stream>>>(
       slots, lists.firsts, lists.counts, n, add, gradients);
   GS_CUDA_TRY(cudaGetLastError());
 }
