@@ -15,17 +15,12 @@ namespace {
 
 // More hide each other's waits, fewer have more registers.
 constexpr int kBlocksPerMultiprocessor = 4;
-constexpr int kBatch = kTilePixels;     // splats that a block has at hand
 constexpr int kWindow = 32;             // splats between two sums over the warps
 constexpr int kQueue = 32 / kWarpRows;  // splats that a warp gathers: with a row of pixels, a lane
 // Floats from one splat's pixels to the next one's: lanes read from different banks.
 constexpr int kPitch = 33;
 // Places of pixels in `of_colors`, likewise.
 __device__ __forceinline__ int color_place(int pixel) { return pixel + pixel / kWarpColumns; }
-
-struct Staged {
-  float4 means[kBatch], conics[kBatch], colors[kBatch];
-};
 
 /// What the pixels of a warp leave of the splats in its queue.
 struct Queue {
@@ -92,6 +87,17 @@ __device__ __forceinline__ void sum_queue(const Queue& queue, int n, int mine, c
     for (int i = 0; i < kWidth; ++i) sums[k][i] = values[i];
 }
 
+/// One object, as Staged.
+template <int kWidth>
+struct Shared {
+  Staged staged;
+  Queue queues[kWarps];
+  float4 of_colors[kWarps][32 + kWarpRows];  // d loss / d (rgb, depth) of each pixel
+  float sums[kWarps][kWindow][kWidth];
+  unsigned drawn[kWarps];  // splats of the window that pixels of the warp draw
+  int deepest_of_warps[kWarps];
+};
+
 template <bool kDepth, bool kAbsgrad>
 __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
     blend_backward_kernel(const Splat* __restrict__ splats,
@@ -102,13 +108,9 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
                           Pixels pixels, PixelGradients of_pixels,
                           float* __restrict__ slots) {  // (room, width)
   constexpr int kWidth = slot_width({kDepth, kAbsgrad});
-  __shared__ Staged staged;
-  __shared__ Queue queues[kWarps];
-  __shared__ float4 of_colors[kWarps][32 + kWarpRows];  // d loss / d (rgb, depth) of each pixel
-  __shared__ float sums[kWarps][kWindow][kWidth];
-  __shared__ unsigned drawn[kWarps];  // splats of the window that pixels of the warp draw
-  __shared__ int deepest_of_warps[kWarps];
-
+  __shared__ Shared<kWidth> shared;
+  Staged& staged = shared.staged;
+  Queue& queue = shared.queues[TilePixel::warp()];
   const TilePixel pixel(rect, Grid(rect));
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = TilePixel::lane(), warp = TilePixel::warp();
@@ -134,13 +136,13 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
     if (kDepth) of_color.w = of_pixels.depth[pixel.at];
     if (of_pixels.alpha != nullptr) behind -= transmittance * of_pixels.alpha[pixel.at];
   }
-  of_colors[warp][color_place(lane)] = of_color;
+  shared.of_colors[warp][color_place(lane)] = of_color;
   const int deepest_of_warp = max_of_warp(last);
-  if (lane == 0) deepest_of_warps[warp] = deepest_of_warp;
+  if (lane == 0) shared.deepest_of_warps[warp] = deepest_of_warp;
   __syncthreads();
   int deepest = -1;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) deepest = max(deepest, deepest_of_warps[w]);
+  for (int w = 0; w < kWarps; ++w) deepest = max(deepest, shared.deepest_of_warps[w]);
 
   // Splats that no pixel came to.
   for (int k = deepest + 1 + thread / kTile; k < n; k += kTilePixels / kTile)
@@ -149,28 +151,26 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
 
   for (int end = deepest + 1; end > 0; end -= kBatch) {
     const int first = max(end - kBatch, 0), n_here = end - first;
-    if (thread < n_here) {
-      const TileSplat splat =
-          load_splat(splats, ids[begin + first + thread], pixel.left, pixel.top);
-      staged.means[thread] = splat.mean;
-      staged.conics[thread] = splat.conic;
-      staged.colors[thread] = splat.color;
-    }
+    if (thread < n_here)
+      staged.put(thread, load_splat(splats, ids[begin + first + thread], pixel.left, pixel.top));
     __syncthreads();
 
-    for (int window = (n_here - 1) / kWindow * kWindow; window >= 0; window -= kWindow) {
+    int window = (n_here - 1) / kWindow * kWindow;
+    int last_of_window = last - (first + window);  // the pixel's, counted from the window's first
+    for (; window >= 0; window -= kWindow, last_of_window += kWindow) {
       const int n_window = min(kWindow, n_here - window);
       const bool reached = lane < n_window && first + window + lane <= deepest_of_warp &&
-                           (__float_as_uint(staged.conics[window + lane].w) >> warp & 1u) != 0;
+                           staged.reaches(window + lane, warp);
       unsigned its = 0;
       int n_queued = 0, mine = 0;
       unsigned rest = __ballot_sync(kFullMask, reached);
       while (rest != 0) {
         const int k = 31 - __clz(static_cast<int>(rest));
-        rest &= ~(1u << k);
+        const unsigned bit = 1u << k;
+        rest ^= bit;
         const float4 mean = staged.means[window + k];
-        const float peak =
-            first + window + k <= last ? peak_at(mean, staged.conics[window + k], x, y) : 0.0f;
+        float peak = peak_at(mean, staged.conics[window + k], x, y);
+        if (k > last_of_window) peak = 0.0f;
         if (!__any_sync(kFullMask, peak != 0.0f)) continue;
         float of_sigma = 0.0f, weight = 0.0f;
         if (peak != 0.0f) {
@@ -185,24 +185,24 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
           behind += weight * shade;
           if (peak <= kMaxAlpha) of_sigma = -peak * of_alpha;
         }
-        queues[warp].of_sigma[n_queued * kPitch + lane] = of_sigma;
-        queues[warp].weight[n_queued * kPitch + lane] = weight;
+        queue.of_sigma[n_queued * kPitch + lane] = of_sigma;
+        queue.weight[n_queued * kPitch + lane] = weight;
         if (lane == n_queued) mine = k;
-        its |= 1u << k;
+        its |= bit;
         if (++n_queued == kQueue) {
           __syncwarp();
-          sum_queue<kWidth, kDepth, kAbsgrad>(queues[warp], n_queued, mine, staged, window,
-                                              of_colors[warp], left, top, sums[warp]);
+          sum_queue<kWidth, kDepth, kAbsgrad>(queue, n_queued, mine, staged, window,
+                                              shared.of_colors[warp], left, top, shared.sums[warp]);
           __syncwarp();
           n_queued = 0;
         }
       }
       if (n_queued != 0) {
         __syncwarp();
-        sum_queue<kWidth, kDepth, kAbsgrad>(queues[warp], n_queued, mine, staged, window,
-                                            of_colors[warp], left, top, sums[warp]);
+        sum_queue<kWidth, kDepth, kAbsgrad>(queue, n_queued, mine, staged, window,
+                                            shared.of_colors[warp], left, top, shared.sums[warp]);
       }
-      if (lane == 0) drawn[warp] = its;
+      if (lane == 0) shared.drawn[warp] = its;
       __syncthreads();
 
       const int k = thread / kWarps;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
           float sum = 0.0f;
 #pragma unroll
           for (int w = 0; w < kWarps; ++w)
-            if ((drawn[w] >> k & 1u) != 0) sum += sums[w][k][i];
+            if ((shared.drawn[w] >> k & 1u) != 0) sum += shared.sums[w][k][i];
           slots[slot * kWidth + i] = sum;
         }
       }
