@@ -7,8 +7,6 @@ namespace gs::raster {
 
 namespace {
 
-constexpr int kBatch = kTilePixels;  // splats that a block has at hand
-
 /// One block a tile, one thread a pixel. A warp passes over splats that reach none of its pixels.
 template <bool kDepth>
 __global__ void __launch_bounds__(kTilePixels)
@@ -16,7 +14,7 @@ __global__ void __launch_bounds__(kTilePixels)
                  const std::int32_t* __restrict__ ids, Rect rect,
                  const float* __restrict__ background,  // (3,) or none
                  Pixels pixels) {
-  __shared__ float4 means[kBatch], conics[kBatch], colors[kBatch];
+  __shared__ Staged staged;
   const TilePixel pixel(rect, Grid(rect));
   const int thread = static_cast<int>(threadIdx.x), lane = TilePixel::lane(),
             warp = TilePixel::warp();
@@ -29,23 +27,17 @@ __global__ void __launch_bounds__(kTilePixels)
   bool done = !pixel.inside;
   for (int first = 0; first < n; first += kBatch) {
     if (__syncthreads_and(done)) break;
-    if (first + thread < n) {
-      const TileSplat splat =
-          load_splat(splats, ids[begin + first + thread], pixel.left, pixel.top);
-      means[thread] = splat.mean;
-      conics[thread] = splat.conic;
-      colors[thread] = splat.color;
-    }
+    if (first + thread < n)
+      staged.put(thread, load_splat(splats, ids[begin + first + thread], pixel.left, pixel.top));
     __syncthreads();
     const int n_here = min(kBatch, n - first);
     for (int group = 0; group < n_here; group += 32) {
       if (__all_sync(kWholeWarp, done)) break;
-      const bool reached =
-          group + lane < n_here && (__float_as_uint(conics[group + lane].w) >> warp & 1u) != 0;
+      const bool reached = group + lane < n_here && staged.reaches(group + lane, warp);
       for (unsigned left = __ballot_sync(kWholeWarp, reached); left != 0; left &= left - 1) {
         const int k = group + __ffs(static_cast<int>(left)) - 1;
-        const float4 mean = means[k];
-        const float peak = peak_at(mean, conics[k], x, y);
+        const float4 mean = staged.means[k];
+        const float peak = peak_at(mean, staged.conics[k], x, y);
         if (done || peak == 0.0f) continue;
         const float alpha = fminf(peak, kMaxAlpha);
         const float after = __fmul_rn(transmittance, __fsub_rn(1.0f, alpha));
@@ -53,7 +45,7 @@ __global__ void __launch_bounds__(kTilePixels)
           done = true;
           continue;
         }
-        const float4 color = colors[k];
+        const float4 color = staged.colors[k];
         const float weight = alpha * transmittance;
         red += weight * color.x;
         green += weight * color.y;

@@ -41,8 +41,8 @@ GS_RASTER_HD constexpr int slot_width(const Extras& extras) {
   return 9 + (extras.depth ? 1 : 0) + (extras.absgrad ? 2 : 0);
 }
 
-/// Gradients of splats. Every instance's go to its slot, and each splat's slots are summed in
-/// order: the result has the same bits on every run.
+/// Gradients of splats. Every instance's go to its slot, and each splat's slots are summed in an
+/// order that depends on their number alone: the result has the same bits on every run.
 ///
 /// splats, lists, rect, background: as for blend(), which filled transmittance and last of
 /// `pixels`. slots: (lists.room, slot_width) workspace. gradients: (n,), added to where `add`, else

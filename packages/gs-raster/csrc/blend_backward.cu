@@ -15,17 +15,12 @@ namespace {
 
 // More hide each other's waits, fewer have more registers.
 constexpr int kBlocksPerMultiprocessor = 4;
-constexpr int kBatch = kTilePixels;     // splats that a block has at hand
 constexpr int kWindow = 32;             // splats between two sums over the warps
 constexpr int kQueue = 32 / kWarpRows;  // splats that a warp gathers: with a row of pixels, a lane
 // Floats from one splat's pixels to the next one's: lanes read from different banks.
 constexpr int kPitch = 33;
 // Places of pixels in `of_colors`, likewise.
 __device__ __forceinline__ int color_place(int pixel) { return pixel + pixel / kWarpColumns; }
-
-struct Staged {
-  float4 means[kBatch], conics[kBatch], colors[kBatch];
-};
 
 /// What the pixels of a warp leave of the splats in its queue.
 struct Queue {
@@ -92,6 +87,17 @@ __device__ __forceinline__ void sum_queue(const Queue& queue, int n, int mine, c
     for (int i = 0; i < kWidth; ++i) sums[k][i] = values[i];
 }
 
+/// One object, as Staged.
+template <int kWidth>
+struct Shared {
+  Staged staged;
+  Queue queues[kWarps];
+  float4 of_colors[kWarps][32 + kWarpRows];  // d loss / d (rgb, depth) of each pixel
+  float sums[kWarps][kWindow][kWidth];
+  unsigned drawn[kWarps];  // splats of the window that pixels of the warp draw
+  int deepest_of_warps[kWarps];
+};
+
 template <bool kDepth, bool kAbsgrad>
 __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
     blend_backward_kernel(const Splat* __restrict__ splats,
@@ -102,13 +108,9 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
                           Pixels pixels, PixelGradients of_pixels,
                           float* __restrict__ slots) {  // (room, width)
   constexpr int kWidth = slot_width({kDepth, kAbsgrad});
-  __shared__ Staged staged;
-  __shared__ Queue queues[kWarps];
-  __shared__ float4 of_colors[kWarps][32 + kWarpRows];  // d loss / d (rgb, depth) of each pixel
-  __shared__ float sums[kWarps][kWindow][kWidth];
-  __shared__ unsigned drawn[kWarps];  // splats of the window that pixels of the warp draw
-  __shared__ int deepest_of_warps[kWarps];
-
+  __shared__ Shared<kWidth> shared;
+  Staged& staged = shared.staged;
+  Queue& queue = shared.queues[TilePixel::warp()];
   const TilePixel pixel(rect, Grid(rect));
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = TilePixel::lane(), warp = TilePixel::warp();
@@ -134,13 +136,13 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
     if (kDepth) of_color.w = of_pixels.depth[pixel.at];
     if (of_pixels.alpha != nullptr) behind -= transmittance * of_pixels.alpha[pixel.at];
   }
-  of_colors[warp][color_place(lane)] = of_color;
+  shared.of_colors[warp][color_place(lane)] = of_color;
   const int deepest_of_warp = max_of_warp(last);
-  if (lane == 0) deepest_of_warps[warp] = deepest_of_warp;
+  if (lane == 0) shared.deepest_of_warps[warp] = deepest_of_warp;
   __syncthreads();
   int deepest = -1;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) deepest = max(deepest, deepest_of_warps[w]);
+  for (int w = 0; w < kWarps; ++w) deepest = max(deepest, shared.deepest_of_warps[w]);
 
   // Splats that no pixel came to.
   for (int k = deepest + 1 + thread / kTile; k < n; k += kTilePixels / kTile)
@@ -149,28 +151,26 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
 
   for (int end = deepest + 1; end > 0; end -= kBatch) {
     const int first = max(end - kBatch, 0), n_here = end - first;
-    if (thread < n_here) {
-      const TileSplat splat =
-          load_splat(splats, ids[begin + first + thread], pixel.left, pixel.top);
-      staged.means[thread] = splat.mean;
-      staged.conics[thread] = splat.conic;
-      staged.colors[thread] = splat.color;
-    }
+    if (thread < n_here)
+      staged.put(thread, load_splat(splats, ids[begin + first + thread], pixel.left, pixel.top));
     __syncthreads();
 
-    for (int window = (n_here - 1) / kWindow * kWindow; window >= 0; window -= kWindow) {
+    int window = (n_here - 1) / kWindow * kWindow;
+    int last_of_window = last - (first + window);  // the pixel's, counted from the window's first
+    for (; window >= 0; window -= kWindow, last_of_window += kWindow) {
       const int n_window = min(kWindow, n_here - window);
       const bool reached = lane < n_window && first + window + lane <= deepest_of_warp &&
-                           (__float_as_uint(staged.conics[window + lane].w) >> warp & 1u) != 0;
+                           staged.reaches(window + lane, warp);
       unsigned its = 0;
       int n_queued = 0, mine = 0;
       unsigned rest = __ballot_sync(kWholeWarp, reached);
       while (rest != 0) {
         const int k = 31 - __clz(static_cast<int>(rest));
-        rest &= ~(1u << k);
+        const unsigned bit = 1u << k;
+        rest ^= bit;
         const float4 mean = staged.means[window + k];
-        const float peak =
-            first + window + k <= last ? peak_at(mean, staged.conics[window + k], x, y) : 0.0f;
+        float peak = peak_at(mean, staged.conics[window + k], x, y);
+        if (k > last_of_window) peak = 0.0f;
         if (!__any_sync(kWholeWarp, peak != 0.0f)) continue;
         float of_sigma = 0.0f, weight = 0.0f;
         if (peak != 0.0f) {
@@ -185,24 +185,24 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
           behind += weight * shade;
           if (peak <= kMaxAlpha) of_sigma = -peak * of_alpha;
         }
-        queues[warp].of_sigma[n_queued * kPitch + lane] = of_sigma;
-        queues[warp].weight[n_queued * kPitch + lane] = weight;
+        queue.of_sigma[n_queued * kPitch + lane] = of_sigma;
+        queue.weight[n_queued * kPitch + lane] = weight;
         if (lane == n_queued) mine = k;
-        its |= 1u << k;
+        its |= bit;
         if (++n_queued == kQueue) {
           __syncwarp();
-          sum_queue<kWidth, kDepth, kAbsgrad>(queues[warp], n_queued, mine, staged, window,
-                                              of_colors[warp], left, top, sums[warp]);
+          sum_queue<kWidth, kDepth, kAbsgrad>(queue, n_queued, mine, staged, window,
+                                              shared.of_colors[warp], left, top, shared.sums[warp]);
           __syncwarp();
           n_queued = 0;
         }
       }
       if (n_queued != 0) {
         __syncwarp();
-        sum_queue<kWidth, kDepth, kAbsgrad>(queues[warp], n_queued, mine, staged, window,
-                                            of_colors[warp], left, top, sums[warp]);
+        sum_queue<kWidth, kDepth, kAbsgrad>(queue, n_queued, mine, staged, window,
+                                            shared.of_colors[warp], left, top, shared.sums[warp]);
       }
-      if (lane == 0) drawn[warp] = its;
+      if (lane == 0) shared.drawn[warp] = its;
       __syncthreads();
 
       const int k = thread / kWarps;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
           float sum = 0.0f;
 #pragma unroll
           for (int w = 0; w < kWarps; ++w)
-            if ((drawn[w] >> k & 1u) != 0) sum += sums[w][k][i];
+            if ((shared.drawn[w] >> k & 1u) != 0) sum += shared.sums[w][k][i];
           slots[slot * kWidth + i] = sum;
         }
       }
@@ -222,35 +222,67 @@ __global__ void __launch_bounds__(kTilePixels, kBlocksPerMultiprocessor)
   }
 }
 
-/// 16 lanes a splat, one a number of its slots.
+constexpr int kLanes = kTile;               // lanes of a splat: one a number of its slots
+constexpr int kSplats = kThreads / kLanes;  // of a block
+// A splat of more slots is summed by all lanes of the block.
+constexpr std::uint32_t kManySlots = 128;
+
+/// Sum of n numbers, kStep floats from one to the next. The order depends on n alone.
+template <int kStep>
+__device__ __forceinline__ float sum_of(const float* number, std::uint32_t n) {
+  constexpr int kAhead = 8;
+  float sums[kAhead] = {};
+  for (; n >= kAhead; n -= kAhead, number += kAhead * kStep)
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) sums[j] += number[j * kStep];
+  for (; n > 0; --n, number += kStep) sums[0] += *number;
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 template <bool kDepth, bool kAbsgrad>
 __global__ void __launch_bounds__(kThreads)
     sum_slots_kernel(const float* __restrict__ slots, const std::uint32_t* __restrict__ firsts,
                      const std::uint32_t* __restrict__ counts, std::int64_t n, bool add,
                      SplatGradient* __restrict__ gradients) {
   constexpr int kWidth = slot_width({kDepth, kAbsgrad});
-  constexpr int kWords = sizeof(SplatGradient) / sizeof(float), kAhead = 8;
-  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kTile;
-  const int word = static_cast<int>(threadIdx.x) % kTile;
-  if (i >= n || word >= kWords) return;
+  constexpr int kWords = sizeof(SplatGradient) / sizeof(float);
+  __shared__ float parts[kSplats][kSplats][kWidth];  // of a splat, every kSplats-th slot
+  const int word = static_cast<int>(threadIdx.x) % kLanes;
+  const int mine = static_cast<int>(threadIdx.x) / kLanes;
+  // Neighbours, which tend to be large together, go to different blocks.
+  const auto splat_of_block = [](int k) -> std::int64_t {
+    return static_cast<std::int64_t>(k) * gridDim.x + blockIdx.x;
+  };
+  const std::int64_t i = splat_of_block(mine);
+  const std::uint32_t count = i < n ? counts[i] : 0;
   // Words of the gradient to numbers of a slot, which has no room for what is not computed.
-  const bool there = word < 9 || (word == 9 && kDepth) || (word >= 10 && kAbsgrad);
+  const bool there = word < 9 || (word == 9 && kDepth) || (word >= 10 && word < kWords && kAbsgrad);
   const int number = word >= 10 ? word - (kDepth ? 0 : 1) : word;
-  float* const out = reinterpret_cast<float*>(gradients + i) + word;
-  if (!there) {
-    if (!add) *out = 0.0f;
-    return;
+  const auto numbers_from = [&](std::uint32_t slot) {
+    return slots + static_cast<std::int64_t>(slot) * kWidth + number;
+  };
+
+  float sum = 0.0f;
+  if (there && count != 0 && count <= kManySlots)
+    sum = sum_of<kWidth>(numbers_from(firsts[i]), count);
+  if (__syncthreads_or(count > kManySlots)) {
+    for (int k = 0; k < kSplats && splat_of_block(k) < n; ++k) {
+      const std::uint32_t its_count = counts[splat_of_block(k)];
+      if (!there || its_count <= kManySlots) continue;
+      parts[k][mine][number] =
+          sum_of<kSplats * kWidth>(numbers_from(firsts[splat_of_block(k)] + mine),
+                                   (its_count - mine + kSplats - 1) / kSplats);
+    }
+    __syncthreads();
+    if (there && count > kManySlots)
+      for (int part = 0; part < kSplats; ++part) sum += parts[mine][part][number];
   }
-  const float* slot = slots + static_cast<std::int64_t>(firsts[i]) * kWidth + number;
-  std::uint32_t left = counts[i];
-  float sums[kAhead] = {};
-  for (; left >= kAhead; left -= kAhead, slot += kAhead * kWidth)
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) sums[j] += slot[j * kWidth];
-  for (; left > 0; --left, slot += kWidth) sums[0] += *slot;
-  const float sum =
-      ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-  *out = add ? *out + sum : sum;
+  if (i >= n || word >= kWords) return;
+  float* const out = reinterpret_cast<float*>(gradients + i) + word;
+  if (!add)
+    *out = sum;
+  else if (there)
+    *out += sum;
 }
 
 template <bool kDepth, bool kAbsgrad>
@@ -264,7 +296,7 @@ void run(const Splat* splats, std::int64_t n, const TileLists& lists, const Rect
                                               background, pixels, of_pixels, slots);
     GS_CUDA_TRY(cudaGetLastError());
   }
-  sum_slots_kernel<kDepth, kAbsgrad><<<blocks_for(n * kTile), kThreads, 0, stream>>>(
+  sum_slots_kernel<kDepth, kAbsgrad><<<blocks_for(n * kLanes), kThreads, 0, stream>>>(
       slots, lists.firsts, lists.counts, n, add, gradients);
   GS_CUDA_TRY(cudaGetLastError());
 }

@@ -51,6 +51,23 @@ __device__ __forceinline__ TileSplat load_splat(const Splat* splats, int i, int 
   return splat;
 }
 
+constexpr int kBatch = kTilePixels;  // splats that a block has at hand
+
+/// They, as one object: an address for each array costs instructions in the innermost loops.
+struct Staged {
+  float4 means[kBatch], conics[kBatch], colors[kBatch];
+
+  __device__ __forceinline__ void put(int k, const TileSplat& splat) {
+    means[k] = splat.mean;
+    conics[k] = splat.conic;
+    colors[k] = splat.color;
+  }
+  /// Whether a warp has a pixel in the box of splat k.
+  __device__ __forceinline__ bool reaches(int k, int warp) const {
+    return (__float_as_uint(conics[k].w) >> warp & 1u) != 0;
+  }
+};
+
 /// alpha before it is clamped, or 0 where the pixel is not drawn.
 __device__ __forceinline__ float peak_at(const float4& mean, const float4& conic, float x,
                                          float y) {
@@ -59,7 +76,7 @@ __device__ __forceinline__ float peak_at(const float4& mean, const float4& conic
       __fmaf_rn(__fmul_rn(conic.x, dx), dx, __fmul_rn(__fmul_rn(conic.z, dy), dy));
   const float sigma = __fmaf_rn(0.5f, squares, __fmul_rn(__fmul_rn(conic.y, dx), dy));
   const float peak = __fmul_rn(mean.z, __expf(-sigma));
-  return sigma >= 0.0f && fminf(peak, kMaxAlpha) >= kAlphaThreshold ? peak : 0.0f;
+  return sigma >= 0.0f && peak >= kAlphaThreshold ? peak : 0.0f;
 }
 
 /// The tile of a block, and the pixel of a thread.

@@ -6,6 +6,7 @@
 #include "cutter.hpp"
 #include "gs/cuda/check.hpp"
 #include "launch.cuh"
+#include "listing.cuh"
 #include "reach.cuh"
 #include "sort.hpp"
 #include "ties.cuh"
@@ -17,15 +18,6 @@ namespace {
 
 __device__ __forceinline__ std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-}
-
-__device__ __forceinline__ Splat load(const Splat* splats, std::int32_t i) {
-  const float4* const words = reinterpret_cast<const float4*>(splats + i);
-  Splat splat;
-  float4* const out = reinterpret_cast<float4*>(&splat);
-#pragma unroll
-  for (int w = 0; w < 3; ++w) out[w] = words[w];
-  return splat;
 }
 
 /// Depths as integers of the same order, and each splat's number.
@@ -56,91 +48,6 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int half = 16; half >= 1; half /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, half);
   if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(total, sum);
-}
-
-/// Writes the instances of one row of tiles.
-struct Writer {
-  std::uint32_t* tiles;         // (room,)
-  std::int32_t* splat_of_slot;  // (room,)
-  Grid grid;
-
-  __device__ __forceinline__ std::uint32_t operator()(std::uint32_t slot, int row, const Span& span,
-                                                      std::int32_t splat) const {
-    const int first = (row - grid.row0) * grid.columns() - grid.column0;
-    for (int column = span.begin; column < span.end; ++column, ++slot) {
-      tiles[slot] = static_cast<std::uint32_t>(first + column);
-      splat_of_slot[slot] = splat;
-    }
-    return slot;
-  }
-};
-
-/// Splats of more rows of tiles are written by a warp, one row a lane.
-constexpr int kManyRows = 6;
-
-__global__ void __launch_bounds__(kThreads)
-    list_kernel(const Splat* __restrict__ splats, const std::int32_t* __restrict__ order,
-                std::int64_t n, const std::uint32_t* __restrict__ ends,
-                const unsigned long long* __restrict__ total, std::int64_t room, Writer writer,
-                std::uint32_t* __restrict__ firsts, std::uint32_t* __restrict__ counts,
-                Report report) {
-  const std::int64_t k = global_thread();
-  const bool fits = *total <= static_cast<unsigned long long>(room);
-  if (k == 0) {
-    if (!fits && report.overflowed != nullptr) *report.overflowed = 1;
-    if (report.n_instances != nullptr) *report.n_instances = *total;
-  }
-  std::int32_t splat = 0;
-  std::uint32_t slot = 0, count = 0;
-  if (k < n) {
-    splat = order[k];
-    if (fits) {
-      slot = k > 0 ? ends[k - 1] : 0;
-      count = ends[k] - slot;
-    }
-    firsts[splat] = slot;
-    counts[splat] = count;
-  }
-  bool many = false;
-  if (count != 0) {
-    const TileSpans spans(load(splats, splat), writer.grid);
-    many = spans.row_end() - spans.row_begin() > kManyRows;
-    if (!many)
-      for (int row = spans.row_begin(); row < spans.row_end(); ++row)
-        slot = writer(slot, row, spans[row], splat);
-  }
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  for (unsigned left = __ballot_sync(kWholeWarp, many); left != 0; left &= left - 1) {
-    const int owner = __ffs(static_cast<int>(left)) - 1;
-    const std::int32_t its = __shfl_sync(kWholeWarp, splat, owner);
-    std::uint32_t at = __shfl_sync(kWholeWarp, slot, owner);
-    const TileSpans spans(load(splats, its), writer.grid);
-    for (int first = spans.row_begin(); first < spans.row_end(); first += 32) {
-      const int row = first + lane;
-      const Span span = row < spans.row_end() ? spans[row] : Span{0, 0};
-      std::uint32_t before = static_cast<std::uint32_t>(span.length());
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const std::uint32_t below = __shfl_up_sync(kWholeWarp, before, step);
-        if (lane >= step) before += below;
-      }
-      writer(at + before - static_cast<std::uint32_t>(span.length()), row, span, its);
-      at += __shfl_sync(kWholeWarp, before, 31);
-    }
-  }
-}
-
-/// Numbers the slots, and marks the room that is left as behind the last tile.
-__global__ void __launch_bounds__(kThreads)
-    number_slots_kernel(const unsigned long long* __restrict__ total, std::int64_t room,
-                        std::uint32_t n_tiles, std::uint32_t* __restrict__ tiles,
-                        std::int32_t* __restrict__ slots) {
-  const std::int64_t p = global_thread();
-  if (p >= room) return;
-  slots[p] = static_cast<std::int32_t>(p);
-  const unsigned long long used = *total;
-  const bool fits = used <= static_cast<unsigned long long>(room);
-  if (!fits || static_cast<unsigned long long>(p) >= used) tiles[p] = n_tiles;
 }
 
 /// Reads sorted instances into the lists.
@@ -281,22 +188,18 @@ void list_instances(const Splat* splats, const std::int32_t* order, std::int64_t
   cutter.check(workspace_bytes);
   const auto n_tiles = static_cast<std::uint32_t>(grid.n_tiles());
   const auto* const n_instances = reinterpret_cast<const unsigned long long*>(total);
-  if (n > 0) {
-    list_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(
-        splats, order, n, ends, n_instances, lists.room,
-        Writer{arrays.tiles[0], arrays.splat_of_slot, grid}, lists.firsts, lists.counts, report);
-    GS_CUDA_TRY(cudaGetLastError());
-  } else if (report.n_instances != nullptr) {
-    GS_CUDA_TRY(cudaMemsetAsync(report.n_instances, 0, sizeof(*report.n_instances), stream.get()));
-  }
+  // At least one, to report.
+  const std::int64_t n_warps = std::max(listing::n_shares(n, lists.room), std::int64_t{1});
+  listing::list_kernel<<<blocks_for(n_warps * listing::kWarp), kThreads, 0, stream.get()>>>(
+      splats, order, n, ends, n_instances, lists.room, grid,
+      listing::Instances{arrays.tiles[0], arrays.splat_of_slot, arrays.slots}, lists.firsts,
+      lists.counts, report);
+  GS_CUDA_TRY(cudaGetLastError());
   if (lists.room == 0) {
     GS_CUDA_TRY(
         cudaMemsetAsync(lists.begins, 0, (n_tiles + 1) * sizeof(*lists.begins), stream.get()));
     return;
   }
-  number_slots_kernel<<<blocks_for(lists.room), kThreads, 0, stream.get()>>>(
-      n_instances, lists.room, n_tiles, arrays.tiles[0], arrays.slots);
-  GS_CUDA_TRY(cudaGetLastError());
   cub::DoubleBuffer<std::uint32_t> tiles(arrays.tiles[0], arrays.tiles[1]);
   cub::DoubleBuffer<std::int32_t> slots(arrays.slots, lists.slots);
   GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(arrays.cub_workspace, arrays.cub_bytes, tiles, slots,
