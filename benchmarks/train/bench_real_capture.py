@@ -61,7 +61,7 @@ def ours(data: Path, seed: int, offload: str, options: argparse.Namespace) -> di
             strategy=options.strategy,
             cap=options.cap,
             adc=absgrad if options.absgrad else AdcConfig(),
-            renderer="gsplat",
+            renderer=options.renderer,
             checkpoint_every=0,
             offload=offload,  # type: ignore[arg-type]
             device_memory=options.device_memory,
@@ -189,6 +189,7 @@ def main() -> None:
     parser.add_argument("--strategy", choices=("adc", "mcmc"), default="adc")
     parser.add_argument("--cap", type=int)
     parser.add_argument("--absgrad", action="store_true")
+    parser.add_argument("--renderer", default="auto", help="as gs-train's")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--offload", nargs="+", default=["none"], help="presets, one after another")
     parser.add_argument("--device-memory", help="as gs-train's, where the presets shall live")

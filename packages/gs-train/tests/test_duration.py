@@ -87,6 +87,7 @@ def test_what_is_suggested_ends_within_an_hour_and_can_be_typed() -> None:
 
 
 _OTHER_WORDS = {
+    "order": "tiles",
     "renderer": "cpu", "strategy": "mcmc", "frame": "local", "image_cache": "1 GiB",
     "offload": "best", "device_memory": "2GiB", "host_memory": "3 GiB", "semantics": "sparse",
     "regularise": "visible",
@@ -119,6 +120,7 @@ def test_the_command_names_every_option_that_differs_from_its_default() -> None:
         out=plain.out,
         resume=False,  # excludes overwrite
         sh_degree=1,
+        tile_views=64,
         max_side=640,
         cap=7000,
         init=Path("a cloud.ply"),
