@@ -2,9 +2,9 @@
 """How near does the photometric loss come to what its memory traffic needs?
 
 Decides the layout of its kernels. The value alone, and value and gradient, of whole views with
-photographs as bytes. Against: the loss in plain torch on the same device, and, with ``--against``,
-another version of ``loss_triton.py``. The ceiling is a copy: the bytes that must move are image and
-photograph once and, where it is asked for, the gradient once.
+photographs as bytes; ours takes the gradient in any case. Against: the loss in plain torch on the
+same device. The ceiling is a copy: the bytes that must move are image and photograph once and,
+where the gradient is asked for, the gradient once.
 
 Views take turns, so that none is found in the cache. Kernels are queued behind a pause, so times
 are the device's; what the host needs to launch them is its own column.
@@ -15,18 +15,15 @@ are the device's; what the host needs to launch them is its own column.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gs_train.losses import loss_triton
 from gs_train.losses.loss import Crop, dssim_term, l1_term, photometric_loss
 from gs_train.renderers import View
 from harness import Record, add_json_option
@@ -45,26 +42,6 @@ def in_torch(image: Tensor, truth: Tensor, crop: Crop) -> Tensor:
     truth = truth.to(image.dtype).div_(255.0)
     value = (1 - SSIM_LAMBDA) * l1_term(image, truth, crop).share
     return value + SSIM_LAMBDA * dssim_term(image, truth, crop).share
-
-
-def from_file(path: Path) -> Loss:
-    """Ours with ``weighted_l1_and_ssim`` from another file."""
-    spec = importlib.util.spec_from_file_location("loss_triton_against", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-    def against(image: Tensor, truth: Tensor, crop: Crop) -> Tensor:
-        current = loss_triton.weighted_l1_and_ssim
-        # Older ones have no constant.
-        loss_triton.weighted_l1_and_ssim = lambda *of: module.weighted_l1_and_ssim(*of[:5]) + of[5]
-        try:
-            return ours(image, truth, crop)
-        finally:
-            loss_triton.weighted_l1_and_ssim = current
-
-    return against
 
 
 def make_views(crop: Crop) -> list[tuple[Tensor, Tensor]]:
@@ -153,14 +130,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--against", type=Path, help="another loss_triton.py")
     parser.add_argument("--samples", type=int, default=15)
     add_json_option(parser)
     arguments = parser.parse_args()
     record = Record(arguments.json)
     losses: dict[str, Loss] = {"ours": ours, "torch": in_torch}
-    if arguments.against is not None:
-        losses["against"] = from_file(arguments.against)
     copy = copy_bytes_per_ms()
     print(f"{torch.cuda.get_device_name()}: a copy moves {copy / 1e9:.2f} TB/s")
     record.facts["copy_bytes_per_ms"] = copy

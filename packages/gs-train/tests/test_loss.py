@@ -71,7 +71,9 @@ def test_photographs_may_be_bytes() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("as_bytes", [False, True])
-@pytest.mark.parametrize("size", [(11, 11), (12, 40), (43, 75), (64, 64), (130, 63), (481, 270)])
+@pytest.mark.parametrize(
+    "size", [(9, 30), (11, 11), (12, 40), (43, 75), (64, 64), (130, 63), (481, 270)]
+)
 def test_the_kernels_equal_the_terms_in_value_and_gradient(
     size: tuple[int, int], as_bytes: bool
 ) -> None:
@@ -109,26 +111,23 @@ def test_a_loss_that_is_only_looked_at_needs_no_gradient() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("needs_grad", "least_maps", "most_maps"), [(False, 0, 0.1), (True, 2, 4)])
-def test_the_loss_keeps_maps_for_a_gradient_alone(
-    needs_grad: bool, least_maps: float, most_maps: float
-) -> None:
+def test_the_loss_of_bytes_keeps_the_gradient_alone() -> None:
     view = _view(320, 240)
     image, truth = (part.float().cuda() for part in _images(view))
-    image.requires_grad_(needs_grad)
-    crop = Crop(view, view.rect)
+    truth = (255 * truth).to(torch.uint8)
+    image.requires_grad_()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    loss = photometric_loss(image, truth, crop, 0.2)
-    assert loss.requires_grad == needs_grad
-    maps = (torch.cuda.max_memory_allocated() - before) / image.nbytes
-    assert least_maps <= maps <= most_maps
+    photometric_loss(image, truth, Crop(view, view.rect), 0.2).backward()
+    taken = (torch.cuda.max_memory_allocated() - before) / image.nbytes
+    assert 1 <= taken <= 1.1
 
 
 @pytest.mark.gpu
 def test_the_kernels_give_the_same_bits_each_time() -> None:
     view = _view(481, 270)
     image, truth = (part.float().cuda() for part in _images(view))
+    truth = (255 * truth).to(torch.uint8)
     found = []
     for _ in range(3):
         leaf = image.clone().requires_grad_()

@@ -206,6 +206,7 @@ _ON_A_DEVICE = {
         "draw",
         "draw_backward",
         "perturb",
+        "photometric_loss",
         "project",
         "project_backward",
         "sort",

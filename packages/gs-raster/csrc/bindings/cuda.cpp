@@ -10,6 +10,7 @@
 #include "bindings/addresses.hpp"
 #include "gs/cuda/check.hpp"
 #include "gs/python/gil.hpp"
+#include "loss.hpp"
 #include "perturb.hpp"
 #include "project.hpp"
 #endif
@@ -125,6 +126,25 @@ void blend_backward_cuda(Address splats, std::int64_t n, const TileListsAt& list
 }
 
 /// columns: of means, scales, quats and opacities. source: seed, purpose and step.
+std::int64_t loss_partials_cuda(int width, int height, int device) {
+  const DeviceGuard guard(device);
+  return loss_partials(width, height);
+}
+
+void photometric_loss_cuda(Address image, Address truth, std::int64_t truth_pitch,
+                           std::pair<int, int> size, const Corners& core,
+                           std::pair<float, float> weights, Address share, Address gradient,
+                           Address partials, std::int64_t n_partials, int device,
+                           std::uintptr_t stream) {
+  const ReleaseGil unlocked;
+  const DeviceGuard guard(device);
+  const ImagePair pair{at<const float>(image), at<const std::uint8_t>(truth), truth_pitch,
+                       size.first, size.second};
+  photometric_loss(pair, rect_of(core), {weights.first, weights.second}, at<float>(share),
+                   at<float>(gradient), at<double>(partials), n_partials,
+                   StreamView::from_handle(stream));
+}
+
 void perturb_cuda(std::int64_t n, const std::array<ColumnAt, 4>& columns, Address keys,
                   const std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>& source, float size,
                   int device, std::uintptr_t stream) {
@@ -188,6 +208,12 @@ void register_cuda(py::module_& module) {
              py::arg("lists"), py::arg("background"), py::arg("transmittance"), py::arg("last"),
              py::arg("grad_image"), py::arg("grad_alpha"), py::arg("grad_depth"),
              py::arg("absgrad"), py::arg("slots"), py::arg("gradients"), py::arg("add"),
+             py::arg("device"), py::arg("stream"));
+  module.def("loss_partials", &loss_partials_cuda, py::arg("width"), py::arg("height"),
+             py::arg("device"));
+  module.def("photometric_loss_cuda", &photometric_loss_cuda, py::arg("image"), py::arg("truth"),
+             py::arg("truth_pitch"), py::arg("size"), py::arg("core"), py::arg("weights"),
+             py::arg("share"), py::arg("gradient"), py::arg("partials"), py::arg("n_partials"),
              py::arg("device"), py::arg("stream"));
   module.def("perturb_cuda", &perturb_cuda, py::arg("n"), py::arg("columns"), py::arg("keys"),
              py::arg("source"), py::arg("size"), py::arg("device"), py::arg("stream"));

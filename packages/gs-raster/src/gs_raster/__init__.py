@@ -4,8 +4,8 @@
 The stages work on CUDA tensors of torch: :func:`project`, :func:`sort`, :func:`blend`, and back
 :func:`blend_backward`, :func:`project_backward`. :func:`draw` and :func:`draw_backward` are all of
 them in one call each, without a wait of the host. ``gs_raster.torch`` has them as differentiable
-functions, ``gs_raster.cpu`` draws on the CPU. :func:`perturb` moves rows by the noise of Markov
-chain Monte Carlo.
+functions, ``gs_raster.cpu`` draws on the CPU. :func:`photometric_loss` compares an image with a
+photograph; :func:`perturb` moves rows by the noise of Markov chain Monte Carlo.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gs_raster.types import MAX_INSTANCES, Options, Rect, TooManyInstancesError
 if TYPE_CHECKING:
     from gs_raster.cuda.blending import Pixels, blend, blend_backward
     from gs_raster.cuda.drawing import Drawing, draw, draw_backward
+    from gs_raster.cuda.loss import photometric_loss
     from gs_raster.cuda.noise import perturb
     from gs_raster.cuda.planning import workspace_bytes
     from gs_raster.cuda.projection import project, project_backward
@@ -51,6 +52,7 @@ __all__ = [
     "draw",
     "draw_backward",
     "perturb",
+    "photometric_loss",
     "project",
     "project_backward",
     "sort",
@@ -73,6 +75,7 @@ _LATER = {
     "draw": "cuda.drawing",
     "draw_backward": "cuda.drawing",
     "perturb": "cuda.noise",
+    "photometric_loss": "cuda.loss",
     "project": "cuda.projection",
     "project_backward": "cuda.projection",
     "sort": "cuda.sorting",

@@ -129,6 +129,21 @@ def blend_backward_cuda(
     device: int,
     stream: int,
 ) -> None: ...
+def loss_partials(width: int, height: int, device: int) -> int: ...
+def photometric_loss_cuda(
+    image: int,
+    truth: int,
+    truth_pitch: int,
+    size: tuple[int, int],
+    core: _Corners,
+    weights: tuple[float, float],
+    share: int,
+    gradient: int,
+    partials: int,
+    n_partials: int,
+    device: int,
+    stream: int,
+) -> None: ...
 def perturb_cuda(
     n: int,
     columns: _Columns,

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+import gs_raster
 from gs_train.losses.ssim import HALO, WINDOW, ssim_sum
-from gs_train.machine.has_triton import has_triton
 from gs_train.renderers.protocol import Rect, View
+
+_HAS_KERNEL = gs_raster.build_info()["cuda_toolkit"] is not None
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,13 @@ def photometric_loss(
         ssim_lambda: weight of the SSIM term, 0 to 1.
         weight: of the view; one over the batch size, for the mean.
 
-    On CUDA, where Triton is installed, the sum of the two terms is one pair of kernels.
+    With a photograph of bytes on CUDA it is :func:`gs_raster.photometric_loss`.
 
     Returns:
         () float. Summed over a view's crops it is the view's loss, times the weight.
     """
-    if _is_fused(image):
-        from gs_train.losses.loss_triton import weighted_l1_and_ssim
-
-        return weighted_l1_and_ssim(image, truth, *_weights(crop, ssim_lambda, weight))
+    if _is_native(image, truth):
+        return _NativeLoss.apply(image, truth, crop, ssim_lambda, weight)
     if truth.dtype == torch.uint8:
         truth = truth.to(image.dtype).div_(255.0)
     loss = (1.0 - ssim_lambda) * l1_term(image, truth, crop).share
@@ -115,32 +116,46 @@ def loss_and_gradient(
     On a device both are on their way before autograd begins with the image's.
     """
     image = image.detach()
-    if _is_fused(image):
-        from gs_train.losses.loss_triton import value_and_gradient
-
-        return value_and_gradient(image, truth, *_weights(crop, ssim_lambda, weight))
+    if _is_native(image, truth):
+        return _native(image, truth, crop, ssim_lambda, weight)
     leaf = image.requires_grad_()
     loss = photometric_loss(leaf, truth, crop, ssim_lambda, weight=weight)
     (gradient,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), gradient
 
 
-def _weights(crop: Crop, ssim_lambda: float, weight: float) -> tuple[Rect, float, float, float]:
-    """The core, what L1 and SSIM count for in it, and what is added to both."""
-    windows, whole = _windows(crop)
-    l1 = weight * (1.0 - ssim_lambda) / (crop.view.width * crop.view.height * 3)
-    ssim = weight * ssim_lambda / whole
-    return crop.core_in_rect, l1, -ssim, ssim * windows
+def _is_native(image: Tensor, truth: Tensor) -> bool:
+    """Whether gs-raster's kernel takes them."""
+    kinds = image.dtype, truth.dtype
+    return _HAS_KERNEL and image.is_cuda and kinds == (torch.float32, torch.uint8)
 
 
-def _is_fused(image: Tensor) -> bool:
-    """Whether the terms can be had from one pair of kernels."""
-    return (
-        image.is_cuda
-        and image.dtype == torch.float32
-        and min(image.shape[:2]) >= WINDOW
-        and has_triton()
+def _native(
+    image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, weight: float
+) -> tuple[Tensor, Tensor]:
+    """The loss with its gradient by one kernel."""
+    values = crop.view.width * crop.view.height * 3
+    return gs_raster.photometric_loss(
+        image.contiguous(),
+        truth,
+        l1_weight=weight * (1.0 - ssim_lambda) / values,
+        dssim_weight=weight * ssim_lambda / _windows(crop)[1],
+        core=crop.core_in_rect,
     )
+
+
+class _NativeLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, weight: float
+    ) -> Tensor:
+        loss, ctx.gradient = _native(image, truth, crop, ssim_lambda, weight)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Any:
+        gradient, ctx.gradient = ctx.gradient, None
+        return gradient.mul_(upstream), None, None, None, None
 
 
 def _windows(crop: Crop) -> tuple[int, int]:

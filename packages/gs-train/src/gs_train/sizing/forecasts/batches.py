@@ -32,7 +32,7 @@ _STAGED_IMAGES = 3
 _MOVING = 8 + 1  # bytes a row: the order and its check, beside the widest table once more
 _UNUSED = ("rendering", "gradients", "residents", "lists of residents", "row buffers")
 
-_LOSS = 48  # bytes a pixel: three maps a channel of the SSIM, the gradient
+_LOSS = 12  # bytes a pixel: the gradient
 
 
 def add_batch(

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The photometric loss of an image with its gradient, on a CUDA device."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from gs_raster import _core
+from gs_raster.cuda.addresses import address, check_kind
+from gs_raster.cuda.place import place_of
+from gs_raster.cuda.sorting import corners
+from gs_raster.numbers import real
+from gs_raster.types import Rect
+
+_MOST_SIDE = 2**24
+_CHANNELS = 3
+
+
+def photometric_loss(
+    image: Tensor,
+    truth: Tensor,
+    *,
+    l1_weight: float,
+    dssim_weight: float,
+    core: Rect | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Absolute error and structural dissimilarity of an image, and the gradient.
+
+    The sum of ``l1_weight * |image - truth|`` over the values of the pixels in ``core``, and of
+    ``dssim_weight * (1 - SSIM)`` over all windows that lie inside the image, for each channel (Wang
+    et al. 2004; 11 x 11 pixels, sigma 1.5, K1 = 0.01, K2 = 0.03, data range 1). With the weights
+    (1 - lambda) / values and lambda / windows it is the loss of 3D Gaussian Splatting (Kerbl et al.
+    2023, eq. 7). An image that is smaller than the window has no window.
+
+    Args:
+        image: (h, w, 3) float32, contiguous.
+        truth: (h, w, 3) uint8 in 255ths on the same device. Rows are contiguous and may lie apart
+            by any pitch, so that the photograph may be a rectangle of a larger one.
+        l1_weight, dssim_weight: finite in float32.
+        core: pixels of the image; all of them when None.
+
+    Returns:
+        () float32 the sum, and (h, w, 3) float32 its gradient by the image.
+
+    Raises:
+        TypeError: a dtype differs, or a weight is no number.
+        ValueError: the tensors are not on one CUDA device, a shape differs, a row has gaps,
+            ``core`` is not inside the image, or a weight is not finite.
+        CudaError: this build has no CUDA, or a launch failed.
+
+    Asynchrony: two kernels on torch's current stream; does not synchronise. Sums are taken in a
+        fixed order: the same inputs give the same bits on the same kind of device.
+    Cost: reads image and truth and writes the gradient about once. GIL released.
+    """
+    at = place_of("image", image)
+    of_image = address("image", image, (-1, -1, _CHANNELS), torch.float32, at.device)
+    height, width, _ = image.shape
+    if max(height, width) > _MOST_SIDE:
+        raise ValueError(f"image must have sides of at most {_MOST_SIDE}, got {width} x {height}")
+    check_kind("truth", truth, (height, width, _CHANNELS), torch.uint8, at.device)
+    pitch, across, channel = truth.stride()
+    if image.numel() and ((width > 1 and across != _CHANNELS) or channel != 1):
+        raise ValueError(f"truth must have contiguous rows, got strides {tuple(truth.stride())}")
+    if core is None:
+        core = Rect(0, 0, width, height)
+    if not (0 <= core.x0 <= core.x1 <= width and 0 <= core.y0 <= core.y1 <= height):
+        raise ValueError(f"core must lie within {width} x {height}, got {core}")
+    weights = _finite("l1_weight", l1_weight), _finite("dssim_weight", dssim_weight)
+    share, gradient = at.empty(), at.empty(height, width, _CHANNELS)
+    n_partials = _partials(width, height, at.number)
+    partials = at.empty(max(n_partials, 1), dtype=torch.float64)
+    _core.photometric_loss_cuda(
+        of_image,
+        truth.data_ptr(),
+        pitch,
+        (width, height),
+        corners(core),
+        weights,
+        share.data_ptr(),
+        gradient.data_ptr(),
+        partials.data_ptr(),
+        n_partials,
+        at.number,
+        at.stream,
+    )
+    return share, gradient
+
+
+@functools.lru_cache(1024)
+def _partials(width: int, height: int, device: int) -> int:
+    return _core.loss_partials(width, height, device)
+
+
+def _finite(name: str, value: float) -> float:
+    number = real(name, value)
+    if not abs(number) <= 3e38 or math.isnan(number):
+        raise ValueError(f"{name} must be finite in float32, got {number}")
+    return number
