@@ -14,7 +14,7 @@ from gs_order import ViewSampler
 from gs_train.backends import tiered_engine
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.table_drawing import room_for
-from gs_train.losses.loss import Crop, loss_and_gradient, photometric_loss
+from gs_train.losses.loss import Crop, loss_and_gradient
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
@@ -63,10 +63,11 @@ def _peak_of_one_view(renderer: Renderer, rows: dict[str, Tensor], view: View) -
         splats = renderer.project(leaves, view, sh_degree=3)
         splats.means2d.retain_grad()
         image, _ = renderer.rasterize(splats)
-        photometric_loss(image, truth, Crop(view, view.rect), 0.2).backward()
+        _, gradient = loss_and_gradient(image, truth, Crop(view, view.rect), 0.2)
+        image.backward(gradient)
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
-        del leaves, splats, image
+        del leaves, splats, image, gradient
     return peak
 
 

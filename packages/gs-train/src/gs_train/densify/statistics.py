@@ -96,7 +96,7 @@ class Statistics:
             self.count.index_add_(0, ids, shows.float())
         if self.radii is not None:
             # By a tensor: torch would multiply by the reciprocal of a number on some devices.
-            side = norm.new_tensor(float(max(width, height)))
+            side = norm.new_full((), float(max(width, height)))
             extent = splats.radii.amax(dim=-1).where(shows, 0) / side
             if ids is None:
                 torch.maximum(self.radii, extent, out=self.radii)

@@ -93,9 +93,9 @@ class ViewMemory:
 # attributes have their gradients, 136: the 80, the gradients of position 12, extents 12, opacity
 # and colours 12; that of the centre retained 8 and absolute 8.
 # Bytes an intersection: key and id, both twice, 24; then the id in its place, 4.
-# Bytes a pixel: colours and alpha 16; with the last id 20.
+# Bytes a pixel: colours and alpha 16; with the last id 20; with the gradient of the image 28.
 GSPLAT = ViewMemory(
-    Footprint(Moment(1, 80, 4, 20), (Moment(1, 92, 24, 0), Moment(2, 136, 0, 16))),
+    Footprint(Moment(1, 80, 4, 20), (Moment(1, 92, 24, 0), Moment(2, 136, 0, 28))),
 )
 """The tensors that gsplat's autograd keeps: the image, sorting, the gradients of the rows."""
 
