@@ -15,11 +15,11 @@ def _begun(compiled: Path, own: Path) -> Path:
     """The worker's folder, which is there whole or not at all."""
     if compiled.exists() and not own.exists():
         copy = own.with_name(f"{own.name}.{os.getpid()}")
-        shutil.copytree(compiled, copy)
         try:
+            shutil.copytree(compiled, copy)
             copy.rename(own)
-        except OSError:  # a worker of another run was first
-            shutil.rmtree(copy)
+        except OSError:  # a worker of another run was first, or another run is compiling there
+            shutil.rmtree(copy, ignore_errors=True)
     return own
 
 

@@ -25,8 +25,6 @@ __device__ __forceinline__ Splat load(const Splat* splats, std::int32_t i) {
 
 namespace listing {
 
-constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kWarp = 32;
 constexpr int kShare = 256;  // splats, instances and left room of a warp, together
 
 /// Warps for n splats and room for `room` instances.
@@ -39,7 +37,7 @@ __device__ __forceinline__ std::uint32_t sum_to_lane(std::uint32_t value) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAllLanes, value, step);
+    const std::uint32_t below = __shfl_up_sync(kWholeWarp, value, step);
     if (lane >= step) value += below;
   }
   return value;
@@ -50,7 +48,7 @@ __device__ __forceinline__ int lane_at(std::uint32_t sums, std::uint32_t place) 
   int lane = 0;
 #pragma unroll
   for (int step = kWarp / 2; step >= 1; step /= 2)
-    if (__shfl_sync(kAllLanes, sums, lane + step - 1) <= place) lane += step;
+    if (__shfl_sync(kWholeWarp, sums, lane + step - 1) <= place) lane += step;
   return lane;
 }
 
@@ -62,7 +60,7 @@ __device__ __forceinline__ T from_lane(const T& value, int lane) {
   auto* const words = reinterpret_cast<std::uint32_t*>(&found);
 #pragma unroll
   for (std::size_t w = 0; w < sizeof(T) / sizeof(std::uint32_t); ++w)
-    words[w] = __shfl_sync(kAllLanes, words[w], lane);
+    words[w] = __shfl_sync(kWholeWarp, words[w], lane);
   return found;
 }
 
@@ -84,7 +82,7 @@ struct Path {
     std::int64_t low = 0, high = n;
     while (high - low > 1) {
       const std::int64_t step = (high - low + kWarp - 1) / kWarp, k = low + lane * step;
-      const unsigned before = __ballot_sync(kAllLanes, k < high && place(k) <= at);
+      const unsigned before = __ballot_sync(kWholeWarp, k < high && place(k) <= at);
       low += (__popc(before) - 1) * step;
       high = min(low + step, high);
     }
@@ -138,14 +136,14 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     // Instance `slot` of splat k is at k + 1 + slot.
-    const std::int64_t behind = first + __popc(__ballot_sync(kAllLanes, mine));
+    const std::int64_t behind = first + __popc(__ballot_sync(kWholeWarp, mine));
     const std::int64_t from = max(path.slot(first), low - (first + 1));
     const std::int64_t to = min(path.slot(behind), high - behind);
 
     const TileSpans spans(begin != end ? load(splats, splat) : Splat{}, grid);
     const int n_rows = begin != end ? spans.row_end() - spans.row_begin() : 0;
     const std::uint32_t rows_to_lane = sum_to_lane(static_cast<std::uint32_t>(n_rows));
-    const int n_rows_of_warp = static_cast<int>(__shfl_sync(kAllLanes, rows_to_lane, kWarp - 1));
+    const int n_rows_of_warp = static_cast<int>(__shfl_sync(kWholeWarp, rows_to_lane, kWarp - 1));
     std::int64_t at = path.slot(first);
     for (int rows = 0; rows < n_rows_of_warp && at < to; rows += kWarp) {
       const int r = rows + lane;
@@ -161,13 +159,13 @@ __global__ void __launch_bounds__(kThreads)
           static_cast<std::uint32_t>((row - grid.row0) * grid.columns() + span.begin -
                                      grid.column0) -
           (tiles_to_lane - n_tiles);
-      const std::int64_t next = at + __shfl_sync(kAllLanes, tiles_to_lane, kWarp - 1);
+      const std::int64_t next = at + __shfl_sync(kWholeWarp, tiles_to_lane, kWarp - 1);
       for (std::int64_t slots = max(at, from); slots < min(next, to); slots += kWarp) {
         const std::int64_t slot = slots + lane;
         const auto place = static_cast<std::uint32_t>(slot - at);
         const int holder = lane_at(tiles_to_lane, place);
-        const std::uint32_t first_tile = __shfl_sync(kAllLanes, tile, holder);
-        const std::int32_t its_number = __shfl_sync(kAllLanes, its_splat, holder);
+        const std::uint32_t first_tile = __shfl_sync(kWholeWarp, tile, holder);
+        const std::int32_t its_number = __shfl_sync(kWholeWarp, its_splat, holder);
         if (slot < min(next, to)) {
           out.tiles[slot] = first_tile + place;
           out.splat_of_slot[slot] = its_number;

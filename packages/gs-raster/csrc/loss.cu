@@ -5,6 +5,7 @@
 #include "gs/error.hpp"
 #include "launch.cuh"
 #include "loss.hpp"
+#include "warp.cuh"
 #include "window.cuh"
 
 namespace gs::raster {
@@ -22,7 +23,7 @@ constexpr int kLoaded = kThreads + kHalo;  // columns that it reads
 constexpr int kRing = 16;                  // rows at hand, at least kWindow + 2
 constexpr int kResident = 2;               // blocks of a multiprocessor: 128 registers a thread
 constexpr int kLeastRows = 16;             // fewer would mostly do what others do too
-constexpr int kWarps = kThreads / 32;
+constexpr int kWarps = kThreads / kWarp;
 
 /// How an image is cut; block b has strip b % strips and run b / strips.
 struct Cut {
@@ -104,8 +105,8 @@ struct Maps {
 __device__ __forceinline__ double block_sum(double term) {
   __shared__ double of_warps[kWarps];
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) term += __shfl_xor_sync(0xffffffffu, term, step);
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = term;
+  for (int step = 16; step > 0; step /= 2) term += __shfl_xor_sync(kWholeWarp, term, step);
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = term;
   __syncthreads();
   double sum = 0.0;
 #pragma unroll

@@ -190,7 +190,7 @@ void list_instances(const Splat* splats, const std::int32_t* order, std::int64_t
   const auto* const n_instances = reinterpret_cast<const unsigned long long*>(total);
   // At least one, to report.
   const std::int64_t n_warps = std::max(listing::n_shares(n, lists.room), std::int64_t{1});
-  listing::list_kernel<<<blocks_for(n_warps * listing::kWarp), kThreads, 0, stream.get()>>>(
+  listing::list_kernel<<<blocks_for(n_warps * kWarp), kThreads, 0, stream.get()>>>(
       splats, order, n, ends, n_instances, lists.room, grid,
       listing::Instances{arrays.tiles[0], arrays.splat_of_slot, arrays.slots}, lists.firsts,
       lists.counts, report);

@@ -172,6 +172,7 @@ def test_an_image_without_pixels() -> None:
         ({"truth": "short"}, ValueError, r"truth must have shape \(20, 30, 3\)"),
         ({"image": "across"}, ValueError, "image must be contiguous"),
         ({"truth": "across"}, ValueError, "truth must have contiguous rows"),
+        ({"core": (0, 0, 30, 20)}, TypeError, "core must be a gs_raster.Rect"),
         ({"core": Rect(0, 0, 31, 20)}, ValueError, "core must lie within 30 x 20"),
         ({"l1_weight": math.nan}, ValueError, "l1_weight must be finite"),
         ({"dssim_weight": math.inf}, ValueError, "dssim_weight must be finite"),

@@ -102,9 +102,7 @@ class CpuTables:
         self._index_of[drawn] = index
         return drawn
 
-    def send_back(
-        self, drawn: Drawn, gradient: Tensor, direct: Direct | None
-    ) -> Callable[[], Splats]:
+    def send_back(self, drawn: Drawn, gradient: Tensor, direct: Direct | None) -> Splats | None:
         """See `TableRenderer`."""
         assert isinstance(drawn, CpuDrawn)
         self.fails("send_back")
@@ -114,14 +112,14 @@ class CpuTables:
             assert drawn.splats.means2d.grad is not None
             drawn.splats.means2d.grad.fill_(float("nan"))
             self.noted.n_skipped += 1
-            return lambda: drawn.splats
+            return None if direct is not None else drawn.splats
         parts = {name: leaf.grad for name, leaf in drawn.leaves.items()}
         add_rows(drawn.rows.sums, parts, drawn.rows.place, drawn.rows.place)
         self.noted.added.append(index)
         if direct is not None and direct.sums is not None:
             assert isinstance(direct.sums, Statistics)
             direct.sums.observe(drawn.rows.ids, drawn.splats, batch_size=direct.batch_size)
-        return lambda: drawn.splats
+        return None if direct is not None else drawn.splats
 
     def n_intersections(self, index: int) -> int:
         """See `TableRenderer`."""

@@ -158,7 +158,7 @@ def _trainer(config: FitConfig, device: str = "cpu", step: int = 0) -> Any:
         step=step,
         model=SimpleNamespace(n_rows=10_000),
         renderer=SimpleNamespace(device=torch.device(device)),
-        backend=SimpleNamespace(stats=SimpleNamespace(batches=1, visible=8000)),
+        backend=SimpleNamespace(stats=SimpleNamespace(batches=1, visible=8000, seen=8000)),
     )
 
 

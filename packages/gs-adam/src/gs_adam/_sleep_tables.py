@@ -42,13 +42,14 @@ class SleepTables:
         self._uploads: WeakKeyDictionary[_core.StepPlan, _Upload] = WeakKeyDictionary()
         self._last: tuple[_core.StepPlan, _Upload] | None = None
 
-    def of(self, plan: _core.StepPlan, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def of(
+        self, plan: _core.StepPlan, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sleeps that end at the step before the plan's, and the steps before it.
 
         Args:
             plan: of the step.
-            stream: the current one, as a number: torch.cuda.current_stream makes an object, for
-                ten times as long.
+            stream: the current one.
 
         Returns:
             (bytes,) uint8 each, to be used on the stream.
@@ -65,7 +66,7 @@ class SleepTables:
         _use(upload, stream)
         return upload.recent, upload.past
 
-    def _upload(self, plan: _core.StepPlan, stream: int) -> _Upload:
+    def _upload(self, plan: _core.StepPlan, stream: torch.cuda.Stream) -> _Upload:
         past, first = self._continued(plan, stream)
         n_step = plan.past_bytes
         begin, end = first * n_step, plan.step * n_step
@@ -81,10 +82,12 @@ class SleepTables:
             plan.write_past(first, on_host[n_recent : n_recent + n_past])
             past[begin:end].copy_(staged[n_recent : n_recent + n_past], non_blocking=True)
         is_ready = torch.cuda.Event()
-        is_ready.record()
-        return _Upload(recent, past, stream, is_ready)
+        is_ready.record(stream)
+        return _Upload(recent, past, stream.cuda_stream, is_ready)
 
-    def _continued(self, plan: _core.StepPlan, stream: int) -> tuple[torch.Tensor, int]:
+    def _continued(
+        self, plan: _core.StepPlan, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, int]:
         """Where the past goes, and the first step of it that is not there."""
         size = plan.step * plan.past_bytes
         if self._last is not None:
@@ -96,11 +99,9 @@ class SleepTables:
         return torch.empty(room, dtype=torch.uint8, device=self._device), 0
 
 
-def _use(upload: _Upload, stream: int) -> None:
-    """Let the current stream, which has this number, use an upload."""
-    if stream == upload.stream:
+def _use(upload: _Upload, stream: torch.cuda.Stream) -> None:
+    if stream.cuda_stream == upload.stream:
         return
-    current = torch.cuda.current_stream(upload.recent.device)
-    current.wait_event(upload.is_ready)
-    upload.recent.record_stream(current)
-    upload.past.record_stream(current)
+    stream.wait_event(upload.is_ready)
+    upload.recent.record_stream(stream)
+    upload.past.record_stream(stream)

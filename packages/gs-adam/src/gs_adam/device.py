@@ -204,7 +204,7 @@ class DeviceAdam(torch.optim.Optimizer):
             else:
                 if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
                     _check_ids(ids, n_rows)
-                stream = torch._C._cuda_getCurrentRawStream(device.index)
+                stream = torch.cuda.current_stream(device.index).cuda_stream
                 words = None
                 if ids is not None:
                     n_words = -(-n_rows // _ROWS_A_WORD)

@@ -40,9 +40,9 @@ def _place(tensor: Tensor) -> _Place:
             "arrays must be on the CPU, got CUDA tensors: this build of gs-cull has no CUDA. "
             "Reinstall it where nvcc is on the PATH"
         )
-    number = tensor.get_device()
-    # As integers: torch.cuda.current_stream makes an object, for ten times as long.
-    return _Place(tensor.device, number, torch._C._cuda_getCurrentRawStream(number))
+    device = tensor.device
+    stream = torch.cuda.current_stream(device.index).cuda_stream
+    return _Place(device, tensor.get_device(), stream)
 
 
 def _totals() -> Tensor:

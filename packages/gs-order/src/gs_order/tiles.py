@@ -27,9 +27,8 @@ class Tiler:
     """Cuts all cameras into tiles, in another way each epoch.
 
     Cameras are points by place and viewing direction. An epoch turns the points at random and
-    halves them along the axis in which they are widest, until each part is one tile. The first
-    and the last tile in the order of the halving are smaller, by a random offset, so that no cut
-    stays where it was.
+    halves them along the axis in which they are widest, until each part is one tile. One or two
+    tiles are smaller, by a random offset, so that no cut stays where it was.
 
     Every operation is one that IEEE 754 rounds exactly, and sorting is stable: the tiles are the
     same on any machine.

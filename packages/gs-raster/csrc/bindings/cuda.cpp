@@ -125,7 +125,6 @@ void blend_backward_cuda(Address splats, std::int64_t n, const TileListsAt& list
                  StreamView::from_handle(stream));
 }
 
-/// columns: of means, scales, quats and opacities. source: seed, purpose and step.
 std::int64_t loss_partials_cuda(int width, int height, int device) {
   const DeviceGuard guard(device);
   return loss_partials(width, height);
@@ -145,6 +144,7 @@ void photometric_loss_cuda(Address image, Address truth, std::int64_t truth_pitc
                    StreamView::from_handle(stream));
 }
 
+/// columns: of means, scales, quats and opacities. source: seed, purpose and step.
 void perturb_cuda(std::int64_t n, const std::array<ColumnAt, 4>& columns, Address keys,
                   const std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>& source, float size,
                   int device, std::uintptr_t stream) {

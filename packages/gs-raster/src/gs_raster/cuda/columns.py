@@ -93,5 +93,6 @@ def _check_column(
 
 
 def column_addresses(columns: Mapping[str, Tensor]) -> list[tuple[int, int]]:
-    """Address and pitch of each attribute, in the order of `SHAPES`, for the native functions."""
+    """Address and pitch of each attribute for the native functions, which take them in the order of
+    `SHAPES`: so must the mapping be."""
     return [(tensor.data_ptr(), tensor.stride(0)) for tensor in columns.values()]

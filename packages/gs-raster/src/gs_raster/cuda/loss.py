@@ -47,7 +47,7 @@ def photometric_loss(
         () float32 the sum, and (h, w, 3) float32 its gradient by the image.
 
     Raises:
-        TypeError: a dtype differs, or a weight is no number.
+        TypeError: a dtype differs, ``core`` is no rectangle, or a weight is no number.
         ValueError: the tensors are not on one CUDA device, a shape differs, a row has gaps,
             ``core`` is not inside the image, or a weight is not finite.
         CudaError: this build has no CUDA, or a launch failed.
@@ -67,6 +67,8 @@ def photometric_loss(
         raise ValueError(f"truth must have contiguous rows, got strides {tuple(truth.stride())}")
     if core is None:
         core = Rect(0, 0, width, height)
+    if not isinstance(core, Rect):
+        raise TypeError(f"core must be a gs_raster.Rect or None, got {type(core).__name__}")
     if not (0 <= core.x0 <= core.x1 <= width and 0 <= core.y0 <= core.y1 <= height):
         raise ValueError(f"core must lie within {width} x {height}, got {core}")
     weights = _finite("l1_weight", l1_weight), _finite("dssim_weight", dssim_weight)

@@ -46,8 +46,7 @@ def place_of(name: str, tensor: Tensor) -> Place:
             "renders there"
         )
     number = tensor.get_device()
-    # As integers: torch.cuda.current_stream makes an object, for ten times as long.
-    return Place(tensor.device, number, torch._C._cuda_getCurrentRawStream(number))
+    return Place(tensor.device, number, torch.cuda.current_stream(number).cuda_stream)
 
 
 def require_cuda() -> None:

@@ -22,8 +22,12 @@ MOST_ROWS = 1 << 19
 as long as its host takes to look for those that the batch may see."""
 
 
+_MOST_VIEWS = 1 << 15
+"""Whose lists are kept."""
+
+
 class AllRows:
-    """Makes such lists.
+    """Makes lists of all rows.
 
     Args:
         model: the rows.
@@ -55,6 +59,8 @@ class AllRows:
         (view,) = views
         known = self._alone.get(view.name)
         if known is None or known[0] is not view:
+            if len(self._alone) >= _MOST_VIEWS:
+                self._alone.clear()
             known = self._alone[view.name] = view, self._listed(views)
         return known[1]
 

@@ -94,7 +94,8 @@ class Engine:
             batch: views on the model's device with their photographs, (H, W, 3) uint8 there.
             settings: rates and weights of this step.
             observe: told about each view.
-            direct: takes views that are drawn whole from tables instead, if given.
+            direct: if given, takes views that are drawn from tables instead, in batches without
+                crops.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
 
@@ -125,6 +126,8 @@ class Engine:
             return share
 
         from_tables = None
+        if not all(microbatch.is_whole for microbatch in planned.seen.microbatches):
+            direct = None  # the order in which views count must not follow from their room
         if self._tables is not None:
             from_tables = TableDrawing(
                 self._tables,

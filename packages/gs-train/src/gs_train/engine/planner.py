@@ -60,10 +60,10 @@ class Planner:
         Cost: where all rows are listed, or an early list holds and the device updates its rows, one
             kernel over the list. Else one cull, which synchronises, and more where a view is cut.
         """
+        early = self._lookahead.take(views, settings)
         if self.lists_all(len(views), settings):
             seen = self._all_rows.list(views)
             return self._made(self._placement_for(seen), seen, self._marks(seen), None)
-        early = self._lookahead.take(views, settings)
         if early is not None and not self._is_cut(early.seen):
             placement = self._placement_for(early.seen)
             if placement.is_resident:

@@ -21,7 +21,7 @@ class BatchStats:
     Attributes:
         batches, microbatches: how many; crops count as microbatches.
         visible: rows projected, a row counted in each microbatch; where a list was found early,
-            all of its rows.
+            all of its rows, and in small scenes all rows there are.
         union: distinct rows projected in each batch, summed.
         loaded, stored: rows over the link, in and out.
         bytes_loaded, bytes_stored: of these rows.

@@ -55,7 +55,7 @@ class _Pass:
         index: in the batch.
         room: for intersections.
         share: () of the loss; None before it was drawn.
-        splats: makes those of the last time that it was drawn.
+        splats: of the last time that it was drawn; None where `direct` took the view.
     """
 
     index: int
@@ -64,7 +64,7 @@ class _Pass:
     rows: TableRows
     room: int
     share: Tensor | None = None
-    splats: Callable[[], Splats] | None = None
+    splats: Splats | None = None
 
 
 class TableDrawing:
@@ -166,8 +166,7 @@ class TableDrawing:
         if not is_told:
             crop = last.microbatch.crop
             if self._direct_of(last) is None:
-                splats = None if last.splats is None else last.splats()
-                self._statistics.note(last.microbatch, last.rows.ids, splats)
+                self._statistics.note(last.microbatch, last.rows.ids, last.splats)
             if count and crop.core == crop.view.rect:
                 self._costs.note(crop.view, count)
         if not had_room and following is not None and not self._again(following):
@@ -197,8 +196,8 @@ class TableDrawing:
             one.share.copy_(share)
         return True
 
-    def _drawn(self, one: _Pass) -> tuple[Tensor, Callable[[], Splats]]:
-        """Its share of the loss, and what makes its splats with their gradients."""
+    def _drawn(self, one: _Pass) -> tuple[Tensor, Splats | None]:
+        """Its share of the loss, and its splats with their gradients, if anybody is told."""
         crop, settings, renderer = one.microbatch.crop, self._settings, self._renderer
         rect = crop.rect
         drawn = renderer.draw(

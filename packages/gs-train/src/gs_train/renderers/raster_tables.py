@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +11,9 @@ from torch import Tensor
 import gs_raster
 from gs_train.renderers.protocol import Rect, RenderOptions, Splats, View
 from gs_train.renderers.tables import Direct, Drawn, TableRows
+
+_MOST_CAMERAS = 1 << 15
+"""Of views that were drawn, checked once each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +68,7 @@ class RasterTables:
         )
         return RasterDrawn(drawing.image, room, drawing, rows, view)
 
-    def send_back(
-        self, drawn: Drawn, gradient: Tensor, direct: Direct | None
-    ) -> Callable[[], Splats]:
+    def send_back(self, drawn: Drawn, gradient: Tensor, direct: Direct | None) -> Splats | None:
         """See `TableRenderer`."""
         assert isinstance(drawn, RasterDrawn)
         place = drawn.rows.place
@@ -82,9 +81,8 @@ class RasterTables:
             statistics=_statistics_of(direct, drawn.view),
             check_room=self._check,
         )
-        return functools.partial(self._splats, drawn, of_splats)
-
-    def _splats(self, drawn: RasterDrawn, of_splats: Tensor) -> Splats:
+        if direct is not None:
+            return None
         found = drawn.drawing.splats
         assert found.radii is not None
         splats = Splats(
@@ -104,11 +102,15 @@ class RasterTables:
 
     def _camera_of(self, view: View) -> gs_raster.View:
         known = self._cameras.get(view.name)
-        if known is None or known[0] is not view:
-            pose = view.viewmat.contiguous(), view.K.contiguous()
-            known = view, gs_raster.View(*pose, view.width, view.height)
-            self._cameras[view.name] = known
-        return known[1]
+        if known is not None and known[0] is view:
+            return known[1]
+        viewmat, K = view.viewmat.contiguous(), view.K.contiguous()
+        camera = gs_raster.View(viewmat, K, view.width, view.height)
+        if viewmat is view.viewmat and K is view.K:  # a copy would not follow the view
+            if len(self._cameras) >= _MOST_CAMERAS:
+                self._cameras.clear()
+            self._cameras[view.name] = view, camera
+        return camera
 
     def n_intersections(self, index: int) -> int:
         """See `TableRenderer`."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -98,19 +98,16 @@ class TableRenderer(Protocol):
         """
         ...
 
-    def send_back(
-        self, drawn: Drawn, gradient: Tensor, direct: Direct | None
-    ) -> Callable[[], Splats]:
+    def send_back(self, drawn: Drawn, gradient: Tensor, direct: Direct | None) -> Splats | None:
         """Add the gradients of the rows to their sums. Does not synchronise.
 
         Args:
             gradient: (h, w, 3) of the loss by the image.
-            direct: whose sums a view is added to, too, that is drawn whole; None: they are told
-                about the splats.
+            direct: what the view, which is drawn whole, is added to, too.
 
         Returns:
-            Makes the splats, with the gradient of ``means2d`` and, where it is asked for,
-            ``absgrad``.
+            The splats, with the gradient of ``means2d`` and, where it is asked for, ``absgrad``;
+            None where ``direct`` is given.
 
         Raises:
             OutOfMemoryError: nothing has been added.

@@ -116,8 +116,8 @@ class RowOperations(Protocol):
         ...
 
     def in_place(self, name: str) -> Tensor:
-        """The stored values of one attribute of the geometry, to be written to before the next
-        operation; moments stay.
+        """The stored values of one attribute of the geometry, to be written to before an operation
+        that changes rows; moments stay.
 
         Args:
             name: means, scales, quats or opacities, which are on ``device`` wherever the other

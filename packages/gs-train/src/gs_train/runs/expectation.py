@@ -93,6 +93,8 @@ class Expectation:
         stats, views = self._trainer.backend.stats, self._scene.views
         pixels = sum(view.width * view.height for view in views) / len(views)
         pixels *= self._trainer.config.batch_size
-        of_rows = _PIXELS_OF_A_ROW * stats.visible / max(1, stats.batches)
+        # Where a batch lists more rows than it sees, the others cost next to nothing.
+        visible = min(stats.visible, stats.seen * self._trainer.config.batch_size)
+        of_rows = _PIXELS_OF_A_ROW * visible / max(1, stats.batches)
         growing_s = step_s * of_rows / (of_rows + pixels)
         return StepTime(step_s - growing_s, growing_s / self._n_first)
