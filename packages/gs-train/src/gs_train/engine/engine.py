@@ -127,7 +127,9 @@ class Engine:
 
         from_tables = None
         if not all(microbatch.is_whole for microbatch in planned.seen.microbatches):
-            direct = None  # the order in which views count must not follow from their room
+            # Gradients of crops add up before the norm is taken, and the order in which views count
+            # must not follow from their room.
+            direct = None
         if self._tables is not None:
             from_tables = TableDrawing(
                 self._tables,

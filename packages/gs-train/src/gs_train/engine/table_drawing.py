@@ -74,7 +74,7 @@ class TableDrawing:
         renderer: draws them.
         settings: of the step.
         statistics: told about each microbatch, one later than it is drawn.
-        direct: takes microbatches that are whole views instead, if given.
+        direct: takes microbatches instead, if given: all are whole views.
         costs: of the views; told about those that are drawn whole.
         densities: intersections a row of views when something of them was last drawn, by name;
             written to. They decide how often something is drawn, and no result.
@@ -165,7 +165,7 @@ class TableDrawing:
             is_told = not self._again(last)
         if not is_told:
             crop = last.microbatch.crop
-            if self._direct_of(last) is None:
+            if self._direct is None:
                 self._statistics.note(last.microbatch, last.rows.ids, last.splats)
             if count and crop.core == crop.view.rect:
                 self._costs.note(crop.view, count)
@@ -213,8 +213,4 @@ class TableDrawing:
         share, gradient = loss_and_gradient(
             drawn.image, truth, crop, settings.ssim_lambda, weight=self._weight
         )
-        return share, renderer.send_back(drawn, gradient, self._direct_of(one))
-
-    def _direct_of(self, one: _Pass) -> Direct | None:
-        """Crops of a view are told about: their gradients add up before the norm is taken."""
-        return self._direct if one.microbatch.is_whole else None
+        return share, renderer.send_back(drawn, gradient, self._direct)
