@@ -30,7 +30,7 @@ from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.published.returning import Returning
 from gs_train.renderers.cpu import CpuRenderer
-from gs_train.rows.attributes import NAMES
+from gs_train.rows.attributes import GEOMETRY_WIDTH, NAMES
 from gs_train.rows.host_rows import HostRows
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.tiered import TieredGaussians
@@ -60,13 +60,16 @@ class Trained:
     def tensors(self) -> dict[str, Tensor]:
         return self.backend.model.tensors()
 
-    def rows_of_appearance(self) -> int:
-        """Bytes of all tables of appearance rows that the engine made for batches."""
+    def rows_of_batches(self) -> int:
+        """Bytes of all tables of rows that the engine made for batches: appearance, and sums of
+        gradients of geometry, alone or beside those of appearance."""
+        appearance = self.work.appearance
+        widths = appearance, GEOMETRY_WIDTH, GEOMETRY_WIDTH + appearance
         own = {values.untyped_storage().data_ptr() for values in self.tensors.values()}
         tables = {
             values.untyped_storage().data_ptr(): values.untyped_storage().nbytes()
             for values in self.made
-            if values.ndim == 2 and values.shape[1] == self.work.appearance
+            if values.ndim == 2 and values.shape[1] in widths
         }
         return sum(size for address, size in tables.items() if address not in own)
 
@@ -129,15 +132,14 @@ def test_bytes_that_grow_with_n_are_those_of_real_tensors(preset: Preset, degree
 def test_bytes_of_rows_that_come_for_a_batch_are_those_of_real_tensors(preset: Preset) -> None:
     trained = _trained(preset, 3)
     device = trained.need.device
-    union = int(trained.work.most.union)
     if preset.placement == "mirror":  # whose gradients are those of the parameters
-        assert trained.rows_of_appearance() == 0
+        assert trained.rows_of_batches() == 0
         return
-    sums = device["gradients"] - 44 * union
-    expected = sums + device.get("residents", 0) + device.get("row buffers", 0)
+    parts = "gradients", "residents", "row buffers"
+    expected = sum(device.get(part, 0) for part in parts)
     # Headroom is counted for all buffers together, and is whole slots in each of them.
     slot = 4 * trained.work.appearance
-    assert expected - 4 * slot <= trained.rows_of_appearance() <= expected
+    assert expected - 4 * slot <= trained.rows_of_batches() <= expected
 
 
 def test_gradients_of_naive_are_those_of_real_tensors() -> None:
@@ -346,7 +348,7 @@ def test_a_table_grows_beside_the_buffers_that_a_batch_leaves(name: str, widest:
     work = replace(work, width=64, height=64)
     of = need(PRESETS[name], work, Room.of_residents(1000, union)).device
     drawn = {"rendering", "re-ordering", "growing"}
-    stays = sum(size for part, size in of.items() if part not in drawn) - 44 * union
+    stays = sum(size for part, size in of.items() if part not in drawn)
     assert of["growing"] > 0
     assert sum(of.values()) == stays + widest * n
 

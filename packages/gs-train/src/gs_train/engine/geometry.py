@@ -30,28 +30,30 @@ class BatchGeometry:
         ids: (U,) int32, sorted: the batch's rows.
         settings: of the step.
         tools: of the engine.
+        sums: (U, ...) by attribute, added to.
 
     Attributes:
         sums: (U, ...) gradients by attribute.
     """
 
-    def __init__(self, rows: Gaussians, ids: Tensor, settings: StepSettings, tools: Tools) -> None:
+    def __init__(
+        self,
+        rows: Gaussians,
+        ids: Tensor,
+        settings: StepSettings,
+        tools: Tools,
+        sums: Mapping[str, Tensor],
+    ) -> None:
         self._rows = rows
         self._ids = ids
         self._settings = settings
         self._tools = tools
-        params = rows.params
-        self.sums = _zeros(params, ids.shape[0])
+        self.sums = sums
         set_options(rows.optimizer, settings)
 
     def places(self, ids: Tensor) -> Tensor:
         """(R,) int64 where rows, some of the batch's, are among them."""
         return torch.searchsorted(self._ids, ids)
-
-    @property
-    def columns(self) -> dict[str, Tensor]:
-        """(N, ...) all rows by attribute, without gradients."""
-        return {name: param.detach() for name, param in self._rows.params.items()}
 
     def take(self, ids: Tensor, values: Tensor, slots: Tensor) -> dict[str, Tensor]:
         """Copies of rows that collect gradients.
@@ -61,7 +63,7 @@ class BatchGeometry:
             values: (C, W) rows of appearance.
             slots: (R,) where the same rows lie in it.
         """
-        taken = take_rows(self.columns | columns(values), ids, slots)
+        taken = take_rows({**self._rows.columns, **columns(values)}, ids, slots)
         return {name: leaf.requires_grad_() for name, leaf in taken.items()}
 
     def add(
@@ -81,7 +83,7 @@ class BatchGeometry:
             initial: see `gs_train.rows.copies.add_rows`.
         """
         parts = {name: leaf.grad for name, leaf in leaves.items()}
-        add_rows(self.sums | columns(appearance), parts, place, slots, initial)
+        add_rows({**self.sums, **columns(appearance)}, parts, place, slots, initial)
 
     def update(self, looked: torch.cuda.Event | None) -> None:
         """Take the step: of all rows, or with sparse semantics of the batch's.
@@ -107,16 +109,6 @@ class BatchGeometry:
             [self.sums[name] for name in names],
             penalties=[losses.get(name) for name in names],
         )
-
-
-def _zeros(params: Mapping[str, Tensor], n_rows: int) -> dict[str, Tensor]:
-    """As many rows of each of some tensors, in one piece of memory."""
-    sizes = [n_rows * param.shape[1:].numel() for param in params.values()]
-    parts = next(iter(params.values())).new_zeros(sum(sizes)).split(sizes)
-    return {
-        name: part.view(n_rows, *param.shape[1:])
-        for (name, param), part in zip(params.items(), parts, strict=True)
-    }
 
 
 def set_options(optimizer: torch.optim.Optimizer, settings: StepSettings) -> None:

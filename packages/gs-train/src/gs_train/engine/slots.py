@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gs_train.engine.buffers import RowBuffer
 from gs_train.engine.geometry import BatchGeometry
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.placement import Batch, Taken, Tools
 from gs_train.engine.places import Places
 from gs_train.engine.residents import Residents
 from gs_train.engine.settings import StepSettings
+from gs_train.engine.sums import BatchSums, Sums
 from gs_train.renderers.tables import TableRows
 from gs_train.rows.attributes import columns
 from gs_train.rows.device_appearance import DeviceAppearance
@@ -48,7 +48,7 @@ class SlotPlacement:
         self._model = model
         self._slots = slots
         self._tools = tools
-        self._sums = RowBuffer(model.appearance.width, model.device)
+        self._sums = BatchSums(model.appearance.width, model.device)
         self._counted = 0, 0  # rows loaded and stored, of the batches before
         self._batch: Batch
         self._at: Tensor  # slots of its rows
@@ -70,7 +70,9 @@ class SlotPlacement:
 
     def begin(self, settings: StepSettings, edited: torch.cuda.Event | None) -> int:
         seen, marks, trace = self._batch.seen, self._batch.marks, self._tools.trace
-        geometry = BatchGeometry(self._model.geometry, seen.ids, settings, self._tools)
+        sums = self._sums.zeros(seen.ids.shape[0])
+        rows = self._model.geometry
+        geometry = BatchGeometry(rows, seen.ids, settings, self._tools, sums.geometry)
         appearance = self._model.appearance
         appearance.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
         step = appearance.begin()
@@ -78,12 +80,9 @@ class SlotPlacement:
             with trace.on("compute", "wake"):
                 counts = self._tools.stats.counts_on(self._model.device)
                 self._slots.wake(self._at, seen.ids, step, marks, counts)
-            n_rows = seen.ids.shape[0]
-            sums = self._sums.of(n_rows)[:n_rows].zero_()
-            tables = geometry.columns | columns(self._slots.values)
-            all_sums = geometry.sums | columns(sums)
+            tables = {**rows.columns, **columns(self._slots.values)}
             places = Places(seen, self._at)
-            self._run = _Run(geometry, step, tables, sums, all_sums, places)
+            self._run = _Run(geometry, step, tables, sums, places)
         return step
 
     def take(self, k: int) -> Taken:
@@ -96,7 +95,7 @@ class SlotPlacement:
     def give(self, k: int, taken: Taken) -> None:
         run, place = self._run, taken.place
         with self._tools.trace.on("compute", f"give {k}"):
-            run.geometry.add(taken.leaves, place, run.sums, place)
+            run.geometry.add(taken.leaves, place, run.sums.appearance, place)
 
     def tables(self, k: int) -> TableRows:
         run = self._run
@@ -107,7 +106,7 @@ class SlotPlacement:
             ids=drawn.ids,
             slots=drawn.slots,
             keys=self._model.keys.values,
-            sums=run.all_sums,
+            sums=run.sums.by_attribute,
             place=drawn.place,
         )
 
@@ -120,7 +119,7 @@ class SlotPlacement:
         run, slots, name = self._run, self._slots, "update appearance"
         seen, marks, trace = self._batch.seen, self._batch.marks, self._tools.trace
         with trace.host(name), trace.on("compute", name):
-            slots.update(self._at, seen.ids, run.sums, run.step, marks)
+            slots.update(self._at, seen.ids, run.sums.appearance, run.step, marks)
         self._tools.stats.count(
             seen,
             loaded=slots.loaded - self._counted[0],
@@ -153,16 +152,14 @@ class _Run(NamedTuple):
         geometry: of its rows.
         step: of the optimizer.
         columns: the attributes where they lie.
-        sums: (U, W) gradients of appearance.
-        all_sums: (U, ...) gradients by attribute.
+        sums: gradients of its rows.
         places: of its microbatches.
     """
 
     geometry: BatchGeometry
     step: int
     columns: Mapping[str, Tensor]
-    sums: Tensor
-    all_sums: Mapping[str, Tensor]
+    sums: Sums
     places: Places
 
 

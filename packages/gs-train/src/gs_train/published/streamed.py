@@ -21,6 +21,7 @@ from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.microbatches import Seen
 from gs_train.engine.placement import Batch, Taken, Tools
 from gs_train.engine.settings import StepSettings
+from gs_train.engine.sums import BatchSums
 from gs_train.options.presets import Preset
 from gs_train.published.loads import Loads
 from gs_train.published.returning import Returning
@@ -89,6 +90,8 @@ class StreamedPlacement:
         n = 2 if preset.retain == "previous" else 1
         self._values = [RowBuffer(host.width, device) for _ in range(n)]
         self._gradients = [RowBuffer(host.width, device) for _ in range(n)]
+        self._sums = BatchSums(0, device)
+        self._buffers: list[RowBuffer | BatchSums] = [self._sums, *self._values, *self._gradients]
         self._loads = Loads(host, tools.lanes, RING_BYTES)
         self._stores = Stores(host, tools.lanes, RING_BYTES)
         self._last: _Last | None = None
@@ -100,7 +103,7 @@ class StreamedPlacement:
 
     @property
     def n_bytes(self) -> int:
-        return sum(buffer.n_bytes for buffer in (*self._values, *self._gradients))
+        return sum(buffer.n_bytes for buffer in self._buffers)
 
     def fits(self, n_rows: int) -> bool:
         return True
@@ -120,7 +123,8 @@ class StreamedPlacement:
     def begin(self, settings: StepSettings, edited: torch.cuda.Event | None) -> int:
         run, lanes, trace = self._run, self._tools.lanes, self._tools.trace
         ids = run.batch.seen.ids
-        run.geometry = BatchGeometry(self._model.geometry, ids, settings, self._tools)
+        sums = self._sums.zeros(ids.shape[0]).geometry
+        run.geometry = BatchGeometry(self._model.geometry, ids, settings, self._tools, sums)
         self._host.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
         run.step = self._host.begin()
         for lane in ("load", "store") if self._untouched is None else ("load", "store", "cull"):
@@ -204,7 +208,7 @@ class StreamedPlacement:
     def leave(self) -> None:
         self.finish()
         self._last = None
-        for buffer in (*self._values, *self._gradients):
+        for buffer in self._buffers:
             buffer.release()
 
     # -- what moves ----------------------------------------------------------------------------

@@ -90,12 +90,21 @@ class Gaussians(CheckedRows):
         self.optimizer = make_optimizer(
             [{"params": [p], "name": n} for n, p in self.params.items()]
         )
+        self._columns: dict[str, Tensor] | None = None
         owned = [(g.get("name"), *g["params"]) for g in self.optimizer.param_groups]
         if [name for name, *_ in owned] != list(names) or any(len(group) != 2 for group in owned):
             raise ValueError(
                 f"make_optimizer must keep one group for each of {', '.join(names)}, "
                 f"got {[name for name, *_ in owned]}"
             )
+
+    @property
+    def columns(self) -> Mapping[str, Tensor]:
+        """(N, ...) by attribute, without gradients, in the parameters' memory: the same tensors
+        until rows change their number or order."""
+        if self._columns is None:
+            self._columns = {name: param.detach() for name, param in self.params.items()}
+        return self._columns
 
     def __repr__(self) -> str:
         has_sh = "shN" in self._names
@@ -288,6 +297,7 @@ class Gaussians(CheckedRows):
     def _transform(self, transform: Callable[[str, str | None, Tensor], Tensor]) -> None:
         """Replace every tensor by ``transform(name, key, tensor)``; key None is the parameter."""
         self.drop_gradients()
+        self._columns = None  # which would keep the replaced tensors alive
         for name, param in self.params.items():
             state = self._state(name)
             # By key: a loop over values would keep the replaced tensors alive to its end.

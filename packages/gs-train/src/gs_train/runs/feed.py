@@ -21,6 +21,9 @@ from gs_train.data import ImageCache
 # these. Told anew when half of them are over, because telling costs a pass over the plan.
 _ANNOUNCED = 4096
 _STAGED = 3
+_AHEAD = 2
+"""Images on the device, or on their way, before they are asked for."""
+
 _THREADS = max(2, min(4, (os.cpu_count() or 1) // 4))  # that decode, or wait for a disk
 _POLL_S = 0.2
 
@@ -70,7 +73,11 @@ class ImageFeed:
         self._thread: threading.Thread | None = None
         self._ended: BaseException | None = None
         if device.type == "cuda":
-            self._ready: queue.Queue[_Arrived | BaseException] = queue.Queue(maxsize=_STAGED - 1)
+            # Two queues without locks of Python's: taking an image holds up the launching thread.
+            self._ready: queue.SimpleQueue[_Arrived | BaseException] = queue.SimpleQueue()
+            self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+            for _ in range(_AHEAD):
+                self._room.put(None)
             self._thread = threading.Thread(
                 target=self._copy_ahead, args=(largest_bytes,), name="gs-image-feed", daemon=True
             )
@@ -99,7 +106,8 @@ class ImageFeed:
         if isinstance(arrived, BaseException):
             self._ended = arrived
             raise arrived
-        stream = torch.cuda.current_stream(self._device)
+        self._room.put(None)
+        stream = torch.cuda.current_stream(self._device.index)
         stream.wait_event(arrived.copied)
         arrived.image.record_stream(stream)
         return arrived.index, arrived.image
@@ -133,10 +141,11 @@ class ImageFeed:
         """Hand over to :meth:`next`; False when the feed is closed meanwhile."""
         while not self._closing.is_set():
             try:
-                self._ready.put(item, timeout=_POLL_S)
-                return True
-            except queue.Full:
+                self._room.get(timeout=_POLL_S)
+            except queue.Empty:
                 continue
+            self._ready.put(item)
+            return True
         return False
 
 

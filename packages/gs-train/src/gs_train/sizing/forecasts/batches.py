@@ -50,7 +50,7 @@ def add_batch(
 
     Nothing is rendered while rows are re-ordered or a table grows. Before rows are re-ordered, a
     batch's memory is given back. Growing copies one table at a time to a larger one, beside the
-    buffers that a batch leaves, of which only the gradients of geometry are gone.
+    buffers that a batch leaves.
 
     Args:
         need: of the rows; changed.
@@ -70,8 +70,7 @@ def add_batch(
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
-        gone = device["rendering"] + FLOAT * GEOMETRY_WIDTH * math.ceil(work.most.union)
-        device["growing"] = max(0, widest * n - gone - device["re-ordering"])
+        device["growing"] = max(0, widest * n - device["rendering"] - device["re-ordering"])
     if slab:
         pageable["re-ordering"] = slab * n
     pinned["photographs"] = _STAGED_IMAGES * image

@@ -11,6 +11,7 @@ import numpy as np
 
 from gs_train.engine.buffers import HEADROOM, RowBuffer
 from gs_train.engine.residents import Residents
+from gs_train.engine.sums import BatchSums
 from gs_train.options.limits import Limits
 from gs_train.published.streamed import RING_BYTES
 from gs_train.published.untouched import Untouched
@@ -207,7 +208,7 @@ def _split_rows(work: Workload) -> Need:
     need, geometry = Need(), FLOAT * GEOMETRY_WIDTH
     need.device["parameters"] = geometry * work.n_rows
     need.device["moments"] = 2 * geometry * work.n_rows
-    need.device["gradients"] = geometry * math.ceil(work.most.union)
+    need.device["gradients"] = BatchSums.bytes(math.ceil(work.most.union), 0)
     need.pinned["parameters"] = FLOAT * work.appearance * work.n_rows
     return need
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from gs_train.engine.all_rows import MOST_ROWS
-from gs_train.engine.buffers import RowBuffer
+from gs_train.engine.sums import BatchSums
 from gs_train.options.limits import Limits
 from gs_train.rows.attributes import GEOMETRY_WIDTH
 from gs_train.sizing.forecasts.batches import (
@@ -61,7 +61,7 @@ class InPlace(WholeScene):
         need.device["parameters"] = (geometry + appearance) * n
         need.device["moments"] = 2 * (geometry + appearance) * n
         need.device["steps of rows"] = 4 * n
-        need.device["gradients"] = geometry * union + RowBuffer.bytes(union, work.appearance)
+        need.device["gradients"] = BatchSums.bytes(union, work.appearance)
         need.device["marks"] = union
         lists = list_bytes(self.preset, work)
         return add_batch(
