@@ -21,7 +21,7 @@ On an H100 that takes about five minutes (seven with ``--again``) and 37 GB of d
 growth and checkpoints come at fixed shares of the steps, so that a short run has them too. On a CPU
 try
 
-    ... bench_whole_run.py --n 4000 --share 0.3 --views 16 --size 64 48 --steps 120 --again
+    ... bench_whole_run.py --n 4000 --share 0.05 --views 16 --size 64 48 --steps 120 --again
 """
 
 from __future__ import annotations
