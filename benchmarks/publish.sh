@@ -5,7 +5,7 @@
 #     benchmarks/publish.sh OUT [NAME...]     writes OUT/NAME.json and OUT/NAME.log
 #     benchmarks/publish.sh --list            names, most seconds, and commands
 #
-# Without names: all but init and largest, in at most PUBLISH_SECONDS (480), one after another, the
+# Without names: all but init, largest and whole-20m, in at most PUBLISH_SECONDS (480), one after another, the
 # headline first. A benchmark that the time does not suffice for is ended and named, and the exit
 # status is 1. Where this is no git checkout, GS_COMMIT must be set. CAPTURE names the folder of the
 # photographs (.gpu/scenes/caliterra).
@@ -32,6 +32,7 @@ order|90|order/bench_ablation.py --n 1_000_000 --views 64 --batches 2
 
 init|240|train/bench_init.py --n 50_000_000 --folder /tmp
 largest|480|train/bench_largest.py none:20M:24 best:20M:24 best:100M:24:16 none:6M:8 best:34M:8
+whole-20m|480|train/bench_whole_run.py --n 20_000_000 --folder /tmp
 END
 }
 

@@ -160,6 +160,21 @@ def start(name: str, result: Result) -> list[str]:
     return below(name, result, words)[:1]
 
 
+def whole(name: str, result: Result) -> list[str]:
+    """Every part of a run, one after another."""
+    axes, facts = result.lines[0].axes, result.facts
+    n_first, _, n_last = facts["gaussians"]
+    width, height = axes["size"]
+    device, host = facts["peak_device_bytes"] / 1e9, max(facts["peak_host_bytes"].values()) / 1e9
+    words = (
+        f"{axes['views']} photographs, {width} x {height}, from {n_first:,} points to {n_last:,} "
+        f"Gaussians in {axes['steps']:,} steps with `{facts['preset']}`; PSNR {facts['psnr']:.2f} "
+        f"dB; at most {device:.1f} GB of device memory and {host:.1f} GB of host memory."
+    )
+    rows = [[line.name, number(line.median), line.facts["words"]] for line in result.lines]
+    return below(name, result, words) + grid(["", "seconds", ""], rows)
+
+
 def rates(question: str, wanted: str) -> Callable[[str, Result], list[str]]:
     """A table of times and of bytes a second, of the lines whose name matches."""
 
@@ -256,6 +271,7 @@ TABLES: dict[str, Callable[[str, Result], list[str]]] = {
     "capture": capture,
     "largest": largest,
     "init": start,
+    "whole-20m": whole,
     "cull": culling,
     "order": ordering,
     "pinned": rates("gs-pinned: chosen rows over the link, of a table", LINK),

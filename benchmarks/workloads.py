@@ -283,6 +283,7 @@ def targets(
     *,
     sh_degree: int = 3,
     change: float = 0.3,
+    renderer: str | None = None,
 ) -> Tensor:
     """Photos to train on: the city with other colours, so that gradients are those of training.
 
@@ -290,16 +291,17 @@ def targets(
         read: the attributes of some rows, from int64 ids; on the scene's device, wherever they are
             kept.
         change: most that a value of ``sh0`` differs, by its row alone, so that all photos agree.
+        renderer: as gs-train's option; None: gsplat on CUDA, cpu on the CPU.
 
     Returns:
-        (B, height, width, 3) uint8 on the host, over black. Rendered with gsplat on CUDA and with
-        gs-train's own renderer on the CPU.
+        (B, height, width, 3) uint8 on the host, over black.
     """
     import gs_cull
     from gs_train.renderers import RenderOptions, View, make_renderer
 
     device = scene.means.device
-    renderer = make_renderer("gsplat" if device.type == "cuda" else "cpu", RenderOptions())
+    name = renderer or ("gsplat" if device.type == "cuda" else "cpu")
+    drawing = make_renderer(name, RenderOptions())
     images = torch.empty((len(views), views.height, views.width, 3), dtype=torch.uint8)
     for i in range(len(views)):
         pose, K = views.viewmats[i], views.Ks[i]
@@ -308,8 +310,8 @@ def targets(
         rows = dict(read(ids))
         phase = ids[:, None].remainder(1_000_003) * torch.tensor([1, 2, 3], device=device)
         rows["sh0"] = rows["sh0"] + change * torch.sin(phase.float())[:, None]
-        splats = renderer.project(rows, View(str(i), pose, K, *size), sh_degree=sh_degree)
-        image, _ = renderer.rasterize(splats)
+        splats = drawing.project(rows, View(str(i), pose, K, *size), sh_degree=sh_degree)
+        image, _ = drawing.rasterize(splats)
         images[i] = (255 * image.clamp(0, 1)).round().byte().cpu()
     return images
 

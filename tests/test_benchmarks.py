@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks' files, the comparison of two of them, and the page that is made from them."""
 
+import importlib
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -118,11 +120,22 @@ def _refine() -> dict[str, Any]:
     return _result(lines, facts={"resort_every": 1.0})
 
 
+def _whole() -> dict[str, Any]:
+    axes = {"views": 200, "size": [1920, 1080], "steps": 4000}
+    words = {"start from points": "16,000,000 Gaussians", "checkpoints": "1 of 14.1 GB, 1.50 GB/s"}
+    facts = {
+        "gaussians": [16_000_000, 19_000_000, 22_000_000], "preset": "none", "psnr": 24.125,
+        "peak_device_bytes": 17 * 10**9, "peak_host_bytes": {"fit": 9 * 10**9, "eval": 10**9},
+    }  # fmt: skip
+    lines = [_line(name, [9.5], "s", axes, words=said) for name, said in words.items()]
+    return _result(lines, facts=facts)
+
+
 def _all_results() -> dict[str, dict[str, Any]]:
     """An invented file for each table."""
     return {
         "engine-20m": _engine(20_000_000), "engine-5m": _engine(5_000_000), "capture": _capture(),
-        "refine-20m": _refine(),
+        "refine-20m": _refine(), "whole-20m": _whole(),
         "largest": _largest(), "init": _init(), "cull": _cull(), "order": _order(),
         "pinned": _times("cudaMemcpyAsync to device, 5 %", "gather 5 % sorted",
                          "torch index_select + copy 5 % sorted"),
@@ -181,7 +194,7 @@ def test_the_page_is_short_with_every_table_too(pages: Path, tmp_path: Path) -> 
     done = _render(pages, results)
     assert done.returncode == 0, done.stderr
     page = (pages / "docs" / "benchmarks.md").read_text()
-    assert len(page.splitlines()) <= 128
+    assert len(page.splitlines()) <= 160
     assert "Not measured" not in page
     assert page.count(f"commit {COMMIT[:9]}, 2026-01-02") == len(_all_results())
     assert "| `best` | 0.67 | 152 (151 to 153) | 155 (154 to 156) | 159 (158 to 160) |" in page
@@ -190,6 +203,9 @@ def test_the_page_is_short_with_every_table_too(pages: Path, tmp_path: Path) -> 
     assert "| gather 5 % sorted | 1.50 (1.00 to 2.00) | 0.667 |" in page
     rates = "185 (180 to 190) | 205 (200 to 210) | 0.91 (0.90 to 0.91)"
     assert f"| `best` | 8 | {rates} | 20.0 | - | 20.0 | - | - |" in page
+    assert "from 16,000,000 points to 22,000,000 Gaussians in 4,000 steps with `none`;" in page
+    assert "24.12 dB; at most 17.0 GB of device memory and 9.0 GB of host memory." in page
+    assert "| checkpoints | 9.50 | 1 of 14.1 GB, 1.50 GB/s |" in page
     assert _render(pages, results, "--check").returncode == 0
 
 
@@ -336,6 +352,62 @@ def test_a_record_must_know_its_commit(tmp_path: Path, commit: str, message: str
     assert done.returncode == 1
     assert message in done.stderr
     assert not path.exists()
+
+
+# Watching a process
+
+RUN = """
+import os, sys, time
+from pathlib import Path
+run = Path(sys.argv[1])
+def wait_for(name):
+    while not (run / name).exists():
+        time.sleep(0.01)
+print("7 training and 1 test images, 1,000 Gaussians after 0 steps; rendering with cpu on cpu")
+print("step 1/40  loss 0.1306", flush=True)
+os.mkdir(run / "checkpoints" / "step_000010.tmp")
+wait_for("the writing was seen")
+os.rename(run / "checkpoints" / "step_000010.tmp", run / "checkpoints" / "step_000010")
+(run / "log.csv").write_text("step,loss,n_gaussians\\n20,0.125,1200.0\\n40,0.1")
+wait_for("nothing")
+"""
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(FOLDER / "train")
+    return importlib.import_module("watched")
+
+
+def test_a_watched_process_is_killed_once_it_has_written_a_checkpoint(
+    watched: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints" / "step_000005").mkdir(parents=True)  # was there before
+
+    def has_saved(seen: Any) -> bool:
+        if seen.busy:
+            (tmp_path / "the writing was seen").touch()
+        return bool(seen.log) and bool(seen.saved)
+
+    command = [sys.executable, "-c", RUN, str(tmp_path)]
+    seen = watched.watch(command, tmp_path / "output", run=tmp_path, until=has_saved)
+    assert seen.status == -signal.SIGKILL
+    assert seen.ready[1:] == (1000, 0)
+    assert seen.saved.keys() == {10}
+    assert [row for _, *row in seen.log] == [[20, 1200]]
+    assert seen.started < seen.ready[0] <= seen.first_step < seen.saved[10] <= seen.ended
+    ((start, stop),) = seen.busy
+    assert seen.busy_between(seen.started, seen.ended) == stop - start > 0
+    assert seen.busy_between(stop, seen.ended) == 0
+    assert seen.peak_host_bytes > 0
+
+
+def test_the_last_words_of_a_watched_process_that_fails_are_told(
+    watched: Any, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('no room')"]
+    with pytest.raises(RuntimeError, match="ended with status 1:\nno room"):
+        watched.watch(command, tmp_path / "output")
 
 
 # Comparing two files
