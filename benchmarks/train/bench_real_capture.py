@@ -15,7 +15,7 @@ of their rates, and the mean difference of their scores with its standard error.
     PYTHONPATH=benchmarks python benchmarks/train/bench_real_capture.py CAPTURE --seeds 0 1 2
     ... --no-peer --before SITE --before-commit COMMIT
 
-SITE is made by ``pip install --no-deps --target SITE packages/*`` in a checkout of COMMIT.
+SITE is made by ``pip install --no-deps --target SITE ./packages/gs-*`` in a checkout of COMMIT.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import earlier
 import torch
 from pairs import Pair, Scores
 
+import faster_gs
 from gs_train.data import Capture, load_capture
 from gs_train.densify import AdcConfig
 from gs_train.options.config import FitConfig
@@ -155,7 +156,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--strategy", choices=("adc", "mcmc"), default="adc")
     parser.add_argument("--cap", type=int)
-    parser.add_argument("--absgrad", action="store_true", help="ours only")
+    parser.add_argument("--absgrad", action="store_true", help="gs-train only")
     parser.add_argument("--renderer", default="auto", help="as gs-train's")
     parser.add_argument("--no-peer", action="store_true", help="without gsplat's loop")
     parser.add_argument("--faster-gs", action="store_true", help="with Faster-GS's loop")
@@ -165,6 +166,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device-memory", help="as gs-train's, where the presets shall live")
     add_json_option(parser)
     options = parser.parse_args()
+    if options.faster_gs and not faster_gs.is_installed():
+        parser.error(f"--faster-gs: {faster_gs.INSTALL}")
     has_peers = options.faster_gs or not options.no_peer
     if has_peers and options.cap is not None and options.strategy == "adc":
         parser.error("--cap needs --strategy mcmc or --no-peer: gsplat's strategy takes it there")

@@ -59,8 +59,6 @@ class FasterGs:
     """
 
     def __init__(self, scene: Scene) -> None:
-        if not faster_gs.is_installed():
-            raise SystemExit(faster_gs.INSTALL)
         self._settings = [faster_gs.camera(view, 0) for view in scene.views]
         self._device = scene.views[0].viewmat.device
         self._sums = torch.empty(0)
