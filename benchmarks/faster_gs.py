@@ -22,7 +22,9 @@ _NEAR, _FAR = 0.01, 1e10  # as gsplat's
 
 
 def is_installed() -> bool:
-    return importlib.util.find_spec("FasterGSCudaBackend") is not None
+    """Whether its extension is there: a mere folder of its sources would be found as well."""
+    found = importlib.util.find_spec
+    return bool(found("FasterGSCudaBackend")) and bool(found("FasterGSCudaBackend._C"))
 
 
 def camera(view: View, sh_degree: int) -> Any:
