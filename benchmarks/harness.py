@@ -27,7 +27,7 @@ from results import COMMIT, FORMAT
 
 FOLDER = Path(__file__).resolve().parent
 PACKAGES = ("gs-cull", "gs-order", "gs-pinned", "gs-adam", "gs-raster", "gs-train", "gsplat",
-            "numba", "numpy", "triton")  # fmt: skip
+            "FasterGSCudaBackend", "numba", "numpy", "triton")  # fmt: skip
 # Settings that change how fast something runs.
 ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "GS_SIMD", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF")
 

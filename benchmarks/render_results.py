@@ -32,7 +32,7 @@ PRESETS = (
     "best",
     ALONE,
 )
-PEER = "gsplat's loop"
+PEER, FASTER_GS = "gsplat's loop", "Faster-GS's loop"
 COLOURS = {"best": "#1b6ca8", ALL_ON_DEVICE: "#9aa5b1", "clm": "#e0a030", "naive": "#c8553d"}
 CLAIM, CHART = "claim", "chart"
 END = "<!-- end of results -->"
@@ -112,9 +112,9 @@ def engine(name: str, result: Result) -> list[str]:
 def capture(name: str, result: Result) -> list[str]:
     """Quality, rate and memory of each trainer."""
     units = {"dB": 2, "SSIM": 4, "Gaussians": 0, "images/s": 0, "MB": 0}
-    names = list(dict.fromkeys(line.name for line in result.lines))
+    names = [line.name for line in result.lines if line.unit == "images/s"]
     rows = [
-        [PEER if who == PEER else f"gs-train, `{who}`",
+        [who if who in (PEER, FASTER_GS) else f"gs-train, `{who}`",
          *(spread(result.line(who, unit), digits) for unit, digits in units.items())]
         for who in names
     ]  # fmt: skip

@@ -2,42 +2,52 @@
 """Does the trainer reach gsplat's quality on a real capture, at what rate and in how much memory?
 
 Decides whether a user of gsplat loses anything by training here. Ours is ``gs-train fit`` as the
-command line runs it; the peer is the loop of gsplat's example trainer (its ``rasterization`` of all
-rows, one fused torch Adam for each parameter, its ``DefaultStrategy``) on the same images, initial
-rows, learning rates and loss. Both in one process, one after the other, for several seeds: single
-runs differ by some tenths of a dB.
+command line runs it. The peer is the loop of gsplat's example trainer (its ``rasterization`` of all
+rows, one fused torch Adam for each parameter, its strategy) on the same images, initial rows,
+learning rates and loss. ``--faster-gs`` adds that loop with the kernels and the Adam of Faster-GS,
+and ``--before`` adds gs-train of another commit: ``none``, in a process of its own.
+
+All train one after the other, for several seeds: single runs differ by some tenths of a dB. Before
+the first seed each trains for some steps that do not count, so that no seed loads kernels. Below
+the table of means, two trainers are compared seed by seed: the median (least to most) of the ratios
+of their rates, and the mean difference of their scores with its standard error.
 
     PYTHONPATH=benchmarks python benchmarks/train/bench_real_capture.py CAPTURE --seeds 0 1 2
+    ... --no-peer --before SITE --before-commit COMMIT
+
+SITE is made by ``pip install --no-deps --target SITE ./packages/gs-*`` in a checkout of COMMIT.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gsplat
+import earlier
 import torch
-from torch import Tensor
+from pairs import Pair, Scores
 
-from gs_order import ViewSampler
-from gs_train.data import Capture, load_capture, read_image
+import faster_gs
+from gs_train.data import Capture, load_capture
 from gs_train.densify import AdcConfig
-from gs_train.losses.loss import Crop, photometric_loss
 from gs_train.options.config import FitConfig
-from gs_train.options.schedule import LearningRates
-from gs_train.runs.feed import ImageFeed
-from gs_train.runs.metrics import psnr, ssim
 from gs_train.runs.training import fit
-from gs_train.scene.initialize import rows_from_points
 from gs_train.scene.scene import Scene
 from harness import Record, add_json_option
+from results import COMMIT
 
 PEER = "gsplat's loop"
+FASTER_GS = "Faster-GS's loop"
+BEFORE = "before"
+WARM_UP = 600
+"""Steps: the first refinement is among them."""
 UNITS = {
     "psnr": "dB",
     "ssim": "SSIM",
@@ -45,123 +55,66 @@ UNITS = {
     "images_per_second": "images/s",
     "peak_device_mb": "MB",
 }
-COLUMNS = tuple(UNITS)
+
+Train = Callable[[FitConfig], Scores]
 
 
-def ours(data: Path, seed: int, offload: str, options: argparse.Namespace) -> dict[str, float]:
+def ours(config: FitConfig, offload: str, device_memory: str | None) -> Scores:
     """One run of the command line's ``fit``."""
+    limits = replace(config, offload=offload, device_memory=device_memory)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder:
+        return scores_of(fit(replace(limits, out=Path(folder) / "run")))
+
+
+def before(config: FitConfig, site: Path) -> Scores:
+    """The same of another commit, with all on the device."""
+    return scores_of(earlier.fit(site, replace(config, offload="none"), warm_up=WARM_UP))
+
+
+def scores_of(metrics: dict[str, Any]) -> Scores:
+    """What metrics.json says, by column."""
+    of_file = {name: name for name in UNITS} | {"peak_device_mb": "peak_device_bytes"}
+    found = {column: float(metrics[name]) for column, name in of_file.items()}
+    return found | {"peak_device_mb": found["peak_device_mb"] / 1e6}
+
+
+def peers(capture: Capture, options: argparse.Namespace) -> dict[str, Train]:
+    """The loops of other kernels that are asked for."""
+    if options.no_peer and not options.faster_gs:
+        return {}
+    from peer_kernels import FasterGs, Gsplat
+    from peer_loop import train
+
+    scene = Scene.load(capture, torch.device("cuda", torch.cuda.current_device()))
+    kinds = ({} if options.no_peer else {PEER: Gsplat}) | (
+        {FASTER_GS: FasterGs} if options.faster_gs else {}
+    )
+    return {name: partial(train, kind(scene), scene) for name, kind in kinds.items()}
+
+
+def config_of(options: argparse.Namespace, seed: int, steps: int) -> FitConfig:
+    """What all trainers have in common."""
     # Absolute gradients are larger; this threshold grows about as many Gaussians.
     absgrad = AdcConfig(absgrad=True, grow_grad2d=0.0012)
-    with tempfile.TemporaryDirectory() as out:
-        config = FitConfig(
-            data=data,
-            out=Path(out) / "run",
-            steps=options.steps,
-            seed=seed,
-            strategy=options.strategy,
-            cap=options.cap,
-            adc=absgrad if options.absgrad else AdcConfig(),
-            renderer=options.renderer,
-            checkpoint_every=0,
-            offload=offload,  # type: ignore[arg-type]
-            device_memory=options.device_memory,
-        )
-        torch.cuda.reset_peak_memory_stats()
-        metrics = fit(config)
-    return {
-        "psnr": metrics["psnr"],
-        "ssim": metrics["ssim"],
-        "n_gaussians": metrics["n_gaussians"],
-        "images_per_second": metrics["images_per_second"],
-        "peak_device_mb": metrics["peak_device_bytes"] / 1e6,
-    }
-
-
-def gsplats_loop(capture: Capture, seed: int, steps: int) -> dict[str, float]:
-    """The example trainer's loop with its defaults."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    torch.manual_seed(seed)
-    scene = Scene.load(capture, device)
-    rows = rows_from_points(
-        scene.frame.points_in(capture.points), capture.colors, sh_degree=3, seed=seed
+    return FitConfig(
+        data=options.capture,
+        out=Path("run"),  # each run has a folder of its own
+        steps=steps,
+        seed=seed,
+        strategy=options.strategy,
+        cap=options.cap,
+        adc=absgrad if options.absgrad else AdcConfig(),
+        renderer=options.renderer,
+        checkpoint_every=0,
     )
-    params = torch.nn.ParameterDict(
-        {name: torch.nn.Parameter(value.to(device)) for name, value in rows.items()}
-    )
-    rates = vars(LearningRates()) | {"means": 1.6e-4 * scene.frame.extent}
-    optimizers = {
-        name: torch.optim.Adam([{"params": p, "lr": rates[name]}], eps=1e-15, fused=True)
-        for name, p in params.items()
-    }
-    decay = torch.optim.lr_scheduler.ExponentialLR(optimizers["means"], 0.01 ** (1 / steps))
-    strategy = gsplat.DefaultStrategy()
-    strategy.check_sanity(params, optimizers)
-    state = strategy.initialize_state(scene_scale=scene.frame.extent)
-
-    def render(index: int, sh_degree: int) -> tuple[Tensor, dict[str, Any]]:
-        view = scene.views[index]
-        image, _, info = gsplat.rasterization(
-            params["means"],
-            params["quats"],
-            torch.exp(params["scales"]),
-            torch.sigmoid(params["opacities"]),
-            torch.cat([params["sh0"], params["shN"]], 1),
-            view.viewmat[None],
-            view.K[None],
-            view.width,
-            view.height,
-            sh_degree=sh_degree,
-            packed=False,
-        )
-        return image[0], info
-
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    with ImageFeed(
-        _sequence(capture, seed, steps),
-        lambda i: read_image(capture.views[i]),
-        device=device,
-        cache_bytes=4 << 30,
-        largest_bytes=max(v.width * v.height * 3 for v in capture.views),
-    ) as feed:
-        started = time.perf_counter()
-        for step in range(steps):
-            index, truth = feed.next()
-            image, info = render(index, min(step // 1000, 3))
-            strategy.step_pre_backward(params, optimizers, state, step, info)
-            view = scene.views[index]
-            photometric_loss(image, truth, Crop(view, view.rect), 0.2).backward()
-            for optimizer in optimizers.values():
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            decay.step()
-            strategy.step_post_backward(params, optimizers, state, step, info)
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - started
-    peak = torch.cuda.max_memory_allocated()
-    psnrs, ssims = [], []
-    with torch.no_grad():
-        for index in capture.test:
-            image = render(index, 3)[0].clamp(0, 1)
-            truth = torch.from_numpy(read_image(capture.views[index])).to(device).float() / 255
-            psnrs.append(psnr(image, truth))
-            ssims.append(ssim(image, truth))
-    return {
-        "psnr": statistics.mean(psnrs),
-        "ssim": statistics.mean(ssims),
-        "n_gaussians": len(params["means"]),
-        "images_per_second": steps / seconds,
-        "peak_device_mb": peak / 1e6,
-    }
-
-
-def _sequence(capture: Capture, seed: int, steps: int) -> Iterator[int]:
-    for batch in ViewSampler(len(capture.train), 1, seed=seed, n_steps=steps):
-        yield capture.train[batch[0]]
 
 
 def write(
-    record: Record, runs: dict[str, list[dict[str, float]]], capture: Capture, options: Any
+    record: Record,
+    runs: dict[str, list[Scores]],
+    pairs: list[Pair],
+    capture: Capture,
+    options: argparse.Namespace,
 ) -> None:
     """The file anew, with a sample for each seed so far."""
     view = capture.views[0]
@@ -178,52 +131,83 @@ def write(
         for column, unit in UNITS.items():
             if results:
                 record.add(name, [result[column] for result in results], unit, axes=axes)
+    for pair in pairs:
+        pair.add_to(record, axes)
     record.write()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def paired(runs: dict[str, list[Scores]], presets: list[str]) -> list[Pair]:
+    """Each preset over each other trainer; without one, over the first preset."""
+    others = [name for name in runs if name not in presets] or presets[:1]
+    return [
+        Pair(name, runs[name], other, runs[other])
+        for other in others
+        for name in presets
+        if name != other
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("capture", type=Path)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--strategy", choices=("adc", "mcmc"), default="adc")
     parser.add_argument("--cap", type=int)
-    parser.add_argument("--absgrad", action="store_true")
+    parser.add_argument("--absgrad", action="store_true", help="gs-train only")
     parser.add_argument("--renderer", default="auto", help="as gs-train's")
-    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--no-peer", action="store_true", help="without gsplat's loop")
+    parser.add_argument("--faster-gs", action="store_true", help="with Faster-GS's loop")
+    parser.add_argument("--before", type=Path, help="folder of the packages of another commit")
+    parser.add_argument("--before-commit", help="that commit, 40 hexadecimal digits")
     parser.add_argument("--offload", nargs="+", default=["none"], help="presets, one after another")
     parser.add_argument("--device-memory", help="as gs-train's, where the presets shall live")
     add_json_option(parser)
     options = parser.parse_args()
-    record = Record(options.json)
+    if options.faster_gs and not faster_gs.is_installed():
+        parser.error(f"--faster-gs: {faster_gs.INSTALL}")
+    has_peers = options.faster_gs or not options.no_peer
+    if has_peers and options.cap is not None and options.strategy == "adc":
+        parser.error("--cap needs --strategy mcmc or --no-peer: gsplat's strategy takes it there")
+    if options.before is not None and not COMMIT.fullmatch(options.before_commit or ""):
+        got = options.before_commit
+        parser.error(f"--before-commit must be 40 hexadecimal digits with --before, got {got}")
+    return options
 
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in options.offload}
-    runs |= {} if options.no_peer else {PEER: []}
+
+def main() -> None:
+    options = arguments()
+    # As the command line does, before the device's memory is first used.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    record = Record(options.json)
+    presets: list[str] = options.offload
+    trainers: dict[str, Train] = {
+        name: partial(ours, offload=name, device_memory=options.device_memory) for name in presets
+    }
     with tempfile.TemporaryDirectory() as cache:
         capture = load_capture(options.capture, cache_dir=Path(cache))
+        trainers |= peers(capture, options)
+        for train in trainers.values():
+            train(config_of(options, options.seeds[0], min(WARM_UP, options.steps)))
+        if options.before is not None:  # it warms up by itself
+            trainers[BEFORE] = partial(before, site=options.before)
+            record.facts["before"] = options.before_commit
+        runs: dict[str, list[Scores]] = {name: [] for name in trainers}
         for seed in options.seeds:
-            for name in options.offload:
-                runs[name].append(ours(options.capture, seed, name, options))
-            if not options.no_peer:
-                runs[PEER].append(gsplats_loop(capture, seed, options.steps))
-            write(record, runs, capture, options)
+            for name, train in trainers.items():
+                runs[name].append(train(config_of(options, seed, options.steps)))
+            write(record, runs, paired(runs, presets), capture, options)
     print(f"{options.strategy}, {options.steps} steps, seeds {options.seeds}: mean (least to most)")
-    print(f"{'':14s}" + "".join(f"{column:>28s}" for column in COLUMNS))
+    print(f"{'':16s}" + "".join(f"{column:>28s}" for column in UNITS))
     for name, results in runs.items():
-        if results:
-            print(f"{name:14s}" + "".join(f"{_spread(results, c):>28s}" for c in COLUMNS))
-    other = options.offload[0] if options.no_peer else PEER
-    for name in options.offload:
-        if name != other:
-            rate = _mean(runs[name], "images_per_second") / _mean(runs[other], "images_per_second")
-            print(f"rate of {name} over {other}: {rate:.2f}")
+        print(f"{name:16s}" + "".join(f"{_spread(results, c):>28s}" for c in UNITS))
+    for pair in paired(runs, presets):
+        print(pair)
 
 
-def _mean(results: list[dict[str, float]], column: str) -> float:
-    return statistics.mean(result[column] for result in results)
-
-
-def _spread(results: list[dict[str, float]], column: str) -> str:
+def _spread(results: list[Scores], column: str) -> str:
     values = [result[column] for result in results]
     digits = {"psnr": 2, "ssim": 4}.get(column, 0)
     low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
