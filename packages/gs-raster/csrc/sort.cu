@@ -20,11 +20,13 @@ __device__ __forceinline__ std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }
 
-/// Depths as integers of the same order, and each splat's number.
+/// Depths as integers of the same order, and each splat's number. Clears the number of long runs.
 __global__ void __launch_bounds__(kThreads)
     depth_keys_kernel(const Splat* __restrict__ splats, std::int64_t n,
-                      std::uint32_t* __restrict__ depths, std::int32_t* __restrict__ numbers) {
+                      std::uint32_t* __restrict__ depths, std::int32_t* __restrict__ numbers,
+                      std::int32_t* __restrict__ n_long) {
   const std::int64_t i = global_thread();
+  if (i == 0) *n_long = 0;
   if (i >= n) return;
   // Floats above 0 are ordered as their bits.
   depths[i] = splats[i].columns == 0 ? kNotShown : __float_as_uint(splats[i].depth);
@@ -140,8 +142,8 @@ void order_splats(const Splat* splats, const Keys& keys, std::int64_t n, std::in
   Cutter cutter(workspace);
   OrderArrays arrays(cutter, n);
   cutter.check(workspace_bytes);
-  depth_keys_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(splats, n, arrays.depths[0],
-                                                                  arrays.numbers[0]);
+  depth_keys_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(
+      splats, n, arrays.depths[0], arrays.numbers[0], arrays.ties.n_long);
   GS_CUDA_TRY(cudaGetLastError());
   cub::DoubleBuffer<std::uint32_t> depths(arrays.depths[0], arrays.depths[1]);
   cub::DoubleBuffer<std::int32_t> numbers(arrays.numbers[0], arrays.numbers[1]);

@@ -50,7 +50,7 @@ struct TileLists {
 /// Where it is said how many instances there were.
 struct Report {
   std::int32_t* overflowed;    // (1,) device, made 1 where they have no room, else left; or none
-  std::uint64_t* n_instances;  // (1,) device, or none
+  std::uint64_t* n_instances;  // (1,) device or page-locked host memory, or none
 };
 
 /// Bytes of workspace for list_instances().

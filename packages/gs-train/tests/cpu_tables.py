@@ -130,6 +130,9 @@ class CpuTables:
         """See `TableRenderer`."""
         self._overflowed = False
 
+    def release(self) -> None:
+        """See `TableRenderer`."""
+
 
 class TableCpuRenderer(CpuRenderer):
     """The CPU renderer with tables.

@@ -16,6 +16,9 @@ from gs_train.renderers.protocol import Rect, Splats, View
 class TableRows:
     """R rows of a batch in the tables that they live in, and where their gradients go.
 
+    A tensor that comes again has the shape that it had, and lies where it lay: what was checked of
+    it holds.
+
     Attributes:
         columns: the six attributes by name: (N, ...) of the geometry, (C, ...) of the harmonics,
             which may be columns of a wider table.
@@ -120,4 +123,8 @@ class TableRenderer(Protocol):
 
     def go_on(self) -> None:
         """What comes next is added again."""
+        ...
+
+    def release(self) -> None:
+        """Give back memory that was kept for the next view. The batch may go on."""
         ...
