@@ -2,6 +2,7 @@
 #include "draw.hpp"
 
 #include "cutter.hpp"
+#include "gs/cuda/check.hpp"
 
 namespace gs::raster {
 
@@ -31,7 +32,8 @@ struct Kept {
   }
 };
 
-/// What draw() needs besides; the three stages of sorting take turns with one workspace.
+/// What draw() needs besides; projecting and the three stages of sorting take turns with one
+/// workspace.
 struct Scratch {
   std::int32_t* order;
   std::uint32_t* ends;
@@ -96,8 +98,10 @@ void draw(const Scene& scene, std::int64_t room, const Report& report, float* im
   Cutter cutter(scratch.data);
   const Scratch used(cutter, n, room, scene.rect);
   cutter.check(scratch.n_bytes);
-  project(scene.rows, scene.view, scene.options, scene.sh_degree, kept.splats, kept.radii, stream);
-  order_splats(kept.splats, scene.keys, n, used.order, used.workspace, used.n_bytes, stream);
+  if (n == 0) GS_CUDA_TRY(cudaMemsetAsync(used.total, 0, sizeof(*used.total), stream.get()));
+  project(scene.rows, scene.view, scene.options, scene.sh_degree, kept.splats, kept.radii,
+          depth_keys_in(used.workspace, n, used.total), stream);
+  order_by_depth(scene.keys, n, used.order, used.workspace, used.n_bytes, stream);
   count_instances(kept.splats, used.order, n, scene.rect, used.ends, used.total, used.workspace,
                   used.n_bytes, stream);
   list_instances(kept.splats, used.order, n, scene.rect, used.ends, used.total, kept.lists, report,

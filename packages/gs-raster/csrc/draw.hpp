@@ -36,8 +36,8 @@ struct Memory {
   std::size_t n_bytes;
 };
 
-/// Draws a rectangle of a view: project(), order_splats(), count_instances(), list_instances() and
-/// blend().
+/// Draws a rectangle of a view: project(), order_by_depth(), count_instances(), list_instances()
+/// and blend().
 ///
 /// image (h, w, 3), and depth (h, w) or none. drawing: what draw_backward() reads.
 /// Where there are more than `room` instances, the image is the background; see Report.

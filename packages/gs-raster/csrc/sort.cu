@@ -20,17 +20,10 @@ __device__ __forceinline__ std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }
 
-/// Depths as integers of the same order, and each splat's number. Clears the number of long runs.
 __global__ void __launch_bounds__(kThreads)
-    depth_keys_kernel(const Splat* __restrict__ splats, std::int64_t n,
-                      std::uint32_t* __restrict__ depths, std::int32_t* __restrict__ numbers,
-                      std::int32_t* __restrict__ n_long) {
+    depth_keys_kernel(const Splat* __restrict__ splats, std::int64_t n, DepthKeys keys) {
   const std::int64_t i = global_thread();
-  if (i == 0) *n_long = 0;
-  if (i >= n) return;
-  // Floats above 0 are ordered as their bits.
-  depths[i] = splats[i].columns == 0 ? kNotShown : __float_as_uint(splats[i].depth);
-  numbers[i] = static_cast<std::int32_t>(i);
+  if (i < n) put_depth_key(keys, i, splats[i].columns, splats[i].depth);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -136,15 +129,27 @@ std::size_t order_workspace_bytes(std::int64_t n) {
   return cutter.used();
 }
 
+DepthKeys depth_keys_in(void* workspace, std::int64_t n, std::uint64_t* total) {
+  Cutter cutter(workspace);
+  const OrderArrays arrays(cutter, n);
+  return {arrays.depths[0], arrays.numbers[0], arrays.ties.n_long, total};
+}
+
 void order_splats(const Splat* splats, const Keys& keys, std::int64_t n, std::int32_t* order,
                   void* workspace, std::size_t workspace_bytes, cuda::StreamView stream) {
+  if (n == 0) return;
+  depth_keys_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(
+      splats, n, depth_keys_in(workspace, n, nullptr));
+  GS_CUDA_TRY(cudaGetLastError());
+  order_by_depth(keys, n, order, workspace, workspace_bytes, stream);
+}
+
+void order_by_depth(const Keys& keys, std::int64_t n, std::int32_t* order, void* workspace,
+                    std::size_t workspace_bytes, cuda::StreamView stream) {
   if (n == 0) return;
   Cutter cutter(workspace);
   OrderArrays arrays(cutter, n);
   cutter.check(workspace_bytes);
-  depth_keys_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(
-      splats, n, arrays.depths[0], arrays.numbers[0], arrays.ties.n_long);
-  GS_CUDA_TRY(cudaGetLastError());
   cub::DoubleBuffer<std::uint32_t> depths(arrays.depths[0], arrays.depths[1]);
   cub::DoubleBuffer<std::int32_t> numbers(arrays.numbers[0], arrays.numbers[1]);
   GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(arrays.cub_workspace, arrays.cub_bytes, depths,
@@ -162,7 +167,6 @@ void count_instances(const Splat* splats, const std::int32_t* order, std::int64_
                      const Rect& rect, std::uint32_t* ends, std::uint64_t* total, void* workspace,
                      std::size_t workspace_bytes, cuda::StreamView stream) {
   static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t), "totals have 64 bits");
-  GS_CUDA_TRY(cudaMemsetAsync(total, 0, sizeof(*total), stream.get()));
   if (n == 0) return;
   Cutter cutter(workspace);
   CountArrays arrays(cutter, n);

@@ -7,15 +7,13 @@
 #pragma once
 
 #include "cutter.hpp"
+#include "depth_keys.hpp"
 #include "gs/cuda/check.hpp"
 #include "gs/cuda/stream_view.hpp"
 #include "launch.cuh"
 #include "sort.hpp"
 
 namespace gs::raster {
-
-/// The depth of splats that do not show; their order does not matter.
-constexpr std::uint32_t kNotShown = 0xffffffffu;
 
 constexpr int kLongRun = 32;
 
