@@ -80,7 +80,15 @@ class CpuTables:
         self._overflowed = False
 
     def draw(
-        self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
+        self,
+        rows: TableRows,
+        view: View,
+        rect: Rect,
+        *,
+        sh_degree: int,
+        room: int,
+        index: int,
+        is_direct: bool = False,
     ) -> Drawn:
         """See `TableRenderer`."""
         self.fails("draw")

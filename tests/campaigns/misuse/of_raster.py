@@ -209,7 +209,7 @@ _ON_A_DEVICE = {
         "View.checked_rect",
         "Workspace",
         "Workspace.release",
-        "Workspace.span",
+        "Workspace.take",
         "blend",
         "blend_backward",
         "draw",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -29,6 +29,33 @@ _REAL = torch.float32
 _ALIGNMENT = 256  # of arrays in a drawing's memory
 
 
+class _Memory(NamedTuple):
+    """What a drawing lies in.
+
+    Attributes:
+        words: float32; the drawing begins there.
+        n_bytes: of the drawing.
+        scratch: address and bytes that its gradient may use.
+        workspace: that all of this belongs to, and its turn.
+    """
+
+    words: Tensor
+    n_bytes: int
+    scratch: tuple[int, int] = (0, 0)
+    workspace: Workspace | None = None
+    turn: int = 0
+
+    def span(self) -> tuple[int, int]:
+        """Address and bytes of the drawing.
+
+        Raises:
+            RuntimeError: another drawing lies there.
+        """
+        if self.workspace is not None and self.workspace.turn != self.turn:
+            raise RuntimeError("drawing must be the last one of its workspace, got an earlier one")
+        return self.words.data_ptr(), self.n_bytes
+
+
 @dataclass(frozen=True, eq=False)
 class Drawing:
     """A view that has been drawn, with what its gradient reads.
@@ -48,25 +75,24 @@ class Drawing:
     rect: Rect
     room: int
     _scene: _core.SceneAt
-    _memory: Tensor
+    _memory: _Memory
     _alive: tuple[Any, ...]
 
     @functools.cached_property
     def alpha(self) -> Tensor:
         """Computed when first asked for, on torch's stream of that moment."""
-        _, _, begin = _begins(self.rows.n)
-        shape = self.rect.height, self.rect.width
-        n_bytes = 4 * shape[0] * shape[1]
-        return 1.0 - self._memory[begin : begin + n_bytes].view(_REAL).view(shape)
+        h, w = self.rect.height, self.rect.width
+        self._memory.span()
+        return 1.0 - self._memory.words.as_strided((h, w), (w, 1), _begins(self.rows.n)[1] // 4)
 
     @property
     def splats(self) -> Splats:
         """The rows as splats of the view, with their radii; in the drawing's memory."""
         n = self.rows.n
-        of_records, of_radii, _ = _begins(n)
-        words = self._memory.view(torch.int32)
-        records = words.as_strided((n, WORDS), (WORDS, 1), of_records // 4)
-        radii = words.as_strided((n, 2), (2, 1), of_radii // 4)
+        self._memory.span()
+        words = self._memory.words.view(torch.int32)
+        records = words.as_strided((n, WORDS), (WORDS, 1), 0)
+        radii = words.as_strided((n, 2), (2, 1), _begins(n)[0] // 4)
         return Splats(records, self.view, radii=radii)
 
 
@@ -100,7 +126,8 @@ def draw(
         depth: also sum depths.
         check_room: told how many instances there are.
         index: of the view in its batch, for ``check_room``.
-        workspace: used while the view is drawn; None: memory of the call's own.
+        workspace: in which the drawing lies, with its image, until the next view is drawn there;
+            None: memory of its own. The gradient uses it as well, without ``absgrad``.
 
     Raises:
         TypeError: a dtype differs.
@@ -135,10 +162,18 @@ def draw(
         count = check_room.address_of(index)
     h, w = rect.height, rect.width
     n_kept, n_scratch = _core.draw_bytes(rows.n, room, place, at.number)
-    image, kept = at.empty(h, w, 3), at.workspace(n_kept)
     depths = at.empty(h, w) if depth else None
-    used = workspace or Workspace()  # which lives until the call is enqueued
-    scratch = used.span(n_scratch, at)
+    if workspace is None:
+        image, memory = at.empty(h, w, 3), _Memory(at.empty(n_kept // 4), n_kept)
+        own = at.workspace(n_scratch)
+        scratch = span(own)
+    else:
+        n_back = _core.draw_backward_bytes(rows.n, room, depth, False, False)
+        begin, n_scratch = n_kept + _rounded(12 * h * w), max(n_scratch, n_back)
+        words = workspace.take(begin + n_scratch, at)
+        image = words.as_strided((h, w, 3), (3 * w, 3, 1), n_kept // 4)
+        scratch = words.data_ptr() + begin, n_scratch
+        memory = _Memory(words, n_kept, scratch, workspace, workspace.turn)
     _core.draw_cuda(
         scene,
         room,
@@ -146,14 +181,14 @@ def draw(
         count,
         image.data_ptr(),
         0 if depths is None else depths.data_ptr(),
-        span(kept),
+        memory.span(),
         scratch,
         at.number,
         at.stream,
     )
     if check_room is not None:
         check_room.note(index, room, at.queue)
-    return Drawing(image, depths, rows, view, rect, room, scene, kept, (keys, background))
+    return Drawing(image, depths, rows, view, rect, room, scene, memory, (keys, background))
 
 
 @overload
@@ -168,7 +203,6 @@ def draw_backward(
     absgrad: bool = False,
     statistics: Statistics | None = None,
     check_room: RoomCheck | None = None,
-    workspace: Workspace | None = None,
     gives_splats: Literal[True] = True,
 ) -> Tensor: ...
 
@@ -185,7 +219,6 @@ def draw_backward(
     absgrad: bool = False,
     statistics: Statistics | None = None,
     check_room: RoomCheck | None = None,
-    workspace: Workspace | None = None,
     gives_splats: bool,
 ) -> Tensor | None: ...
 
@@ -201,7 +234,6 @@ def draw_backward(
     absgrad: bool = False,
     statistics: Statistics | None = None,
     check_room: RoomCheck | None = None,
-    workspace: Workspace | None = None,
     gives_splats: bool = True,
 ) -> Tensor | None:
     """Add the gradients of a drawing's rows: :func:`gs_raster.blend_backward` and
@@ -217,7 +249,6 @@ def draw_backward(
         absgrad: also sum |d loss / d mean| over pixels.
         statistics: added to.
         check_room: nothing is added where a view of the batch has had too little room.
-        workspace: used meanwhile; None: memory of the call's own.
         gives_splats: return the gradients of splats.
 
     Returns:
@@ -226,11 +257,13 @@ def draw_backward(
 
     Raises:
         TypeError, ValueError, CudaError: as the two stages.
+        RuntimeError: another view has been drawn in the drawing's workspace.
 
     Asynchrony: enqueued on torch's current stream; does not synchronise. The same inputs give the
         same bits.
     """
-    rows, rect = drawing.rows, drawing.rect
+    rows, rect, memory = drawing.rows, drawing.rect, drawing._memory
+    kept = memory.span()
     at = place_of("rows", rows.means)
     check_out(out, rows, places, at)
     h, w = rect.height, rect.width
@@ -248,12 +281,14 @@ def draw_backward(
     n_scratch = _core.draw_backward_bytes(
         rows.n, drawing.room, grad_depth is not None, absgrad, gives_splats
     )
-    used = workspace or Workspace()  # which lives until the call is enqueued
-    scratch = used.span(n_scratch, at)
+    scratch = memory.scratch
+    if n_scratch > scratch[1]:
+        own = at.workspace(n_scratch)
+        scratch = span(own)
     _core.draw_backward_cuda(
         drawing._scene,
         drawing.room,
-        span(drawing._memory),
+        kept,
         of_image,
         of_alpha,
         of_depth,
@@ -268,10 +303,11 @@ def draw_backward(
     return of_splats
 
 
-def _begins(n: int) -> tuple[int, int, int]:
-    """Where records, radii and transmittance begin in a drawing's memory, see csrc/draw.cpp."""
+def _begins(n: int) -> tuple[int, int]:
+    """Where radii and transmittance begin in a drawing's memory, behind the records, see
+    csrc/draw.cpp."""
     of_radii = _rounded(4 * WORDS * n)
-    return 0, of_radii, of_radii + _rounded(8 * n)
+    return of_radii, of_radii + _rounded(8 * n)
 
 
 def _rounded(n_bytes: int) -> int:

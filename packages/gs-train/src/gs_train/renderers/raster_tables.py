@@ -55,7 +55,15 @@ class RasterTables:
         self._check.begin()
 
     def draw(
-        self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
+        self,
+        rows: TableRows,
+        view: View,
+        rect: Rect,
+        *,
+        sh_degree: int,
+        room: int,
+        index: int,
+        is_direct: bool = False,
     ) -> Drawn:
         """See `TableRenderer`."""
         drawing = gs_raster.draw(
@@ -68,7 +76,8 @@ class RasterTables:
             keys=rows.keys,
             check_room=self._check,
             index=index,
-            workspace=self._workspace,
+            # Of others something lives on while the next view is drawn.
+            workspace=self._workspace if is_direct and not self._absgrad else None,
         )
         return RasterDrawn(drawing.image, room, drawing, rows, view)
 
@@ -84,7 +93,6 @@ class RasterTables:
             absgrad=self._absgrad,
             statistics=_statistics_of(direct, drawn.view),
             check_room=self._check,
-            workspace=self._workspace,
             gives_splats=direct is None,
         )
         if of_splats is None:

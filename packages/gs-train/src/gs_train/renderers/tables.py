@@ -92,9 +92,20 @@ class TableRenderer(Protocol):
         ...
 
     def draw(
-        self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
+        self,
+        rows: TableRows,
+        view: View,
+        rect: Rect,
+        *,
+        sh_degree: int,
+        room: int,
+        index: int,
+        is_direct: bool = False,
     ) -> Drawn:
         """Draw a rectangle of the batch's view ``index``. Does not synchronise.
+
+        Args:
+            is_direct: `send_back` gets a ``direct``, before the next view is drawn.
 
         Raises:
             OutOfMemoryError: nothing has been drawn.
