@@ -72,17 +72,23 @@ int bits_of(std::uint32_t most) {
   return bits;
 }
 
-struct OrderArrays {
+struct KeyArrays {
   std::uint32_t* depths[2];
   std::int32_t* numbers[2];
   TieArrays ties;
-  std::size_t cub_bytes = 0;
-  void* cub_workspace;
 
-  OrderArrays(Cutter& cutter, std::int64_t n) {
+  KeyArrays(Cutter& cutter, std::int64_t n) {
     for (auto& array : depths) array = cutter.take<std::uint32_t>(n);
     for (auto& array : numbers) array = cutter.take<std::int32_t>(n);
     ties = TieArrays(cutter, n);
+  }
+};
+
+struct OrderArrays : KeyArrays {
+  std::size_t cub_bytes = 0;
+  void* cub_workspace;
+
+  OrderArrays(Cutter& cutter, std::int64_t n) : KeyArrays(cutter, n) {
     cub::DoubleBuffer<std::uint32_t> keys(nullptr, nullptr);
     cub::DoubleBuffer<std::int32_t> values(nullptr, nullptr);
     GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(nullptr, cub_bytes, keys, values, items(n)));
@@ -131,7 +137,7 @@ std::size_t order_workspace_bytes(std::int64_t n) {
 
 DepthKeys depth_keys_in(void* workspace, std::int64_t n, std::uint64_t* total) {
   Cutter cutter(workspace);
-  const OrderArrays arrays(cutter, n);
+  const KeyArrays arrays(cutter, n);
   return {arrays.depths[0], arrays.numbers[0], arrays.ties.n_long, total};
 }
 
