@@ -189,6 +189,7 @@ _ON_A_DEVICE = {
         "RoomCheck.address_of",
         "RoomCheck.begin",
         "RoomCheck.first_overflow",
+        "RoomCheck.flag",
         "RoomCheck.go_on",
         "RoomCheck.note",
         "RoomCheck.wait_for",

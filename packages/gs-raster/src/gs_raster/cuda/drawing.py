@@ -158,7 +158,7 @@ def draw(
     if check_room is not None:
         if not 0 <= whole("index", index) < check_room.n_views:
             raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
-        overflowed = address("overflowed", check_room.overflowed, (1,), torch.int32, at.device)
+        overflowed = check_room.flag("overflowed", at.device)
         count = check_room.address_of(index)
     h, w = rect.height, rect.width
     n_kept, n_scratch = _core.draw_bytes(rows.n, room, place, at.number)
@@ -275,8 +275,9 @@ def draw_backward(
     told = NO_STATISTICS
     if statistics is not None:
         told = statistics.native(rows.means.shape[0], at.device)
-    skip = None if check_room is None else check_room.overflowed
-    address("check_room.overflowed", skip, (1,), torch.int32, at.device)
+    skip = 0
+    if check_room is not None:
+        skip = check_room.flag("check_room.overflowed", at.device)
     of_splats = at.empty(rows.n, WORDS) if gives_splats else None
     n_scratch = _core.draw_backward_bytes(
         rows.n, drawing.room, grad_depth is not None, absgrad, gives_splats

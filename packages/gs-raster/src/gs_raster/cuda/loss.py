@@ -18,6 +18,7 @@ from gs_raster.types import Rect
 
 _MOST_SIDE = 2**24
 _CHANNELS = 3
+_MOST = 3e38  # below the largest float32
 
 
 def photometric_loss(
@@ -103,7 +104,9 @@ def _partials(width: int, height: int, device: int) -> int:
 
 
 def _finite(name: str, value: float) -> float:
+    if type(value) is float and abs(value) <= _MOST:
+        return value  # what most are, told soon
     number = real(name, value)
-    if not abs(number) <= 3e38 or math.isnan(number):
+    if not abs(number) <= _MOST or math.isnan(number):
         raise ValueError(f"{name} must be finite in float32, got {number}")
     return number

@@ -8,6 +8,7 @@ import weakref
 
 import torch
 
+from gs_raster.cuda.addresses import address
 from gs_raster.cuda.place import require_cuda
 from gs_raster.numbers import whole
 
@@ -46,6 +47,7 @@ class RoomCheck:
         )
         self._on_host = self.n_instances.numpy()
         self._address = self.n_instances.data_ptr()
+        self._flag = self.overflowed.device, self.overflowed.data_ptr()
         self._rooms = [0] * n_views
         self._drawn = [torch.cuda.Event() for _ in range(n_views)]
         # Views that may have had too little room: those that the host has not looked at; and
@@ -85,6 +87,16 @@ class RoomCheck:
             self._open.discard(index)
             self._may_be_set |= count > self._rooms[index]
         return count
+
+    def flag(self, name: str, device: torch.device) -> int:
+        """Address of ``overflowed``; ``name`` is for errors.
+
+        Raises:
+            ValueError: it is on another device.
+        """
+        if self._flag[0] == device:
+            return self._flag[1]
+        return address(name, self.overflowed, (1,), torch.int32, device)
 
     def address_of(self, index: int) -> int:
         """Where the device writes the instances of a view."""

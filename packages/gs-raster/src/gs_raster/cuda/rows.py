@@ -173,19 +173,17 @@ class RowGradients:
             return self._n
         return min(tensor.shape[0] for tensor in self.columns.values())
 
-    def native(
-        self, places: Tensor | None, *, add: bool, skip: Tensor | None = None
-    ) -> _core.RowGradientsAt:
-        """For the native functions. ``skip``: nothing is added where this int32 is not 0."""
-        unless = 0 if skip is None else skip.data_ptr()
+    def native(self, places: Tensor | None, *, add: bool, skip: int = 0) -> _core.RowGradientsAt:
+        """For the native functions. ``skip``: address of an int32; nothing is added where that is
+        not 0."""
         at = 0 if places is None else places.data_ptr()
-        known = None if self._native is None else self._native.get((unless, at, add))
+        known = None if self._native is None else self._native.get((skip, at, add))
         if known is not None:
             return known
-        made = _core.RowGradientsAt(unless, at, add, column_addresses(self.columns))
+        made = _core.RowGradientsAt(skip, at, add, column_addresses(self.columns))
         if self._native is not None:
             self._native.clear()  # of places that are gone
-            self._native[unless, at, add] = made
+            self._native[skip, at, add] = made
         return made
 
     def facts(self) -> dict[str, Any]:

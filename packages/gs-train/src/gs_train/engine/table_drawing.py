@@ -165,11 +165,11 @@ class TableDrawing:
             last.room = count
             is_told = not self._again(last)
         if not is_told:
-            crop = last.microbatch.crop
+            core, view = last.microbatch.crop.core, last.microbatch.crop.view
             if self._direct is None:
                 self._statistics.note(last.microbatch, last.rows.ids, last.splats)
-            if count and crop.core == crop.view.rect:
-                self._costs.note(crop.view, count)
+            if count and (core.width, core.height) == (view.width, view.height):
+                self._costs.note(view, count)
         if not had_room and following is not None and not self._again(following):
             self._last = None
 
