@@ -218,6 +218,7 @@ def test_too_little_room_adds_nothing_from_that_view_on(n_views: int, short: int
     rooms = [*counts[:short], counts[short] - 1, *counts[short + 1 :]]
     found = batch.draw(rooms, out)
     assert batch.check.first_overflow(n_views) == short
+    assert [batch.check.wait_for(k) for k in range(n_views)] == counts
     assert batch.check.n_instances.tolist() == counts
     assert not found[short].any()
     for k in (k for k in range(n_views) if k != short):
