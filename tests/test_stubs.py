@@ -44,6 +44,7 @@ ONLY_WITH_CUDA = {
         "blend_cuda",
         "count_instances_cuda",
         "count_workspace_bytes",
+        "draw_backward_bytes",
         "draw_backward_cuda",
         "draw_bytes",
         "draw_cuda",

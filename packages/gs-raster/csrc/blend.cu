@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kTilePixels)
   image[0] = red;
   image[1] = green;
   image[2] = blue;
-  pixels.alpha[pixel.at] = 1.0f - transmittance;
+  if (pixels.alpha != nullptr) pixels.alpha[pixel.at] = 1.0f - transmittance;
   pixels.transmittance[pixel.at] = transmittance;
   pixels.last[pixel.at] = last;
   if (kDepth) pixels.depth[pixel.at] = depth;

@@ -11,7 +11,7 @@ namespace gs::raster {
 /// The pixels of a rectangle, row-major. Device memory.
 struct Pixels {
   float* image;          // (h, w, 3)
-  float* alpha;          // (h, w)
+  float* alpha;          // (h, w) 1 - transmittance, or none
   float* depth;          // (h, w) sum of weight times depth, or none
   float* transmittance;  // (h, w) what is left behind the last splat; for blend_backward()
   std::int32_t* last;    // (h, w) the tile's instance that came last, -1 for none; likewise

@@ -22,9 +22,13 @@ struct Scene {
 /// Bytes that a drawing keeps for its gradient, for `room` instances.
 std::size_t drawing_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect);
 
-/// Bytes that draw(), and draw_backward(), need while they run.
+/// Bytes that draw() needs while it runs.
 std::size_t draw_scratch_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect);
-std::size_t draw_backward_scratch_bytes(std::int64_t room, const Extras& extras);
+
+/// Bytes that draw_backward() needs while it runs; gives_splats: the caller has memory for the
+/// gradients of splats.
+std::size_t draw_backward_scratch_bytes(std::int64_t n_rows, std::int64_t room,
+                                        const Extras& extras, bool gives_splats);
 
 /// Memory of the device, and its bytes.
 struct Memory {
@@ -32,18 +36,18 @@ struct Memory {
   std::size_t n_bytes;
 };
 
-/// Draws a rectangle of a view: project(), order_splats(), count_instances(), list_instances() and
-/// blend().
+/// Draws a rectangle of a view: project(), order_by_depth(), count_instances(), list_instances()
+/// and blend().
 ///
-/// image (h, w, 3), alpha (h, w), and depth (h, w) or none. drawing: what draw_backward() reads.
+/// image (h, w, 3), and depth (h, w) or none. drawing: what draw_backward() reads.
 /// Where there are more than `room` instances, the image is the background; see Report.
 /// Enqueued on `stream` of the current device; does not synchronise. Throws gs::CudaError.
-void draw(const Scene& scene, std::int64_t room, const Report& report, float* image, float* alpha,
-          float* depth, const Memory& drawing, const Memory& scratch, cuda::StreamView stream);
+void draw(const Scene& scene, std::int64_t room, const Report& report, float* image, float* depth,
+          const Memory& drawing, const Memory& scratch, cuda::StreamView stream);
 
 /// Gradients of a drawing's rows: blend_backward() and project_backward().
 ///
-/// scene, room, drawing: as for draw(). of_splats: (n,), filled.
+/// scene, room, drawing: as for draw(). of_splats: (n,), filled, or none.
 void draw_backward(const Scene& scene, std::int64_t room, const Memory& drawing,
                    const PixelGradients& of_pixels, const Extras& extras, SplatGradient* of_splats,
                    const RowGradients& out, Statistics statistics, const Memory& scratch,

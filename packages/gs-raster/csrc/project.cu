@@ -32,8 +32,9 @@ __device__ __forceinline__ void write_splats(const Splat& mine, int n, float4* s
 template <int kDegree>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     project_kernel(Rows rows, View view, Options options,
-                   Splat* __restrict__ splats,          // (n,)
-                   std::int32_t* __restrict__ radii) {  // (n, 2) or none
+                   Splat* __restrict__ splats,        // (n,)
+                   std::int32_t* __restrict__ radii,  // (n, 2) or none
+                   DepthKeys keys) {
   constexpr int kWords = 3 * kFunctions<kDegree>, kPitch = kStagedPitch<kWords>;
   constexpr int kStaged = kWarp * (kPitch > kSplatWords ? kPitch : kSplatWords);
   __shared__ Camera camera;
@@ -72,17 +73,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     radii[2 * i] = radius.x;
     radii[2 * i + 1] = radius.y;
   }
+  if (exists && keys.depths != nullptr) put_depth_key(keys, i, splat.columns, splat.depth);
 }
 
 }  // namespace
 
 void project(const Rows& rows, const View& view, const Options& options, int sh_degree,
-             Splat* splats, std::int32_t* radii, cuda::StreamView stream) {
+             Splat* splats, std::int32_t* radii, const DepthKeys& keys, cuda::StreamView stream) {
   if (rows.n == 0) return;
   const auto blocks = static_cast<unsigned>((rows.n + kThreads - 1) / kThreads);
   with_degree(sh_degree, [&](auto degree) {
     project_kernel<degree()>
-        <<<blocks, kThreads, 0, stream.get()>>>(rows, view, options, splats, radii);
+        <<<blocks, kThreads, 0, stream.get()>>>(rows, view, options, splats, radii, keys);
   });
   GS_CUDA_TRY(cudaGetLastError());
 }

@@ -2,6 +2,7 @@
 // Rows to splats on a CUDA device, and gradients of splats to those of rows.
 #pragma once
 
+#include "depth_keys.hpp"
 #include "gs/cuda/stream_view.hpp"
 #include "rows.hpp"
 #include "splat.hpp"
@@ -14,10 +15,10 @@ namespace gs::raster {
 /// faulty view.
 ///
 /// splats: (n,), every word of every one is written; radii: (n, 2) half extents in pixels, 0 where
-/// a row does not show, or none.
+/// a row does not show, or none; keys: written, where wanted.
 /// Enqueued on `stream` of the current device; does not synchronise. Throws gs::CudaError.
 void project(const Rows& rows, const View& view, const Options& options, int sh_degree,
-             Splat* splats, std::int32_t* radii, cuda::StreamView stream);
+             Splat* splats, std::int32_t* radii, const DepthKeys& keys, cuda::StreamView stream);
 
 /// The gradients of rows from those of their splats. Rows that do not show have gradient 0: it is
 /// written, unless gradients are added.

@@ -20,15 +20,10 @@ __device__ __forceinline__ std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }
 
-/// Depths as integers of the same order, and each splat's number.
 __global__ void __launch_bounds__(kThreads)
-    depth_keys_kernel(const Splat* __restrict__ splats, std::int64_t n,
-                      std::uint32_t* __restrict__ depths, std::int32_t* __restrict__ numbers) {
+    depth_keys_kernel(const Splat* __restrict__ splats, std::int64_t n, DepthKeys keys) {
   const std::int64_t i = global_thread();
-  if (i >= n) return;
-  // Floats above 0 are ordered as their bits.
-  depths[i] = splats[i].columns == 0 ? kNotShown : __float_as_uint(splats[i].depth);
-  numbers[i] = static_cast<std::int32_t>(i);
+  if (i < n) put_depth_key(keys, i, splats[i].columns, splats[i].depth);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -77,17 +72,23 @@ int bits_of(std::uint32_t most) {
   return bits;
 }
 
-struct OrderArrays {
+struct KeyArrays {
   std::uint32_t* depths[2];
   std::int32_t* numbers[2];
   TieArrays ties;
-  std::size_t cub_bytes = 0;
-  void* cub_workspace;
 
-  OrderArrays(Cutter& cutter, std::int64_t n) {
+  KeyArrays(Cutter& cutter, std::int64_t n) {
     for (auto& array : depths) array = cutter.take<std::uint32_t>(n);
     for (auto& array : numbers) array = cutter.take<std::int32_t>(n);
     ties = TieArrays(cutter, n);
+  }
+};
+
+struct OrderArrays : KeyArrays {
+  std::size_t cub_bytes = 0;
+  void* cub_workspace;
+
+  OrderArrays(Cutter& cutter, std::int64_t n) : KeyArrays(cutter, n) {
     cub::DoubleBuffer<std::uint32_t> keys(nullptr, nullptr);
     cub::DoubleBuffer<std::int32_t> values(nullptr, nullptr);
     GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(nullptr, cub_bytes, keys, values, items(n)));
@@ -134,15 +135,27 @@ std::size_t order_workspace_bytes(std::int64_t n) {
   return cutter.used();
 }
 
+DepthKeys depth_keys_in(void* workspace, std::int64_t n, std::uint64_t* total) {
+  Cutter cutter(workspace);
+  const KeyArrays arrays(cutter, n);
+  return {arrays.depths[0], arrays.numbers[0], arrays.ties.n_long, total};
+}
+
 void order_splats(const Splat* splats, const Keys& keys, std::int64_t n, std::int32_t* order,
                   void* workspace, std::size_t workspace_bytes, cuda::StreamView stream) {
+  if (n == 0) return;
+  depth_keys_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(
+      splats, n, depth_keys_in(workspace, n, nullptr));
+  GS_CUDA_TRY(cudaGetLastError());
+  order_by_depth(keys, n, order, workspace, workspace_bytes, stream);
+}
+
+void order_by_depth(const Keys& keys, std::int64_t n, std::int32_t* order, void* workspace,
+                    std::size_t workspace_bytes, cuda::StreamView stream) {
   if (n == 0) return;
   Cutter cutter(workspace);
   OrderArrays arrays(cutter, n);
   cutter.check(workspace_bytes);
-  depth_keys_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(splats, n, arrays.depths[0],
-                                                                  arrays.numbers[0]);
-  GS_CUDA_TRY(cudaGetLastError());
   cub::DoubleBuffer<std::uint32_t> depths(arrays.depths[0], arrays.depths[1]);
   cub::DoubleBuffer<std::int32_t> numbers(arrays.numbers[0], arrays.numbers[1]);
   GS_CUDA_TRY(cub::DeviceRadixSort::SortPairs(arrays.cub_workspace, arrays.cub_bytes, depths,
@@ -160,7 +173,6 @@ void count_instances(const Splat* splats, const std::int32_t* order, std::int64_
                      const Rect& rect, std::uint32_t* ends, std::uint64_t* total, void* workspace,
                      std::size_t workspace_bytes, cuda::StreamView stream) {
   static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t), "totals have 64 bits");
-  GS_CUDA_TRY(cudaMemsetAsync(total, 0, sizeof(*total), stream.get()));
   if (n == 0) return;
   Cutter cutter(workspace);
   CountArrays arrays(cutter, n);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "depth_keys.hpp"
 #include "gs/cuda/stream_view.hpp"
 #include "splat.hpp"
 
@@ -25,11 +26,20 @@ struct Keys {
 void order_splats(const Splat* splats, const Keys& keys, std::int64_t n, std::int32_t* order,
                   void* workspace, std::size_t workspace_bytes, cuda::StreamView stream);
 
+/// Where order_by_depth() reads, in a workspace for order_splats().
+///
+/// total: (1,) is made 0 on the way; or none.
+DepthKeys depth_keys_in(void* workspace, std::int64_t n, std::uint64_t* total);
+
+/// order_splats() of splats whose depth keys have been written into its workspace.
+void order_by_depth(const Keys& keys, std::int64_t n, std::int32_t* order, void* workspace,
+                    std::size_t workspace_bytes, cuda::StreamView stream);
+
 /// Bytes of workspace for count_instances().
 std::size_t count_workspace_bytes(std::int64_t n);
 
 /// ends: (n,) instances of the first k + 1 splats of `order` in the rectangle, modulo 2^32;
-/// total: how many there are, in 64 bits.
+/// total: how many there are, in 64 bits; 0 before.
 void count_instances(const Splat* splats, const std::int32_t* order, std::int64_t n,
                      const Rect& rect, std::uint32_t* ends, std::uint64_t* total, void* workspace,
                      std::size_t workspace_bytes, cuda::StreamView stream);
@@ -50,7 +60,7 @@ struct TileLists {
 /// Where it is said how many instances there were.
 struct Report {
   std::int32_t* overflowed;    // (1,) device, made 1 where they have no room, else left; or none
-  std::uint64_t* n_instances;  // (1,) device, or none
+  std::uint64_t* n_instances;  // (1,) device or page-locked host memory, or none
 };
 
 /// Bytes of workspace for list_instances().

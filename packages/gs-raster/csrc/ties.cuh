@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cutter.hpp"
+#include "depth_keys.hpp"
 #include "gs/cuda/check.hpp"
 #include "gs/cuda/stream_view.hpp"
 #include "launch.cuh"
@@ -14,14 +15,11 @@
 
 namespace gs::raster {
 
-/// The depth of splats that do not show; their order does not matter.
-constexpr std::uint32_t kNotShown = 0xffffffffu;
-
 constexpr int kLongRun = 32;
 
 /// Workspace of break_ties().
 struct TieArrays {
-  std::int32_t* n_long;       // (1,)
+  std::int32_t* n_long;       // (1,), 0 before
   std::int32_t* long_begins;  // where long runs begin
   std::int32_t* scratch;      // (n,)
 
@@ -126,7 +124,6 @@ inline void break_ties(const std::uint32_t* depths, const std::int32_t* sorted, 
                        std::int64_t n, std::int32_t* order, const TieArrays& arrays,
                        cuda::StreamView stream) {
   constexpr unsigned kBlocks = 64;
-  GS_CUDA_TRY(cudaMemsetAsync(arrays.n_long, 0, sizeof(*arrays.n_long), stream.get()));
   ties::short_runs_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(depths, sorted, keys, n,
                                                                         order, arrays);
   GS_CUDA_TRY(cudaGetLastError());

@@ -12,7 +12,17 @@ from raster_device import DEVICE, assert_same_bits, bits, noise, sent, view_of
 from torch import Tensor
 
 import gs_raster
-from gs_raster import Options, Rect, RoomCheck, RowGradients, Rows, Statistics, View
+from gs_raster import (
+    CheckCache,
+    Options,
+    Rect,
+    RoomCheck,
+    RowGradients,
+    Rows,
+    Statistics,
+    View,
+    Workspace,
+)
 
 pytestmark = pytest.mark.gpu
 HOW: dict[str, Any] = {"sh_degree": 3, "options": Options(antialiased=True)}
@@ -64,6 +74,80 @@ def test_one_call_gives_the_bits_of_the_stages(rect: Rect) -> None:
         found = drawing.image, drawing.alpha, drawing.depth, of_splats, *out.columns.values()
         wanted = pixels.image, pixels.alpha, pixels.depth, gradients, *expected.columns.values()
         assert_same_bits(bits(*found), bits(*wanted))
+
+
+@pytest.mark.parametrize("absgrad", [False, True])
+@pytest.mark.parametrize("depth", [False, True])
+def test_one_drawing_after_the_other_lies_in_a_workspace(depth: bool, absgrad: bool) -> None:
+    values, view = scene()
+    rows, workspace = Rows.of(values), Workspace()
+    rooms = 20_000, AMPLE, 30_000
+    for rect, room in zip(
+        (Rect(37, 21, 140, 90), view.rect, Rect(3, 0, 40, 20)), rooms, strict=True
+    ):
+        of_image, of_alpha, of_depth = grads_of(rect)
+        given = of_image, of_alpha, of_depth if depth else None
+        found = []
+        for place in (None, workspace):
+            drawing = gs_raster.draw(
+                rows, view, rect=rect, room=room, depth=depth, workspace=place, **HOW
+            )
+            outs = sums(rows.n), sums(rows.n)
+            of_splats = gs_raster.draw_backward(drawing, *given, out=outs[0], absgrad=absgrad)
+            nothing = gs_raster.draw_backward(
+                drawing, *given, out=outs[1], absgrad=absgrad, gives_splats=False
+            )
+            assert nothing is None
+            splats = drawing.splats
+            assert splats.radii is not None
+            some = [drawing.image, drawing.alpha, of_splats, splats.records, splats.radii]
+            some += [column for out in outs for column in out.columns.values()]
+            found.append(bits(*some, *([] if drawing.depth is None else [drawing.depth])))
+        assert_same_bits(*found)
+    held = workspace.n_bytes
+    assert held > 8 * AMPLE
+    workspace.release()
+    assert workspace.n_bytes == 0
+
+
+def test_a_drawing_whose_workspace_has_another_is_refused() -> None:
+    values, view = scene()
+    rows, workspace = Rows.of(values), Workspace()
+    drawing, _ = (
+        gs_raster.draw(rows, view, room=AMPLE, workspace=workspace, **HOW) for _ in range(2)
+    )
+    with pytest.raises(RuntimeError, match="drawing must be the last one of its workspace"):
+        gs_raster.draw_backward(drawing, noise(101, 150, 3), out=sums(900))
+    with pytest.raises(RuntimeError, match="drawing must be the last one of its workspace"):
+        _ = drawing.splats
+
+
+def test_tensors_that_come_again_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, view = scene()
+    slots = torch.arange(0, 900, 2, dtype=torch.int32, device=DEVICE)
+    of_rows, of_sums = CheckCache(Rows), CheckCache(RowGradients)
+    out = sums(450)
+    found = []
+    for _ in range(3):
+        rows = of_rows.of(dict(values), slots=slots, sh_slots=slots)
+        for column in out.columns.values():
+            column.zero_()
+        again = of_sums.of(out.columns)
+        drawing = gs_raster.draw(rows, view, room=AMPLE, **HOW)
+        gs_raster.draw_backward(drawing, grads_of(view.rect)[0], out=again)
+        found.append(bits(drawing.image, *again.columns.values()))
+    assert_same_bits(found[1], found[0])
+    assert_same_bits(found[2], found[0])
+    assert all(part.count_nonzero() for part in found[0])
+    with pytest.raises(TypeError, match="means must be float32, got float64"):
+        of_rows.of(values | {"means": values["means"].double()}, slots=slots, sh_slots=slots)
+    with pytest.raises(ValueError, match=r"out.quats must have shape \(any, 4\)"):
+        of_sums.of(out.columns | {"quats": out.means})
+    slots.fill_(900)
+    of_rows.of(values, slots=slots, sh_slots=slots)
+    monkeypatch.setenv("GS_CHECK_INDEX", "1")
+    with pytest.raises(IndexError, match=r"slots must be in \[0, 900\), got 900"):
+        of_rows.of(values, slots=slots, sh_slots=slots)
 
 
 def test_harmonics_and_keys_lie_in_slots_of_their_own() -> None:
@@ -134,6 +218,7 @@ def test_too_little_room_adds_nothing_from_that_view_on(n_views: int, short: int
     rooms = [*counts[:short], counts[short] - 1, *counts[short + 1 :]]
     found = batch.draw(rooms, out)
     assert batch.check.first_overflow(n_views) == short
+    assert [batch.check.wait_for(k) for k in range(n_views)] == counts
     assert batch.check.n_instances.tolist() == counts
     assert not found[short].any()
     for k in (k for k in range(n_views) if k != short):
@@ -201,6 +286,25 @@ def test_nothing_to_draw(n_rows: int) -> None:
     gs_raster.draw_backward(drawing, noise(101, 150, 3), out=sums(1), check_room=check)
     assert check.first_overflow(1) is None
     assert torch.equal(drawing.image, background.expand(101, 150, 3))
+
+
+def test_a_batch_begins_anew_though_nobody_looked_at_the_one_before() -> None:
+    batch = Batch(2)
+    expected, found = sums(900), sums(900)
+    batch.draw([AMPLE, AMPLE], expected)
+    batch.check.begin()
+    batch.draw([AMPLE, 5], sums(900))
+    batch.check.begin()
+    batch.draw([AMPLE, AMPLE], found)
+    assert batch.check.first_overflow(2) is None
+    assert_same_bits(bits(*found.columns.values()), bits(*expected.columns.values()))
+    # A view that had too little room, and was drawn once more before anybody looked.
+    batch.check.begin()
+    batch.draw([5, 5], sums(900))
+    batch.draw([AMPLE, AMPLE], sums(900))
+    assert batch.check.first_overflow(2) is None
+    batch.check.begin()
+    assert batch.check.overflowed.item() == 0
 
 
 def test_a_view_without_rows_has_room_after_one_with_rows() -> None:

@@ -80,7 +80,15 @@ class CpuTables:
         self._overflowed = False
 
     def draw(
-        self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
+        self,
+        rows: TableRows,
+        view: View,
+        rect: Rect,
+        *,
+        sh_degree: int,
+        room: int,
+        index: int,
+        is_direct: bool = False,
     ) -> Drawn:
         """See `TableRenderer`."""
         self.fails("draw")
@@ -129,6 +137,9 @@ class CpuTables:
     def go_on(self) -> None:
         """See `TableRenderer`."""
         self._overflowed = False
+
+    def release(self) -> None:
+        """See `TableRenderer`."""
 
 
 class TableCpuRenderer(CpuRenderer):

@@ -289,7 +289,7 @@ def test_drawing_from_tables_takes_no_copies_of_rows(name: str, absgrad: bool, s
     """As gs-raster's documents say: record, radii, first and count, gradient; beside them where the
     row is among the batch's, its id and its slot."""
     alone = replace(RASTER, absgrad=absgrad)
-    row, intersection, pixel = 48 + 8 + 8 + 48 + 12, 8 + slot, 24 + 12
+    row, intersection, pixel = 48 + 8 + 8 + 48 + 12, 8 + slot, 20 + 12
     assert _rendering(name, alone) == row * 1_000_000 + intersection * ROOM + pixel * PIXELS
     # Beside it the view before: splats and gradients, lists, transmittance and last instance.
     both = _rendering(name, replace(alone, batch_size=2))

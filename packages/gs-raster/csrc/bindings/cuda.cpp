@@ -32,7 +32,7 @@ void project_cuda(const RowsAt& rows, const ProjectionAt& projection, Address sp
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   project(rows.rows(), projection.view(), projection.options(), projection.sh_degree(),
-          at<Splat>(splats), at<std::int32_t>(radii), StreamView::from_handle(stream));
+          at<Splat>(splats), at<std::int32_t>(radii), {}, StreamView::from_handle(stream));
 }
 
 void project_backward_cuda(const RowsAt& rows, const ProjectionAt& projection, Address splats,
@@ -78,6 +78,7 @@ std::uint64_t count_instances_cuda(Address splats, Address order, std::int64_t n
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   const StreamView on = StreamView::from_handle(stream);
+  GS_CUDA_TRY(cudaMemsetAsync(at<void>(total), 0, sizeof(std::uint64_t), on.get()));
   count_instances(at<const Splat>(splats), at<const std::int32_t>(order), n, rect_of(rect),
                   at<std::uint32_t>(ends), at<std::uint64_t>(total), at<void>(workspace.first),
                   workspace.second, on);

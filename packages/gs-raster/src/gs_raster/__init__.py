@@ -18,6 +18,7 @@ from gs_raster.types import MAX_INSTANCES, Options, Rect, TooManyInstancesError
 
 if TYPE_CHECKING:
     from gs_raster.cuda.blending import Pixels, blend, blend_backward
+    from gs_raster.cuda.check_cache import CheckCache
     from gs_raster.cuda.drawing import Drawing, draw, draw_backward
     from gs_raster.cuda.loss import photometric_loss
     from gs_raster.cuda.noise import perturb
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from gs_raster.cuda.splats import Splats
     from gs_raster.cuda.statistics import Statistics
     from gs_raster.cuda.views import View
+    from gs_raster.cuda.workspace import Workspace
 
 __all__ = [
     "MAX_INSTANCES",
+    "CheckCache",
     "CudaError",
     "Drawing",
     "Options",
@@ -45,6 +48,7 @@ __all__ = [
     "TileLists",
     "TooManyInstancesError",
     "View",
+    "Workspace",
     "__version__",
     "blend",
     "blend_backward",
@@ -61,6 +65,7 @@ __all__ = [
 
 # Imported when asked for: they bring in torch, which takes seconds.
 _LATER = {
+    "CheckCache": "cuda.check_cache",
     "Drawing": "cuda.drawing",
     "Pixels": "cuda.blending",
     "RoomCheck": "cuda.room_check",
@@ -70,6 +75,7 @@ _LATER = {
     "Statistics": "cuda.statistics",
     "TileLists": "cuda.sorting",
     "View": "cuda.views",
+    "Workspace": "cuda.workspace",
     "blend": "cuda.blending",
     "blend_backward": "cuda.blending",
     "draw": "cuda.drawing",

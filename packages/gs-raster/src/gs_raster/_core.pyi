@@ -165,16 +165,16 @@ class SceneAt:
         background: int,
     ) -> None: ...
 
-def draw_bytes(
-    n_rows: int, room: int, rect: _Corners, depth: bool, absgrad: bool, device: int
-) -> tuple[int, int, int]: ...
+def draw_bytes(n_rows: int, room: int, rect: _Corners, device: int) -> tuple[int, int]: ...
+def draw_backward_bytes(
+    n_rows: int, room: int, depth: bool, absgrad: bool, gives_splats: bool
+) -> int: ...
 def draw_cuda(
     scene: SceneAt,
     room: int,
     overflowed: int,
     n_instances: int,
     image: int,
-    alpha: int,
     depth: int,
     drawing: _Workspace,
     scratch: _Workspace,

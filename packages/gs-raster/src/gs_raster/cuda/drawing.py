@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.cuda.addresses import address, check, span
+from gs_raster.cuda.addresses import address, span
 from gs_raster.cuda.indices import check_indices
 from gs_raster.cuda.place import place_of
 from gs_raster.cuda.projection import check_out, projection_of
@@ -20,11 +21,39 @@ from gs_raster.cuda.sorting import corners, tiles_of
 from gs_raster.cuda.splats import WORDS, Splats
 from gs_raster.cuda.statistics import NO_STATISTICS, Statistics
 from gs_raster.cuda.views import View
+from gs_raster.cuda.workspace import Workspace
 from gs_raster.numbers import whole
 from gs_raster.types import MAX_INSTANCES, Options, Rect
 
 _REAL = torch.float32
 _ALIGNMENT = 256  # of arrays in a drawing's memory
+
+
+class _Memory(NamedTuple):
+    """What a drawing lies in.
+
+    Attributes:
+        words: float32; the drawing begins there.
+        n_bytes: of the drawing.
+        scratch: address and bytes that its gradient may use.
+        workspace: that all of this belongs to, and its turn.
+    """
+
+    words: Tensor
+    n_bytes: int
+    scratch: tuple[int, int] = (0, 0)
+    workspace: Workspace | None = None
+    turn: int = 0
+
+    def span(self) -> tuple[int, int]:
+        """Address and bytes of the drawing.
+
+        Raises:
+            RuntimeError: another drawing lies there.
+        """
+        if self.workspace is not None and self.workspace.turn != self.turn:
+            raise RuntimeError("drawing must be the last one of its workspace, got an earlier one")
+        return self.words.data_ptr(), self.n_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,20 +69,31 @@ class Drawing:
     """
 
     image: Tensor
-    alpha: Tensor
     depth: Tensor | None
     rows: Rows
     view: View
     rect: Rect
     room: int
     _scene: _core.SceneAt
-    _memory: Tensor
+    _memory: _Memory
     _alive: tuple[Any, ...]
+
+    @functools.cached_property
+    def alpha(self) -> Tensor:
+        """Computed when first asked for, on torch's stream of that moment."""
+        h, w = self.rect.height, self.rect.width
+        self._memory.span()
+        return 1.0 - self._memory.words.as_strided((h, w), (w, 1), _begins(self.rows.n)[1] // 4)
 
     @property
     def splats(self) -> Splats:
         """The rows as splats of the view, with their radii; in the drawing's memory."""
-        return _splats_in(self._memory, self.rows.n, self.view)
+        n = self.rows.n
+        self._memory.span()
+        words = self._memory.words.view(torch.int32)
+        records = words.as_strided((n, WORDS), (WORDS, 1), 0)
+        radii = words.as_strided((n, 2), (2, 1), _begins(n)[0] // 4)
+        return Splats(records, self.view, radii=radii)
 
 
 def draw(
@@ -69,6 +109,7 @@ def draw(
     depth: bool = False,
     check_room: RoomCheck | None = None,
     index: int = 0,
+    workspace: Workspace | None = None,
 ) -> Drawing:
     """Draw a rectangle of a view: :func:`gs_raster.project`, :func:`gs_raster.sort` and
     :func:`gs_raster.blend` in one call that waits for nothing.
@@ -85,6 +126,8 @@ def draw(
         depth: also sum depths.
         check_room: told how many instances there are.
         index: of the view in its batch, for ``check_room``.
+        workspace: in which the drawing lies, with its image, until the next view is drawn there;
+            None: memory of its own. The gradient uses it as well, without ``absgrad``.
 
     Raises:
         TypeError: a dtype differs.
@@ -101,45 +144,83 @@ def draw(
     tiles_of(rect)  # raises where there are too many
     if not 0 <= whole("room", room) <= MAX_INSTANCES:
         raise ValueError(f"room must be from 0 to {MAX_INSTANCES}, got {room}")
-    n_slots = rows.means.shape[0]
+    n_slots, place = rows.means.shape[0], corners(rect)
     if keys is not None:
         check_indices("keys", keys, None, distinct=True)
     scene = _core.SceneAt(
         rows.native(),
         address("keys", keys, (n_slots,), torch.int32, at.device),
         projection_of(rows, view, sh_degree, options, at),
-        corners(rect),
+        place,
         address("background", background, (3,), _REAL, at.device),
     )
-    h, w = rect.height, rect.width
-    image, alpha = at.empty(h, w, 3), at.empty(h, w)
-    depths = at.empty(h, w) if depth else None
-    n_kept, n_scratch, _ = _core.draw_bytes(rows.n, room, corners(rect), depth, False, at.number)
-    kept, scratch = at.workspace(n_kept), at.workspace(n_scratch)
     overflowed, count = 0, 0
     if check_room is not None:
-        n_views = check_room.counts.shape[0]
-        if not 0 <= whole("index", index) < n_views:
-            raise ValueError(f"index must be from 0 to {n_views - 1}, got {index}")
-        overflowed = address("overflowed", check_room.overflowed, (1,), torch.int32, at.device)
-        count = check_room.counts[index].data_ptr()
+        if not 0 <= whole("index", index) < check_room.n_views:
+            raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
+        overflowed = check_room.flag("overflowed", at.device)
+        count = check_room.address_of(index)
+    h, w = rect.height, rect.width
+    n_kept, n_scratch = _core.draw_bytes(rows.n, room, place, at.number)
+    depths = at.empty(h, w) if depth else None
+    if workspace is None:
+        image, memory = at.empty(h, w, 3), _Memory(at.empty(n_kept // 4), n_kept)
+        own = at.workspace(n_scratch)
+        scratch = span(own)
+    else:
+        n_back = _core.draw_backward_bytes(rows.n, room, depth, False, False)
+        begin, n_scratch = n_kept + _rounded(12 * h * w), max(n_scratch, n_back)
+        words = workspace.take(begin + n_scratch, at)
+        image = words.as_strided((h, w, 3), (3 * w, 3, 1), n_kept // 4)
+        scratch = words.data_ptr() + begin, n_scratch
+        memory = _Memory(words, n_kept, scratch, workspace, workspace.turn)
     _core.draw_cuda(
         scene,
         room,
         overflowed,
         count,
         image.data_ptr(),
-        alpha.data_ptr(),
         0 if depths is None else depths.data_ptr(),
-        span(kept),
-        span(scratch),
+        memory.span(),
+        scratch,
         at.number,
         at.stream,
     )
     if check_room is not None:
-        check_room.note(index, room)
-    alive = (keys, background)
-    return Drawing(image, alpha, depths, rows, view, rect, room, scene, kept, alive)
+        check_room.note(index, room, at.queue)
+    return Drawing(image, depths, rows, view, rect, room, scene, memory, (keys, background))
+
+
+@overload
+def draw_backward(
+    drawing: Drawing,
+    grad_image: Tensor | None,
+    grad_alpha: Tensor | None = None,
+    grad_depth: Tensor | None = None,
+    *,
+    out: RowGradients,
+    places: Tensor | None = None,
+    absgrad: bool = False,
+    statistics: Statistics | None = None,
+    check_room: RoomCheck | None = None,
+    gives_splats: Literal[True] = True,
+) -> Tensor: ...
+
+
+@overload
+def draw_backward(
+    drawing: Drawing,
+    grad_image: Tensor | None,
+    grad_alpha: Tensor | None = None,
+    grad_depth: Tensor | None = None,
+    *,
+    out: RowGradients,
+    places: Tensor | None = None,
+    absgrad: bool = False,
+    statistics: Statistics | None = None,
+    check_room: RoomCheck | None = None,
+    gives_splats: bool,
+) -> Tensor | None: ...
 
 
 def draw_backward(
@@ -153,7 +234,8 @@ def draw_backward(
     absgrad: bool = False,
     statistics: Statistics | None = None,
     check_room: RoomCheck | None = None,
-) -> Tensor:
+    gives_splats: bool = True,
+) -> Tensor | None:
     """Add the gradients of a drawing's rows: :func:`gs_raster.blend_backward` and
     :func:`gs_raster.project_backward` in one call.
 
@@ -167,17 +249,21 @@ def draw_backward(
         absgrad: also sum |d loss / d mean| over pixels.
         statistics: added to.
         check_room: nothing is added where a view of the batch has had too little room.
+        gives_splats: return the gradients of splats.
 
     Returns:
-        (R, 12) float32, the gradients of splats, see :func:`gs_raster.blend_backward`.
+        (R, 12) float32, the gradients of splats, see :func:`gs_raster.blend_backward`; None where
+        they are not asked for.
 
     Raises:
         TypeError, ValueError, CudaError: as the two stages.
+        RuntimeError: another view has been drawn in the drawing's workspace.
 
     Asynchrony: enqueued on torch's current stream; does not synchronise. The same inputs give the
         same bits.
     """
-    rows, rect = drawing.rows, drawing.rect
+    rows, rect, memory = drawing.rows, drawing.rect, drawing._memory
+    kept = memory.span()
     at = place_of("rows", rows.means)
     check_out(out, rows, places, at)
     h, w = rect.height, rect.width
@@ -189,36 +275,41 @@ def draw_backward(
     told = NO_STATISTICS
     if statistics is not None:
         told = statistics.native(rows.means.shape[0], at.device)
-    of_splats = at.empty(rows.n, WORDS)
-    _, _, n_scratch = _core.draw_bytes(
-        rows.n, drawing.room, corners(rect), grad_depth is not None, absgrad, at.number
+    skip = 0
+    if check_room is not None:
+        skip = check_room.flag("check_room.overflowed", at.device)
+    of_splats = at.empty(rows.n, WORDS) if gives_splats else None
+    n_scratch = _core.draw_backward_bytes(
+        rows.n, drawing.room, grad_depth is not None, absgrad, gives_splats
     )
-    scratch = at.workspace(n_scratch)
-    skip = None if check_room is None else check_room.overflowed
-    if skip is not None:
-        check("check_room.overflowed", skip, (1,), torch.int32, at.device)
+    scratch = memory.scratch
+    if n_scratch > scratch[1]:
+        own = at.workspace(n_scratch)
+        scratch = span(own)
     _core.draw_backward_cuda(
         drawing._scene,
         drawing.room,
-        span(drawing._memory),
+        kept,
         of_image,
         of_alpha,
         of_depth,
         absgrad,
-        of_splats.data_ptr(),
+        0 if of_splats is None else of_splats.data_ptr(),
         out.native(places, add=True, skip=skip),
         told,
-        span(scratch),
+        scratch,
         at.number,
         at.stream,
     )
     return of_splats
 
 
-def _splats_in(kept: Tensor, n: int, view: View) -> Splats:
-    """The records and radii that begin a drawing's memory, see csrc/draw.cpp."""
-    n_bytes = 4 * WORDS * n
-    begin = -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
-    records = kept[:n_bytes].view(torch.int32).view(n, WORDS)
-    radii = kept[begin : begin + 8 * n].view(torch.int32).view(n, 2)
-    return Splats(records, view, radii=radii)
+def _begins(n: int) -> tuple[int, int]:
+    """Where radii and transmittance begin in a drawing's memory, behind the records, see
+    csrc/draw.cpp."""
+    of_radii = _rounded(4 * WORDS * n)
+    return of_radii, of_radii + _rounded(8 * n)
+
+
+def _rounded(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 
 
+def looks_at_indices() -> bool:
+    """Whether ``GS_CHECK_INDEX=1`` asks for a look."""
+    return os.environ.get("GS_CHECK_INDEX", "0") not in ("", "0")
+
+
 def check_indices(name: str, indices: Tensor, n: int | None, *, distinct: bool) -> None:
     """Look at indices where ``GS_CHECK_INDEX=1`` asks for it. Waits for the device once.
 
@@ -22,7 +27,7 @@ def check_indices(name: str, indices: Tensor, n: int | None, *, distinct: bool) 
         IndexError: an index is out of range.
         ValueError: an index occurs twice.
     """
-    if os.environ.get("GS_CHECK_INDEX", "0") in ("", "0") or not len(indices):
+    if not looks_at_indices() or not len(indices):
         return
     ordered = indices.detach().long().sort().values
     twice = torch.zeros_like(ordered, dtype=torch.bool)

@@ -18,6 +18,7 @@ from gs_raster.types import Rect
 
 _MOST_SIDE = 2**24
 _CHANNELS = 3
+_MOST = 3e38  # below the largest float32
 
 
 def photometric_loss(
@@ -57,8 +58,10 @@ def photometric_loss(
     Cost: reads image and truth and writes the gradient about once. GIL released.
     """
     at = place_of("image", image)
-    of_image = address("image", image, (-1, -1, _CHANNELS), torch.float32, at.device)
-    height, width, _ = image.shape
+    shape = image.shape
+    sides = shape[:2] if len(shape) == 3 and shape[2] == _CHANNELS else (-1, -1)
+    of_image = address("image", image, (*sides, _CHANNELS), torch.float32, at.device)
+    height, width = sides
     if max(height, width) > _MOST_SIDE:
         raise ValueError(f"image must have sides of at most {_MOST_SIDE}, got {width} x {height}")
     check_kind("truth", truth, (height, width, _CHANNELS), torch.uint8, at.device)
@@ -72,9 +75,12 @@ def photometric_loss(
     if not (0 <= core.x0 <= core.x1 <= width and 0 <= core.y0 <= core.y1 <= height):
         raise ValueError(f"core must lie within {width} x {height}, got {core}")
     weights = _finite("l1_weight", l1_weight), _finite("dssim_weight", dssim_weight)
-    share, gradient = at.empty(), at.empty(height, width, _CHANNELS)
     n_partials = _partials(width, height, at.number)
-    partials = at.empty(max(n_partials, 1), dtype=torch.float64)
+    # Partial sums lie behind the gradient: one piece of memory is taken sooner than two.
+    n_values = height * width * _CHANNELS
+    begin = n_values + n_values % 2
+    share, memory = at.empty(), at.empty(begin + 2 * n_partials)
+    gradient = memory.as_strided((height, width, _CHANNELS), (width * _CHANNELS, _CHANNELS, 1))
     _core.photometric_loss_cuda(
         of_image,
         truth.data_ptr(),
@@ -83,8 +89,8 @@ def photometric_loss(
         corners(core),
         weights,
         share.data_ptr(),
-        gradient.data_ptr(),
-        partials.data_ptr(),
+        memory.data_ptr(),
+        memory.data_ptr() + 4 * begin,
         n_partials,
         at.number,
         at.stream,
@@ -98,7 +104,9 @@ def _partials(width: int, height: int, device: int) -> int:
 
 
 def _finite(name: str, value: float) -> float:
+    if type(value) is float and abs(value) <= _MOST:
+        return value  # what most are, told soon
     number = real(name, value)
-    if not abs(number) <= 3e38 or math.isnan(number):
+    if not abs(number) <= _MOST or math.isnan(number):
         raise ValueError(f"{name} must be finite in float32, got {number}")
     return number

@@ -14,11 +14,12 @@ HAS_CUDA = _core.build_info()["cuda_toolkit"] is not None
 
 
 class Place(NamedTuple):
-    """A device, its number, and torch's current stream on it."""
+    """A device, its number, and torch's current stream on it: its handle, and torch's object."""
 
     device: torch.device
     number: int
     stream: int
+    queue: torch.cuda.Stream
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor of any values on the device."""
@@ -46,7 +47,8 @@ def place_of(name: str, tensor: Tensor) -> Place:
             "renders there"
         )
     number = tensor.get_device()
-    return Place(tensor.device, number, torch.cuda.current_stream(number).cuda_stream)
+    queue = torch.cuda.current_stream(number)
+    return Place(tensor.device, number, queue.cuda_stream, queue)
 
 
 def require_cuda() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from gs_raster.cuda.splats import WORDS, Splats
 from gs_raster.cuda.views import View
 from gs_raster.numbers import whole
 from gs_raster.types import Options
+
+_KNOWN: WeakKeyDictionary[View, tuple[tuple[int, ...], Options, Any]] = WeakKeyDictionary()
+"""What `projection_of` made of a view last, and of which numbers and options."""
 
 
 def project(
@@ -144,15 +148,16 @@ def projection_of(
         raise ValueError(
             f"view must be on {at.device} as rows are, got {device_name(view.viewmat.device)}"
         )
+    degree = check_sh_degree(sh_degree, rows.n_bases)
+    of_view = view.viewmat.data_ptr(), view.K.data_ptr(), view.width, view.height
+    key, known = (*of_view, degree), _KNOWN.get(view)
+    if known is not None and known[0] == key and known[1] is options:
+        found: _core.ProjectionAt = known[2]
+        return found
     antialiased, eps2d, near, far, radius_clip = options.checked()
-    return _core.ProjectionAt(
-        view.viewmat.data_ptr(),
-        view.K.data_ptr(),
-        view.width,
-        view.height,
-        (antialiased, eps2d, near, far, radius_clip),
-        check_sh_degree(sh_degree, rows.n_bases),
-    )
+    made = _core.ProjectionAt(*of_view, (antialiased, eps2d, near, far, radius_clip), degree)
+    _KNOWN[view] = key, options, made
+    return made
 
 
 def check_out(out: RowGradients, rows: Rows, places: Tensor | None, at: Place) -> None:
@@ -168,6 +173,8 @@ def check_out(out: RowGradients, rows: Rows, places: Tensor | None, at: Place) -
         check_indices("places", places, out.n, distinct=True)
         return
     n = rows.n
+    if n <= out.n:
+        return
     for name, column in out.columns.items():
         found = column.shape[0]
         if found < n:

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
+
 import torch
 
+from gs_raster.cuda.addresses import address
 from gs_raster.cuda.place import require_cuda
 from gs_raster.numbers import whole
 
@@ -22,10 +26,10 @@ class RoomCheck:
         device: a CUDA device.
 
     Attributes:
+        n_views: of a batch.
         overflowed: (1,) int32 on the device, 0 while all views had room.
-        counts: (n_views,) int64 on the device: instances of each view that it has listed.
-        n_instances: (n_views,) int64, page-locked: the same where the host may read; -1 of the
-            others.
+        n_instances: (n_views,) int64, page-locked: instances of each view, which the device writes
+            when it has counted them; -1 of the others.
 
     Raises:
         CudaError: this build has no CUDA.
@@ -34,25 +38,38 @@ class RoomCheck:
 
     def __init__(self, n_views: int, device: torch.device | str) -> None:
         require_cuda()
-        if whole("n_views", n_views) < 1:
+        self.n_views = whole("n_views", n_views)
+        if self.n_views < 1:
             raise ValueError(f"n_views must be at least 1, got {n_views}")
         self.overflowed = torch.zeros(1, dtype=torch.int32, device=device)
-        self.counts = torch.zeros(n_views, dtype=torch.int64, device=device)
         self.n_instances = torch.full(
             (n_views,), -1, dtype=torch.int64, device="cpu", pin_memory=True
         )
         self._on_host = self.n_instances.numpy()
-        # Of each view, made once: what the device writes, and where the host reads it.
-        each = [slice(k, k + 1) for k in range(n_views)]
-        self._copies = [(self.n_instances[k], self.counts[k]) for k in each]
+        self._address = self.n_instances.data_ptr()
+        self._flag = self.overflowed.device, self.overflowed.data_ptr()
         self._rooms = [0] * n_views
         self._drawn = [torch.cuda.Event() for _ in range(n_views)]
+        # Views that may have had too little room: those that the host has not looked at; and
+        # whether another one may have.
+        self._open: set[int] = set()
+        self._may_be_set = False
+        # Torch would give the memory to others while the device may still write there.
+        weakref.finalize(self, _wait, self._drawn).atexit = False
 
     def begin(self) -> None:
         """Forget the batch before. A view of it that the device has not passed may still be written
         to ``n_instances``; what :meth:`wait_for` says of a view that was drawn since is right."""
         self._on_host[:] = -1
+        if self._open or self._may_be_set:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """From here on gradients are added again, as if all views before had had room. Enqueued on
+        torch's current stream."""
         self.overflowed.zero_()
+        self._open.clear()
+        self._may_be_set = False
 
     def first_overflow(self, n_views: int) -> int | None:
         """The first of ``n_views`` views that had too little room; None if all had enough.
@@ -65,13 +82,36 @@ class RoomCheck:
         """Instances of a view of which :func:`draw` was called, 0 of one without rows. Waits until
         the view is drawn, not for what was enqueued after."""
         self._drawn[index].synchronize()
-        return max(int(self._on_host[index]), 0)
+        count = max(int(self._on_host[index]), 0)
+        if index in self._open:
+            self._open.discard(index)
+            self._may_be_set |= count > self._rooms[index]
+        return count
 
-    def note(self, index: int, room: int) -> None:
-        """View ``index`` has been enqueued on torch's current stream with this room, and writes
-        into ``counts``; :func:`draw` calls it."""
+    def flag(self, name: str, device: torch.device) -> int:
+        """Address of ``overflowed``; ``name`` is for errors.
+
+        Raises:
+            ValueError: it is on another device.
+        """
+        if self._flag[0] == device:
+            return self._flag[1]
+        return address(name, self.overflowed, (1,), torch.int32, device)
+
+    def address_of(self, index: int) -> int:
+        """Where the device writes the instances of a view."""
+        return self._address + 8 * index
+
+    def note(self, index: int, room: int, queue: torch.cuda.Stream) -> None:
+        """View ``index`` has been enqueued on a stream with this room; :func:`draw` calls it."""
+        self._may_be_set |= index in self._open
+        self._open.add(index)
         self._rooms[index] = room
-        on_host, on_device = self._copies[index]
-        # By torch, whose allocator then keeps page-locked memory until the device has passed.
-        on_host.copy_(on_device, non_blocking=True)
-        self._drawn[index].record(torch.cuda.current_stream(self.counts.device))
+        self._drawn[index].record(queue)
+
+
+def _wait(drawn: list[torch.cuda.Event]) -> None:
+    """Wait for views that are on their way."""
+    with contextlib.suppress(RuntimeError):  # of a device that has failed, which others tell
+        for event in drawn:
+            event.synchronize()

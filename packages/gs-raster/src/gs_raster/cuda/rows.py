@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,6 +51,7 @@ class Rows:
     shN: Tensor  # noqa: N815 (gsplat's name)
     slots: Tensor | None = None
     sh_slots: Tensor | None = None
+    _native: _core.RowsAt | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
@@ -100,9 +102,15 @@ class Rows:
 
     def native(self) -> _core.RowsAt:
         """For the native functions."""
+        if self._native is not None:
+            return self._native
         slots = 0 if self.slots is None else self.slots.data_ptr()
         sh_slots = slots if self.sh_slots is None else self.sh_slots.data_ptr()
         return _core.RowsAt(self.n, slots, sh_slots, column_addresses(self.columns), self.n_bases)
+
+    def facts(self) -> dict[str, Any]:
+        """What `CheckCache` gives to rows of the same tensors."""
+        return {"_native": self.native()}
 
     def _check_slots(self, slots: Tensor) -> None:
         lengths = {name: tensor.shape[0] for name, tensor in self.columns.items()}
@@ -135,6 +143,10 @@ class RowGradients:
     opacities: Tensor
     sh0: Tensor
     shN: Tensor  # noqa: N815 (gsplat's name)
+    _n: int | None = field(default=None, init=False, repr=False)
+    _native: dict[tuple[int, int, bool], _core.RowGradientsAt] | None = field(
+        default=None, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         check_columns(self.columns, prefix="out.", written=SHAPES)
@@ -157,11 +169,23 @@ class RowGradients:
     @property
     def n(self) -> int:
         """P, of the shortest attribute."""
+        if self._n is not None:
+            return self._n
         return min(tensor.shape[0] for tensor in self.columns.values())
 
-    def native(
-        self, places: Tensor | None, *, add: bool, skip: Tensor | None = None
-    ) -> _core.RowGradientsAt:
-        """For the native functions. ``skip``: nothing is added where this int32 is not 0."""
-        unless, at = (0 if tensor is None else tensor.data_ptr() for tensor in (skip, places))
-        return _core.RowGradientsAt(unless, at, add, column_addresses(self.columns))
+    def native(self, places: Tensor | None, *, add: bool, skip: int = 0) -> _core.RowGradientsAt:
+        """For the native functions. ``skip``: address of an int32; nothing is added where that is
+        not 0."""
+        at = 0 if places is None else places.data_ptr()
+        known = None if self._native is None else self._native.get((skip, at, add))
+        if known is not None:
+            return known
+        made = _core.RowGradientsAt(skip, at, add, column_addresses(self.columns))
+        if self._native is not None:
+            self._native.clear()  # of places that are gone
+            self._native[skip, at, add] = made
+        return made
+
+    def facts(self) -> dict[str, Any]:
+        """What `CheckCache` gives to gradients in the same tensors."""
+        return {"_n": self.n, "_native": {}}

@@ -122,8 +122,8 @@ class TableDrawing:
             does not suffice. Nothing of it has been added then, and nothing is pending.
         """
         one: _Pass | None = None
-        if len(rows.ids) and self._is_one_pass(microbatch):
-            room = self._room(microbatch, len(rows.ids))
+        if rows.ids.shape[0] and self._is_one_pass(microbatch):
+            room = self._room(microbatch, rows.ids.shape[0])
             one = _Pass(index, microbatch, truth, rows, room)
             if self._enqueue(one):
                 self._look_back(one)
@@ -136,6 +136,7 @@ class TableDrawing:
     def settle(self) -> None:
         """See that the microbatch that was drawn last had room, and tell about it."""
         self._look_back(None)
+        self._renderer.release()
 
     def _room(self, microbatch: Microbatch, n_rows: int) -> int:
         density = self._densities.get(microbatch.crop.view.name)
@@ -157,18 +158,18 @@ class TableDrawing:
         if last is None:
             return
         count = self._renderer.n_intersections(last.index)
-        self._densities[last.microbatch.crop.view.name] = count / len(last.rows.ids)
+        self._densities[last.microbatch.crop.view.name] = count / last.rows.ids.shape[0]
         had_room, is_told = count <= last.room, False
         if not had_room:
             self._renderer.go_on()
             last.room = count
             is_told = not self._again(last)
         if not is_told:
-            crop = last.microbatch.crop
+            core, view = last.microbatch.crop.core, last.microbatch.crop.view
             if self._direct is None:
                 self._statistics.note(last.microbatch, last.rows.ids, last.splats)
-            if count and crop.core == crop.view.rect:
-                self._costs.note(crop.view, count)
+            if count and (core.width, core.height) == (view.width, view.height):
+                self._costs.note(view, count)
         if not had_room and following is not None and not self._again(following):
             self._last = None
 
@@ -179,6 +180,7 @@ class TableDrawing:
             if self._enqueue(one):
                 return True
             self._renderer.go_on()
+        self._renderer.release()  # copies of rows take more
         assert one.share is not None
         one.share.copy_(self._from_copies(one.index, one.microbatch, one.truth))
         return False
@@ -207,9 +209,12 @@ class TableDrawing:
             sh_degree=settings.sh_degree,
             room=one.room,
             index=one.index,
+            is_direct=self._direct is not None,
         )
         one.room = drawn.room
-        truth = one.truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
+        truth = one.truth
+        if truth.shape[:2] != (rect.height, rect.width):
+            truth = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
         share, gradient = loss_and_gradient(
             drawn.image, truth, crop, settings.ssim_lambda, weight=self._weight
         )

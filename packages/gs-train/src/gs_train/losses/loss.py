@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,38 @@ class Term:
         return self.sum / self.weight
 
 
+class _Windows(NamedTuple):
+    """Where a crop and its windows lie.
+
+    Attributes:
+        rect: of the view, see `Crop.rect`.
+        core: in pixels of an image of ``rect``.
+        values: of the SSIM map in ``rect``.
+        whole: of the SSIM map of the view, at least 1.
+    """
+
+    rect: Rect
+    core: Rect
+    values: int
+    whole: int
+
+
+@functools.lru_cache(maxsize=4096)
+def _windows(core: Rect, width: int, height: int) -> _Windows:
+    """Of a crop with this core in a view of this size."""
+    rect = Rect(
+        max(core.x0 - HALO, 0),
+        max(core.y0 - HALO, 0),
+        min(core.x1 + HALO, width),
+        min(core.y1 + HALO, height),
+    )
+    x, y = rect.x0, rect.y0
+    inside = Rect(core.x0 - x, core.y0 - y, core.x1 - x, core.y1 - y)
+    values = max(rect.width - WINDOW + 1, 0) * max(rect.height - WINDOW + 1, 0) * 3
+    whole = max(width - WINDOW + 1, 0) * max(height - WINDOW + 1, 0) * 3
+    return _Windows(rect, inside, values, max(whole, 1))
+
+
 @dataclass(frozen=True)
 class Crop:
     """A rectangle of a view and what must be rendered so that its loss is exact.
@@ -46,18 +79,16 @@ class Crop:
     @property
     def rect(self) -> Rect:
         """The core and the 5 pixels around it that SSIM windows centred in it look at."""
-        return Rect(
-            max(self.core.x0 - HALO, 0),
-            max(self.core.y0 - HALO, 0),
-            min(self.core.x1 + HALO, self.view.width),
-            min(self.core.y1 + HALO, self.view.height),
-        )
+        return self._windows.rect
 
     @property
     def core_in_rect(self) -> Rect:
         """The core, in pixels of an image of :attr:`rect`."""
-        x, y = self.rect.x0, self.rect.y0
-        return Rect(self.core.x0 - x, self.core.y0 - y, self.core.x1 - x, self.core.y1 - y)
+        return self._windows.core
+
+    @property
+    def _windows(self) -> _Windows:
+        return _windows(self.core, self.view.width, self.view.height)
 
 
 def l1_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
@@ -78,8 +109,8 @@ def dssim_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
     Args:
         image, truth: (h, w, 3) float in the crop's :attr:`Crop.rect`.
     """
-    windows, whole = _windows(crop)
-    return Term(windows - ssim_sum(image, truth), whole)
+    windows = crop._windows
+    return Term(windows.values - ssim_sum(image, truth), windows.whole)
 
 
 def photometric_loss(
@@ -134,13 +165,13 @@ def _native(
     image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, weight: float
 ) -> tuple[Tensor, Tensor]:
     """The loss with its gradient by one kernel."""
-    values = crop.view.width * crop.view.height * 3
+    values, windows = crop.view.width * crop.view.height * 3, crop._windows
     return gs_raster.photometric_loss(
         image.contiguous(),
         truth,
         l1_weight=weight * (1.0 - ssim_lambda) / values,
-        dssim_weight=weight * ssim_lambda / _windows(crop)[1],
-        core=crop.core_in_rect,
+        dssim_weight=weight * ssim_lambda / windows.whole,
+        core=windows.core,
     )
 
 
@@ -156,11 +187,3 @@ class _NativeLoss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> Any:
         gradient, ctx.gradient = ctx.gradient, None
         return gradient.mul_(upstream), None, None, None, None
-
-
-def _windows(crop: Crop) -> tuple[int, int]:
-    """Values of the SSIM map in the crop's rectangle, and (at least 1) in the whole view."""
-    rect, view = crop.rect, crop.view
-    windows = max(rect.width - WINDOW + 1, 0) * max(rect.height - WINDOW + 1, 0) * 3
-    whole = max(view.width - WINDOW + 1, 0) * max(view.height - WINDOW + 1, 0) * 3
-    return windows, max(whole, 1)

@@ -105,16 +105,17 @@ def _raster(slot: int) -> ViewMemory:
 
     Bytes a row: record 48, radii 8, first slot and count 8; of splats that share several rectangles
     also order and key, 8. The gradient of a splat is 48; of autograd's also that of the centre
-    retained 8 and absolute 8. An intersection: splat and slot, 8. A pixel: image 12, alpha, last
-    transmittance and last instance 12; the gradient of the image 12. Sorting takes at most 29 a row
-    or 17 an intersection more: less than the gradient, and the gradient comes later.
+    retained 8 and absolute 8. An intersection: splat and slot, 8. A pixel: image 12, last
+    transmittance and last instance 8; of autograd's also alpha 4; the gradient of the image 12.
+    Sorting takes at most 29 a row or 17 an intersection more: less than the gradient, and the
+    gradient comes later.
     Of the view before, splats and gradients live on, with the memory that the splats lie in; its
     image does not.
     """
     return ViewMemory(
         Footprint(Moment(1, 72, 8, 24), (Moment(1, 120, 8 + slot, 36), Moment(2, 136, 8, 36))),
         Footprint(
-            Moment(0, 64, 8, 24), (Moment(0, 112, 8 + slot, 36),), before=Moment(0, 112, 8, 8)
+            Moment(0, 64, 8, 20), (Moment(0, 112, 8 + slot, 32),), before=Moment(0, 112, 8, 8)
         ),
     )
 

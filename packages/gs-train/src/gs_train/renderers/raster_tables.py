@@ -16,7 +16,7 @@ _MOST_CAMERAS = 1 << 15
 """Of views that were drawn, checked once each."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RasterDrawn:
     """A `Drawn` with what its gradient needs."""
 
@@ -43,6 +43,9 @@ class RasterTables:
         self._most_views = 0  # of a batch that there was
         self._check: gs_raster.RoomCheck
         self._cameras: dict[str, tuple[View, gs_raster.View]] = {}
+        self._rows = gs_raster.CheckCache(gs_raster.Rows)
+        self._sums = gs_raster.CheckCache(gs_raster.RowGradients)
+        self._workspace = gs_raster.Workspace()
 
     def begin(self, n_views: int) -> None:
         """See `TableRenderer`."""
@@ -52,11 +55,19 @@ class RasterTables:
         self._check.begin()
 
     def draw(
-        self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
+        self,
+        rows: TableRows,
+        view: View,
+        rect: Rect,
+        *,
+        sh_degree: int,
+        room: int,
+        index: int,
+        is_direct: bool = False,
     ) -> Drawn:
         """See `TableRenderer`."""
         drawing = gs_raster.draw(
-            gs_raster.Rows.of(rows.columns, rows.ids, rows.slots),
+            self._rows.of(rows.columns, slots=rows.ids, sh_slots=rows.slots),
             self._camera_of(view),
             sh_degree=sh_degree,
             room=room,
@@ -65,6 +76,8 @@ class RasterTables:
             keys=rows.keys,
             check_room=self._check,
             index=index,
+            # Of others something lives on while the next view is drawn.
+            workspace=self._workspace if is_direct and not self._absgrad else None,
         )
         return RasterDrawn(drawing.image, room, drawing, rows, view)
 
@@ -75,13 +88,14 @@ class RasterTables:
         of_splats = gs_raster.draw_backward(
             drawn.drawing,
             gradient,
-            out=gs_raster.RowGradients(**drawn.rows.sums),
+            out=self._sums.of(drawn.rows.sums),
             places=None if place is None else place.int(),
             absgrad=self._absgrad,
             statistics=_statistics_of(direct, drawn.view),
             check_room=self._check,
+            gives_splats=direct is None,
         )
-        if direct is not None:
+        if of_splats is None:
             return None
         found = drawn.drawing.splats
         assert found.radii is not None
@@ -118,7 +132,11 @@ class RasterTables:
 
     def go_on(self) -> None:
         """See `TableRenderer`."""
-        self._check.overflowed.zero_()
+        self._check.go_on()
+
+    def release(self) -> None:
+        """See `TableRenderer`."""
+        self._workspace.release()
 
 
 def _statistics_of(direct: Direct | None, view: View) -> gs_raster.Statistics | None:

@@ -16,6 +16,9 @@ from gs_train.renderers.protocol import Rect, Splats, View
 class TableRows:
     """R rows of a batch in the tables that they live in, and where their gradients go.
 
+    A tensor that comes again has the shape that it had, and lies where it lay: what was checked of
+    it holds.
+
     Attributes:
         columns: the six attributes by name: (N, ...) of the geometry, (C, ...) of the harmonics,
             which may be columns of a wider table.
@@ -89,9 +92,20 @@ class TableRenderer(Protocol):
         ...
 
     def draw(
-        self, rows: TableRows, view: View, rect: Rect, *, sh_degree: int, room: int, index: int
+        self,
+        rows: TableRows,
+        view: View,
+        rect: Rect,
+        *,
+        sh_degree: int,
+        room: int,
+        index: int,
+        is_direct: bool = False,
     ) -> Drawn:
         """Draw a rectangle of the batch's view ``index``. Does not synchronise.
+
+        Args:
+            is_direct: `send_back` gets a ``direct``, before the next view is drawn.
 
         Raises:
             OutOfMemoryError: nothing has been drawn.
@@ -120,4 +134,8 @@ class TableRenderer(Protocol):
 
     def go_on(self) -> None:
         """What comes next is added again."""
+        ...
+
+    def release(self) -> None:
+        """Give back memory that was kept for the next view. The batch may go on."""
         ...
