@@ -86,12 +86,15 @@ def test_one_drawing_after_the_other_lies_in_a_workspace(depth: bool, absgrad: b
         (Rect(37, 21, 140, 90), view.rect, Rect(3, 0, 40, 20)), rooms, strict=True
     ):
         of_image, of_alpha, of_depth = grads_of(rect)
-        given = of_image, of_alpha, of_depth if depth else None
         found = []
         for place in (None, workspace):
             drawing = gs_raster.draw(
                 rows, view, rect=rect, room=room, depth=depth, workspace=place, **HOW
             )
+            assert (drawing.for_gradient is None) == (place is None)
+            if drawing.for_gradient is not None:
+                of_image = drawing.for_gradient.copy_(of_image)
+            given = of_image, of_alpha, of_depth if depth else None
             outs = sums(rows.n), sums(rows.n)
             of_splats = gs_raster.draw_backward(drawing, *given, out=outs[0], absgrad=absgrad)
             nothing = gs_raster.draw_backward(

@@ -22,6 +22,7 @@ class RasterDrawn:
 
     image: Tensor
     room: int
+    for_gradient: Tensor | None
     drawing: gs_raster.Drawing
     rows: TableRows
     view: View
@@ -79,7 +80,7 @@ class RasterTables:
             # Of others something lives on while the next view is drawn.
             workspace=self._workspace if is_direct and not self._absgrad else None,
         )
-        return RasterDrawn(drawing.image, room, drawing, rows, view)
+        return RasterDrawn(drawing.image, room, drawing.for_gradient, drawing, rows, view)
 
     def send_back(self, drawn: Drawn, gradient: Tensor, direct: Direct | None) -> Splats | None:
         """See `TableRenderer`."""
