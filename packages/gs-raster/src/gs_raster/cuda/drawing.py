@@ -130,7 +130,8 @@ def draw(
         check_room: told how many instances there are.
         index: of the view in its batch, for ``check_room``.
         workspace: in which the drawing lies, with its image, until the next view is drawn there;
-            None: memory of its own. The gradient uses it as well, without ``absgrad``.
+            None: memory of its own. The gradient of the rows uses it as well; with ``absgrad`` it
+            takes memory besides.
 
     Raises:
         TypeError: a dtype differs.
@@ -159,7 +160,8 @@ def draw(
     )
     overflowed, count = 0, 0
     if check_room is not None:
-        if not 0 <= whole("index", index) < check_room.n_views:
+        index = whole("index", index)
+        if not 0 <= index < check_room.n_views:
             raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
         overflowed = check_room.flag("overflowed", at.device)
         count = check_room.address_of(index)
