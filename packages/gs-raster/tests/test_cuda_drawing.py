@@ -76,9 +76,11 @@ def test_one_call_gives_the_bits_of_the_stages(rect: Rect) -> None:
         assert_same_bits(bits(*found), bits(*wanted))
 
 
-@pytest.mark.parametrize("absgrad", [False, True])
+@pytest.mark.parametrize(("absgrad", "reserves"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("depth", [False, True])
-def test_one_drawing_after_the_other_lies_in_a_workspace(depth: bool, absgrad: bool) -> None:
+def test_one_drawing_after_the_other_lies_in_a_workspace(
+    depth: bool, absgrad: bool, reserves: bool
+) -> None:
     values, view = scene()
     rows, workspace = Rows.of(values), Workspace()
     rooms = 20_000, AMPLE, 30_000
@@ -89,8 +91,9 @@ def test_one_drawing_after_the_other_lies_in_a_workspace(depth: bool, absgrad: b
         found = []
         for place in (None, workspace):
             drawing = gs_raster.draw(
-                rows, view, rect=rect, room=room, depth=depth, workspace=place, **HOW
-            )
+                rows, view, rect=rect, room=room, depth=depth, workspace=place, absgrad=reserves,
+                **HOW,
+            )  # fmt: skip
             assert (drawing.for_gradient is None) == (place is None)
             if drawing.for_gradient is not None:
                 of_image = drawing.for_gradient.copy_(of_image)

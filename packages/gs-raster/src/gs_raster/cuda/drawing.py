@@ -113,6 +113,7 @@ def draw(
     check_room: RoomCheck | None = None,
     index: int = 0,
     workspace: Workspace | None = None,
+    absgrad: bool = False,
 ) -> Drawing:
     """Draw a rectangle of a view: :func:`gs_raster.project`, :func:`gs_raster.sort` and
     :func:`gs_raster.blend` in one call that waits for nothing.
@@ -130,8 +131,9 @@ def draw(
         check_room: told how many instances there are.
         index: of the view in its batch, for ``check_room``.
         workspace: in which the drawing lies, with its image, until the next view is drawn there;
-            None: memory of its own. The gradient of the rows uses it as well; with ``absgrad`` it
-            takes memory besides.
+            None: memory of its own. The gradient of the rows uses it as well.
+        absgrad: whether the workspace has room for a gradient with ``absgrad``, which else takes
+            memory besides.
 
     Raises:
         TypeError: a dtype differs.
@@ -173,7 +175,7 @@ def draw(
         own = at.workspace(n_scratch)
         scratch = span(own)
     else:
-        n_back = _core.draw_backward_bytes(rows.n, room, depth, False, False)
+        n_back = _core.draw_backward_bytes(rows.n, room, depth, absgrad, False)
         n_image, n_scratch = _rounded(12 * h * w), max(n_scratch, n_back)
         begin = n_kept + 2 * n_image
         words = workspace.take(begin + n_scratch, at)

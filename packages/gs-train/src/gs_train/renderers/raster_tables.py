@@ -78,7 +78,8 @@ class RasterTables:
             check_room=self._check,
             index=index,
             # Of others something lives on while the next view is drawn.
-            workspace=self._workspace if is_direct and not self._absgrad else None,
+            workspace=self._workspace if is_direct else None,
+            absgrad=self._absgrad,
         )
         return RasterDrawn(drawing.image, room, drawing.for_gradient, drawing, rows, view)
 
