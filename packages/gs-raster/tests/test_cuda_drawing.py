@@ -76,9 +76,11 @@ def test_one_call_gives_the_bits_of_the_stages(rect: Rect) -> None:
         assert_same_bits(bits(*found), bits(*wanted))
 
 
-@pytest.mark.parametrize("absgrad", [False, True])
+@pytest.mark.parametrize(("absgrad", "reserves"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("depth", [False, True])
-def test_one_drawing_after_the_other_lies_in_a_workspace(depth: bool, absgrad: bool) -> None:
+def test_one_drawing_after_the_other_lies_in_a_workspace(
+    depth: bool, absgrad: bool, reserves: bool
+) -> None:
     values, view = scene()
     rows, workspace = Rows.of(values), Workspace()
     rooms = 20_000, AMPLE, 30_000
@@ -86,12 +88,16 @@ def test_one_drawing_after_the_other_lies_in_a_workspace(depth: bool, absgrad: b
         (Rect(37, 21, 140, 90), view.rect, Rect(3, 0, 40, 20)), rooms, strict=True
     ):
         of_image, of_alpha, of_depth = grads_of(rect)
-        given = of_image, of_alpha, of_depth if depth else None
         found = []
         for place in (None, workspace):
             drawing = gs_raster.draw(
-                rows, view, rect=rect, room=room, depth=depth, workspace=place, **HOW
-            )
+                rows, view, rect=rect, room=room, depth=depth, workspace=place, absgrad=reserves,
+                **HOW,
+            )  # fmt: skip
+            assert (drawing.for_gradient is None) == (place is None)
+            if drawing.for_gradient is not None:
+                of_image = drawing.for_gradient.copy_(of_image)
+            given = of_image, of_alpha, of_depth if depth else None
             outs = sums(rows.n), sums(rows.n)
             of_splats = gs_raster.draw_backward(drawing, *given, out=outs[0], absgrad=absgrad)
             nothing = gs_raster.draw_backward(

@@ -152,6 +152,20 @@ def test_large_images_and_the_same_bits_again() -> None:
     assert_close(found, by_float64(image, truth, Rect(0, 0, 1920, 1080), *weights.values()))
 
 
+def test_a_gradient_is_written_where_the_caller_wants_it() -> None:
+    image, truth = pictures(37, 50)
+    share, gradient = gs_raster.photometric_loss(image, truth, l1_weight=_L1, dssim_weight=_DSSIM)
+    out = torch.full_like(image, math.nan)
+    again, found = gs_raster.photometric_loss(
+        image, truth, l1_weight=_L1, dssim_weight=_DSSIM, out=out
+    )
+    assert found is out
+    assert torch.equal(found, gradient)
+    assert torch.equal(again, share)
+    with pytest.raises(ValueError, match=r"out must have shape \(37, 50, 3\), got \(36, 50, 3\)"):
+        gs_raster.photometric_loss(image, truth, l1_weight=_L1, dssim_weight=_DSSIM, out=out[1:])
+
+
 def test_an_image_without_pixels() -> None:
     share, gradient = gs_raster.photometric_loss(
         torch.empty(0, 5, 3, device=DEVICE),

@@ -28,6 +28,7 @@ class CpuDrawn:
     leaves: dict[str, Tensor]
     splats: Splats
     rows: TableRows
+    for_gradient: None = None
 
 
 @dataclass

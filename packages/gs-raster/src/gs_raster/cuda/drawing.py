@@ -66,6 +66,8 @@ class Drawing:
         depth: (h, w) float32 sum of weight times depth; None if not asked for.
         rows, view, rect: what was drawn.
         room: instances that there was room for.
+        for_gradient: (h, w, 3) float32 in the workspace, which the gradient of the image may be
+            written to; None without a workspace.
     """
 
     image: Tensor
@@ -74,6 +76,7 @@ class Drawing:
     view: View
     rect: Rect
     room: int
+    for_gradient: Tensor | None
     _scene: _core.SceneAt
     _memory: _Memory
     _alive: tuple[Any, ...]
@@ -110,6 +113,7 @@ def draw(
     check_room: RoomCheck | None = None,
     index: int = 0,
     workspace: Workspace | None = None,
+    absgrad: bool = False,
 ) -> Drawing:
     """Draw a rectangle of a view: :func:`gs_raster.project`, :func:`gs_raster.sort` and
     :func:`gs_raster.blend` in one call that waits for nothing.
@@ -127,7 +131,9 @@ def draw(
         check_room: told how many instances there are.
         index: of the view in its batch, for ``check_room``.
         workspace: in which the drawing lies, with its image, until the next view is drawn there;
-            None: memory of its own. The gradient uses it as well, without ``absgrad``.
+            None: memory of its own. The gradient of the rows uses it as well.
+        absgrad: whether the workspace has room for a gradient with ``absgrad``, which else takes
+            memory besides.
 
     Raises:
         TypeError: a dtype differs.
@@ -156,22 +162,26 @@ def draw(
     )
     overflowed, count = 0, 0
     if check_room is not None:
-        if not 0 <= whole("index", index) < check_room.n_views:
+        index = whole("index", index)
+        if not 0 <= index < check_room.n_views:
             raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
         overflowed = check_room.flag("overflowed", at.device)
         count = check_room.address_of(index)
     h, w = rect.height, rect.width
     n_kept, n_scratch = _core.draw_bytes(rows.n, room, place, at.number)
-    depths = at.empty(h, w) if depth else None
+    depths, for_gradient = at.empty(h, w) if depth else None, None
     if workspace is None:
         image, memory = at.empty(h, w, 3), _Memory(at.empty(n_kept // 4), n_kept)
         own = at.workspace(n_scratch)
         scratch = span(own)
     else:
-        n_back = _core.draw_backward_bytes(rows.n, room, depth, False, False)
-        begin, n_scratch = n_kept + _rounded(12 * h * w), max(n_scratch, n_back)
+        n_back = _core.draw_backward_bytes(rows.n, room, depth, absgrad, False)
+        n_image, n_scratch = _rounded(12 * h * w), max(n_scratch, n_back)
+        begin = n_kept + 2 * n_image
         words = workspace.take(begin + n_scratch, at)
-        image = words.as_strided((h, w, 3), (3 * w, 3, 1), n_kept // 4)
+        shape, strides = (h, w, 3), (3 * w, 3, 1)
+        image = words.as_strided(shape, strides, n_kept // 4)
+        for_gradient = words.as_strided(shape, strides, (n_kept + n_image) // 4)
         scratch = words.data_ptr() + begin, n_scratch
         memory = _Memory(words, n_kept, scratch, workspace, workspace.turn)
     _core.draw_cuda(
@@ -188,7 +198,8 @@ def draw(
     )
     if check_room is not None:
         check_room.note(index, room, at.queue)
-    return Drawing(image, depths, rows, view, rect, room, scene, memory, (keys, background))
+    alive = keys, background
+    return Drawing(image, depths, rows, view, rect, room, for_gradient, scene, memory, alive)
 
 
 @overload

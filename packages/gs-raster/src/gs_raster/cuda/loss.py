@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.cuda.addresses import address, check_kind
+from gs_raster.cuda.addresses import address, check, check_kind
 from gs_raster.cuda.place import place_of
 from gs_raster.cuda.sorting import corners
 from gs_raster.numbers import real
@@ -28,6 +28,7 @@ def photometric_loss(
     l1_weight: float,
     dssim_weight: float,
     core: Rect | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Absolute error and structural dissimilarity of an image, and the gradient.
 
@@ -43,9 +44,11 @@ def photometric_loss(
             by any pitch, so that the photograph may be a rectangle of a larger one.
         l1_weight, dssim_weight: finite in float32.
         core: pixels of the image; all of them when None.
+        out: (h, w, 3) float32 on the same device, contiguous, for the gradient; allocated when
+            None.
 
     Returns:
-        () float32 the sum, and (h, w, 3) float32 its gradient by the image.
+        () float32 the sum, and (h, w, 3) float32 its gradient by the image, ``out`` if given.
 
     Raises:
         TypeError: a dtype differs, ``core`` is no rectangle, or a weight is no number.
@@ -75,12 +78,14 @@ def photometric_loss(
     if not (0 <= core.x0 <= core.x1 <= width and 0 <= core.y0 <= core.y1 <= height):
         raise ValueError(f"core must lie within {width} x {height}, got {core}")
     weights = _finite("l1_weight", l1_weight), _finite("dssim_weight", dssim_weight)
+    if out is None:
+        gradient = at.empty(height, width, _CHANNELS)
+    else:
+        check("out", out, (height, width, _CHANNELS), torch.float32, at.device)
+        gradient = out
     n_partials = _partials(width, height, at.number)
-    # Partial sums lie behind the gradient: one piece of memory is taken sooner than two.
-    n_values = height * width * _CHANNELS
-    begin = n_values + n_values % 2
-    share, memory = at.empty(), at.empty(begin + 2 * n_partials)
-    gradient = memory.as_strided((height, width, _CHANNELS), (width * _CHANNELS, _CHANNELS, 1))
+    # The sum, and behind it partial sums: one piece of memory is taken sooner than two.
+    sums = at.empty(2 + 2 * n_partials)
     _core.photometric_loss_cuda(
         of_image,
         truth.data_ptr(),
@@ -88,14 +93,14 @@ def photometric_loss(
         (width, height),
         corners(core),
         weights,
-        share.data_ptr(),
-        memory.data_ptr(),
-        memory.data_ptr() + 4 * begin,
+        sums.data_ptr(),
+        gradient.data_ptr(),
+        sums.data_ptr() + 8,
         n_partials,
         at.number,
         at.stream,
     )
-    return share, gradient
+    return sums.as_strided((), ()), gradient
 
 
 @functools.lru_cache(1024)

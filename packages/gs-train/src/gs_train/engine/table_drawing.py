@@ -216,6 +216,11 @@ class TableDrawing:
         if truth.shape[:2] != (rect.height, rect.width):
             truth = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
         share, gradient = loss_and_gradient(
-            drawn.image, truth, crop, settings.ssim_lambda, weight=self._weight
+            drawn.image,
+            truth,
+            crop,
+            settings.ssim_lambda,
+            weight=self._weight,
+            out=drawn.for_gradient,
         )
         return share, renderer.send_back(drawn, gradient, self._direct)

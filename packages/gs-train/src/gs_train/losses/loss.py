@@ -140,15 +140,24 @@ def photometric_loss(
 
 
 def loss_and_gradient(
-    image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, *, weight: float = 1.0
+    image: Tensor,
+    truth: Tensor,
+    crop: Crop,
+    ssim_lambda: float,
+    *,
+    weight: float = 1.0,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """:func:`photometric_loss` and its gradient, (h, w, 3), without a graph.
+
+    Args:
+        out: (h, w, 3) that the gradient may be written to.
 
     On a device both are on their way before autograd begins with the image's.
     """
     image = image.detach()
     if _is_native(image, truth):
-        return _native(image, truth, crop, ssim_lambda, weight)
+        return _native(image, truth, crop, ssim_lambda, weight, out)
     leaf = image.requires_grad_()
     loss = photometric_loss(leaf, truth, crop, ssim_lambda, weight=weight)
     (gradient,) = torch.autograd.grad(loss, leaf)
@@ -162,7 +171,12 @@ def _is_native(image: Tensor, truth: Tensor) -> bool:
 
 
 def _native(
-    image: Tensor, truth: Tensor, crop: Crop, ssim_lambda: float, weight: float
+    image: Tensor,
+    truth: Tensor,
+    crop: Crop,
+    ssim_lambda: float,
+    weight: float,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss with its gradient by one kernel."""
     values, windows = crop.view.width * crop.view.height * 3, crop._windows
@@ -172,6 +186,7 @@ def _native(
         l1_weight=weight * (1.0 - ssim_lambda) / values,
         dssim_weight=weight * ssim_lambda / windows.whole,
         core=windows.core,
+        out=out,
     )
 
 

@@ -22,6 +22,7 @@ class RasterDrawn:
 
     image: Tensor
     room: int
+    for_gradient: Tensor | None
     drawing: gs_raster.Drawing
     rows: TableRows
     view: View
@@ -77,9 +78,10 @@ class RasterTables:
             check_room=self._check,
             index=index,
             # Of others something lives on while the next view is drawn.
-            workspace=self._workspace if is_direct and not self._absgrad else None,
+            workspace=self._workspace if is_direct else None,
+            absgrad=self._absgrad,
         )
-        return RasterDrawn(drawing.image, room, drawing, rows, view)
+        return RasterDrawn(drawing.image, room, drawing.for_gradient, drawing, rows, view)
 
     def send_back(self, drawn: Drawn, gradient: Tensor, direct: Direct | None) -> Splats | None:
         """See `TableRenderer`."""

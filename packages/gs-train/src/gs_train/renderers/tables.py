@@ -72,12 +72,16 @@ class Drawn(Protocol):
     Attributes:
         image: (h, w, 3) over black.
         room: intersections that there was room for.
+        for_gradient: (h, w, 3) that the gradient of the image may be written to; None: there is no
+            memory for it.
     """
 
     @property
     def image(self) -> Tensor: ...
     @property
     def room(self) -> int: ...
+    @property
+    def for_gradient(self) -> Tensor | None: ...
 
 
 class TableRenderer(Protocol):
