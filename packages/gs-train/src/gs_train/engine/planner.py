@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
@@ -85,12 +86,16 @@ class Planner:
     def _made(
         self, placement: Placement, seen: Seen, marks: Tensor | None, early: EarlyList | None
     ) -> Batch:
-        order = self._costs.order([microbatch.crop.view for microbatch in seen.microbatches])
+        if len(seen.microbatches) > 1:
+            order = self._costs.order([microbatch.crop.view for microbatch in seen.microbatches])
+        else:
+            order = np.zeros(len(seen.microbatches), np.int64)
         return Batch(placement, seen, marks, order, early)
 
     def _placement_for(self, seen: Seen) -> Placement:
         # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
-        able = [one for one in self._placements if one.fits(len(seen.ids))]
+        n_rows = seen.ids.shape[0]
+        able = [one for one in self._placements if one.fits(n_rows)]
         return able[0]
 
     @property
