@@ -59,18 +59,24 @@ class Rules:
             object.__setattr__(self, name, float(getattr(self, name)))
         object.__setattr__(self, "_still", still)
 
-    def native(self, inflate: Inflate | None) -> _core.Options:
-        """For the native part."""
-        if inflate is None:
-            still: _core.Options = vars(self)["_still"]
-            return still
-        return native_options(**self._asked(), inflate=inflate)
-
-    def _asked(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return Rules, tuple(self._asked().values())
+        return Rules, tuple(_values(self).values())
+
+
+def options_by(rules: Rules, inflate: Inflate | None) -> _core.Options:
+    """Rules for the native part.
+
+    Raises:
+        TypeError: ``inflate`` is of another kind.
+    """
+    if inflate is None:
+        still: _core.Options = vars(rules)["_still"]
+        return still
+    return native_options(**_values(rules), inflate=inflate)
+
+
+def _values(rules: Rules) -> dict[str, Any]:
+    return {field.name: getattr(rules, field.name) for field in fields(rules)}
 
 
 def native_options(

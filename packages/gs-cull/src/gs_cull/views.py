@@ -14,7 +14,7 @@ from gs_cull.cameras import Cameras, check_cameras
 from gs_cull.checks import shown
 from gs_cull.cull import cull_checked
 from gs_cull.mark import mark_checked
-from gs_cull.options import Inflate, Rules
+from gs_cull.options import Inflate, Rules, options_by
 from gs_cull.resident import ResidentBlocks
 from gs_cull.visibility import Visibility
 
@@ -124,7 +124,7 @@ class Views:
         """
         self._check(means, scales, quats, opacities, rules)
         geometry: Geometry = (means, scales, quats, opacities)
-        options = rules.native(inflate)
+        options = options_by(rules, inflate)
         return cull_checked(geometry, self._cameras, options, blocks, rules.activated)
 
     def mark(
@@ -157,7 +157,7 @@ class Views:
             check_kind(viewmats=self._cameras.viewmats, ids=ids, mask=mask, **more)
         self._check(means, scales, quats, opacities, rules)
         geometry: Geometry = (means, scales, quats, opacities)
-        return mark_checked(geometry, self._cameras, rules.native(None), ids, mask, out)
+        return mark_checked(geometry, self._cameras, options_by(rules, None), ids, mask, out)
 
     def _check(
         self, means: Array, scales: Array, quats: Array, opacities: Array | None, rules: Rules
@@ -226,6 +226,6 @@ def _joined(parts: list[Cameras]) -> Cameras:
         return Cameras(both[: 16 * n].reshape(n, 4, 4), both[16 * n :].reshape(n, 3, 3), sizes)
     import torch
 
-    both = torch.cat(matrices)
-    viewmats = both.as_strided((n, 4, 4), (16, 4, 1))
-    return Cameras(viewmats, both.as_strided((n, 3, 3), (9, 3, 1), 16 * n), sizes)
+    joined = torch.cat(matrices)
+    viewmats = joined.as_strided((n, 4, 4), (16, 4, 1))
+    return Cameras(viewmats, joined.as_strided((n, 3, 3), (9, 3, 1), 16 * n), sizes)
