@@ -331,3 +331,30 @@ def test_what_is_wrong_beside_kept_views_is_named_on_the_device() -> None:
                 means, scales, quats, seen.ids, seen.mask
             )
         views.mark(means, scales, quats, seen.ids, seen.mask)
+
+
+def test_rows_that_get_another_shape_type_or_order_in_place_are_checked_anew() -> None:
+    scene = random_scene(15, 1_000, 2)
+    early, call = on_device(scene)
+    (means, *_), opacities = on_cuda(scene)
+    expected = call()
+    assert torch.equal(call(means=means, opacities=opacities), expected)
+    means.resize_(999, 3)
+    with pytest.raises(ValueError, match=r"scales must have shape \(999, 3\), got \(1000, 3\)"):
+        call(means=means)
+    means.resize_(1000, 3)
+    kept = means.data
+    means.data = kept.view(torch.int32)
+    with pytest.raises(TypeError, match="means must be float32, got int32"):
+        call(means=means)
+    means.data = kept.view(3, 1000)
+    means.t_()
+    with pytest.raises(ValueError, match="means must be contiguous"):
+        call(means=means)
+    means.data = kept
+    opacities.resize_(1000, 1)
+    with pytest.raises(ValueError, match=r"opacities must have shape \(1000\), got \(1000, 1\)"):
+        call(means=means, opacities=opacities)
+    opacities.resize_(1000)
+    assert torch.equal(call(means=means, opacities=opacities), expected)
+    assert len(early) == len(expected)

@@ -8,7 +8,7 @@ what they point to is checked here.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,7 +49,38 @@ def _totals() -> Tensor:
     return torch.empty(_core.N_TOTALS, dtype=torch.int32, pin_memory=True)
 
 
+_last_rows: tuple[tuple[Any, ...], _core.RowsAt] | None = None
+"""All that is checked of the rows of the last call, and what it gave. It holds no tensor."""
+
+
 def _rows(geometry: Geometry, device: torch.device) -> _core.RowsAt:
+    global _last_rows
+    means, scales, quats, opacities = geometry
+    last = _last_rows
+    # One line each, no loop: this is most of what checks take where the same rows come again.
+    key = (
+        device,
+        (means.data_ptr(), means.shape, means.dtype, means.device, means.is_contiguous()),
+        (scales.data_ptr(), scales.shape, scales.dtype, scales.device, scales.is_contiguous()),
+        (quats.data_ptr(), quats.shape, quats.dtype, quats.device, quats.is_contiguous()),
+        None
+        if opacities is None
+        else (
+            opacities.data_ptr(),
+            opacities.shape,
+            opacities.dtype,
+            opacities.device,
+            opacities.is_contiguous(),
+        ),
+    )
+    if last is not None and last[0] == key:
+        return last[1]
+    rows = _checked_rows(geometry, device)
+    _last_rows = key, rows
+    return rows
+
+
+def _checked_rows(geometry: Geometry, device: torch.device) -> _core.RowsAt:
     means, scales, quats, opacities = geometry
     real = torch.float32
     mean = address("means", means, (-1, 3), real, device)

@@ -101,10 +101,10 @@ class Planner:
     @property
     def _most_rows(self) -> int | None:
         """Of a microbatch: a view that sees more is cut."""
-        limits = [self._most] if self._most is not None else []
-        if self._most_share is not None:
-            limits.append(max(1, int(self._most_share * self._model.n_rows)))
-        return min(limits, default=None)
+        if self._most_share is None:
+            return self._most
+        share = max(1, int(self._most_share * self._model.n_rows))
+        return share if self._most is None else min(self._most, share)
 
     def _is_cut(self, seen: Seen) -> bool:
         """Whether some view sees more rows than are drawn at once."""
