@@ -277,3 +277,84 @@ def test_bad_input_on_the_device_is_named() -> None:
     ):
         with pytest.raises(error, match=message):
             call(**others)
+
+
+@pytest.mark.parametrize("sizes", [[40], [1] * 8, [3, 0, 30]])
+def test_kept_views_mark_and_cull_as_views_that_are_given_anew(sizes: list[int]) -> None:
+    scene = random_scene(12, 40_000, sum(sizes))
+    early, call = on_device(scene)
+    (means, scales, quats, viewmats, Ks, *size), opacities = on_cuda(scene)
+    parts = [
+        gs_cull.Views(viewmat, K, *size)
+        for viewmat, K in zip(viewmats.split(sizes), Ks.split(sizes), strict=True)
+    ]
+    for _ in range(2):
+        views = gs_cull.Views.joined(parts)
+        rows = (means, scales, quats)
+        for _ in range(2):
+            found = views.mark(*rows, early.ids, early.mask, opacities=opacities)
+            assert torch.equal(found, call(means=means))
+            seen = views.cull(*rows, opacities=opacities, inflate=WIDE)
+            again = gs_cull.cull(*rows, viewmats, Ks, *size, opacities=opacities, inflate=WIDE)
+            assert torch.equal(seen.ids, again.ids)
+            assert torch.equal(seen.mask, again.mask)
+        means = means + 0.1  # other memory
+
+
+def test_values_written_to_kept_matrices_count_on_the_device() -> None:
+    scene = random_scene(13, 20_000, 3)
+    (means, scales, quats, viewmats, Ks, *size), opacities = on_cuda(scene)
+    views = gs_cull.Views(viewmats, Ks, *size)
+    rules = gs_cull.Rules(near=0.5, antialiased=True)
+    for _ in range(2):
+        seen = views.cull(means, scales, quats, opacities=opacities, rules=rules)
+        exact = gs_cull.cull(
+            means, scales, quats, viewmats, Ks, *size, opacities=opacities, near=0.5,
+            antialiased=True,
+        )  # fmt: skip
+        assert torch.equal(seen.ids, exact.ids)
+        viewmats[:, 2, 3] += 1.0
+
+
+def test_what_is_wrong_beside_kept_views_is_named_on_the_device() -> None:
+    scene = random_scene(14, 100, 2)
+    (means, scales, quats, viewmats, Ks, *size), _ = on_cuda(scene)
+    views = gs_cull.Views(viewmats, Ks, *size)
+    seen = views.cull(means, scales, quats)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="scales must be on cuda:0, got the CPU"):
+            views.mark(means, scales.cpu(), quats, seen.ids, seen.mask)
+        with pytest.raises(ValueError, match=r"mask must have shape"):
+            views.mark(means, scales, quats, seen.ids, seen.mask[:-1])
+        with pytest.raises(ValueError, match="viewmats must be on cuda:0, got the CPU"):
+            gs_cull.Views(viewmats.cpu(), Ks.cpu(), *size).mark(
+                means, scales, quats, seen.ids, seen.mask
+            )
+        views.mark(means, scales, quats, seen.ids, seen.mask)
+
+
+def test_rows_that_get_another_shape_type_or_order_in_place_are_checked_anew() -> None:
+    scene = random_scene(15, 1_000, 2)
+    early, call = on_device(scene)
+    (means, *_), opacities = on_cuda(scene)
+    expected = call()
+    assert torch.equal(call(means=means, opacities=opacities), expected)
+    means.resize_(999, 3)
+    with pytest.raises(ValueError, match=r"scales must have shape \(999, 3\), got \(1000, 3\)"):
+        call(means=means)
+    means.resize_(1000, 3)
+    kept = means.data
+    means.data = kept.view(torch.int32)
+    with pytest.raises(TypeError, match="means must be float32, got int32"):
+        call(means=means)
+    means.data = kept.view(3, 1000)
+    means.t_()
+    with pytest.raises(ValueError, match="means must be contiguous"):
+        call(means=means)
+    means.data = kept
+    opacities.resize_(1000, 1)
+    with pytest.raises(ValueError, match=r"opacities must have shape \(1000\), got \(1000, 1\)"):
+        call(means=means, opacities=opacities)
+    opacities.resize_(1000)
+    assert torch.equal(call(means=means, opacities=opacities), expected)
+    assert len(early) == len(expected)

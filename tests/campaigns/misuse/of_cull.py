@@ -114,6 +114,76 @@ def _mark(room: Room) -> Call:
     return Call(gs_cull.mark, {**rows, **views, **options, **args}, writes=writes, expect=expect)
 
 
+def _made_views(room: Room) -> Call:
+    rows = _rows(room)
+
+    def see(**views: Any) -> Any:
+        return gs_cull.Views(**views).cull(**rows).ids
+
+    def expect(**views: Any) -> Any:
+        return gs_cull.cull(**rows, **views).ids
+
+    return Call(see, _views(room, room.pick(1, 2, 33)), expect=expect)
+
+
+def _joined(room: Room) -> Call:
+    rows = _rows(room)
+    parts = [_views(room, n) for n in (1, 2, 1)][: room.between(1, 3)]
+
+    def see(parts: Any) -> Any:
+        return gs_cull.Views.joined(parts).cull(**rows).ids
+
+    return Call(see, {"parts": tuple(gs_cull.Views(**part) for part in parts)})
+
+
+def _cropped(room: Room) -> Call:
+    rows, views, n = _rows(room), _views(room, 3), room.below(20)
+
+    def see(rects: Any) -> Any:
+        return gs_cull.Views(**views).cropped(rects).cull(**rows).ids
+
+    def expect(rects: Any) -> Any:
+        return gs_cull.cull(**rows, **views, rects=rects).ids
+
+    return Call(see, {"rects": room.own([[n, n, n + 20, n + 20]] * 3, np.int32)}, expect=expect)
+
+
+def _rules(room: Room) -> Call:
+    rows, views = _rows(room), _views(room, 2)
+    options = _options(room, 0)
+    args = {name: options[name] for name in options if name not in ("opacities", "blocks")}
+
+    def see(**args: Any) -> Any:
+        return gs_cull.Views(**views).cull(**rows, rules=gs_cull.Rules(**args)).ids
+
+    def expect(**args: Any) -> Any:
+        return gs_cull.cull(**rows, **views, **args).ids
+
+    return Call(see, args, expect=expect)
+
+
+def _seen_by_views(room: Room) -> Call:
+    rows, views = _rows(room), _views(room, room.pick(1, 2, 33))
+    more = {"opacities": room.normal(len(rows["means"]))} if room.chance() else {}
+
+    def expect(**args: Any) -> Any:
+        return gs_cull.cull(**args, **views).ids
+
+    made = gs_cull.Views(**views).cull
+    return Call(made, {**rows, **more}, show=lambda seen: seen.ids, expect=expect)
+
+
+def _marked_by_views(room: Room) -> Call:
+    rows, views = _rows(room), _views(room, room.pick(1, 2, 33, 70))
+    wide = gs_cull.cull(**rows, **views, inflate=gs_cull.Inflate(means=0.3))
+    args = {"ids": room.own(wide.ids), "mask": room.own(np.asarray(wide.mask).view(np.uint32))}
+
+    def expect(**args: Any) -> Any:
+        return _marked(**args, **views)
+
+    return Call(gs_cull.Views(**views).mark, {**rows, **args}, expect=expect)
+
+
 def _one(function: Any) -> Any:
     def make(room: Room) -> Call:
         rows = _rows(room)
@@ -337,6 +407,12 @@ def _nothing(function: Any) -> Any:
 ENTRIES = (
     Entry("gs_cull.cull", _cull),
     Entry("gs_cull.mark", _mark),
+    Entry("gs_cull.Views", _made_views),
+    Entry("gs_cull.Views.joined", _joined),
+    Entry("gs_cull.Views.cropped", _cropped),
+    Entry("gs_cull.Views.cull", _seen_by_views),
+    Entry("gs_cull.Views.mark", _marked_by_views),
+    Entry("gs_cull.Rules", _rules),
     Entry("gs_cull.visible_ids", _one(gs_cull.visible_ids)),
     Entry("gs_cull.visible_mask", _one(gs_cull.visible_mask)),
     Entry("gs_cull.balanced_split", _balanced_split),

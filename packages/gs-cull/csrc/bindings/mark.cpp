@@ -3,6 +3,9 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <cstdlib>
+#include <cstring>
+
 #include "bindings/arguments.hpp"
 #include "bindings/registers.hpp"
 #include "cull_cpu.hpp"
@@ -82,6 +85,12 @@ void check_marking(std::int64_t n_rows, py::handle viewmats, py::handle Ks, py::
   listed.check(n_rows);
 }
 
+/// Whether the environment asks for a look at what is trusted on a device.
+bool checks_indices() {
+  const char* const asked = std::getenv("GS_CHECK_INDEX");
+  return asked != nullptr && asked[0] != '\0' && std::strcmp(asked, "0") != 0;
+}
+
 #if defined(GS_WITH_CUDA)
 void mark_cuda(const RowsAt& rows, const ViewsAt& views, const Options& options, Address ids,
                Address mask, std::int64_t n, Address marks, int device, std::uintptr_t stream) {
@@ -99,6 +108,7 @@ void register_mark(py::module_& module) {
   module.def("mark_cpu", &mark_cpu, py::arg("means"), py::arg("scales"), py::arg("quats"),
              py::arg("opacities"), py::arg("viewmats"), py::arg("Ks"), py::arg("sizes"),
              py::arg("options"), py::arg("ids"), py::arg("mask"), py::arg("out"));
+  module.def("checks_indices", &checks_indices);
   module.def("check_marking", &check_marking, py::arg("n_rows"), py::arg("viewmats"), py::arg("Ks"),
              py::arg("sizes"), py::arg("options"), py::arg("ids"), py::arg("mask"));
 #if defined(GS_WITH_CUDA)

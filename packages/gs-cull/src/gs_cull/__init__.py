@@ -5,9 +5,10 @@ from gs_cull._core import CudaError, __version__, build_info
 from gs_cull.blocks import Blocks
 from gs_cull.cull import cull, visible_ids, visible_mask
 from gs_cull.mark import mark
-from gs_cull.options import Inflate
+from gs_cull.options import Inflate, Rules
 from gs_cull.resident import ResidentBlocks
 from gs_cull.split import Split, balanced_split
+from gs_cull.views import Views
 from gs_cull.visibility import Visibility
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "CudaError",
     "Inflate",
     "ResidentBlocks",
+    "Rules",
     "Split",
+    "Views",
     "Visibility",
     "__version__",
     "balanced_split",

@@ -104,6 +104,7 @@ def mark_cpu(
     mask: _Mask,
     out: _Marks | Tensor | None,
 ) -> Any: ...
+def checks_indices() -> bool: ...
 def check_marking(
     n_rows: int,
     viewmats: _ViewmatsArray,

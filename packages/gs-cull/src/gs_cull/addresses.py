@@ -46,7 +46,7 @@ def address(
 
 
 def _fits(shape: torch.Size, expected: tuple[int, ...]) -> bool:
-    return expected[0] == -1 and bool(shape) and shape[1:] == expected[1:]
+    return expected[0] == -1 and bool(shape) and shape == (shape[0], *expected[1:])
 
 
 def _place(device: torch.device) -> str:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
@@ -64,15 +66,15 @@ def native(array: Array) -> ModuleType:
     Raises:
         ValueError: a tensor is neither on the CPU nor on a CUDA device.
     """
-    if is_torch(array) and array.device.type != "cpu":
-        if array.device.type != "cuda":
+    if is_torch(array) and not array.is_cpu:
+        if not array.is_cuda:
             raise ValueError(f"arrays must be on the CPU or a CUDA device, got {array.device}")
-        import gs_cull.device
+        return _module("gs_cull.device")
+    return _module("gs_cull.host")
 
-        return gs_cull.device
-    import gs_cull.host
 
-    return gs_cull.host
+# An import in a function that each call runs takes longer than a look at what it gave.
+_module = functools.cache(importlib.import_module)
 
 
 def on_host(array: Any, name: str = "array") -> np.ndarray:

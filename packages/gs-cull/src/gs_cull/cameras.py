@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gs_cull import _core
 from gs_cull.arrays import Array, on_host
 
 
-@dataclass(frozen=True)
 class Cameras:
     """Checked views.
 
@@ -19,14 +18,41 @@ class Cameras:
         viewmats: (B, 4, 4) float32, contiguous.
         Ks: (B, 3, 3) float32, contiguous.
         sizes: (B, 6) float32 on the host: width, height, x0, y0, x1, y1 of the pixels that count.
+        on_device: as the device functions take the views, and where the matrices were then; None
+            before they did. See :func:`gs_cull.device.mark`.
     """
 
-    viewmats: Array
-    Ks: Array
-    sizes: np.ndarray
+    __slots__ = ("Ks", "_flat", "on_device", "sizes", "viewmats")
+
+    def __init__(self, viewmats: Array, Ks: Array, sizes: np.ndarray) -> None:
+        self.viewmats = viewmats
+        self.Ks = Ks
+        self.sizes = sizes
+        self.on_device: tuple[_core.ViewsAt, int, int, int] | None = None
+        self._flat: tuple[Array, Array] | None = None
 
     def __len__(self) -> int:
         return self.sizes.shape[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cameras, (self.viewmats, self.Ks, self.sizes)
+
+    @property
+    def flat(self) -> tuple[Array, Array]:
+        """viewmats (16 B,) and Ks (9 B,) in the same memory."""
+        if self._flat is None:
+            self._flat = self.viewmats.reshape(-1), self.Ks.reshape(-1)
+        return self._flat
+
+    def with_rects(self, rects: Any) -> Cameras:
+        """The same cameras, of which only the pixels of rectangles count.
+
+        Raises:
+            TypeError, ValueError: as :func:`check_cameras`.
+        """
+        sizes = self.sizes.copy()
+        sizes[:, 2:] = _rectangles(rects, sizes)
+        return Cameras(self.viewmats, self.Ks, sizes)
 
 
 def check_cameras(viewmats: Array, Ks: Array, width: Any, height: Any, rects: Any) -> Cameras:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gs_cull.arrays import Array, check_kind, fill_at, native, zeros
+from gs_cull import _core
+from gs_cull.arrays import Array, Geometry, check_kind, fill_at, native, zeros
 from gs_cull.blocks import Blocks
+from gs_cull.cameras import Cameras
 from gs_cull.checks import shown
 from gs_cull.options import CameraModelName, Inflate
 from gs_cull.request import check_request
@@ -105,7 +107,18 @@ def cull(
         antialiased=antialiased,
         inflate=inflate,
     )
-    layout = None
+    return cull_checked(geometry, cameras, options, blocks, activated)
+
+
+def cull_checked(
+    geometry: Geometry,
+    cameras: Cameras,
+    options: _core.Options,
+    blocks: Any,
+    activated: bool,
+) -> Visibility:
+    """As :func:`cull`, of arrays of one kind."""
+    means, layout = geometry[0], None
     if blocks is not None:
         if not isinstance(blocks, Blocks | ResidentBlocks):
             raise TypeError(f"blocks must be Blocks or ResidentBlocks, got {shown(blocks)}")

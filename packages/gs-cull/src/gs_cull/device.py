@@ -8,8 +8,7 @@ what they point to is checked here.
 
 from __future__ import annotations
 
-import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,7 +49,38 @@ def _totals() -> Tensor:
     return torch.empty(_core.N_TOTALS, dtype=torch.int32, pin_memory=True)
 
 
+_last_rows: tuple[tuple[Any, ...], _core.RowsAt] | None = None
+"""All that is checked of the rows of the last call, and what it gave. It holds no tensor."""
+
+
 def _rows(geometry: Geometry, device: torch.device) -> _core.RowsAt:
+    global _last_rows
+    means, scales, quats, opacities = geometry
+    last = _last_rows
+    # One line each, no loop: this is most of what checks take where the same rows come again.
+    key = (
+        device,
+        (means.data_ptr(), means.shape, means.dtype, means.device, means.is_contiguous()),
+        (scales.data_ptr(), scales.shape, scales.dtype, scales.device, scales.is_contiguous()),
+        (quats.data_ptr(), quats.shape, quats.dtype, quats.device, quats.is_contiguous()),
+        None
+        if opacities is None
+        else (
+            opacities.data_ptr(),
+            opacities.shape,
+            opacities.dtype,
+            opacities.device,
+            opacities.is_contiguous(),
+        ),
+    )
+    if last is not None and last[0] == key:
+        return last[1]
+    rows = _checked_rows(geometry, device)
+    _last_rows = key, rows
+    return rows
+
+
+def _checked_rows(geometry: Geometry, device: torch.device) -> _core.RowsAt:
     means, scales, quats, opacities = geometry
     real = torch.float32
     mean = address("means", means, (-1, 3), real, device)
@@ -66,14 +96,20 @@ def _rows(geometry: Geometry, device: torch.device) -> _core.RowsAt:
     )
 
 
-def _views(cameras: Cameras, device: torch.device) -> _core.ViewsAt:
+def _views(cameras: Cameras, at: _Place) -> _core.ViewsAt:
+    """Views that come again are checked again only where a matrix has gone elsewhere."""
+    viewmats, Ks = cameras.viewmats, cameras.Ks
+    known = cameras.on_device
+    if known is not None:
+        views, number, viewmat, K = known
+        if number == at.number and viewmat == viewmats.data_ptr() and Ks.data_ptr() == K:
+            return views
     n, real = cameras.sizes.shape[0], torch.float32
-    return _core.ViewsAt(
-        n,
-        address("viewmats", cameras.viewmats, (n, 4, 4), real, device),
-        address("Ks", cameras.Ks, (n, 3, 3), real, device),
-        cameras.sizes,
-    )
+    viewmat = address("viewmats", viewmats, (n, 4, 4), real, at.device)
+    K = address("Ks", Ks, (n, 3, 3), real, at.device)
+    views = _core.ViewsAt(n, viewmat, K, cameras.sizes)
+    cameras.on_device = views, at.number, viewmat, K
+    return views
 
 
 def _bounds(bounds: Bounds, n: int, device: torch.device) -> _core.BoundsAt:
@@ -118,7 +154,7 @@ def cull(
     at = _place(geometry[0])
     call = _core.CudaCull(
         _rows(geometry, at.device),
-        _views(cameras, at.device),
+        _views(cameras, at),
         None if layout is None else _layout(layout, at.device),
         options,
         at.number,
@@ -148,14 +184,16 @@ def mark(
     Never synchronises, unless GS_CHECK_INDEX=1 asks for a look at ids, mask and views first.
     """
     at = _place(geometry[0])
-    rows, views = _rows(geometry, at.device), _views(cameras, at.device)
+    rows, views = _rows(geometry, at.device), _views(cameras, at)
     id_address = address("ids", ids, (-1,), torch.int32, at.device)
     n, n_views = ids.shape[0], cameras.sizes.shape[0]
     mask_address = address("mask", mask, (n, (n_views + 31) // 32), torch.int32, at.device)
     if out is None:
         out = torch.empty(n, dtype=torch.bool, device=at.device)
-    out_address = address("out", out, (n,), torch.bool, at.device)
-    if os.environ.get("GS_CHECK_INDEX", "0") not in ("", "0"):
+        out_address = out.data_ptr()
+    else:
+        out_address = address("out", out, (n,), torch.bool, at.device)
+    if _core.checks_indices():
         there = Cameras(cameras.viewmats.cpu(), cameras.Ks.cpu(), cameras.sizes)
         host.check_marking(geometry[0].shape[0], there, options, ids.cpu(), mask.cpu())
     _core.mark_cuda(
@@ -172,7 +210,7 @@ def boxes(geometry: Geometry, cameras: Cameras, options: _core.Options, ids: Ten
     workspace = at.empty(_core.view_words(1))
     _core.boxes_cuda(
         _rows(geometry, at.device),
-        _views(cameras, at.device),
+        _views(cameras, at),
         options,
         address("ids", ids, (n,), torch.int32, at.device),
         n,
@@ -192,7 +230,7 @@ def views_of_blocks(bounds: Bounds, cameras: Cameras, options: _core.Options) ->
     workspace, totals = at.empty(_core.view_words(n_views)), _totals()
     _core.views_of_blocks_cuda(
         _bounds(bounds, len(bounds.scale), at.device),
-        _views(cameras, at.device),
+        _views(cameras, at),
         options,
         workspace.data_ptr(),
         totals.data_ptr(),

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gs_cull.arrays import Array, is_torch, native
+from gs_cull import _core
+from gs_cull.arrays import Array, Geometry, is_torch, native
+from gs_cull.cameras import Cameras
 from gs_cull.options import CameraModelName
 from gs_cull.request import check_request
 
@@ -106,7 +108,19 @@ def mark(
         mask=mask,
         **more,
     )
-    marks = native(means).mark(geometry, cameras, options, ids, mask, out)
+    return mark_checked(geometry, cameras, options, ids, mask, out)
+
+
+def mark_checked(
+    geometry: Geometry,
+    cameras: Cameras,
+    options: _core.Options,
+    ids: Array,
+    mask: Array,
+    out: Array | None,
+) -> Array:
+    """As :func:`mark`, of arrays of one kind."""
+    marks = native(geometry[0]).mark(geometry, cameras, options, ids, mask, out)
     if out is not None and is_torch(out) and not out.is_inference():
         import torch
 

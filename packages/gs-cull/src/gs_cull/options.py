@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from gs_cull import _core
 from gs_cull.checks import distance, flag, number, shown
@@ -30,6 +30,53 @@ class Inflate:
     def __post_init__(self) -> None:
         for name, moved in vars(self).items():
             distance(f"inflate.{name}", moved)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """By which rules rows show in :class:`gs_cull.Views`, checked once.
+
+    Attributes:
+        near, far, eps2d, radius_clip, camera_model, activated, antialiased: as for
+            :func:`gs_cull.cull`.
+
+    Raises:
+        TypeError: an attribute is of another kind.
+        ValueError: a number is out of range, or the camera model unknown.
+    """
+
+    near: float = 0.01
+    far: float = 1e10
+    eps2d: float = 0.3
+    radius_clip: float = 0.0
+    camera_model: CameraModelName = "pinhole"
+    activated: bool = False
+    antialiased: bool = False
+
+    def __post_init__(self) -> None:
+        still = native_options(**vars(self), inflate=None)
+        for name in ("near", "far", "eps2d", "radius_clip"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        object.__setattr__(self, "_still", still)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rules, tuple(_values(self).values())
+
+
+def options_by(rules: Rules, inflate: Inflate | None) -> _core.Options:
+    """Rules for the native part.
+
+    Raises:
+        TypeError: ``inflate`` is of another kind.
+    """
+    if inflate is None:
+        still: _core.Options = vars(rules)["_still"]
+        return still
+    return native_options(**_values(rules), inflate=inflate)
+
+
+def _values(rules: Rules) -> dict[str, Any]:
+    return {field.name: getattr(rules, field.name) for field in fields(rules)}
 
 
 def native_options(

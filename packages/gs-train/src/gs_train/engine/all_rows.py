@@ -22,8 +22,8 @@ MOST_ROWS = 1 << 19
 as long as its host takes to look for those that the batch may see."""
 
 
-_MOST_VIEWS = 1 << 15
-"""Whose lists are kept."""
+_MOST_KEPT = 1 << 16
+"""Microbatches that are kept: each view at each place of a batch."""
 
 
 class AllRows:
@@ -40,7 +40,7 @@ class AllRows:
         self._of = 0, 0  # rows and views of the last list
         self._ids: Tensor
         self._mask: Tensor
-        self._alone: dict[str, tuple[View, Seen]] = {}  # of batches of one view, by its name
+        self._microbatches: dict[tuple[int, str], Microbatch] = {}  # by place and view
 
     def suffices(self, n_views: int, settings: StepSettings) -> bool:
         """Whether a batch lists all rows.
@@ -54,31 +54,28 @@ class AllRows:
     def list(self, views: Sequence[View]) -> Seen:
         """All rows, for each view."""
         self._make(len(views))
-        if len(views) > 1:
-            return self._listed(views)
-        (view,) = views
-        known = self._alone.get(view.name)
-        if known is None or known[0] is not view:
-            if len(self._alone) >= _MOST_VIEWS:
-                self._alone.clear()
-            known = self._alone[view.name] = view, self._listed(views)
-        return known[1]
+        microbatches = tuple([self._microbatch(k, view) for k, view in enumerate(views)])
+        counts = (self._of[0],) * len(views)
+        return Seen(microbatches, self._ids, self._mask, counts, cameras_of(views))
 
     def _make(self, n_views: int) -> None:
         """Ids and masks of the rows that there are."""
         n_rows = self._model.n_rows
         if self._of == (n_rows, n_views):
             return
-        self._alone.clear()
         device = self._model.device
         self._ids = torch.arange(n_rows, dtype=torch.int32, device=device)
         self._mask = _bits(n_views).to(device).expand(n_rows, -1).contiguous()
         self._of = n_rows, n_views
 
-    def _listed(self, views: Sequence[View]) -> Seen:
-        counts = (self._of[0],) * len(views)
-        microbatches = tuple(Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views))
-        return Seen(microbatches, self._ids, self._mask, counts, cameras_of(views))
+    def _microbatch(self, k: int, view: View) -> Microbatch:
+        """A whole view, the k-th of its batch."""
+        known = self._microbatches.get((k, view.name))
+        if known is None or known.crop.view is not view:
+            if len(self._microbatches) >= _MOST_KEPT:
+                self._microbatches.clear()
+            known = self._microbatches[k, view.name] = Microbatch(k, Crop(view, view.rect))
+        return known
 
 
 def _bits(n_views: int) -> Tensor:

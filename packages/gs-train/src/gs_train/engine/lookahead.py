@@ -119,7 +119,8 @@ class Lookahead:
             self._culled = self._lanes.mark("cull")  # the geometry may still be read
             return None
         self._lists.append(EarlyList(names_of(views), seen, self._model.edits, settings.rates))
-        self._lanes.share("compute", seen.ids, seen.mask, *seen.cameras[:2])
+        cameras = seen.cameras
+        self._lanes.share("compute", seen.ids, seen.mask, cameras.viewmats, cameras.Ks)
         self._culled = self._lanes.mark("cull")
         return self._lists[k]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
@@ -85,21 +86,25 @@ class Planner:
     def _made(
         self, placement: Placement, seen: Seen, marks: Tensor | None, early: EarlyList | None
     ) -> Batch:
-        order = self._costs.order([microbatch.crop.view for microbatch in seen.microbatches])
+        if len(seen.microbatches) > 1:
+            order = self._costs.order([microbatch.crop.view for microbatch in seen.microbatches])
+        else:
+            order = np.zeros(len(seen.microbatches), np.int64)
         return Batch(placement, seen, marks, order, early)
 
     def _placement_for(self, seen: Seen) -> Placement:
         # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
-        able = [one for one in self._placements if one.fits(len(seen.ids))]
+        n_rows = seen.ids.shape[0]
+        able = [one for one in self._placements if one.fits(n_rows)]
         return able[0]
 
     @property
     def _most_rows(self) -> int | None:
         """Of a microbatch: a view that sees more is cut."""
-        limits = [self._most] if self._most is not None else []
-        if self._most_share is not None:
-            limits.append(max(1, int(self._most_share * self._model.n_rows)))
-        return min(limits, default=None)
+        if self._most_share is None:
+            return self._most
+        share = max(1, int(self._most_share * self._model.n_rows))
+        return share if self._most is None else min(self._most, share)
 
     def _is_cut(self, seen: Seen) -> bool:
         """Whether some view sees more rows than are drawn at once."""

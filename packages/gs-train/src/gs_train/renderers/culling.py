@@ -3,31 +3,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 import gs_cull
-from gs_train.renderers.protocol import Renderer, Rows, View
+from gs_train.renderers.protocol import Renderer, RenderOptions, Rows, View
 
-Cameras = tuple[Tensor, Tensor, np.ndarray | int, np.ndarray | int]
-"""World to camera (B, 4, 4), K (B, 3, 3), widths and heights (B,); of one view numbers."""
+Cameras = gs_cull.Views
+"""Of some views, on their device."""
 
 
 def cameras_of(views: Sequence[View]) -> Cameras:
-    """The cameras of views, on their device. Of one view its own matrices, not copies."""
+    """The cameras of one view or more. Of one view its own matrices, not copies.
+
+    Cost: on CUDA one kernel for two views or more. Does not synchronise.
+    """
     if len(views) == 1:
-        (view,) = views
-        return view.viewmat[None], view.K[None], view.width, view.height
-    return (
-        torch.stack([view.viewmat for view in views]),
-        torch.stack([view.K for view in views]),
-        np.array([view.width for view in views]),
-        np.array([view.height for view in views]),
-    )
+        return views[0].camera
+    return Cameras.joined([view.camera for view in views])
 
 
 def cull(
@@ -44,13 +41,12 @@ def cull(
         geometry: means, scales, quats and opacities on the cameras' device.
         renderer: whose rules hold.
     """
-    return gs_cull.cull(
+    looking = cameras if rects is None else cameras.cropped(rects)
+    return looking.cull(
         *_arrays(geometry),
-        *cameras,
-        opacities=geometry["opacities"].detach(),
-        rects=rects,
+        opacities=geometry["opacities"],
+        rules=_rules(renderer.options),
         inflate=inflate,
-        **renderer.options._asdict(),
     )
 
 
@@ -68,13 +64,12 @@ def mark(geometry: Rows, cameras: Cameras, ids: Tensor, mask: Tensor, renderer: 
 
     Cost: one kernel over the list. Does not synchronise.
     """
-    return gs_cull.mark(
+    return cameras.mark(
         *_arrays(geometry),
-        *cameras,
         ids,
         mask,
-        opacities=geometry["opacities"].detach(),
-        **renderer.options._asdict(),
+        opacities=geometry["opacities"],
+        rules=_rules(renderer.options),
     )
 
 
@@ -88,7 +83,7 @@ def balanced_split(
         view.K,
         view.width,
         view.height,
-        opacities=geometry["opacities"].detach(),
+        opacities=geometry["opacities"],
         n=n,
         axis=axis,
         halo=halo,
@@ -96,6 +91,10 @@ def balanced_split(
     )
 
 
+@functools.lru_cache(maxsize=16)
+def _rules(options: RenderOptions) -> gs_cull.Rules:
+    return gs_cull.Rules(**options._asdict())
+
+
 def _arrays(geometry: Rows) -> tuple[Tensor, Tensor, Tensor]:
-    means, scales, quats = (geometry[name].detach() for name in ("means", "scales", "quats"))
-    return means, scales, quats
+    return geometry["means"], geometry["scales"], geometry["quats"]

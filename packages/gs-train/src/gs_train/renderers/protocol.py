@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -10,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+import gs_cull
 from gs_raster import Options as RenderOptions
 from gs_raster import Rect
 from gs_raster import TooManyInstancesError as TooManyIntersectionsError
@@ -51,6 +53,11 @@ class View:
     K: Tensor
     width: int
     height: int
+
+    @functools.cached_property
+    def camera(self) -> gs_cull.Views:
+        """The view as gs_cull takes it, checked once: it comes in every epoch."""
+        return gs_cull.Views(self.viewmat[None], self.K[None], self.width, self.height)
 
     def to(self, device: torch.device | str) -> View:
         """The same view with its matrices on ``device``."""
