@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -72,6 +73,11 @@ class Residents:
     def values(self) -> Tensor:
         """(C, W) rows of ``sh0`` and ``shN``, by slot."""
         return self._here.tables[0]
+
+    @property
+    def columns(self) -> Mapping[str, Tensor]:
+        """(C, ...) the same by attribute; see `SlotTables.columns`."""
+        return self._here.columns
 
     @property
     def n_bytes(self) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 import gs_adam
 import gs_pinned
 from gs_train.engine.occupancy import Claim, Occupancy
+from gs_train.rows.attributes import columns
 from gs_train.rows.away import Edit
 from gs_train.rows.host_rows import HostRows
 from gs_train.rows.host_tables import row_blocks
@@ -40,6 +41,7 @@ class SlotTables:
         self._host = host
         self._adam = gs_adam.DeviceRows(host.adam, host.device)
         self.is_newer = False
+        self._columns: Mapping[str, Tensor] | None = None
         self.clear()
 
     @property
@@ -49,12 +51,20 @@ class SlotTables:
         return sum(table.nbytes for table in self.tables) + self.places.n_bytes + steps
 
     @property
+    def columns(self) -> Mapping[str, Tensor]:
+        """(C, ...) ``sh0`` and ``shN`` by slot: the same tensors while the tables stay."""
+        if self._columns is None:
+            self._columns = columns(self.tables[0])
+        return self._columns
+
+    @property
     def home(self) -> tuple[gs_pinned.Table, ...]:
         """The host's tables of the same."""
         return self._host.table, *self._host.moments
 
     def clear(self) -> None:
         """Give the memory back."""
+        self._columns = None
         self.tables = [self._empty(0) for _ in range(3)]
         self.places = Occupancy(0, 0, self._host.device)
         self._last_step: Tensor | None = None
@@ -65,6 +75,7 @@ class SlotTables:
         They are copied one by one: the memory of one is needed beside them.
         """
         n_before = len(self.tables[0])
+        self._columns = None  # which would keep the smaller table alive
         for k in range(len(self.tables)):
             self.tables[k] = grown(self.tables[k], n_slots, n_slots)[:n_before]
         # There is memory for all of them.

@@ -18,7 +18,6 @@ from gs_train.engine.residents import Residents
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.sums import BatchSums, Sums
 from gs_train.renderers.tables import TableRows
-from gs_train.rows.attributes import columns
 from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.tiered import TieredGaussians
 
@@ -80,7 +79,7 @@ class SlotPlacement:
             with trace.on("compute", "wake"):
                 counts = self._tools.stats.counts_on(self._model.device)
                 self._slots.wake(self._at, seen.ids, step, marks, counts)
-            tables = {**rows.columns, **columns(self._slots.values)}
+            tables = {**rows.columns, **self._slots.columns}
             places = Places(seen, self._at)
             self._run = _Run(geometry, step, tables, sums, places)
         return step
@@ -179,6 +178,11 @@ class HomeSlots:
     def values(self) -> Tensor:
         """(N, W) rows of ``sh0`` and ``shN``."""
         return self._appearance.values
+
+    @property
+    def columns(self) -> Mapping[str, Tensor]:
+        """(N, ...) the same by attribute."""
+        return self._appearance.columns
 
     def fits(self, n_rows: int) -> bool:
         """Every batch does."""

@@ -67,7 +67,8 @@ class DeviceAppearance(AppearanceRows):
             torch.empty(shape, device=self._device),
             *(torch.zeros(shape, device=self._device) for _ in MOMENTS),
         ]
-        for name, values in columns(self.values).items():
+        self._columns: Mapping[str, Tensor] | None = None
+        for name, values in self.columns.items():
             values.copy_(rows[name].detach())
         self._last_step: Tensor | None = None
         if semantics == "deferred":
@@ -81,6 +82,14 @@ class DeviceAppearance(AppearanceRows):
     def values(self) -> Tensor:
         """(N, 3 + 3K) float32; rows may sleep."""
         return self._tables[0]
+
+    @property
+    def columns(self) -> Mapping[str, Tensor]:
+        """(N, ...) ``sh0`` and ``shN``, the same; rows may sleep. The same tensors until rows
+        change their number or order."""
+        if self._columns is None:
+            self._columns = columns(self.values)
+        return self._columns
 
     @property
     def n_rows(self) -> int:
@@ -219,5 +228,6 @@ class DeviceAppearance(AppearanceRows):
 
     def _transform(self, transform: Callable[[Tensor], Tensor]) -> None:
         """Replace the tables one by one: the memory of two is never needed beside them."""
+        self._columns = None  # which would keep the replaced table alive
         for k in range(len(self._tables)):
             self._tables[k] = transform(self._tables[k])
