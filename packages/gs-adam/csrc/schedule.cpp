@@ -51,6 +51,17 @@ Sleep StepPlan::sleep(const std::vector<Table>& tables, int group, std::int32_t 
   return sleep;
 }
 
+std::int64_t StepPlan::recent_bytes() const {
+  std::size_t entries = 0;
+  for (const Table& table : before_) entries += table->size();
+  return static_cast<std::int64_t>(entries * sizeof(CatchUp));
+}
+
+std::int64_t StepPlan::past_bytes(std::int32_t first) const {
+  const auto entries = std::int64_t{step_ - first} * static_cast<std::int64_t>(series_.size());
+  return entries * static_cast<std::int64_t>(sizeof(Past));
+}
+
 Schedule::Schedule(int n_groups, Semantics semantics, bool bias_correction)
     : n_groups_(n_groups), semantics_(semantics), bias_correction_(bias_correction) {
   static std::atomic<std::uint64_t> made{0};

@@ -25,6 +25,11 @@ class StepPlan {
   Sleep after(int group) const { return sleep(after_, group, step_); }
   /// Where rows sleep; its steps before this one are final.
   bool sleeps() const { return !series_.empty(); }
+  /// Bytes of before()'s tables of all groups, one after the other; 0 where rows do not sleep.
+  std::int64_t recent_bytes() const;
+  /// Bytes of Past of all groups for the steps from `first` on that are before this one; 0 where
+  /// rows do not sleep.
+  std::int64_t past_bytes(std::int32_t first) const;
   const Series& series(int group) const { return *series_[group]; }
   /// Whether the steps before both plans are the same ones.
   bool shares_past(const StepPlan& other) const { return series_ == other.series_; }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <type_traits>
@@ -84,7 +85,7 @@ class Array {
     }
     check_is_as_stored(object, name);
     const char* kind = PyCapsule_GetName(capsule_.ptr());
-    if (kind != nullptr && std::string(kind) == "dltensor_versioned") {
+    if (kind != nullptr && std::strcmp(kind, "dltensor_versioned") == 0) {
       auto* managed =
           static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule_.ptr(), kind));
       tensor_ = &managed->tensor;
@@ -231,8 +232,15 @@ class Array {
 
   /// A view of torch's that negates what lies in memory; DLPack has no word for that.
   static void check_is_as_stored(py::handle object, const char* name) {
-    const py::object is_neg = py::getattr(object, "is_neg", py::none());
-    GS_CHECK_AS(KindError, is_neg.is_none() || !py::cast<bool>(is_neg()), name,
+    static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+    const auto answer =
+        py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(object.ptr(), is_neg));
+    if (!answer) {
+      if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw py::error_already_set();
+      PyErr_Clear();
+      return;
+    }
+    GS_CHECK_AS(KindError, !py::cast<bool>(answer), name,
                 " must be a tensor without the negative bit, got a view that negates; call its "
                 "resolve_neg()");
   }
@@ -240,8 +248,14 @@ class Array {
   /// A capsule from the type's own exchange, ten times faster than calling __dlpack__; nothing
   /// where the type has none that is known here.
   static py::object export_natively(py::handle object) {
-    const py::object found =
-        py::getattr(py::type::handle_of(object), "__dlpack_c_exchange_api__", py::none());
+    // Python finds names that are one object sooner than equal ones.
+    static PyObject* const exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+    const auto found = py::reinterpret_steal<py::object>(
+        PyObject_GetAttr(py::type::handle_of(object).ptr(), exchange));
+    if (!found) {
+      PyErr_Clear();
+      return {};
+    }
     if (!PyCapsule_IsValid(found.ptr(), "dlpack_exchange_api")) return {};
     const auto* api = static_cast<const dlpack::ExchangeApi*>(
         PyCapsule_GetPointer(found.ptr(), "dlpack_exchange_api"));

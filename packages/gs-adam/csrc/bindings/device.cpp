@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,12 +25,11 @@ std::string item(const char* name, std::size_t k) {
   return std::string(name) + "[" + std::to_string(k) + "]";
 }
 
-float* device_data(const py::handle& object, const std::string& name, std::int64_t n_rows,
-                   std::int64_t width, int device) {
-  const Array array(object, name.c_str());
+float* device_data(const Array& array, std::int64_t n_rows, std::int64_t width, int device) {
   array.on(device).contiguous().writable();
-  GS_CHECK(array.ndim() >= 1 && array.size(0) == n_rows && array.inner_size() == width, name,
-           " must have ", n_rows, " rows of ", width, " values, got shape ", array.shape_text());
+  GS_CHECK(array.ndim() >= 1 && array.size(0) == n_rows && array.inner_size() == width,
+           array.name(), " must have ", n_rows, " rows of ", width, " values, got shape ",
+           array.shape_text());
   return array.data<float>();
 }
 
@@ -65,11 +65,14 @@ void device_step(Schedule& schedule, const std::shared_ptr<StepPlan>& counted,
   std::vector<DeviceTensor> tensors;
   std::vector<Columns> read, written;
   for (std::size_t k = 0; k < params.size(); ++k) {
-    const std::int64_t width = Array(params[k], item("params", k).c_str()).inner_size();
+    const Array param(params[k], item("params", k).c_str());
+    const Array average(exp_avg[k], item("exp_avg", k).c_str());
+    const Array square(exp_avg_sq[k], item("exp_avg_sq", k).c_str());
+    const std::int64_t width = param.inner_size();
     DeviceTensor t{};
-    t.param = device_data(params[k], item("params", k), n_rows, width, device);
-    t.exp_avg = device_data(exp_avg[k], item("exp_avg", k), n_rows, width, device);
-    t.exp_avg_sq = device_data(exp_avg_sq[k], item("exp_avg_sq", k), n_rows, width, device);
+    t.param = device_data(param, n_rows, width, device);
+    t.exp_avg = device_data(average, n_rows, width, device);
+    t.exp_avg_sq = device_data(square, n_rows, width, device);
     written.push_back({"params", k, t.param, n_rows, width, width});
     written.push_back({"exp_avg", k, t.exp_avg, n_rows, width, width});
     written.push_back({"exp_avg_sq", k, t.exp_avg_sq, n_rows, width, width});
@@ -120,9 +123,17 @@ void device_step(Schedule&, const std::shared_ptr<StepPlan>&, const py::list&, c
 
 #endif
 
+/// Whether ids on a device are looked at before they are used. os.environ writes to the process's
+/// environment; to read it from Python takes ten times as long.
+bool checks_index() {
+  const char* const value = std::getenv("GS_CHECK_INDEX");
+  return value != nullptr && std::string(value) == "1";
+}
+
 }  // namespace
 
 void register_device(py::module_& module) {
+  module.def("checks_index", &checks_index);
   module.def("device_step", &device_step, py::arg("schedule"), py::arg("plan"), py::arg("params"),
              py::arg("exp_avg"), py::arg("exp_avg_sq"), py::arg("groups"), py::arg("ids"),
              py::arg("grads"), py::arg("penalties"), py::arg("words"), py::arg("device"),

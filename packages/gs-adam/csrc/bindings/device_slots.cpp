@@ -3,12 +3,14 @@
 #include <pybind11/stl.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "bindings/arguments.hpp"
 #include "schedule.hpp"
 #if defined(GS_WITH_CUDA)
 #include "device_slots.hpp"
+#include "gs/cuda/check.hpp"
 #endif
 
 namespace gs::adam {
@@ -24,25 +26,62 @@ float* table_data(const py::object& object, const char* name, std::int64_t width
   return array.data<float>();
 }
 
-const std::uint8_t* bytes_of(const py::object& object, const char* name, std::int64_t least,
-                             int device) {
+std::uint8_t* bytes_of(const py::object& object, const char* name, std::int64_t least, int device) {
   const Array array(object, name);
-  array.shape({python::kAny}).on(device).contiguous();
+  array.shape({python::kAny}).on(device).contiguous().writable();
   GS_CHECK(array.size(0) >= least, name, " must have ", least, " bytes, got ", array.size(0));
   return array.data<std::uint8_t>();
+}
+
+template <class T>
+std::uint8_t* write(std::uint8_t* to, const T* values, std::int64_t n) {
+  const std::size_t bytes = sizeof(T) * static_cast<std::size_t>(n);
+  std::memcpy(to, values, bytes);
+  return to + bytes;
+}
+
+void upload_sleeps(const StepPlan& plan, std::int32_t first, const py::object& staged,
+                   const py::object& recent, const py::object& past, int device,
+                   std::uintptr_t stream) {
+  GS_CHECK(plan.sleeps(), "plan must be of a schedule whose rows sleep");
+  GS_CHECK(0 <= first && first <= plan.step(), "first must be in [0, ", plan.step(), "], got ",
+           first);
+  const std::int64_t n_recent = plan.recent_bytes(), n_past = plan.past_bytes(first);
+  const std::int64_t begin = plan.past_bytes(0) - n_past;
+  std::uint8_t* const from = bytes_of(staged, "staged", n_recent + n_past, -1);
+  std::uint8_t* const to_recent = bytes_of(recent, "recent", n_recent, device);
+  std::uint8_t* const to_past = bytes_of(past, "past", begin + n_past, device) + begin;
+  std::uint8_t* to = from;
+  for (int g = 0; g < plan.n_groups(); ++g) {
+    const Sleep sleep = plan.before(g);
+    to = write(to, sleep.recent, sleep.window + 1);
+  }
+  for (std::int32_t step = first; step < plan.step(); ++step) {
+    for (int g = 0; g < plan.n_groups(); ++g) {
+      const Past past_step = plan.series(g).past(step);
+      to = write(to, &past_step, 1);
+    }
+  }
+  const python::ReleaseGil nogil;
+  const cuda::DeviceGuard guard(device);
+  const auto copy = [&](std::uint8_t* there, const std::uint8_t* here, std::int64_t n_bytes) {
+    if (n_bytes == 0) return;
+    GS_CUDA_TRY(cudaMemcpyAsync(there, here, static_cast<std::size_t>(n_bytes),
+                                cudaMemcpyHostToDevice,
+                                cuda::StreamView::from_handle(stream).get()));
+  };
+  copy(to_recent, from, n_recent);
+  copy(to_past, from + n_recent, n_past);
 }
 
 /// Of every group, what rows read that have slept until the step before the plan's.
 std::vector<DeviceSleep> sleeps_of(const StepPlan& plan, const py::object& recent,
                                    const py::object& past, int device) {
   std::vector<DeviceSleep> sleeps(plan.n_groups());
-  std::int64_t entries = 0;
-  for (int g = 0; g < plan.n_groups(); ++g) entries += plan.before(g).window + 1;
-  const std::int64_t steps = static_cast<std::int64_t>(plan.step()) * plan.n_groups();
-  const auto* catch_ups = reinterpret_cast<const CatchUp*>(
-      bytes_of(recent, "recent", entries * static_cast<std::int64_t>(sizeof(CatchUp)), device));
-  const auto* pasts = reinterpret_cast<const Past*>(
-      bytes_of(past, "past", steps * static_cast<std::int64_t>(sizeof(Past)), device));
+  const auto* catch_ups =
+      reinterpret_cast<const CatchUp*>(bytes_of(recent, "recent", plan.recent_bytes(), device));
+  const auto* pasts =
+      reinterpret_cast<const Past*>(bytes_of(past, "past", plan.past_bytes(0), device));
   for (int g = 0; g < plan.n_groups(); ++g) {
     const Series& series = plan.series(g);
     DeviceSleep& sleep = sleeps[g];
@@ -88,14 +127,15 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
     const Array array(last_step, "last_step");
     array.shape({python::kAny}).on(device).contiguous().writable();
     job.last_step = array.data<std::int32_t>();
-    job.ids = device_ids_from(ids, "ids", device);
+    job.ids = ids.is(slots) ? job.slots : device_ids_from(ids, "ids", device);
     GS_CHECK(job.ids.size == job.slots.size, "ids must be ", job.slots.size, " as slots, got ",
              job.ids.size);
   }
   if (!marks.is_none()) {
     const Array array(marks, "marks");
     array.shape({job.slots.size}).on(device).contiguous();
-    job.marks = array.data<const std::uint8_t>();
+    static_assert(sizeof(bool) == 1);
+    job.marks = reinterpret_cast<const std::uint8_t*>(array.data<const bool>());
   }
   if (!counts.is_none()) {
     const Array array(counts, "counts");
@@ -115,14 +155,22 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
 
 #else
 
+[[noreturn]] void throw_without_cuda() {
+  detail::throw_error<CudaError>(
+      "DeviceRows on a CUDA device needs a build with CUDA; install the CUDA toolkit (nvcc) and "
+      "build gs-adam again: pip install --no-cache-dir --force-reinstall gs-adam");
+}
+
+void upload_sleeps(const StepPlan&, std::int32_t, const py::object&, const py::object&,
+                   const py::object&, int, std::uintptr_t) {
+  throw_without_cuda();
+}
+
 void device_slots(const StepPlan&, const std::vector<std::int32_t>&, const std::vector<int>&,
                   const py::object&, const py::object&, const py::object&, const py::object&,
                   const py::object&, const py::object&, const py::object&, const py::object&,
                   const py::object&, const py::object&, const py::object&, int, std::uintptr_t) {
-  GS_CHECK_AS(CudaError, false,
-              "DeviceRows on a CUDA device needs a build with CUDA; install the CUDA toolkit "
-              "(nvcc) and build gs-adam again: pip install --no-cache-dir --force-reinstall "
-              "gs-adam");
+  throw_without_cuda();
 }
 
 #endif
@@ -130,6 +178,8 @@ void device_slots(const StepPlan&, const std::vector<std::int32_t>&, const std::
 }  // namespace
 
 void register_device_slots(py::module_& module) {
+  module.def("upload_sleeps", &upload_sleeps, py::arg("plan"), py::arg("first"), py::arg("staged"),
+             py::arg("recent"), py::arg("past"), py::arg("device"), py::arg("stream"));
   module.def("device_slots", &device_slots, py::arg("plan"), py::arg("widths"), py::arg("groups"),
              py::arg("param"), py::arg("exp_avg"), py::arg("exp_avg_sq"), py::arg("slots"),
              py::arg("last_step"), py::arg("ids"), py::arg("marks"), py::arg("grads"),

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "bindings/arguments.hpp"
 
@@ -67,60 +66,15 @@ std::shared_ptr<Series> series_from(const py::dict& state, std::int32_t step) {
   return series;
 }
 
-std::int64_t recent_bytes(const StepPlan& plan) {
-  std::int64_t entries = 0;
-  for (int g = 0; plan.sleeps() && g < plan.n_groups(); ++g) entries += plan.before(g).window + 1;
-  return entries * static_cast<std::int64_t>(sizeof(CatchUp));
-}
-
-std::int64_t past_bytes(const StepPlan& plan) {
-  return plan.sleeps() ? plan.n_groups() * static_cast<std::int64_t>(sizeof(Past)) : 0;
-}
-
-std::uint8_t* bytes_of(const py::object& object, std::int64_t size) {
-  const python::Array array(object, "out");
-  array.shape({size}).on(-1).contiguous().writable();
-  return array.data<std::uint8_t>();
-}
-
-template <class T>
-std::uint8_t* write(std::uint8_t* to, const T* values, std::int64_t n) {
-  const std::size_t bytes = sizeof(T) * n;
-  std::memcpy(to, values, bytes);
-  return to + bytes;
-}
-
-void write_recent(const StepPlan& plan, const py::object& out) {
-  std::uint8_t* to = bytes_of(out, recent_bytes(plan));
-  for (int g = 0; plan.sleeps() && g < plan.n_groups(); ++g) {
-    const Sleep sleep = plan.before(g);
-    to = write(to, sleep.recent, sleep.window + 1);
-  }
-}
-
-void write_past(const StepPlan& plan, std::int32_t first, const py::object& out) {
-  GS_CHECK(0 <= first && first <= plan.step(), "first must be in [0, ", plan.step(), "], got ",
-           first);
-  std::uint8_t* to = bytes_of(out, (plan.step() - first) * past_bytes(plan));
-  for (std::int32_t step = first; plan.sleeps() && step < plan.step(); ++step) {
-    for (int g = 0; g < plan.n_groups(); ++g) {
-      const Past past = plan.series(g).past(step);
-      to = write(to, &past, 1);
-    }
-  }
-}
-
 }  // namespace
 
 void register_schedule(py::module_& module) {
   py::class_<StepPlan, std::shared_ptr<StepPlan>>(module, "StepPlan", py::module_local())
       .def_property_readonly("step", &StepPlan::step)
-      // What device_slots reads of a step: its sleeps, and the steps before it, one after the
-      // other.
-      .def_property_readonly("recent_bytes", &recent_bytes)
-      .def_property_readonly("past_bytes", &past_bytes)
-      .def("write_recent", &write_recent, py::arg("out"))
-      .def("write_past", &write_past, py::arg("first"), py::arg("out"))
+      // Of what upload_sleeps brings to a device: the step's sleeps, and the steps before it from
+      // one on.
+      .def_property_readonly("recent_bytes", &StepPlan::recent_bytes)
+      .def("past_bytes", &StepPlan::past_bytes, py::arg("first"))
       .def("shares_past", &StepPlan::shares_past, py::arg("other"));
 
   py::class_<Schedule>(module, "Schedule", py::module_local())

@@ -45,10 +45,7 @@ class StepPlan:
     def step(self) -> int: ...
     @property
     def recent_bytes(self) -> int: ...
-    @property
-    def past_bytes(self) -> int: ...
-    def write_recent(self, out: _BytesArray) -> None: ...
-    def write_past(self, first: int, out: _BytesArray) -> None: ...
+    def past_bytes(self, first: int) -> int: ...
     def shares_past(self, other: StepPlan) -> bool: ...
 
 class Schedule:
@@ -182,6 +179,16 @@ def device_step(
     device: int,
     stream: int,
 ) -> None: ...
+def checks_index() -> bool: ...
+def upload_sleeps(
+    plan: StepPlan,
+    first: int,
+    staged: _BytesArray,
+    recent: _BytesArray,
+    past: _BytesArray,
+    device: int,
+    stream: int,
+) -> None: ...
 def device_slots(
     plan: StepPlan,
     widths: list[int],
@@ -192,7 +199,7 @@ def device_slots(
     slots: _IdsArray,
     last_step: _MarksArray | None,
     ids: _IdsArray | None,
-    marks: _MaskArray | None,
+    marks: NDArray[np.bool_] | Tensor | None,
     grads: _RowsArray | None,
     counts: _CountsArray | None,
     recent: _BytesArray | None,

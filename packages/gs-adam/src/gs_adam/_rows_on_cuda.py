@@ -43,6 +43,5 @@ class RowsOnCuda:
         recent, past = (None, None) if last_step is None else self._tables.of(plan, stream)
         _core.device_slots(
             plan, self._widths, self._groups, param, exp_avg, exp_avg_sq, slots, last_step, ids,
-            None if marks is None else marks.view(torch.uint8), grads, counts, recent, past,
-            self._device.index, stream.cuda_stream,
+            marks, grads, counts, recent, past, self._device.index, stream.cuda_stream,
         )  # fmt: skip

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,20 @@ from gs_adam import _core
 _FIRST_STEPS = 1024
 # One size for almost all uploads, so that page-locked memory is allocated only for the first ones.
 _STAGED_BYTES = 1 << 16
+# Steps whose sleeps are allocated together.
+_STEPS_TOGETHER = 16
+
+
+class _Staging(NamedTuple):
+    """Page-locked memory, free once what was copied from it `is_copied`."""
+
+    memory: torch.Tensor
+    is_copied: torch.cuda.Event
+
+
+# By device and bytes, in the order of use; all of the process, never given back: torch would hand
+# memory out again while a native copy reads it.
+_staged: dict[tuple[int, int], deque[_Staging]] = {}
 
 
 class _Upload(NamedTuple):
@@ -41,6 +56,7 @@ class SleepTables:
         # Of plans that somebody holds: an optimizer those of its open steps.
         self._uploads: WeakKeyDictionary[_core.StepPlan, _Upload] = WeakKeyDictionary()
         self._last: tuple[_core.StepPlan, _Upload] | None = None
+        self._rooms: dict[int, list[torch.Tensor]] = {}  # of later steps, by stream
 
     def of(
         self, plan: _core.StepPlan, stream: torch.cuda.Stream
@@ -67,36 +83,62 @@ class SleepTables:
         return upload.recent, upload.past
 
     def _upload(self, plan: _core.StepPlan, stream: torch.cuda.Stream) -> _Upload:
+        index, handle = self._device.index, stream.cuda_stream
         past, first = self._continued(plan, stream)
-        n_step = plan.past_bytes
-        begin, end = first * n_step, plan.step * n_step
-        n_recent, n_past = plan.recent_bytes, end - begin
-        recent = torch.empty(n_recent, dtype=torch.uint8, device=self._device)
-        # torch keeps page-locked memory that it hands out from reuse until its copies are done.
-        size = max(n_recent + n_past, _STAGED_BYTES)
-        staged = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
-        on_host = staged.numpy()
-        plan.write_recent(on_host[:n_recent])
-        recent.copy_(staged[:n_recent], non_blocking=True)
-        if n_past:
-            plan.write_past(first, on_host[n_recent : n_recent + n_past])
-            past[begin:end].copy_(staged[n_recent : n_recent + n_past], non_blocking=True)
-        is_ready = torch.cuda.Event()
-        is_ready.record(stream)
-        return _Upload(recent, past, stream.cuda_stream, is_ready)
+        n_recent = plan.recent_bytes
+        recent = self._room(n_recent, handle)
+        size = _rounded(max(n_recent + plan.past_bytes(first), _STAGED_BYTES))
+        waiting = _staged.setdefault((index, size), deque())
+        staged = _free_or_new(waiting, size)
+        try:
+            _core.upload_sleeps(plan, first, staged.memory, recent, past, index, handle)
+        finally:  # also where Ctrl-C is raised behind the call
+            staged.is_copied.record(stream)
+            waiting.append(staged)
+        # Later uploads from the same memory record the event again, when this one is done: whoever
+        # waits for it then waits for more than this one, never for less.
+        return _Upload(recent, past, handle, staged.is_copied)
+
+    def _room(self, n_bytes: int, handle: int) -> torch.Tensor:
+        """Memory for a step's sleeps, used once, that was allocated on the stream."""
+        rooms = self._rooms.setdefault(handle, [])
+        if not rooms or rooms[-1].nbytes < n_bytes:
+            size = _rounded(n_bytes)
+            together = torch.empty(_STEPS_TOGETHER * size, dtype=torch.uint8, device=self._device)
+            rooms[:] = together.split(size)
+        return rooms.pop()
 
     def _continued(
         self, plan: _core.StepPlan, stream: torch.cuda.Stream
     ) -> tuple[torch.Tensor, int]:
         """Where the past goes, and the first step of it that is not there."""
-        size = plan.step * plan.past_bytes
+        size = plan.past_bytes(0)
         if self._last is not None:
             last, upload = self._last
             if plan.shares_past(last) and size <= upload.past.nbytes:
                 _use(upload, stream)
                 return upload.past, min(last.step, plan.step)
-        room = max(_FIRST_STEPS * plan.past_bytes, 2 * size)
+        room = max(_FIRST_STEPS * (size // plan.step), 2 * size)
         return torch.empty(room, dtype=torch.uint8, device=self._device), 0
+
+
+def _rounded(n_bytes: int) -> int:
+    """The next power of two, so that sizes are few."""
+    return 1 << (n_bytes - 1).bit_length()
+
+
+def _free_or_new(waiting: deque[_Staging], size: int) -> _Staging:
+    """One whose copies are done, taken out; a new one while the device is behind with all."""
+    for _ in range(len(waiting)):
+        try:
+            staged = waiting.popleft()
+        except IndexError:  # other threads take some, too
+            break
+        if staged.is_copied.query():
+            return staged
+        waiting.append(staged)
+    memory = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
+    return _Staging(memory, torch.cuda.Event())
 
 
 def _use(upload: _Upload, stream: torch.cuda.Stream) -> None:

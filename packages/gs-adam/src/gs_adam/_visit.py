@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 import torch
+
+from gs_adam import _core
 
 _VALUES = (torch.float32,)
 _IDS = (torch.int32, torch.int64)
@@ -36,13 +37,17 @@ class Visit(NamedTuple):
     def check(self, width: int, device: torch.device) -> None:
         """Raise unless shapes, dtypes and devices fit, and on the CPU unless ids do."""
         param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts = self
+        shape = None
         for name, table in (("param", param), ("exp_avg", exp_avg), ("exp_avg_sq", exp_avg_sq)):
             if not _is_kind(table, device, _VALUES):
                 raise _wrong_kind(table, name, device, _VALUES)
-            shape = table.shape
-            if shape != param.shape or shape[1:] != (width,):
-                rows = "C" if table is param else param.shape[0]
-                raise ValueError(f"{name} must have shape ({rows}, {width}), got {tuple(shape)}")
+            if table.shape != shape:
+                if shape is not None or table.shape[1:] != (width,):
+                    rows = "C" if shape is None else shape[0]
+                    raise ValueError(
+                        f"{name} must have shape ({rows}, {width}), got {tuple(table.shape)}"
+                    )
+                shape = table.shape
             if not table.is_contiguous():
                 raise ValueError(f"{name} must be contiguous, got strides {table.stride()}")
         _check_list(slots, "slots", device, _IDS)
@@ -63,19 +68,27 @@ class Visit(NamedTuple):
             if counts.shape[0] != 2:
                 raise ValueError(f"counts must have two entries, got {counts.shape[0]}")
         self._check_apart()
-        if device.type == "cpu" or _is_asked_to_check():
+        if device.type == "cpu" or _core.checks_index():
             _check_index(slots, "slots", param.shape[0])
             if last_step is not None and ids is not None:
                 _check_index(ids, "ids", last_step.shape[0])
 
     def _check_apart(self) -> None:
         """Raise where what says which rows shares memory with what is written."""
-        spans = [(0, 0) if part is None else (part.data_ptr(), part.nbytes) for part in self]
+        written = []
+        for j in _WRITTEN:
+            part = self[j]
+            if part is not None and (n_bytes := part.nbytes):
+                first = part.data_ptr()
+                written.append((first, first + n_bytes, j))
         for k in _LISTS:
-            begin, size = spans[k]
-            for j in _WRITTEN:
-                first, extent = spans[j]
-                if size and extent and begin < first + extent and first < begin + size:
+            part = self[k]
+            if part is None or (part is self.slots and k != _SLOTS) or not (n_bytes := part.nbytes):
+                continue
+            begin = part.data_ptr()
+            end = begin + n_bytes
+            for first, last, j in written:
+                if begin < last and first < end:
                     names = self._fields
                     raise ValueError(
                         f"{names[k]} must have memory of its own, got some of {names[j]}"
@@ -114,7 +127,7 @@ class Visit(NamedTuple):
             raise ValueError(f"grads must have contiguous rows, got strides {grads.stride()}")
         if self.last_step is None or self.ids is None:
             return
-        if self.param.device.type != "cpu" and not _is_asked_to_check():
+        if self.param.device.type != "cpu" and not _core.checks_index():
             return
         ids = self.ids if self.marks is None else self.ids[self.marks]
         late = ids[self.last_step[ids.long()] >= step]
@@ -152,10 +165,6 @@ def _check_list(
         )
 
 
-def _is_asked_to_check() -> bool:
-    return os.environ.get("GS_CHECK_INDEX") == "1"
-
-
 def _check_index(index: torch.Tensor, name: str, n_rows: int) -> None:
     if index.shape[0] == 0:
         return
@@ -169,7 +178,8 @@ def _check_index(index: torch.Tensor, name: str, n_rows: int) -> None:
         raise ValueError(f"{name} must be distinct, got {int(repeated[0])} twice")
 
 
-_LISTS = tuple(map(Visit._fields.index, ("slots", "ids", "marks")))
+_SLOTS = Visit._fields.index("slots")
+_LISTS = (_SLOTS, *map(Visit._fields.index, ("ids", "marks")))
 _WRITTEN = tuple(
     map(Visit._fields.index, ("param", "exp_avg", "exp_avg_sq", "last_step", "counts"))
 )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any
@@ -82,6 +81,7 @@ class DeviceAdam(torch.optim.Optimizer):
     def _start_counting(self) -> None:
         self._schedule = _core.Schedule(len(self.param_groups), "dense", True)
         self._marks: torch.Tensor | None = None
+        self._words: tuple[tuple[int, int, torch.device], torch.Tensor] | None = None
         # Of a step that is being taken: its number, the parameters, the state that it leaves, and
         # for which of them that is their first.
         self._taking: tuple[int, list[torch.Tensor], list[dict[str, Any]], list[int]] | None = None
@@ -129,7 +129,7 @@ class DeviceAdam(torch.optim.Optimizer):
         device = params[0].device
         is_known = device.type in ("cpu", "cuda")
         for k, param in enumerate(params):
-            if param.dtype != torch.float32:
+            if param.dtype is not torch.float32:
                 raise TypeError(f"params[{k}] must be float32, got {param.dtype}")
             if param.device != device or not is_known:
                 raise ValueError(
@@ -202,13 +202,10 @@ class DeviceAdam(torch.optim.Optimizer):
                     ids, gradients = None, _with_penalties(params, ids, gradients, losses)
                 self._host_step(plan, *tensors, ids, gradients)
             else:
-                if ids is not None and os.environ.get("GS_CHECK_INDEX") == "1":
+                if ids is not None and _core.checks_index():
                     _check_ids(ids, n_rows)
                 stream = torch.cuda.current_stream(device.index).cuda_stream
-                words = None
-                if ids is not None:
-                    n_words = -(-n_rows // _ROWS_A_WORD)
-                    words = torch.empty(n_words, dtype=torch.int64, device=device)
+                words = None if ids is None else self._words_on(stream, n_rows, device)
                 _core.device_step(
                     self._schedule, plan, *tensors, ids, gradients, losses, words,
                     device.index, stream,
@@ -216,6 +213,14 @@ class DeviceAdam(torch.optim.Optimizer):
         finally:
             self._note_step()
         return loss
+
+    def _words_on(self, stream: int, n_rows: int, device: torch.device) -> torch.Tensor:
+        """Memory for a step to work in, which steps on one stream use one after the other."""
+        n_words = -(-n_rows // _ROWS_A_WORD)
+        place = stream, n_words, device
+        if self._words is None or self._words[0] != place:
+            self._words = place, torch.empty(n_words, dtype=torch.int64, device=device)
+        return self._words[1]
 
     def _note_step(self) -> None:
         """Keep the state of the step that has been taken, also of one that Ctrl-C cut short."""
@@ -273,10 +278,11 @@ class DeviceAdam(torch.optim.Optimizer):
                 }
             check_keys(state, f"params[{k}]")
             states.append(state)
+            shape = param.shape
             for key in MOMENTS:
-                if state[key].shape != param.shape:
+                if state[key].shape != shape:
                     raise ValueError(
-                        f"{key} of params[{k}] must have shape {tuple(param.shape)} as its "
+                        f"{key} of params[{k}] must have shape {tuple(shape)} as its "
                         f"parameter, got {tuple(state[key].shape)}"
                     )
         return states, first
