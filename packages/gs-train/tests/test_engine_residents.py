@@ -52,7 +52,9 @@ def advance(host, residents, ids, step, following=None):
     residents.wake(slots, ids, number)
     drawn = residents.values.index_select(0, slots).cpu()
     if following is not None:
-        residents.bring_early(following.to(host.device))
+        with residents._lanes.on("cull"):  # as lists are found
+            following = following.to(host.device)
+        residents.bring_early(following)
     residents.update(slots, ids, gradients_of(ids, step).to(host.device), number)
     host.end(number)
     return drawn

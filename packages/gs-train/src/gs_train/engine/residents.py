@@ -96,8 +96,10 @@ class Residents:
     # ------------------------------------------------------------------ batches
 
     def bring_early(self, ids: Tensor) -> None:
-        """Bring rows, (U,) int32, sorted, for the next batch, as far as the present one leaves
-        slots.
+        """Bring rows for the next batch, as far as the present one leaves slots.
+
+        Args:
+            ids: (U,) int32, sorted, made on the ``cull`` lane.
 
         Synchronises with the ``cull`` lane. May run on another thread while the present batch is
         drawn: only its rows are read then, and these stay.
