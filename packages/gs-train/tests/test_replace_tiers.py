@@ -74,13 +74,14 @@ class InSlots:
         rows = {name: values.to(device) for name, values in make_rows(N).items()}
         self.rows = HostRows(rows, semantics=semantics, device=device, travels=True, capacity=MOST)
         self.rows.set_rates(RATES, **OPTIONS)
-        lanes = Lanes(torch.device(device))
+        self.lanes = lanes = Lanes(torch.device(device))
         self.residents = Residents(self.rows, lanes, Trace(lanes), most)
 
     def step(self, ids: Tensor, following: Tensor, gradients: Tensor) -> None:
         slots = self.residents.bring(ids)
         step = self.rows.begin()
         self.residents.wake(slots, ids, step)
+        self.lanes.wait("cull", self.lanes.mark("compute"))  # where the list was made
         self.residents.bring_early(following)
         self.residents.update(slots, ids, gradients, step)
         self.rows.end(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 import gs_cull
 from gs_train.renderers.protocol import Renderer, RenderOptions, Rows, View
 
-Cameras = gs_cull.Views
+Cameras: TypeAlias = gs_cull.Views
 """Of some views, on their device."""
 
 
