@@ -4,7 +4,9 @@
 Decides which preset a scene should be trained with, batch by batch size. Everything in one process:
 the synthetic city at 1080p, rows in Morton order, views whose neighbours share a given part of
 what they see. Against: all on the device with dense Adam (gradients index-added, torch's fused
-kernel), the same with gsplat's SelectiveAdam, and the same without an optimizer, the ceiling.
+kernel), the same with gsplat's SelectiveAdam, and the same without an optimizer. These three draw
+copies of rows; the last bounds all that do so, and not ``none`` and ``best``, which draw rows where
+they lie.
 
     PYTHONPATH=benchmarks python benchmarks/train/bench_engine.py --n 20_000_000 --batch 1 4 8
 
