@@ -5,7 +5,7 @@
 #     benchmarks/publish.sh OUT [NAME...]     writes OUT/NAME.json and OUT/NAME.log
 #     benchmarks/publish.sh --list            names, most seconds, and commands
 #
-# Without names: all but init, largest and whole-20m, in at most PUBLISH_SECONDS (480), one after another, the
+# Without names: all down to the empty line of the list, in at most PUBLISH_SECONDS (480), one after another, the
 # headline first. A benchmark that the time does not suffice for is ended and named, and the exit
 # status is 1. Where this is no git checkout, GS_COMMIT must be set. CAPTURE names the folder of the
 # photographs (.gpu/scenes/caliterra).
@@ -13,16 +13,16 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
 capture=${CAPTURE:-.gpu/scenes/caliterra}
-engine="train/bench_engine.py --overlap 0.72 --batch 1 4 8 --seconds 1"
+engine="train/bench_engine.py --seconds 1 --trace /tmp/engine"
 presets='--only none "none, no optimizer" naive clm best'
 presets+=" \"torch's fused Adam\" \"gsplat's SelectiveAdam\""
 
 # name | most seconds | command. By default down to the empty line.
 parts() {
   cat <<END
-engine-20m|240|$engine --n 20_000_000 $presets
+engine-20m|300|$engine --n 20_000_000 --order shuffle tiles path --batch 1 4 8 $presets
 capture|240|train/bench_real_capture.py "$capture" --steps 3000 --seeds 0 1 2 --offload none best --device-memory 24GiB
-engine-5m|150|$engine --n 5_000_000 $presets
+engine-5m|150|$engine --n 5_000_000 --order shuffle tiles --batch 1 4 8 $presets
 refine-20m|180|train/bench_refine.py --n 20_000_000 --batch 8
 cull|60|cull/bench_cull.py --n 20_000_000
 pinned|60|pinned/bench_transfer.py --rows 10_000_000 --host-rows 0
@@ -30,6 +30,7 @@ adam-device|60|adam/bench_device.py --rows 20_000_000
 adam-host|90|adam/bench_host.py --rows 4_000_000 --samples 5 --cases peers dense deferred
 order|90|order/bench_ablation.py --n 1_000_000 --views 64 --batches 2
 
+engine-64|200|$engine --n 20_000_000 --order shuffle tiles --batch 64 --only none "none, no optimizer" "torch's fused Adam" best
 init|240|train/bench_init.py --n 50_000_000 --folder /tmp
 largest|480|train/bench_largest.py none:20M:24 best:20M:24 best:100M:24:16 none:6M:8 best:34M:8
 whole-20m|480|train/bench_whole_run.py --n 20_000_000 --folder /tmp

@@ -12,6 +12,7 @@ missing the page says so, and the README's claim stays as it is.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +34,12 @@ PRESETS = (
     "best",
     ALONE,
 )
+FEW_PRESETS = (ALL_ON_DEVICE, TORCHS, "best")
+VIEWS = {
+    "shuffle": "views of a shuffled epoch",
+    "tiles": "views of a tile of neighbours",
+    "path": "neighbouring views",
+}
 PREPARATION = "making the capture"  # of the whole run
 PEER, FASTER_GS = "gsplat's loop", "Faster-GS's loop"
 COLOURS = {"best": "#1b6ca8", ALL_ON_DEVICE: "#9aa5b1", "clm": "#e0a030", "naive": "#c8553d"}
@@ -85,30 +92,42 @@ def label(preset: str) -> str:
     return "rendering alone, no optimizer" if preset == ALONE else f"`{preset}`"
 
 
-def engine(name: str, result: Result) -> list[str]:
-    """Presets by batch size, for each overlap of the file."""
-    batches, first = result.axis("batch"), result.lines[0]
-    rows = []
-    for overlap in result.axis("overlap"):
-        for preset in PRESETS:
-            lines = [result.line(preset, overlap=overlap, batch=batch) for batch in batches]
-            if not any(lines):
-                continue
-            over = [result.line(ALL_ON_DEVICE, overlap=overlap, batch=batch) for batch in batches]
-            ratios = [f"{a.median / b.median:.2f}" if a and b else "-" for a, b in zip(lines, over)]
-            memory = [f"{line.facts['device_gb']:.1f}" if line else "-" for line in lines]
-            rows.append(
-                [label(preset), f"{overlap:.2f}", *map(spread, lines), ", ".join(ratios),
-                 ", ".join(memory)]
-            )  # fmt: skip
-    width, height = first.axes["size"]
-    words = (
-        f"Images a second of {first.axes['gaussians']:,} Gaussians, {width} x {height}, "
-        f"{first.facts['visible']:,.0f} rows a view; median of {len(first.samples)} runs "
-        "(least to most)."
-    )
-    heads = ["", "overlap", *(f"batch {batch}" for batch in batches), "times `none`", "device GB"]
-    return below(name, result, words) + grid(heads, rows)
+def orders(result: Result) -> list[tuple[str, dict[str, str]]]:
+    """Orders of the views, the headline's first, each with the axis that picks its lines; a file
+    without that axis holds the path alone."""
+    return [(order, {"order": order}) for order in result.axis("order")] or [("path", {})]
+
+
+def engine(presets: Iterable[str]) -> Callable[[str, Result], list[str]]:
+    """A table of presets by batch size, for each order of the views."""
+
+    def table(name: str, result: Result) -> list[str]:
+        batches, first = result.axis("batch"), result.lines[0]
+        rows = []
+        for order, axis in orders(result):
+            over = [result.line(ALL_ON_DEVICE, batch=batch, **axis) for batch in batches]
+            for preset in presets:
+                lines = [result.line(preset, batch=batch, **axis) for batch in batches]
+                if not any(lines):
+                    continue
+                ratios = [f"{a.median / b.median:.2f}" if a and b else "-"
+                          for a, b in zip(lines, over)]  # fmt: skip
+                memory = [f"{line.facts['device_gb']:.1f}" if line else "-" for line in lines]
+                rows.append(
+                    [label(preset), order, *map(spread, lines),
+                     ", ".join(ratios), ", ".join(memory)]
+                )  # fmt: skip
+        width, height = first.axes["size"]
+        words = (
+            f"Images a second of {first.axes['gaussians']:,} Gaussians, {width} x {height}, "
+            f"{first.facts['visible']:,.0f} rows a view, neighbours of the survey share "
+            f"{first.axes['overlap']:.2f}; median of {len(first.samples)} runs (least to most)."
+        )
+        columns = [f"batch {batch}" for batch in batches]
+        heads = ["", "order", *columns, "times `none`", "device GB"]
+        return below(name, result, words) + grid(heads, rows)
+
+    return table
 
 
 def capture(name: str, result: Result) -> list[str]:
@@ -163,7 +182,7 @@ def start(name: str, result: Result) -> list[str]:
 
 
 def whole(name: str, result: Result) -> list[str]:
-    """The parts of a run that take a second or more, one after another, two in a row."""
+    """The parts of a run that take a second or more, down the columns."""
     axes, facts = result.lines[0].axes, result.facts
     n_first, _, n_last = facts["gaussians"]
     width, height = axes["size"]
@@ -178,63 +197,63 @@ def whole(name: str, result: Result) -> list[str]:
         for line in result.lines
         if line.median >= 1.0 and line.name != PREPARATION
     ]
-    half = -(-len(parts) // 2)
-    right = [*parts[half:], [""] * 3]
-    rows = [a + b for a, b in zip(parts[:half], right)]
-    return below(name, result, words) + grid(["", "seconds", ""] * 2, rows)
+    n = -(-len(parts) // 3)
+    parts += [[""] * 3] * (3 * n - len(parts))
+    rows = [list(itertools.chain(*parts[k::n])) for k in range(n)]
+    return below(name, result, words) + grid(["", "seconds", ""] * 3, rows)
+
+
+def item(name: str, result: Result, words: str, lines: Iterable[str]) -> list[str]:
+    """One item of a list: what was measured, each line of it, and where."""
+    return below(name, result, f"- {words}. {'; '.join(lines)}.")[:1]
 
 
 def rates(question: str, wanted: str) -> Callable[[str, Result], list[str]]:
-    """A table of times and of bytes a second, of the lines whose name matches."""
+    """Times and bytes a second of the lines whose name matches."""
 
-    def table(name: str, result: Result) -> list[str]:
+    def one(name: str, result: Result) -> list[str]:
         lines = [line for line in result.lines if re.fullmatch(wanted, line.name)]
-        rows = [
-            [line.name, spread(line, scale=1e3),
-             number(line.facts["bytes"] / line.median / 1e9) if line.facts["bytes"] else ""]
-            for line in lines
-        ]  # fmt: skip
         n_rows = max(line.axes["rows"] for line in lines)
-        words = f"{question} of {n_rows:,} rows; median of {len(lines[0].samples)} samples."
-        return below(name, result, words) + grid(["", "ms", "GB/s"], rows)
+        words = f"{question} of {n_rows:,} rows, median of {len(lines[0].samples)} samples"
+        return item(
+            name, result, words,
+            [f"{line.name}: {spread(line, scale=1e3)} ms"
+             + (f", {number(line.facts['bytes'] / line.median / 1e9)} GB/s"
+                if line.facts["bytes"] else "") for line in lines],
+        )  # fmt: skip
 
-    return table
+    return one
 
 
 def culling(name: str, result: Result) -> list[str]:
     """Time of a view's visible set."""
-    peer = result.line("gsplat's projection")
-    rows = []
+    said = []
     for line in (line for line in result.lines if re.fullmatch(CULLING, line.name)):
-        times = f"{peer.median / line.median:.2f}" if peer else "-"
         peak = line.facts["peak_bytes"]
-        room = "-" if peak is None else number(peak / line.axes["rows"])
-        views = line.axes["views"]
-        rows.append([f"{line.name} ({views} together)", spread(line), times, room])
+        room = "" if peak is None else f", {number(peak / line.axes['rows'])} bytes a Gaussian"
+        said.append(f"{line.name} ({line.axes['views']} together): {spread(line)} ms a view{room}")
     words = (
         f"gs-cull: what a view sees of {result.facts['n']:,} Gaussians, "
         f"{result.facts['visible per view']:,.0f} of them visible, "
-        f"{result.facts['missed']} missed; median of {len(result.lines[0].samples)} samples."
+        f"{result.facts['missed']} missed, median of {len(result.lines[0].samples)} samples"
     )
-    heads = ["", "ms a view", "times gsplat's projection", "peak bytes a Gaussian"]
-    return below(name, result, words) + grid(heads, rows)
+    return item(name, result, words, said)
 
 
 def ordering(name: str, result: Result) -> list[str]:
     """Bytes of a batch by order and by what stays on the device."""
-    retains = result.axis("retain")
-    views = max(result.axis("views"))
+    retains, views = result.axis("retain"), max(result.axis("views"))
     axes = {"scene": SCENE, "views": views, "mode": "shuffle"}
-    rows = []
+    said = []
     for order in ORDERS:
-        lines = [result.line(order, **axes, retain=retain) for retain in retains]
-        rows.append([f"`{order}`", *(number(x.median) if x else "-" for x in lines)])
+        lines = [(retain, result.line(order, **axes, retain=retain)) for retain in retains]
+        values = [f"{number(line.median)} with `{retain}`" for retain, line in lines if line]
+        said.append(f"`{order}`: {', '.join(values)}")
     words = (
         f"gs-order: megabytes each way of a batch of {views} random views of the synthetic city, "
-        "exact, by order and by what stays on the device from one view to the next."
+        "exact, by order and by what stays on the device from one view to the next"
     )
-    heads = ["", *(f"`{retain}`" for retain in retains)]
-    return below(name, result, words) + grid(heads, rows)
+    return item(name, result, words, said)
 
 
 def refining(name: str, result: Result) -> list[str]:
@@ -274,8 +293,9 @@ def mean_of(line: Line | None, n: int) -> str:
 
 
 TABLES: dict[str, Callable[[str, Result], list[str]]] = {
-    "engine-20m": engine,
-    "engine-5m": engine,
+    "engine-20m": engine(PRESETS),
+    "engine-64": engine(FEW_PRESETS),
+    "engine-5m": engine(FEW_PRESETS),
     "refine-20m": refining,
     "capture": capture,
     "largest": largest,
@@ -290,18 +310,18 @@ TABLES: dict[str, Callable[[str, Result], list[str]]] = {
 
 
 def headline(result: Result) -> str:
-    """The chart of presets by batch size, at the largest overlap."""
-    batches, overlap = result.axis("batch"), max(result.axis("overlap"))
+    """The chart of presets by batch size, in the first order."""
+    batches, (order, axis) = result.axis("batch"), orders(result)[0]
 
     def values(name: str) -> tuple[tuple[float, float, float] | None, ...]:
-        lines = [result.line(name, overlap=overlap, batch=batch) for batch in batches]
+        lines = [result.line(name, batch=batch, **axis) for batch in batches]
         return tuple((x.median, min(x.samples), max(x.samples)) if x else None for x in lines)
 
     series = [chart.Series(f"{name}", colour, values(name)) for name, colour in COLOURS.items()]
     series.append(chart.Series("rendering alone", "#222222", values(ALONE), is_mark=True))
     title = (
         f"{result.lines[0].axes['gaussians']:,} Gaussians, {result.machine['gpu'] or 'no GPU'}, "
-        f"neighbours share {overlap:.2f} of what they see"
+        f"{VIEWS[order]}"
     )
     return chart.bars(title, "images a second", [f"batch {batch}" for batch in batches], series)
 
@@ -315,10 +335,10 @@ def claim(results: Results) -> list[str]:
 
 def claim_of_city(result: Result) -> list[str]:
     """`best` against all on the device, and against torch's loop, with most views a batch."""
-    overlap, batch = max(result.axis("overlap")), max(result.axis("batch"))
+    batch, (order, axis) = max(result.axis("batch")), orders(result)[0]
 
     def line(name: str) -> Line:
-        return required(result.line(name, overlap=overlap, batch=batch), name)
+        return required(result.line(name, batch=batch, **axis), name)
 
     best, inside, torchs = (line(name) for name in ("best", ALL_ON_DEVICE, TORCHS))
     memory = [f"{each.facts['device_gb']:.1f} GB" for each in (best, inside, torchs)]
@@ -327,8 +347,7 @@ def claim_of_city(result: Result) -> list[str]:
         f"{number(best.median)} images a second in {memory[0]} of GPU memory,",
         f"{best.median / inside.median:.2f} of the rate inside the GPU in {memory[1]}; a loop with "
         f"torch's fused Adam inside the GPU reaches {number(torchs.median)} in {memory[2]}",
-        f"({result.machine['gpu']}, batches of {batch} views, neighbouring views with an overlap "
-        f"of {overlap:.2f}).",
+        f"({result.machine['gpu']}, batches of {batch} {VIEWS[order]}).",
     ]
 
 
@@ -355,12 +374,12 @@ def required(line: Line | None, name: str) -> Line:
 
 
 def blocks(results: Results) -> dict[str, list[str] | None]:
-    """What stands between a page's marks, by name; None: what stands there."""
-    made: dict[str, list[str] | None] = {}
-    for name, table in TABLES.items():
-        made[name] = [f"Not measured yet: `benchmarks/publish.sh OUT {name}` writes `{name}.json`."]
-        if name in results:
-            made[name] = table(name, results[name])
+    """What stands between a page's marks, by name; nothing without a result, and None: what stands
+    there."""
+    made: dict[str, list[str] | None] = {
+        name: table(name, results[name]) if name in results else []
+        for name, table in TABLES.items()
+    }
     made[CHART] = ["![Images a second of each preset, by batch size](benchmarks.svg)"]
     if "engine-20m" not in results:
         made[CHART] = ["The chart is drawn from `engine-20m.json`."]
@@ -383,7 +402,13 @@ def filled(page: str, made: Mapping[str, list[str] | None]) -> str:
         parts = [made[name] for name in names]
         if None in parts:
             return found[0]
-        lines = [line for part in parts for line in ["", *(part or [])]][1:]
+        missing = ", ".join(f"`{name}`" for name, part in zip(names, parts) if not part)
+        if missing:
+            parts.append([f"Not measured yet (`benchmarks/publish.sh OUT NAME`): {missing}."])
+        lines: list[str] = []
+        for part in filter(None, parts):
+            is_list = bool(lines) and lines[-1][:2] == part[0][:2] == "- "
+            lines += [*([""] if lines and not is_list else []), *part]
         return "\n".join([mark, *lines, END])
 
     marks = rf"(<!-- results: ([\w -]+) -->)\n.*?{END}"

@@ -2,11 +2,13 @@
 """Is training from host memory as fast as training inside the GPU?
 
 Decides which preset a scene should be trained with, batch by batch size. Everything in one process:
-the synthetic city at 1080p, rows in Morton order, views whose neighbours share a given part of
-what they see. Against: all on the device with dense Adam (gradients index-added, torch's fused
+the synthetic city at 1080p, rows in Morton order, and the views of a survey that covers the city,
+whose neighbours share a given part of what they see. Epochs are shuffled, or come in tiles of
+neighbours, as gs-train's ``--order`` says; ``path`` is the survey's own order, whose batches share
+most. Against: all on the device with dense Adam (gradients index-added, torch's fused
 kernel), the same with gsplat's SelectiveAdam, and the same without an optimizer. These three draw
 copies of rows; the last bounds all that do so, and not ``none`` and ``best``, which draw rows where
-they lie.
+they lie. All lines are measured in the first order, and ``none`` and ``best`` in the others.
 
     PYTHONPATH=benchmarks python benchmarks/train/bench_engine.py --n 20_000_000 --batch 1 4 8
 
@@ -21,12 +23,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import os
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from torch import Tensor
 
 import gs_cull
 import workloads
+from gs_order import ViewSampler
 from gs_train.backends import make_backend, mirror_engine
 from gs_train.engine.engine import Engine
 from gs_train.engine.settings import StepSettings
@@ -51,6 +55,11 @@ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # 
 CEILING = "none, no optimizer"
 TORCH = "torch's fused Adam"
 PRESET_NAMES = ("none", "naive", "clm", "gs-scale", "best")
+PATH = "path"
+ORDERS = ("shuffle", "tiles", PATH)
+IN_EVERY_ORDER = ("none", "best")
+SURVEY = 880
+"""Views that cover the city once, with the default overlap."""
 
 
 class Nothing(torch.optim.Optimizer):
@@ -69,6 +78,7 @@ class Row:
 
     name: str
     batch: int
+    order: str
     overlap: float
     rates: list[float]  # images a second of each run
     device_gb: float  # of the process, read from the device
@@ -103,19 +113,16 @@ class Scene:
 
 def make_scene(
     city: workloads.City,
-    overlap: float | None,
+    overlap: float,
     n_views: int,
     size: tuple[int, int],
     rows: dict[str, Tensor],
 ) -> Scene:
     width, height = size
-    if overlap is None:
-        flight = workloads.scattered(city, n_views, width=width, height=height)
-    else:
-        share = workloads.photo_overlap(overlap)
-        flight = workloads.flight(
-            city, n_views, overlap=share, sidelap=share, width=width, height=height
-        )
+    share = workloads.photo_overlap(overlap)
+    flight = workloads.flight(
+        city, n_views, overlap=share, sidelap=share, width=width, height=height
+    )
     device = city.means.device
 
     def read(ids: Tensor) -> dict[str, Tensor]:
@@ -189,11 +196,17 @@ class Selective:
         return self._engine.step(batch, settings, note, upcoming=upcoming)
 
 
-def batches(scene: Scene, size: int) -> Iterator[list[int]]:
-    at = 0
-    while True:
-        yield [(at + k) % len(scene.views) for k in range(size)]
-        at = (at + size) % len(scene.views)
+def batches(
+    scene: Scene, size: int, order: str = PATH, tile_views: int | None = None
+) -> Iterator[list[int]]:
+    """Views of one step after the other, without end."""
+    n = len(scene.views)
+    if order == PATH:
+        for at in itertools.count(0, size):
+            yield [(at + k) % n for k in range(size)]
+    cameras = torch.stack([view.viewmat for view in scene.views]).double().cpu().numpy()
+    tiles = tile_views if order == "tiles" else None
+    yield from ViewSampler(n, size, order=order, cameras=cameras, tile_views=tiles)  # type: ignore[arg-type]
 
 
 def measure(
@@ -201,10 +214,9 @@ def measure(
     make: Callable[[], Engine | Selective],
     scene: Scene,
     batch: int,
-    seconds: float,
-    samples: int,
+    order: str,
     limits: Alone,
-    trace: Path | None,
+    arguments: argparse.Namespace,
 ) -> Row:
     device = scene.views[0].K.device
     cuda = device.type == "cuda"
@@ -213,7 +225,7 @@ def measure(
         torch.cuda.empty_cache()
     backend = make()
     options = settings(scene, batch)
-    source = batches(scene, batch)
+    source = batches(scene, batch, order, arguments.tile_views)
     following = deque(next(source) for _ in range(2))
 
     def step() -> None:
@@ -240,22 +252,28 @@ def measure(
         settle()
         return n, time.perf_counter() - started
 
-    for _ in range(max(2, 16 // batch)):
+    started, n = time.perf_counter(), 0
+    while n < 2 or (n * batch < 16 and time.perf_counter() - started < arguments.seconds):
         step()
-    rates = [n * batch / elapsed for n, elapsed in (run(seconds) for _ in range(samples))]
-    row = Row(name, batch, scene.overlap, rates, process_bytes() / 1e9)
+        n += 1
+    runs = [run(arguments.seconds) for _ in range(arguments.samples)]
+    rates = [n * batch / elapsed for n, elapsed in runs]
+    row = Row(name, batch, order, scene.overlap, rates, process_bytes() / 1e9)
     if name in PRESET_NAMES and name != "naive":
         row.loaded = backend.stats.loaded / max(1, backend.stats.visible)
         row.union = backend.stats.union / max(1, backend.stats.visible)
         parts = limits.parts(backend, batch)
         row.bound_by = max(parts, key=lambda part: parts[part])
         row.bound = 1e3 * parts[row.bound_by]
-        if trace is not None:
-            path = trace / f"{backend.model.n_rows}_{scene.overlap:.2f}_{batch}_{name}.json"
+        if arguments.trace is not None:
+            called = f"{backend.model.n_rows}_{order}_{scene.overlap:.2f}_{batch}_{name}.json"
+            path = arguments.trace / called
             backend.trace.start(path)
-            run(seconds / 4)
+            run(arguments.seconds / 4)
             backend.trace.write()
             row.busy = trace_shares.shares(trace_shares.read(path))
+    if name == CEILING:
+        limits.render_s = 1e-3 * row.milliseconds
     backend.model.close()
     return row
 
@@ -276,6 +294,17 @@ def makers(
             PRESETS[name], scene.rows, None, renderer=renderer, semantics="dense", mem_limit=0.3
         )
     return made
+
+
+def lines_of(
+    scene: Scene, renderers: Sequence[Renderer], batch: int, order: str, options: argparse.Namespace
+) -> Iterator[tuple[str, Callable[[], Engine | Selective]]]:
+    """What is measured in an order, by name."""
+    for renderer in renderers:
+        for name, make in makers(scene, renderer, batch).items():
+            is_wanted = not options.only or name in options.only
+            if is_wanted and (order == options.order[0] or name in IN_EVERY_ORDER):
+                yield name if renderer is renderers[0] else f"{name}, {renderer.name}", make
 
 
 def show(rows: Sequence[Row]) -> None:
@@ -307,12 +336,13 @@ def note(record: Record, row: Row, scene: Scene) -> None:
     axes = {
         "gaussians": len(scene.rows["sh0"]),
         "size": [view.width, view.height],
+        "views": len(scene.views),
         "overlap": round(scene.overlap, 2),
+        "order": row.order,
         "batch": row.batch,
     }
-    facts = {
-        name: value for name, value in vars(row).items() if name not in ("name", "rates", "batch")
-    }
+    of_line = {"name", "rates", *axes}
+    facts = {name: value for name, value in vars(row).items() if name not in of_line}
     record.add(row.name, row.rates, "images/s", axes=axes, visible=scene.visible, **facts)
 
 
@@ -322,14 +352,14 @@ def main() -> None:
     )
     parser.add_argument("--n", type=int, default=20_000_000)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 8, 16, 64])
-    parser.add_argument(
-        "--overlap", type=float, nargs="+", default=[0.72, 0.24, 0.0], help="0: unrelated views"
-    )
+    parser.add_argument("--order", nargs="+", choices=ORDERS, default=["shuffle", "tiles"])
+    parser.add_argument("--tile-views", type=int, help="as gs-train's")
+    parser.add_argument("--overlap", type=float, nargs="+", default=[0.72], help="of neighbours")
     parser.add_argument("--only", nargs="+", help="these lines of the table")
     parser.add_argument(
         "--renderer", nargs="+", default=["auto"], help="each draws every line; the first leads"
     )
-    parser.add_argument("--views", type=int, default=128)
+    parser.add_argument("--views", type=int, default=SURVEY, help="of the survey")
     parser.add_argument("--size", type=int, nargs=2, default=(1920, 1080))
     parser.add_argument("--seconds", type=float, default=2.0, help="per sample")
     parser.add_argument("--samples", type=int, default=3, help="runs of a line")
@@ -343,36 +373,30 @@ def main() -> None:
     renderers = [make_renderer(name, RenderOptions()) for name in arguments.renderer]
     city = workloads.city(arguments.n, device=device)
     city = city.reordered(morton_order(city.means))
-    rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
+    drawn = workloads.attributes(city)
+    rows = {name: values.cpu() for name, values in drawn.items()}
     alone = Alone(device)
     size = tuple(arguments.size)
-    scenes = [make_scene(city, o or None, arguments.views, size, rows) for o in arguments.overlap]
-    del city  # its copy on the device is not the trainer's
+    scenes = [
+        replace(make_scene(city, overlap, arguments.views, size, drawn), rows=rows)
+        for overlap in arguments.overlap
+    ]
+    del city, drawn  # their copies on the device are not the trainer's
     for scene in scenes:
         for batch in arguments.batch:
-            print(
-                f"\n{arguments.n:,} Gaussians, batch {batch}, {scene.visible:,.0f} rows a view, "
-                f"neighbours overlap {scene.overlap:.2f}"
-            )
-            table = []
-            lines = [
-                (name if renderer is renderers[0] else f"{name}, {renderer.name}", make)
-                for renderer in renderers
-                for name, make in makers(scene, renderer, batch).items()
-                if not arguments.only or name in arguments.only
-            ]
-            for called, make in lines:
-                row = measure(
-                    called, make, scene, batch, arguments.seconds, arguments.samples, alone,
-                    arguments.trace,
-                )  # fmt: skip
-                table.append(row)
-                if called == CEILING:
-                    alone.render_s = 1e-3 * table[-1].milliseconds
-            show(table)
-            for row in table:
-                note(record, row, scene)
-            record.write()
+            for order in arguments.order:
+                print(
+                    f"\n{arguments.n:,} Gaussians, {order}, batch {batch}, {scene.visible:,.0f} "
+                    f"rows a view, neighbours overlap {scene.overlap:.2f}"
+                )
+                table = [
+                    measure(called, make, scene, batch, order, alone, arguments)
+                    for called, make in lines_of(scene, renderers, batch, order, arguments)
+                ]
+                show(table)
+                for row in table:
+                    note(record, row, scene)
+                record.write()
 
 
 if __name__ == "__main__":

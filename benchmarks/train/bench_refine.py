@@ -240,7 +240,7 @@ def main() -> None:
     )
     parser.add_argument("--every", type=int, default=100, help="images between refinements")
     parser.add_argument("--share", type=float, default=0.02, help="of the rows, that is replaced")
-    parser.add_argument("--overlap", type=float, default=0.72, help="0: unrelated views")
+    parser.add_argument("--overlap", type=float, default=0.72, help="of neighbours")
     parser.add_argument("--views", type=int, default=128)
     parser.add_argument("--size", type=int, nargs=2, default=(1920, 1080))
     parser.add_argument("--samples", type=int, default=3, help="pairs of runs of a preset")
@@ -252,8 +252,8 @@ def main() -> None:
     city = workloads.city(arguments.n, device=device)
     city = city.reordered(morton_order(city.means))
     rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
-    overlap, size = arguments.overlap or None, tuple(arguments.size)
-    scene = make_scene(city, overlap, arguments.views, size, rows)
+    size = tuple(arguments.size)
+    scene = make_scene(city, arguments.overlap, arguments.views, size, rows)
     del city  # its copy on the device is not the trainer's
     print(
         f"{arguments.n:,} Gaussians, {scene.visible:,.0f} rows a view, every {arguments.every} "
