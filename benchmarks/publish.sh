@@ -8,11 +8,14 @@
 # Without names: all down to the empty line of the list, in at most PUBLISH_SECONDS (480), one after another, the
 # headline first. A benchmark that the time does not suffice for is ended and named, and the exit
 # status is 1. Where this is no git checkout, GS_COMMIT must be set. CAPTURE names the folder of the
-# photographs (.gpu/scenes/caliterra).
+# photographs (.gpu/scenes/caliterra), beside which boruszyn lies; CAPTURE_OPTIONS holds more options
+# of their benchmark: --seeds 0 1 2 3 4 --faster-gs --before SITE --before-commit COMMIT.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
 capture=${CAPTURE:-.gpu/scenes/caliterra}
+captures=$(dirname "$capture")
+peers=${CAPTURE_OPTIONS:-}
 engine="train/bench_engine.py --seconds 1 --trace /tmp/engine"
 presets='--only none "none, no optimizer" naive clm best'
 presets+=" \"torch's fused Adam\" \"gsplat's SelectiveAdam\""
@@ -21,7 +24,7 @@ presets+=" \"torch's fused Adam\" \"gsplat's SelectiveAdam\""
 parts() {
   cat <<END
 engine-20m|300|$engine --n 20_000_000 --order shuffle tiles path --batch 1 4 8 $presets
-capture|240|train/bench_real_capture.py "$capture" --steps 3000 --seeds 0 1 2 --offload none best --device-memory 24GiB
+capture|590|train/bench_real_capture.py "$capture" $peers
 engine-5m|150|$engine --n 5_000_000 --order shuffle tiles --batch 1 4 8 $presets
 refine-20m|180|train/bench_refine.py --n 20_000_000 --batch 8
 cull|60|cull/bench_cull.py --n 20_000_000
@@ -31,6 +34,9 @@ adam-host|90|adam/bench_host.py --rows 4_000_000 --samples 5 --cases peers dense
 order|90|order/bench_ablation.py --n 1_000_000 --views 64 --batches 2
 
 engine-64|200|$engine --n 20_000_000 --order shuffle tiles --batch 64 --only none "none, no optimizer" "torch's fused Adam" best
+capture-boruszyn|590|train/bench_real_capture.py "$captures/boruszyn" $peers
+capture-mcmc|590|train/bench_real_capture.py "$capture" --strategy mcmc $peers
+photographs|400|train/bench_photographs.py --train
 init|240|train/bench_init.py --n 50_000_000 --folder /tmp
 largest|480|train/bench_largest.py none:20M:24 best:20M:24 best:100M:24:16 none:6M:8 best:34M:8
 whole-20m|480|train/bench_whole_run.py --n 20_000_000 --folder /tmp
@@ -57,7 +63,7 @@ done
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
 python=${PYTHON:-python3}
-export GS_DATA=${GS_DATA:-$(dirname "$capture")}
+export GS_DATA=${GS_DATA:-$captures}
 export PYTHONPATH=benchmarks${PYTHONPATH:+:$PYTHONPATH}
 "$python" -c "import harness; harness.current_commit()" 2>&1 | tail -1 | grep . && exit 2
 

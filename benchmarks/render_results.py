@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
+import shlex
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -41,7 +43,8 @@ VIEWS = {
     "path": "neighbouring views",
 }
 PREPARATION = "making the capture"  # of the whole run
-PEER, FASTER_GS = "gsplat's loop", "Faster-GS's loop"
+PEER, BEFORE = "gsplat's loop", "before"
+CAPTURES = ("capture", "capture-boruszyn", "capture-mcmc")  # in one table
 COLOURS = {"best": "#1b6ca8", ALL_ON_DEVICE: "#9aa5b1", "clm": "#e0a030", "naive": "#c8553d"}
 CLAIM, CHART = "claim", "chart"
 END = "<!-- end of results -->"
@@ -130,23 +133,65 @@ def engine(presets: Iterable[str]) -> Callable[[str, Result], list[str]]:
     return table
 
 
-def capture(name: str, result: Result) -> list[str]:
-    """Quality, rate and memory of each trainer."""
+def captures(results: Results) -> list[str]:
+    """Quality, rate and memory of each trainer on each capture, and ours against each other."""
     units = {"dB": 2, "SSIM": 4, "Gaussians": 0, "images/s": 0, "MB": 0}
-    names = [line.name for line in result.lines if line.unit == "images/s"]
-    rows = [
-        [who if who in (PEER, FASTER_GS) else f"gs-train, `{who}`",
-         *(spread(result.line(who, unit), digits) for unit, digits in units.items())]
-        for who in names
-    ]  # fmt: skip
-    axes, n_seeds = result.lines[0].axes, len(result.lines[0].samples)
+    words, rows = [], []
+    for name, result in results.items():
+        axes, seeds = result.lines[0].axes, len(result.lines[0].samples)
+        width, height = axes["size"]
+        called = Path(shlex.split(result.command)[3]).name
+        n_machines = len(result.facts.get("parts", [0]))
+        machines = "" if n_machines == 1 else f" on {n_machines} machines of one kind"
+        words += below(
+            name, result,
+            f"{called}: {axes['photographs']} photographs, {width} x {height}, {axes['test']} of "
+            f"them held out, {axes['steps']:,} steps of one image with `{axes['strategy']}`; "
+            f"median of {seeds} seeds (least to most){machines}.",
+        )[:1]  # fmt: skip
+        first = f"{called}, `{axes['strategy']}`"
+        for who in (line.name for line in result.lines if line.unit == "images/s"):
+            said = f"gs-train, `{who}`" if who in PRESETS else who
+            if who == BEFORE:
+                said = f"gs-train at {result.facts['before'][:9]}"
+            cells = [spread(result.line(who, unit), digits) for unit, digits in units.items()]
+            pair = f"{ALL_ON_DEVICE} over {who}"
+            cells.append(spread(result.line(pair, "ratio"), 2))
+            cells += [difference(result.line(pair, unit), units[unit]) for unit in ("dB", "SSIM")]
+            rows.append([first, said, *cells])
+            first = ""
+    heads = ["", "", "PSNR, dB", "SSIM", "Gaussians", "images/s", "device MB",
+             "rate of `none` over it", "PSNR of `none` less its", "SSIM"]  # fmt: skip
+    return [*words, "", *grid(heads, rows)]
+
+
+def difference(line: Line | None, digits: int) -> str:
+    """The mean of paired differences and its standard error."""
+    if line is None or len(line.samples) < 2:
+        return "-"
+    error = statistics.stdev(line.samples) / len(line.samples) ** 0.5
+    return f"{statistics.mean(line.samples):+.{digits}f} ± {error:.{digits}f}"
+
+
+def photographs(name: str, result: Result) -> list[str]:
+    """Rates of the trainer and of the feed alone, where not all photographs fit memory."""
+    axes, said = result.lines[0].axes, []
     width, height = axes["size"]
+    for what in ("trainer", "feed"):
+        whole = required(result.line(f"{what}, memory"), f"{what}, memory")
+        ways = {"file": "the file", "decoding": "decoding"}
+        parts = [(words, result.line(f"{what}, {how}")) for how, words in ways.items()]
+        rates = [
+            f"{line.median / whole.median:.2f} with {words} ({spread(line)})"
+            for words, line in parts if line
+        ]  # fmt: skip
+        said.append(f"the {what} keeps {', '.join(rates)} of {spread(whole)}")
     words = (
-        f"{axes['photographs']} photographs, {width} x {height}, {axes['test']} of them held out, "
-        f"{axes['steps']:,} steps of one image; median of {n_seeds} seeds (least to most)."
+        f"{axes['photographs']:,} photographs, {width} x {height}, memory for "
+        f"{axes['share']:.0%} of them, the others from a file of raw pixels or decoded each time. "
+        f"Images a second against all in memory: {'; '.join(said)}."
     )
-    heads = ["", "PSNR, dB", "SSIM", "Gaussians", "images/s", "peak device MB"]
-    return below(name, result, words) + grid(heads, rows)
+    return below(name, result, words)[:1]
 
 
 def largest(name: str, result: Result) -> list[str]:
@@ -297,7 +342,7 @@ TABLES: dict[str, Callable[[str, Result], list[str]]] = {
     "engine-64": engine(FEW_PRESETS),
     "engine-5m": engine(FEW_PRESETS),
     "refine-20m": refining,
-    "capture": capture,
+    "photographs": photographs,
     "largest": largest,
     "init": start,
     "whole-20m": whole,
@@ -380,6 +425,8 @@ def blocks(results: Results) -> dict[str, list[str] | None]:
         name: table(name, results[name]) if name in results else []
         for name, table in TABLES.items()
     }
+    shown = {name: results[name] for name in CAPTURES if name in results}
+    made[CAPTURES[0]] = captures(shown) if shown else []
     made[CHART] = ["![Images a second of each preset, by batch size](benchmarks.svg)"]
     if "engine-20m" not in results:
         made[CHART] = ["The chart is drawn from `engine-20m.json`."]
@@ -423,8 +470,8 @@ def read_folder(folder: Path) -> dict[str, Result]:
     """
     found = {}
     for path in sorted(folder.glob("*.json")):
-        if path.stem not in TABLES:
-            raise ValueError(f"{path} must be named after one of {sorted(TABLES)}")
+        if path.stem not in {*TABLES, *CAPTURES}:
+            raise ValueError(f"{path} must be named after one of {sorted({*TABLES, *CAPTURES})}")
         found[path.stem] = read_result(path)
     return found
 

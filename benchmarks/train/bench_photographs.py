@@ -44,6 +44,7 @@ from gs_train.sizing.photographs import decoded_bytes, training_sizes
 from harness import Record, add_json_option
 
 MODES = ("memory", "file", "decoding")
+THREADS = (1, 2, 4)
 _N_BASES = 8
 
 
@@ -185,16 +186,21 @@ def check_pixels(capture: Capture, share: float, scratch: Path, device: torch.de
         epochs.close()
 
 
-def disk_rate(capture: Capture, scratch: Path, n_threads: int) -> float:
-    """Photographs a second that the disk gives, and nothing else."""
+def disk_rates(capture: Capture, scratch: Path) -> dict[int, float]:
+    """Photographs a second that the disk gives, and nothing else, by threads."""
     sizes = training_sizes(capture)
     _, (height, width) = next(iter(sizes.items()))
     pixels = np.zeros((height, width, 3), np.uint8)
-    with PixelFile(scratch, sizes) as file, ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(lambda index: file.write(index, pixels), sizes))
-        started = time.perf_counter()
-        list(pool.map(lambda index: file.read(index).shape, sizes))
-        return len(sizes) / (time.perf_counter() - started)
+    rates = {}
+    with PixelFile(scratch, sizes) as file:
+        for index in sizes:
+            file.write(index, pixels)
+        for n_threads in THREADS:
+            with ThreadPoolExecutor(n_threads) as pool:
+                started = time.perf_counter()
+                list(pool.map(lambda index: file.read(index).shape, sizes))
+                rates[n_threads] = len(sizes) / (time.perf_counter() - started)
+    return rates
 
 
 # ---------------------------------------------------------------------------- the trainer
@@ -281,9 +287,8 @@ def main() -> None:
         files = write_photographs(folder, options.photographs, size)
         capture = capture_of(files, size, options.gaussians)
         check_pixels(capture, options.share, scratch, device)
-        disk = [disk_rate(capture, scratch, n) for n in (1, 2, 4)]
         gb = decoded_bytes(capture) / len(capture.train) / 1e9
-        for n, rate in zip((1, 2, 4), disk):
+        for n, rate in disk_rates(capture, scratch).items():
             print(f"the disk alone, {n} threads: {rate:.1f} images/s, {rate * gb:.2f} GB/s")
             record.add("disk", [rate], "images/s", axes={**axes, "threads": n})
         first, later = feed_rates(capture, options.epochs, options.share, scratch, device)

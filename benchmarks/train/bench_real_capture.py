@@ -5,12 +5,15 @@ Decides whether a user of gsplat loses anything by training here. Ours is ``gs-t
 command line runs it. The peer is the loop of gsplat's example trainer (its ``rasterization`` of all
 rows, one fused torch Adam for each parameter, its strategy) on the same images, initial rows,
 learning rates and loss. ``--faster-gs`` adds that loop with the kernels and the Adam of Faster-GS,
-and ``--before`` adds gs-train of another commit: ``none``, in a process of its own.
+and ``--before`` adds gs-train of another commit: ``none``, in a process of its own. ``--swap`` adds
+lines that differ from ours in one part, which is then gsplat's: where two trainers' scores differ,
+the lines say which part makes the difference.
 
 All train one after the other, for several seeds: single runs differ by some tenths of a dB. Before
 the first seed each trains for some steps that do not count, so that no seed loads kernels. Below
-the table of means, two trainers are compared seed by seed: the median (least to most) of the ratios
-of their rates, and the mean difference of their scores with its standard error.
+the table of means, ours are compared with each other trainer seed by seed: the median (least to
+most) of the ratios of their rates, and the mean difference of their scores with its standard error.
+Files of further seeds are joined by ``benchmarks/join_seeds.py``.
 
     PYTHONPATH=benchmarks python benchmarks/train/bench_real_capture.py CAPTURE --seeds 0 1 2
     ... --no-peer --before SITE --before-commit COMMIT
@@ -24,9 +27,10 @@ import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,8 @@ import faster_gs
 from gs_train.data import Capture, load_capture
 from gs_train.densify import AdcConfig
 from gs_train.options.config import FitConfig
+from gs_train.runs.parts import Parts
+from gs_train.runs.strategies import Strategy
 from gs_train.runs.training import fit
 from gs_train.scene.scene import Scene
 from harness import Record, add_json_option
@@ -46,6 +52,8 @@ from results import COMMIT
 PEER = "gsplat's loop"
 FASTER_GS = "Faster-GS's loop"
 BEFORE = "before"
+SWAPS = {"renderer": "gsplat's renderer", "densifier": "gsplat's densifier",
+         "both": "gsplat's renderer and densifier"}  # fmt: skip
 WARM_UP = 600
 """Steps: the first refinement is among them."""
 UNITS = {
@@ -59,11 +67,28 @@ UNITS = {
 Train = Callable[[FitConfig], Scores]
 
 
-def ours(config: FitConfig, offload: str, device_memory: str | None) -> Scores:
-    """One run of the command line's ``fit``."""
-    limits = replace(config, offload=offload, device_memory=device_memory)  # type: ignore[arg-type]
+def ours(config: FitConfig, strategy: Strategy | None = None, **options: Any) -> Scores:
+    """One run of the command line's ``fit``, with other options and another densifier."""
     with tempfile.TemporaryDirectory() as folder:
-        return scores_of(fit(replace(limits, out=Path(folder) / "run")))
+        config = replace(config, out=Path(folder) / "run", **options)
+        return scores_of(fit(config, Parts(strategy=strategy)))
+
+
+def own(options: argparse.Namespace) -> dict[str, Train]:
+    """Ours: each preset, and the first preset with parts of gsplat's."""
+    first, memory = options.offload[0], options.device_memory
+    made: dict[str, Train] = {
+        name: partial(ours, offload=name, device_memory=memory) for name in options.offload
+    }
+    for swap in options.swap:
+        more: dict[str, Any] = {} if swap == "densifier" else {"renderer": "gsplat"}
+        if swap != "renderer":
+            from gsplat_densifier import GsplatDensifier
+
+            more["strategy"] = GsplatDensifier
+        name = f"{first}, {SWAPS[swap]}"
+        made[name] = partial(ours, offload=first, device_memory=memory, **more)
+    return made
 
 
 def before(config: FitConfig, site: Path) -> Scores:
@@ -136,14 +161,12 @@ def write(
     record.write()
 
 
-def paired(runs: dict[str, list[Scores]], presets: list[str]) -> list[Pair]:
-    """Each preset over each other trainer; without one, over the first preset."""
-    others = [name for name in runs if name not in presets] or presets[:1]
+def paired(runs: dict[str, list[Scores]], ours: Collection[str]) -> list[Pair]:
+    """Each of ours over each trainer after it."""
     return [
         Pair(name, runs[name], other, runs[other])
-        for other in others
-        for name in presets
-        if name != other
+        for name, other in combinations(runs, 2)
+        if name in ours
     ]
 
 
@@ -159,6 +182,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--absgrad", action="store_true", help="gs-train only")
     parser.add_argument("--renderer", default="auto", help="as gs-train's")
     parser.add_argument("--no-peer", action="store_true", help="without gsplat's loop")
+    parser.add_argument(
+        "--swap", nargs="+", choices=SWAPS, default=[], help="with these parts of gsplat's"
+    )
     parser.add_argument("--faster-gs", action="store_true", help="with Faster-GS's loop")
     parser.add_argument("--before", type=Path, help="folder of the packages of another commit")
     parser.add_argument("--before-commit", help="that commit, 40 hexadecimal digits")
@@ -171,6 +197,8 @@ def arguments() -> argparse.Namespace:
     has_peers = options.faster_gs or not options.no_peer
     if has_peers and options.cap is not None and options.strategy == "adc":
         parser.error("--cap needs --strategy mcmc or --no-peer: gsplat's strategy takes it there")
+    if options.strategy != "adc" and {"densifier", "both"} & set(options.swap):
+        parser.error(f"--swap densifier needs --strategy adc, got {options.strategy}")
     if options.before is not None and not COMMIT.fullmatch(options.before_commit or ""):
         got = options.before_commit
         parser.error(f"--before-commit must be 40 hexadecimal digits with --before, got {got}")
@@ -182,10 +210,8 @@ def main() -> None:
     # As the command line does, before the device's memory is first used.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     record = Record(options.json)
-    presets: list[str] = options.offload
-    trainers: dict[str, Train] = {
-        name: partial(ours, offload=name, device_memory=options.device_memory) for name in presets
-    }
+    trainers = own(options)
+    names = list(trainers)
     with tempfile.TemporaryDirectory() as cache:
         capture = load_capture(options.capture, cache_dir=Path(cache))
         trainers |= peers(capture, options)
@@ -198,12 +224,12 @@ def main() -> None:
         for seed in options.seeds:
             for name, train in trainers.items():
                 runs[name].append(train(config_of(options, seed, options.steps)))
-            write(record, runs, paired(runs, presets), capture, options)
+            write(record, runs, paired(runs, names), capture, options)
     print(f"{options.strategy}, {options.steps} steps, seeds {options.seeds}: mean (least to most)")
     print(f"{'':16s}" + "".join(f"{column:>28s}" for column in UNITS))
     for name, results in runs.items():
         print(f"{name:16s}" + "".join(f"{_spread(results, c):>28s}" for c in UNITS))
-    for pair in paired(runs, presets):
+    for pair in paired(runs, names):
         print(pair)
 
 

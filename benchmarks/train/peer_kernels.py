@@ -7,6 +7,7 @@ from typing import Any
 
 import gsplat
 import torch
+from gsplat_densifier import StrategyOfGivenSums
 from peer_loop import Parameters
 from torch import Tensor
 
@@ -69,7 +70,7 @@ class FasterGs:
     def strategy(self, config: FitConfig, extent: float, n_rows: int) -> tuple[Any, dict[str, Any]]:
         if config.strategy == "mcmc":
             return _mcmc(config)
-        strategy = _StrategyOfGivenSums()
+        strategy = StrategyOfGivenSums()
         state = strategy.initialize_state(scene_scale=extent)
         state["count"], state["grad2d"] = torch.zeros((2, n_rows), device=self._device)
         return strategy, state
@@ -90,16 +91,6 @@ class FasterGs:
             self._sums = torch.stack([state["count"], state["grad2d"]])
             state["count"], state["grad2d"] = self._sums
         return self._sums
-
-
-class _StrategyOfGivenSums(gsplat.DefaultStrategy):
-    """gsplat's rules, where something else fills ``count`` and ``grad2d`` of the state."""
-
-    def step_pre_backward(self, *arguments: Any) -> None:
-        """No gradient of 2D means is kept."""
-
-    def _update_state(self, *arguments: Any, **options: Any) -> None:
-        """Nothing is left to add."""
 
 
 def _mcmc(config: FitConfig) -> tuple[Any, dict[str, Any]]:
