@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the tables of docs/benchmarks.md, its chart and the README's claim from results/.
+"""Write the tables of docs/benchmarks.md and of packages' pages, the chart and the README's claim.
 
     python benchmarks/render_results.py             # after new files came into benchmarks/results
     python benchmarks/render_results.py --check     # exit status 1 if a page says something else
 
 A page holds tables between ``<!-- results: NAME NAME -->`` and ``<!-- end of results -->``. A table
-comes from one file, so from one machine and one commit: ``results/NAME.json``. Where that file is
-missing the page says so, and the README's claim stays as it is.
+comes from one file, so from one machine and one commit: ``results/NAME.json``, or
+``results/quoted/NAME.json`` for the pages of packages. Where a file is missing docs/benchmarks.md
+says so; the README's claim and a package's table stay as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import shlex
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 
 import chart
@@ -53,6 +54,16 @@ ON_DEVICE = r"torch fused, all rows|gs-adam, (10|100)% have gradients"
 ON_HOST = r"torch fused, all rows|gs-adam dense, all rows|gs-adam deferred, 10% random"
 CULLING = r"gs-cull, rows in Morton order, blocks|gsplat's projection"
 LINK = r"cudaMemcpyAsync to device, 5 %|gather 5 % sorted|torch index_select \+ copy 5 % sorted"
+# Renderers in the table of a view, and how the table calls each.
+CALLS = {
+    "gs-raster, one call each way": "one call each way",
+    "gs-raster, functions": "`rasterize`",
+    "gsplat.rasterization": "`gsplat.rasterization`",
+    "Faster-GS": "Faster-GS",
+}
+QUOTED = "../../benchmarks/results/quoted"
+PAGES = ("docs/benchmarks.md", "README.md", "docs/packages/gs-raster.md",
+         "docs/packages/gs-train.md")  # fmt: skip
 ORDERS, SCENE = ("random", "tsp"), "city"
 
 Results = Mapping[str, Result]
@@ -84,9 +95,11 @@ def grid(heads: Row, rows: Iterable[Row]) -> list[str]:
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
-def below(name: str, result: Result, words: str) -> list[str]:
+def below(
+    name: str, result: Result, words: str, *, folder: str = "../benchmarks/results"
+) -> list[str]:
     """What stands above a table: what was measured, where, and with which command."""
-    raw = f"[every sample](../benchmarks/results/{name}.json)"
+    raw = f"[every sample]({folder}/{name}.json)"
     return [f"{words} {result.place}, {raw}: `{result.command}`", ""]
 
 
@@ -332,6 +345,48 @@ def refining(name: str, result: Result) -> list[str]:
     return below(name, result, words) + grid(heads, rows)
 
 
+def view(name: str, result: Result) -> list[str]:
+    """Milliseconds a view of each renderer, by the clock and busy."""
+    rows = []
+    for scene in result.axis("scene"):
+        lines = [result.line(call, scene=scene) for call in CALLS]
+        cells = [f"{line.median:.2f} ({line.facts['busy_ms']:.2f})" if line else "-"
+                 for line in lines]  # fmt: skip
+        seen = next(line for line in lines if line).axes["rows"]
+        rows.append([f"{seen:,} of {scene}", *cells])
+    words = (
+        "Milliseconds of a view of 1920 x 1080 with its gradient, by the clock and, in brackets, "
+        f"those that the device was busy; median of {len(result.lines[0].samples)} samples."
+    )
+    return below(name, result, words, folder=QUOTED) + grid(["rows", *CALLS.values()], rows)
+
+
+def order_quality(name: str, result: Result) -> list[str]:
+    """What tiles change, capture by capture."""
+    rows, axes = [], result.lines[0].axes
+    for capture in result.axis("capture"):
+
+        def line(order: str, unit: str, capture: str = capture) -> Line:
+            return required(result.line(order, unit, capture=capture), order)
+
+        changes = [line("tiles - shuffle", unit).samples for unit in ("dB", "SSIM")]
+        n_rows = [number(line(order, "Gaussians").median) for order in ("shuffle", "tiles")]
+        of = line("tiles", "dB").axes
+        rows.append(
+            [f"{capture}, {of['photographs']} photographs", str(of["tile_views"]),
+             *(f"{min(all_):+.{digits}f} to {max(all_):+.{digits}f}"
+               for all_, digits in zip(changes, (2, 4))), " to ".join(n_rows)]
+        )  # fmt: skip
+    words = (
+        "Scores of held-out views with `tiles` minus those with `shuffle`, from least to most of "
+        f"{len(result.facts['seeds'])} seeds, after {axes['steps']:,} steps of {axes['batch']} "
+        f"images with `{axes['strategy']}`."
+    )
+    heads = ["capture", "views of a tile", "PSNR, dB", "SSIM",
+             "Gaussians, `shuffle` to `tiles`, medians"]  # fmt: skip
+    return below(name, result, words, folder=QUOTED) + grid(heads, rows)
+
+
 def mean_of(line: Line | None, n: int) -> str:
     """What each of ``n`` takes of a line, for parts that add up."""
     return "-" if line is None else number(sum(line.samples) / n)
@@ -351,6 +406,11 @@ TABLES: dict[str, Callable[[str, Result], list[str]]] = {
     "pinned": rates("gs-pinned: chosen rows over the link, of a table", LINK),
     "adam-device": rates("gs-adam: a step on the device", ON_DEVICE),
     "adam-host": rates("gs-adam: a step on the host", ON_HOST),
+}
+
+OF_PACKAGES: dict[str, Callable[[str, Result], list[str]]] = {
+    "view": view,
+    "order-quality": order_quality,
 }
 
 
@@ -418,7 +478,7 @@ def required(line: Line | None, name: str) -> Line:
     return line
 
 
-def blocks(results: Results) -> dict[str, list[str] | None]:
+def blocks(results: Results, quoted: Results) -> dict[str, list[str] | None]:
     """What stands between a page's marks, by name; nothing without a result, and None: what stands
     there."""
     made: dict[str, list[str] | None] = {
@@ -431,6 +491,8 @@ def blocks(results: Results) -> dict[str, list[str] | None]:
     if "engine-20m" not in results:
         made[CHART] = ["The chart is drawn from `engine-20m.json`."]
     made[CLAIM] = claim(results) or None
+    for name, table in OF_PACKAGES.items():
+        made[name] = table(name, quoted[name]) if name in quoted else None
     return made
 
 
@@ -462,7 +524,7 @@ def filled(page: str, made: Mapping[str, list[str] | None]) -> str:
     return re.sub(marks, replace, page, flags=re.DOTALL)
 
 
-def read_folder(folder: Path) -> dict[str, Result]:
+def read_folder(folder: Path, known: Container[str]) -> dict[str, Result]:
     """All results, by name.
 
     Raises:
@@ -470,8 +532,8 @@ def read_folder(folder: Path) -> dict[str, Result]:
     """
     found = {}
     for path in sorted(folder.glob("*.json")):
-        if path.stem not in {*TABLES, *CAPTURES}:
-            raise ValueError(f"{path} must be named after one of {sorted({*TABLES, *CAPTURES})}")
+        if path.stem not in known:
+            raise ValueError(f"{path} must be named after one of {known}")
         found[path.stem] = read_result(path)
     return found
 
@@ -485,11 +547,11 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing")
     arguments = parser.parse_args()
     try:
-        results = read_folder(arguments.results)
-        made = blocks(results)
+        results = read_folder(arguments.results, [*TABLES, *CAPTURES])
+        made = blocks(results, read_folder(arguments.results / "quoted", [*OF_PACKAGES]))
         wanted: dict[Path, str | None] = {
             path: filled(path.read_text(), made)
-            for path in (arguments.root / "docs" / "benchmarks.md", arguments.root / "README.md")
+            for path in (arguments.root / page for page in PAGES)
         }
     except (OSError, ValueError) as error:
         parser.error(str(error))

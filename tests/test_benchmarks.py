@@ -188,10 +188,8 @@ def _run(script: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
 def pages(tmp_path: Path) -> Path:
     """A copy of the pages that hold tables."""
     root = tmp_path / "root"
-    (root / "docs").mkdir(parents=True)
+    shutil.copytree(ROOT / "docs", root / "docs")
     shutil.copy(ROOT / "README.md", root)
-    for page in ROOT.glob("docs/benchmarks.*"):
-        shutil.copy(page, root / "docs")
     return root
 
 
@@ -288,6 +286,27 @@ def test_a_page_that_was_edited_by_hand_is_found(pages: Path, tmp_path: Path) ->
     done = _render(pages, results, "--check")
     assert done.returncode == 1
     assert done.stdout == f"differs: {page}\n"
+
+
+def test_a_packages_table_comes_from_what_it_quotes(pages: Path, tmp_path: Path) -> None:
+    page = pages / "docs" / "packages" / "gs-train.md"
+    before = page.read_text()
+    results = _write(tmp_path / "results", {})
+    _render(pages, results)
+    assert page.read_text() == before
+    axes = {"capture": "fox", "photographs": 9, "tile_views": 4, "steps": 1500, "batch": 2}
+    axes["strategy"] = "adc"
+    of = {"shuffle": 30.0, "tiles": 29.0, "tiles - shuffle": -1.0}
+    lines = [
+        _line(order, [value, value + 0.5], unit, axes)
+        for order, value in of.items()
+        for unit in ("dB", "SSIM", "Gaussians")
+    ]
+    _write(results / "quoted", {"order-quality": _result(lines, facts={"seeds": [0, 1]})})
+    _render(pages, results)
+    row = "| fox, 9 photographs | 4 | -1.00 to -0.50 | -1.0000 to -0.5000 | 30.2 to 29.2 |"
+    assert row in page.read_text()
+    assert "of 2 seeds, after 1,500 steps of 2 images with `adc`." in page.read_text()
 
 
 def test_a_file_of_no_table_is_refused(pages: Path, tmp_path: Path) -> None:
