@@ -5,11 +5,11 @@
 #     benchmarks/publish.sh OUT [NAME...]     writes OUT/NAME.json and OUT/NAME.log
 #     benchmarks/publish.sh --list            names, most seconds, and commands
 #
-# Without names: all down to the empty line of the list, in at most PUBLISH_SECONDS (480), one after another, the
-# headline first. A benchmark that the time does not suffice for is ended and named, and the exit
-# status is 1. Where this is no git checkout, GS_COMMIT must be set. CAPTURE names the folder of the
-# photographs (.gpu/scenes/caliterra), beside which boruszyn lies; CAPTURE_OPTIONS holds more options
-# of their benchmark: --seeds 0 1 2 3 4 --faster-gs --before SITE --before-commit COMMIT.
+# Without names: all down to the empty line of the list, in at most PUBLISH_SECONDS (480), one after
+# another, the headline first. A benchmark that the time does not suffice for is ended and named, and
+# the exit status is 1. Where this is no git checkout, GS_COMMIT must be set. CAPTURE names the folder
+# of the photographs (.gpu/scenes/caliterra), beside which boruszyn lies; CAPTURE_OPTIONS holds more
+# options of their benchmark: --seeds 0 1 2 3 4 --faster-gs --before SITE --before-commit COMMIT.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
@@ -25,7 +25,7 @@ parts() {
   cat <<END
 engine-20m|300|$engine --n 20_000_000 --order shuffle tiles path --batch 1 4 8 $presets
 capture|590|train/bench_real_capture.py "$capture" $peers
-engine-5m|150|$engine --n 5_000_000 --order shuffle tiles --batch 1 4 8 $presets
+engine-5m|240|$engine --n 5_000_000 --order shuffle tiles --batch 1 4 8 $presets
 refine-20m|180|train/bench_refine.py --n 20_000_000 --batch 8
 cull|60|cull/bench_cull.py --n 20_000_000
 pinned|60|pinned/bench_transfer.py --rows 10_000_000 --host-rows 0
