@@ -455,7 +455,7 @@ def test_a_watched_process_is_killed_once_it_has_written_a_checkpoint(
     assert seen.ready[1:] == (1000, 0)
     assert seen.saved.keys() == {10}
     assert [row for _, *row in seen.log] == [[20, 1200]]
-    assert seen.started < seen.ready[0] <= seen.first_step < seen.saved[10] <= seen.ended
+    assert seen.started < seen.ready[0] <= seen.first_step <= seen.saved[10] <= seen.ended
     ((start, stop),) = seen.busy
     assert seen.busy_between(seen.started, seen.ended) == stop - start > 0
     assert seen.busy_between(stop, seen.ended) == 0
