@@ -9,12 +9,12 @@
 
 #include "gs/error.hpp"
 #include "host_memory.hpp"
+#include "pages.hpp"
 #include "pool.hpp"
 
 namespace gs::pinned {
 namespace {
 
-constexpr std::int64_t kPieceBytes = 256 << 10;  // one thread's turn
 constexpr std::int64_t kScratchBytes = 8 << 20;
 
 // Row first + i of `to` from row ids[first + i] of `from`.
@@ -28,6 +28,30 @@ Transfer rows_from(char* from, char* to, std::int64_t row_bytes, Ids ids, std::i
   t.n = n;
   return t;
 }
+
+// Memory for a moment, in huge pages that all threads have touched: page faults of one thread would
+// take longer than the rows do.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t bytes)
+      : bytes_(round_up(bytes, kHugePageBytes)), data_(reserve_pages(bytes_)) {
+    try {
+      commit_pages(data_, bytes_);
+    } catch (...) {
+      unreserve_pages(data_, bytes_);
+      throw;
+    }
+  }
+  ~Scratch() { unreserve_pages(data_, bytes_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
 
 }  // namespace
 
@@ -63,7 +87,7 @@ void permute_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n) {
   const std::size_t available = available_bytes();
   GS_CHECK_AS(MemoryError, bytes <= available, "permuting ", n, " rows takes ", bytes,
               " bytes of host memory beside them, more than the ", available, " bytes available");
-  std::unique_ptr<char[]> scratch(new char[bytes]);
+  const Scratch scratch(bytes);
   for (std::int64_t column = 0; column < row_bytes; column += slab) {
     const std::int64_t width = std::min(slab, row_bytes - column);
     Transfer t;
@@ -71,7 +95,7 @@ void permute_rows(char* rows, std::int64_t row_bytes, Ids ids, std::int64_t n) {
     t.whole_stride = row_bytes;
     t.row_bytes = width;
     t.whole_ids = ids;
-    t.parts[0] = Part{scratch.get(), width, 0, width};
+    t.parts[0] = Part{scratch.data(), width, 0, width};
     t.n_parts = 1;
     t.n = n;
     transfer_on_host(t);
@@ -90,12 +114,18 @@ void check_increasing(Ids ids, std::int64_t n, std::int64_t rows, const char* na
 
 void check_permutation(Ids ids, std::int64_t n) {
   check_ids(ids, n, n, "perm", false);
-  std::vector<bool> seen(static_cast<std::size_t>(n));
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto id = static_cast<std::size_t>(id_at(ids, i));
-    GS_CHECK(!seen[id], "perm must hold each row once, got ", id, " more than once");
-    seen[id] = true;
-  }
+  std::vector<std::atomic<std::uint64_t>> seen(static_cast<std::size_t>((n + 63) / 64));
+  std::atomic<std::int64_t> twice{-1};
+  pool().parallel_for(0, n, 1 << 16, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t id = id_at(ids, i);
+      const std::uint64_t bit = std::uint64_t{1} << (id % 64);
+      const std::uint64_t before =
+          seen[static_cast<std::size_t>(id / 64)].fetch_or(bit, std::memory_order_relaxed);
+      if (before & bit) twice = id;
+    }
+  });
+  GS_CHECK(twice < 0, "perm must hold each row once, got ", twice, " more than once");
 }
 
 }  // namespace gs::pinned

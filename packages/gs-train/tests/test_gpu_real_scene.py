@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gs-raster on a scene that was trained from photographs, beside float64 and beside gsplat.
+
+Where an alpha, a transmittance or an extent is at its threshold, rounding adds a splat to a pixel
+or takes one away: few pixels, by little. The capture is not in this repository; GS_DATA names its
+folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import gs_raster
+import gs_raster.torch
+import gs_train
+from gs_raster import Options, Rect, cpu
+from gs_train.data.capture import load_capture
+from gs_train.options.config import FitConfig
+from gs_train.renderers import View
+from gs_train.scene.scene import Scene
+
+CALITERRA = (
+    Path(os.environ.get("GS_DATA", Path(__file__).resolve().parents[4] / "shared/data"))
+    / "caliterra"
+)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not CALITERRA.is_dir(), reason=f"needs {CALITERRA} (set GS_DATA)"),
+]
+
+FEW = 1e-3
+"""Share of the pixels that may be at a threshold."""
+
+LEAST_ALPHA = 1 / 255
+"""What a splat adds to a pixel at most where its alpha is at the threshold."""
+
+AT_THE_EDGE = math.exp(-4.5)
+"""What a splat adds at most where its extent ends, after three standard deviations: float32 rounds
+the extents of both sides on their own."""
+
+MODES = pytest.mark.parametrize("mode", ["classic", "antialiased"])
+Trained = tuple[dict[str, Tensor], list[View]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Rows of a short training on the device, and some of the views that they were trained on."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = FitConfig(data=CALITERRA, out=folder / "run", steps=1500, checkpoint_every=0)
+    rows = gs_train.fit(config).rows(frame="trained")
+    scene = Scene.load(load_capture(CALITERRA, cache_dir=folder), torch.device("cuda:0"))
+    return {name: values.cuda() for name, values in rows.items()}, list(scene.views[::20])
+
+
+@MODES
+def test_pixels_equal_those_of_float64_from_the_same_splats(trained: Trained, mode: str) -> None:
+    rows, views = trained
+    for view in views[:2]:
+        seen = gs_raster.View(view.viewmat, view.K, view.width, view.height)
+        options = Options(antialiased=mode == "antialiased")
+        splats = gs_raster.project(
+            gs_raster.Rows.of(rows), seen, sh_degree=3, options=options, radii=True
+        )
+        pixels = gs_raster.blend(splats, gs_raster.sort(splats), depth=True)
+        assert pixels.depth is not None
+        exact = cpu.Splats(
+            *(getattr(splats, n).double().cpu().numpy() if n != "radii" else radii_of(splats)
+              for n in cpu.Splats._fields)
+        )  # fmt: skip
+        expected = cpu.blend(
+            exact, cpu.sort(exact, Rect(0, 0, view.width, view.height)), with_depth=True
+        )
+        image = torch.from_numpy(expected.image)
+        assert_same(pixels.image, image[..., :3])
+        assert_same(pixels.alpha[..., None], torch.from_numpy(expected.alpha))
+        assert_same(pixels.depth[..., None], image[..., 3:], scale=image[..., 3].max().item())
+
+
+@MODES
+def test_pixels_and_gradients_equal_gsplats(trained: Trained, mode: str) -> None:
+    gsplat = pytest.importorskip("gsplat")
+    rows, views = trained
+    for view in views:
+        found = Drawing(gs_raster.torch.rasterization, rows, view, mode)
+        expected = Drawing(gsplat.rasterization, rows, view, mode)
+        scales = torch.ones(5, device="cuda")
+        scales[4] = expected.channels[..., 4].max()
+        off = ((found.channels - expected.channels) / scales).abs().amax(-1)
+        assert off.max() <= AT_THE_EDGE, (view.name, off.max())
+        assert (off > 1e-5).double().mean() <= FEW, view.name
+        # Pixels at a threshold have gradients of other splats.
+        weights = (off <= 1e-5)[..., None] * noise(*found.channels.shape) / scales
+        theirs = expected.gradients(weights)
+        for name, gradient in found.gradients(weights).items():
+            error = (gradient - theirs[name]).norm() / theirs[name].norm()
+            assert error < 1e-3, (view.name, name, error)
+
+
+def radii_of(splats: gs_raster.Splats) -> np.ndarray:
+    assert splats.radii is not None
+    return splats.radii.cpu().numpy()
+
+
+def assert_same(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
+    """Within 1e-5 but at thresholds.
+
+    Args:
+        found, expected: (h, w, C).
+        scale: of the values.
+    """
+    off = (found.double().cpu() - expected.double().cpu()).abs().amax(-1) / scale
+    assert off.max() <= LEAST_ALPHA, off.max()
+    share = (off > 1e-5).double().mean()
+    assert share <= FEW, share
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).cuda()
+
+
+class Drawing:
+    """A view by a function that has gsplat's arguments.
+
+    Attributes:
+        channels: (h, w, 5) colours, alpha and depth.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], rows: dict[str, Tensor], view: View, mode: str
+    ) -> None:
+        self._leaves = {name: values.clone().requires_grad_() for name, values in rows.items()}
+        leaves = self._leaves
+        images, alphas, _ = function(
+            leaves["means"],
+            leaves["quats"],
+            leaves["scales"].exp(),
+            leaves["opacities"].sigmoid(),
+            torch.cat([leaves["sh0"], leaves["shN"]], 1),
+            view.viewmat[None],
+            view.K[None],
+            view.width,
+            view.height,
+            sh_degree=3,
+            packed=False,
+            render_mode="RGB+D",
+            rasterize_mode=mode,
+        )
+        self._graph = torch.cat([images[0, ..., :3], alphas[0], images[0, ..., 3:]], -1)
+        self.channels = self._graph.detach()
+
+    def gradients(self, weights: Tensor) -> dict[str, Tensor]:
+        """Of rows, by name, of the weighted sum of the channels."""
+        self._graph.backward(weights)
+        return {k: leaf.grad for k, leaf in self._leaves.items() if leaf.grad is not None}
