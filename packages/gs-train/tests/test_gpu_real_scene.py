@@ -8,7 +8,6 @@ folder.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -37,15 +36,23 @@ pytestmark = [
     pytest.mark.skipif(not CALITERRA.is_dir(), reason=f"needs {CALITERRA} (set GS_DATA)"),
 ]
 
+CLOSE = 1e-5
+"""How near pixels are, but at thresholds."""
+
 FEW = 1e-3
 """Share of the pixels that may be at a threshold."""
 
 LEAST_ALPHA = 1 / 255
 """What a splat adds to a pixel at most where its alpha is at the threshold."""
 
-AT_THE_EDGE = math.exp(-4.5)
-"""What a splat adds at most where its extent ends, after three standard deviations: float32 rounds
-the extents of both sides on their own."""
+GRADIENTS = {
+    "means2d": slice(0, 2),
+    "conics": slice(2, 5),
+    "opacities": 5,
+    "colors": slice(6, 9),
+    "depths": 9,
+}
+"""Where gs-raster has them."""
 
 MODES = pytest.mark.parametrize("mode", ["classic", "antialiased"])
 Trained = tuple[dict[str, Tensor], list[View]]
@@ -62,7 +69,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 @MODES
-def test_pixels_equal_those_of_float64_from_the_same_splats(trained: Trained, mode: str) -> None:
+def test_pixels_and_gradients_equal_those_of_float64_from_the_same_splats(
+    trained: Trained, mode: str
+) -> None:
     rows, views = trained
     for view in views[:2]:
         seen = gs_raster.View(view.viewmat, view.K, view.width, view.height)
@@ -70,23 +79,41 @@ def test_pixels_equal_those_of_float64_from_the_same_splats(trained: Trained, mo
         splats = gs_raster.project(
             gs_raster.Rows.of(rows), seen, sh_degree=3, options=options, radii=True
         )
-        pixels = gs_raster.blend(splats, gs_raster.sort(splats), depth=True)
+        lists = gs_raster.sort(splats)
+        pixels = gs_raster.blend(splats, lists, depth=True)
         assert pixels.depth is not None
         exact = cpu.Splats(
             *(getattr(splats, n).double().cpu().numpy() if n != "radii" else radii_of(splats)
               for n in cpu.Splats._fields)
         )  # fmt: skip
-        expected = cpu.blend(
-            exact, cpu.sort(exact, Rect(0, 0, view.width, view.height)), with_depth=True
+        rect = Rect(0, 0, view.width, view.height)
+        expected = cpu.blend(exact, cpu.sort(exact, rect), with_depth=True)
+        image, alpha = (torch.from_numpy(v).cuda() for v in (expected.image, expected.alpha))
+        scales = torch.ones(5, device="cuda")
+        scales[4] = image[..., 3].max()
+        found = torch.cat([pixels.image, pixels.alpha[..., None], pixels.depth[..., None]], -1)
+        off = distance(found, torch.cat([image[..., :3], alpha, image[..., 3:]], -1), scales)
+        assert off.max() <= LEAST_ALPHA, off.max()
+        # Pixels at a threshold have gradients of other splats.
+        weights = (off <= CLOSE)[..., None] * noise(*found.shape) / scales
+        parts = weights.split([3, 1, 1], -1)
+        grads = gs_raster.blend_backward(
+            *(splats, lists, pixels, parts[0].contiguous()),
+            *(part[..., 0].contiguous() for part in parts[1:]),
         )
-        image = torch.from_numpy(expected.image)
-        assert_same(pixels.image, image[..., :3])
-        assert_same(pixels.alpha[..., None], torch.from_numpy(expected.alpha))
-        assert_same(pixels.depth[..., None], image[..., 3:], scale=image[..., 3].max().item())
+        exact_grads = cpu.blend_backward(
+            expected,
+            torch.cat([parts[0], parts[2]], -1).double().cpu().numpy(),
+            parts[1].double().cpu().numpy(),
+        )
+        for name, place in GRADIENTS.items():
+            reference = torch.from_numpy(getattr(exact_grads, name)).cuda()
+            error = (grads[:, place] - reference).norm() / reference.norm()
+            assert error < 2e-4, (view.name, name, error)
 
 
 @MODES
-def test_pixels_and_gradients_equal_gsplats(trained: Trained, mode: str) -> None:
+def test_pixels_and_gradients_are_near_gsplats(trained: Trained, mode: str) -> None:
     gsplat = pytest.importorskip("gsplat")
     rows, views = trained
     for view in views:
@@ -94,15 +121,14 @@ def test_pixels_and_gradients_equal_gsplats(trained: Trained, mode: str) -> None
         expected = Drawing(gsplat.rasterization, rows, view, mode)
         scales = torch.ones(5, device="cuda")
         scales[4] = expected.channels[..., 4].max()
-        off = ((found.channels - expected.channels) / scales).abs().amax(-1)
-        assert off.max() <= AT_THE_EDGE, (view.name, off.max())
-        assert (off > 1e-5).double().mean() <= FEW, view.name
-        # Pixels at a threshold have gradients of other splats.
-        weights = (off <= 1e-5)[..., None] * noise(*found.channels.shape) / scales
+        off = distance(found.channels, expected.channels, scales)
+        weights = (off <= CLOSE)[..., None] * noise(*found.channels.shape) / scales
         theirs = expected.gradients(weights)
         for name, gradient in found.gradients(weights).items():
             error = (gradient - theirs[name]).norm() / theirs[name].norm()
-            assert error < 1e-3, (view.name, name, error)
+            # gsplat takes what is left of the light, down to 1e-4, from 1 - alpha, whose rounding
+            # is up to 6e-4 of it; the float64 gradients above are the sharper test.
+            assert error < 1e-2, (view.name, name, error)
 
 
 def radii_of(splats: gs_raster.Splats) -> np.ndarray:
@@ -110,17 +136,17 @@ def radii_of(splats: gs_raster.Splats) -> np.ndarray:
     return splats.radii.cpu().numpy()
 
 
-def assert_same(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
-    """Within 1e-5 but at thresholds.
+def distance(found: Tensor, expected: Tensor, scales: Tensor) -> Tensor:
+    """(h, w) the largest difference of a pixel's channels; nearly all pixels are close.
 
     Args:
         found, expected: (h, w, C).
-        scale: of the values.
+        scales: (C,) of the values.
     """
-    off = (found.double().cpu() - expected.double().cpu()).abs().amax(-1) / scale
-    assert off.max() <= LEAST_ALPHA, off.max()
-    share = (off > 1e-5).double().mean()
+    off = ((found - expected) / scales).abs().amax(-1)
+    share = (off > CLOSE).double().mean()
     assert share <= FEW, share
+    return off
 
 
 def noise(*shape: int) -> Tensor:
