@@ -84,7 +84,8 @@ def test_cells_are_as_large_as_the_cloud_allows(scale: float) -> None:
 
     def rows_a_cell(exponent: int) -> float:
         cells = torch.floor(means.double() * 2.0**-exponent)
-        return len(means) / len(cells.unique(dim=0))
+        counts = cells.unique(dim=0, return_counts=True)[1].double()
+        return float(counts.square().sum() / len(means))
 
     assert rows_a_cell(lattice.exponent) <= ROWS_A_CELL < rows_a_cell(lattice.exponent + 1)
     assert lattice.n_rows == 50_000
