@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from random_scenes import random_view
 
 from gs_train.losses.loss import Crop
-from gs_train.ranks.cuts import LEAST_WIDTH, TILE, crops_of, cut
+from gs_train.ranks.cuts import LEAST_WIDTH, crops_of, cut
 from gs_train.renderers import Rect
+from gs_train.renderers.records import TILE
 
 WIDE = Rect(0, 0, 1920, 1080)
 

@@ -25,9 +25,7 @@ import numpy as np
 
 from gs_train.losses.ssim import HALO
 from gs_train.renderers.protocol import Rect
-
-TILE = 16
-"""Pixels of a side of the tiles that intersections are counted of."""
+from gs_train.renderers.records import TILE
 
 LEAST_WIDTH = 4 * HALO
 """Pixels of a crop on average: it is not much smaller than what it draws besides."""
