@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process that plays all ranks: what an exchange moves, it moves from list to list."""
+"""One process that plays all ranks, each on a thread."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
 import torch
+from threads_as_ranks import ThreadCarrier, on_ranks
 from torch import Tensor
 
 from gs_train.densify.statistics import Statistics
 from gs_train.losses.loss import Crop, loss_and_gradient
+from gs_train.ranks.exchange import Exchange
+from gs_train.ranks.rounds import draw_in_rounds
 from gs_train.ranks.turns import Turns
 from gs_train.renderers import Renderer, Splats
 from gs_train.renderers.records import RecordRenderer, SplatRecords
@@ -132,6 +134,44 @@ def alone(
     return outcome_of([rank], images, losses)
 
 
+class RankWork:
+    """What one rank does for a batch.
+
+    Args:
+        rank: its rows.
+        listed: (M,) which of them each microbatch shows.
+        jobs: the microbatches.
+        renderer: draws them.
+    """
+
+    def __init__(
+        self, rank: Rank, listed: Sequence[Tensor], jobs: Sequence[Job], renderer: Renderer
+    ) -> None:
+        self._rank, self._listed = rank, listed
+        self._jobs, self._n_views = jobs, _n_views(jobs)
+        self._renderer = renderer
+        self._records: RecordRenderer = renderer.records  # type: ignore[attr-defined]
+        self.images: dict[int, Tensor] = {}
+        self.losses: dict[int, Tensor] = {}
+
+    def project(self, microbatch: int, out: SplatRecords) -> None:
+        ids, job = self._listed[microbatch], self._jobs[microbatch]
+        self._records.write(self._rank.project(microbatch, ids, job, self._renderer), out)
+
+    def draw(self, microbatch: int, records: SplatRecords) -> Tensor:
+        job = self._jobs[microbatch]
+        drawn = self._records.draw(records, job.crop.view, job.crop.rect)
+        self.images[microbatch] = drawn.image.clone()
+        self.losses[microbatch], gradient = _loss(drawn.image, job, self._n_views)
+        return self._records.send_back(drawn, gradient)
+
+    def give_back(self, microbatch: int, gradients: Tensor) -> None:
+        ids, _, splats = self._rank.drawn[microbatch]
+        if len(ids):
+            self._records.backward(splats, gradients)
+        self._rank.add(microbatch, self._n_views)
+
+
 def together(
     ranks: Sequence[Rank],
     jobs: Sequence[Job],
@@ -146,49 +186,24 @@ def together(
     Args:
         most_spare: a rank announces up to so many rows more than a view shows.
     """
-    records: RecordRenderer = renderer.records  # type: ignore[attr-defined]
-    device, n_views = renderer.device, _n_views(jobs)
     listed = [[rank.listed(keys) for keys in visible] for rank in ranks]
     counts = [[len(ids) + random.randint(0, most_spare) for ids in of_rank] for of_rank in listed]
-    paces = [random.uniform(0.1, 10.0) for _ in ranks]
-    turns = Turns.of(counts, paces=paces)
-    images: list[Tensor] = [torch.empty(0)] * len(jobs)
-    losses = list(images)
-    for index, turn in enumerate(turns.rounds):
-        splits = [turns.splits(index, r) for r in range(len(ranks))]
-        outboxes = []
-        for r, rank in enumerate(ranks):
-            outbox = SplatRecords.room_for(sum(splits[r].sent), device)
-            segments = _segments(outbox, splits[r].sent)
-            for m in turn.microbatches:
-                splats = rank.project(m, listed[r][m], jobs[m], renderer)
-                records.write(splats, segments[turn.drawer(m)])
-            outboxes.append(segments)
-        words = {}
-        for r, m in enumerate(turn.drawn):
-            if m not in turn.microbatches:
-                continue
-            parts = [segments[r] for segments in outboxes]
-            inbox = SplatRecords(
-                torch.cat([part.words for part in parts]), torch.cat([part.keys for part in parts])
-            )
-            drawn = records.draw(inbox, jobs[m].crop.view, jobs[m].crop.rect)
-            losses[m], gradient = _loss(drawn.image, jobs[m], n_views)
-            images[m] = drawn.image
-            words[r] = records.send_back(drawn, gradient).split(list(splits[r].received))
-        for r, rank in enumerate(ranks):
-            for m in turn.microbatches:
-                drawer = turn.drawer(m)
-                ids, _, splats = rank.drawn[m]
-                if len(ids):
-                    records.backward(splats, words[drawer][r])
-                rank.add(m, n_views)
-    return outcome_of(ranks, images, losses)
+    turns = Turns.of(counts, paces=[random.uniform(0.1, 10.0) for _ in ranks])
+    work = [RankWork(rank, ids, jobs, renderer) for rank, ids in zip(ranks, listed)]
+    words = renderer.records.gradient_words  # type: ignore[attr-defined]
 
+    def run(carrier: ThreadCarrier) -> None:
+        rank = carrier.rank
+        draw_in_rounds(turns, Exchange(carrier, words), work[rank], rank)
 
-def _segments(records: SplatRecords, sizes: Sequence[int]) -> list[SplatRecords]:
-    ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-    return [records.part(start, stop) for start, stop in itertools.pairwise(ends)]
+    on_ranks(len(ranks), renderer.device, run)
+    images: dict[int, Tensor] = {}
+    losses: dict[int, Tensor] = {}
+    for one in work:
+        images |= one.images
+        losses |= one.losses
+    order = range(len(jobs))
+    return outcome_of(ranks, [images[m] for m in order], [losses[m] for m in order])
 
 
 def _n_views(jobs: Sequence[Job]) -> int:

@@ -14,7 +14,7 @@ from street import NOTHING, street_rows, street_views
 from torch import Tensor
 
 from gs_train.losses.loss import Crop
-from gs_train.ranks.cuts import crops_of, cut
+from gs_train.ranks.cuts import cut_left_over
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
 from gs_train.renderers.culling import visible_ids
 from gs_train.rows.strands import Lattice, owners
@@ -141,13 +141,9 @@ def test_the_order_of_clones_matters_and_is_that_of_their_keys(drawn_by: str) ->
 @one_threaded
 def test_a_view_that_is_left_over_is_drawn_in_crops(drawn_by: str) -> None:
     batch = Batch(drawn_by, [30, 7])
-    n_crops = crops_of([9, 5], [view.rect for view in batch.views], 3)
-    assert n_crops == (2, 1)
-    jobs = [
-        Job(Crop(job.crop.view, core), job.truth)
-        for job, n in zip(batch.jobs, n_crops)
-        for core in cut(job.crop.core, n, None)
-    ]
+    crops = cut_left_over([job.crop for job in batch.jobs], [9, 5], [None, None], 3)
+    assert [len(parts) for parts in crops] == [2, 1]
+    jobs = [Job(crop, job.truth) for job, parts in zip(batch.jobs, crops) for crop in parts]
     whole, in_crops = batch.on_one(), batch.on_one(jobs)
     batch.on_many(3, 0, jobs=jobs).assert_is(in_crops)
     for name, sums in whole.sums.items():

@@ -23,12 +23,37 @@ from fractions import Fraction
 
 import numpy as np
 
+from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
 from gs_train.renderers.protocol import Rect
 from gs_train.renderers.records import TILE
 
 LEAST_WIDTH = 4 * HALO
 """Pixels of a crop on average: it is not much smaller than what it draws besides."""
+
+
+def cut_left_over(
+    crops: Sequence[Crop],
+    work: Sequence[int],
+    columns: Sequence[np.ndarray | None],
+    n_ranks: int,
+) -> list[list[Crop]]:
+    """The crops that each microbatch of a batch is drawn in. See the module's text.
+
+    Args:
+        crops: (M,) of the microbatches, in canonical order.
+        work: (M,) whole numbers, what it takes to draw each.
+        columns: (M,) as for `cut`.
+        n_ranks: W.
+
+    Returns:
+        (M,) from left to right; a microbatch that is drawn as it is keeps its own.
+    """
+    n_crops = crops_of(work, [crop.core for crop in crops], n_ranks)
+    return [
+        [crop] if n == 1 else [Crop(crop.view, core) for core in cut(crop.core, n, counts)]
+        for crop, n, counts in zip(crops, n_crops, columns, strict=True)
+    ]
 
 
 def crops_of(work: Sequence[int], cores: Sequence[Rect], n_ranks: int) -> tuple[int, ...]:
