@@ -17,6 +17,7 @@ from gs_train.rows.strands import (
     N_STRANDS,
     ROWS_A_CELL,
     Lattice,
+    dealt,
     must_deal_again,
     owners,
     rows_of_strands,
@@ -40,6 +41,16 @@ def test_every_strand_has_one_owner(n_ranks: int) -> None:
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     expected = [rank for rank, share in enumerate(shares) for _ in share]
     assert owners(labels, n_ranks).tolist() == expected
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3, N_STRANDS])
+def test_rows_are_dealt_in_their_order(n_ranks: int) -> None:
+    draw = torch.Generator().manual_seed(n_ranks)
+    labels = torch.randint(0, N_STRANDS, (1000,), generator=draw, dtype=torch.uint8)
+    order, counts = dealt(labels, n_ranks)
+    for rank, rows in enumerate(order.split(counts.tolist())):
+        assert torch.equal(rows, (owners(labels, n_ranks) == rank).nonzero().squeeze(1))
+    assert len(counts) == n_ranks
 
 
 def test_there_are_no_other_ranks() -> None:

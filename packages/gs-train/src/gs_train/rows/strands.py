@@ -140,6 +140,18 @@ def owners(labels: Tensor, n_ranks: int) -> Tensor:
     return ((labels.long() + 1) * n_ranks - 1) // N_STRANDS
 
 
+def dealt(labels: Tensor, n_ranks: int) -> tuple[Tensor, Tensor]:
+    """Which rows go to which rank.
+
+    Returns:
+        (R,) int64, the rows of rank 0 first, each rank's in their present order; and (W,) int64,
+        how many each rank gets.
+    """
+    owner = owners(labels, n_ranks)
+    order = torch.sort(owner.to(torch.uint8), stable=True).indices
+    return order, torch.bincount(owner, minlength=n_ranks)
+
+
 def rows_of_strands(labels: Tensor) -> Tensor:
     """(256,) int64: how many rows each strand has. Ranks add theirs up."""
     return torch.bincount(labels.long(), minlength=N_STRANDS)
