@@ -193,8 +193,7 @@ def together(
     words = renderer.records.gradient_words  # type: ignore[attr-defined]
 
     def run(carrier: ThreadCarrier) -> None:
-        rank = carrier.rank
-        draw_in_rounds(turns, Exchange(carrier, words), work[rank], rank)
+        draw_in_rounds(turns, Exchange(carrier, words), work[carrier.rank])
 
     on_ranks(len(ranks), renderer.device, run)
     images: dict[int, Tensor] = {}

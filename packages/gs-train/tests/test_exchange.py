@@ -67,7 +67,7 @@ def test_every_rank_gets_what_others_sent(n_ranks: int, n_microbatches: int) -> 
         sizes = []
         for _ in range(2):
             work = Numbers(carrier.rank, turns)
-            draw_in_rounds(turns, exchange, work, carrier.rank)
+            draw_in_rounds(turns, exchange, work)
             assert not work.written
             sizes.append(exchange.n_bytes)
         exchange.release()
@@ -88,7 +88,7 @@ def test_two_rounds_are_on_their_way_at_once() -> None:
 
     def run(carrier: ThreadCarrier) -> list[tuple[str, int]]:
         work = Numbers(0, turns)
-        draw_in_rounds(turns, Exchange(carrier, WORDS), work, 0)
+        draw_in_rounds(turns, Exchange(carrier, WORDS), work)
         return work.calls
 
     (calls,) = on_ranks(1, CPU, run)

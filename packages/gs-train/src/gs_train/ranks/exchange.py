@@ -151,6 +151,11 @@ class Exchange:
         self._sets = [RoundBuffers(carrier.device, gradient_words) for _ in range(N_SETS)]
 
     @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._carrier.rank
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of all buffers."""
         return sum(buffers.n_bytes for buffers in self._sets)

@@ -47,7 +47,7 @@ class Work(Protocol):
         ...
 
 
-def draw_in_rounds(turns: Turns, exchange: Exchange, work: Work, rank: int) -> None:
+def draw_in_rounds(turns: Turns, exchange: Exchange, work: Work) -> None:
     """Draw a batch together with all other ranks.
 
     ``work.project`` and ``work.give_back`` get all microbatches in canonical order, ``work.draw``
@@ -67,7 +67,7 @@ def draw_in_rounds(turns: Turns, exchange: Exchange, work: Work, rank: int) -> N
     for index in range(len(turns.rounds)):
         parcels = on_their_way.pop(0)
         records = parcels.receive()
-        mine = parcels.turn.drawn[rank]
+        mine = parcels.turn.drawn[exchange.rank]
         parcels.send_back(None if mine == NOTHING else work.draw(mine, records))
         if index + _AHEAD < len(turns.rounds):
             send(index + _AHEAD)
