@@ -19,6 +19,7 @@ from gs_train.renderers.records import (
     DrawnRecords,
     SplatRecords,
     gradient_words,
+    keys_of,
 )
 
 
@@ -57,7 +58,7 @@ class CpuRecords:
         Raises:
             TypeError: splats are not float32.
         """
-        n = len(splats.depths)
+        n, keys = len(splats.depths), keys_of(splats)
         out.check_room(n)
         if splats.depths.dtype != torch.float32:
             raise TypeError(f"splats must be float32 to travel, got {splats.depths.dtype}")
@@ -66,7 +67,8 @@ class CpuRecords:
             floats[:, place] = getattr(splats, name).detach()
         for axis, place in enumerate(REACH):
             out.words[:n, place] = splats.radii[:, axis]
-        out.put_keys(splats.keys, n)
+        out.keys[:n, 0] = keys
+        out.make_empty(n)
 
     def draw(self, records: SplatRecords, view: View, rect: Rect) -> DrawnRecords:
         """See `RecordRenderer`."""

@@ -18,6 +18,7 @@ from gs_train.renderers.records import (
     DrawnRecords,
     SplatRecords,
     gradient_words,
+    keys_of,
 )
 from gs_train.renderers.tables import TableRows
 
@@ -82,12 +83,13 @@ class RasterRecords:
         self.gradient_words = gradient_words(absgrad)
 
     def write(self, splats: Splats, out: SplatRecords) -> None:
-        """See `RecordRenderer`. Two or four kernels."""
-        projected = _projected(splats)
+        """See `RecordRenderer`. Two kernels, two more for empty records."""
+        projected, keys = _projected(splats), keys_of(splats)
         n = len(projected.records)
         out.check_room(n)
         out.words[:n].copy_(projected.splats().records)
-        out.put_keys(splats.keys, n)
+        out.keys[:n, 0].copy_(keys)
+        out.make_empty(n)
 
     def draw(self, records: SplatRecords, view: View, rect: Rect) -> DrawnRecords:
         """See `RecordRenderer`. Waits for the stream once, without Python's lock."""
@@ -119,8 +121,8 @@ class RasterRecords:
     def project(
         self, rows: TableRows, view: View, out: SplatRecords, *, sh_degree: int
     ) -> Projected:
-        """Project rows of tables, and write their splats, with empty records behind them. Three or
-        five kernels; does not synchronise.
+        """Project rows of tables, and write their splats, with empty records behind them. Two
+        kernels, two more for empty records; does not synchronise.
 
         Args:
             rows: R of them.
@@ -128,7 +130,8 @@ class RasterRecords:
         """
         n = rows.ids.shape[0]
         out.check_room(n)
-        out.put_keys(rows.keys.index_select(0, rows.ids), n)
+        torch.index_select(rows.keys, 0, rows.ids, out=out.keys[:n, 0])
+        out.make_empty(n)
         native = gs_raster.Rows(**rows.columns, slots=rows.ids, sh_slots=rows.slots)
         splats = gs_raster.project(
             native,

@@ -58,6 +58,17 @@ def gradient_words(absgrad: bool) -> int:
     return 12 if absgrad else 9
 
 
+def keys_of(splats: Splats) -> Tensor:
+    """(R,) int32 keys of splats that shall travel.
+
+    Raises:
+        ValueError: the splats have none.
+    """
+    if splats.keys is None:
+        raise ValueError("splats must have keys to travel, got keys=None")
+    return splats.keys
+
+
 @dataclass(frozen=True, eq=False)
 class SplatRecords:
     """S splats of one view, 52 bytes each.
@@ -90,21 +101,11 @@ class SplatRecords:
         """Some of the records, in the same memory."""
         return SplatRecords(self.words[start:stop], self.keys[start:stop])
 
-    def put_keys(self, keys: Tensor | None, n: int) -> None:
-        """Write the keys of the first n records, and make the others empty.
-
-        Args:
-            keys: (n,) int32.
-
-        Raises:
-            ValueError: there are no keys, or more records than room.
-        """
-        if keys is None:
-            raise ValueError("splats must have keys to travel, got keys=None")
-        self.keys[:n, 0].copy_(keys)
-        if n < self.n:
-            self.words[n:].zero_()
-            self.keys[n:].fill_(NO_KEY)
+    def make_empty(self, first: int) -> None:
+        """Make the records from ``first`` on empty."""
+        if first < self.n:
+            self.words[first:].zero_()
+            self.keys[first:].fill_(NO_KEY)
 
     def check_room(self, n: int) -> None:
         """Raise ValueError unless there is room for n rows."""
