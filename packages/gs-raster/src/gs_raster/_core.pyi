@@ -181,6 +181,7 @@ def draw_cuda(
     drawing: _Workspace,
     scratch: _Workspace,
     cache: GraphCache | None,
+    drawn: int,
     device: int,
     stream: int,
 ) -> None: ...

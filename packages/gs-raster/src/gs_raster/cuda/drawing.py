@@ -160,13 +160,13 @@ def draw(
         place,
         address("background", background, (3,), _REAL, at.device),
     )
-    overflowed, count = 0, 0
+    overflowed, count, drawn = 0, 0, 0
     if check_room is not None:
         index = whole("index", index)
         if not 0 <= index < check_room.n_views:
             raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
         overflowed = check_room.flag("overflowed", at.device)
-        count = check_room.address_of(index)
+        count, drawn = check_room.address_of(index), check_room.event_of(index)
     n_kept, n_scratch = _draw_bytes(rows.n, room, place, at.number)
     depths, for_gradient = at.empty(h, w) if depth else None, None
     if workspace is None:
@@ -195,11 +195,12 @@ def draw(
         memory.span,
         scratch,
         graphs,
+        drawn,
         at.number,
         at.stream,
     )
     if check_room is not None:
-        check_room.note(index, room, at.queue)
+        check_room.note(index, room)
     drawing = object.__new__(Drawing)  # sooner than a frozen class makes it
     drawing.__dict__.update(
         image=image,
