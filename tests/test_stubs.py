@@ -35,6 +35,7 @@ ONLY_WITH_CUDA = {
     },
     "gs_pinned": {"use_stream_operations"},
     "gs_raster": {
+        "GraphCache",
         "ProjectionAt",
         "RowGradientsAt",
         "RowsAt",

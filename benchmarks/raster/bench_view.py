@@ -59,7 +59,7 @@ class Case:
     """One view, the rows that it sees, and the gradients of its pixels.
 
     Attributes:
-        room: for its instances, a quarter more than it has.
+        room: for its instances, an eighth more than it has.
     """
 
     rows: dict[str, Tensor]
@@ -92,22 +92,26 @@ def stages(case: Case) -> Drawn:
     lists = gs_raster.sort(splats)
     pixels = gs_raster.blend(splats, lists)
     gradients = gs_raster.blend_backward(splats, lists, pixels, case.grad_image, case.grad_alpha)
+    image = pixels.image
+    del lists, pixels  # as autograd frees what has been used
     found = gs_raster.project_backward(rows, camera, splats, gradients, sh_degree=DEGREE)
-    return pixels.image, found.columns
+    return image, found.columns
 
 
 def one_call(case: Case) -> Drawn:
     rows = gs_raster.Rows.of(case.rows)
     drawing = gs_raster.draw(rows, case.camera, sh_degree=DEGREE, room=case.room)
     out = gs_raster.RowGradients(**{k: torch.zeros_like(v) for k, v in case.rows.items()})
-    gs_raster.draw_backward(drawing, case.grad_image, case.grad_alpha, out=out)
+    gs_raster.draw_backward(drawing, case.grad_image, case.grad_alpha, out=out, gives_splats=False)
     return drawing.image, out.columns
 
 
 def functions(case: Case) -> Drawn:
     leaves = case.leaves()
     drawn = rasterize(project(leaves, case.camera, sh_degree=DEGREE, radii=True))
-    return _backward(case, leaves, drawn.image, drawn.alpha)
+    image, alpha = drawn.image, drawn.alpha
+    del drawn  # with its lists
+    return _backward(case, leaves, image, alpha)
 
 
 def as_records(case: Case) -> Drawn:
@@ -221,7 +225,7 @@ def make_case(rows: dict[str, Tensor], view: View, seed: int) -> Case:
     seen = {name: values[ids].contiguous() for name, values in rows.items()}
     camera = gs_raster.View(view.viewmat, view.K, view.width, view.height)
     splats = gs_raster.project(gs_raster.Rows.of(seen), camera, sh_degree=DEGREE)
-    room = gs_raster.sort(splats).n_instances * 5 // 4
+    room = gs_raster.sort(splats).n_instances * 9 // 8
     return Case(seen, view, noise[..., :3].contiguous(), noise[..., 3].contiguous(), room)
 
 

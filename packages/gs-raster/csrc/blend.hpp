@@ -41,12 +41,20 @@ GS_RASTER_HD constexpr int slot_width(const Extras& extras) {
   return 9 + (extras.depth ? 1 : 0) + (extras.absgrad ? 2 : 0);
 }
 
+/// Where the gradients of n splats are. Device memory.
+struct SplatGradients {
+  const SplatGradient* records;  // (n,), or none:
+  const float* slots;            // the first slot of each splat, all of one width, holds its sums
+  Extras extras;
+  const std::uint32_t *firsts, *counts;  // (n,); the gradient of a splat without slots is 0
+};
+
 /// Gradients of splats. Every instance's go to its slot, and each splat's slots are summed in an
 /// order that depends on their number alone: the result has the same bits on every run.
 ///
 /// splats, lists, rect, background: as for blend(), which filled transmittance and last of
 /// `pixels`. slots: (lists.room, slot_width) workspace. gradients: (n,), added to where `add`, else
-/// written.
+/// written; none: the sums stay in the first slot of each splat.
 void blend_backward(const Splat* splats, std::int64_t n, const TileLists& lists, const Rect& rect,
                     const float* background, const Pixels& pixels, const PixelGradients& of_pixels,
                     const Extras& extras, float* slots, SplatGradient* gradients, bool add,

@@ -241,9 +241,9 @@ __device__ __forceinline__ float sum_of(const float* number, std::uint32_t n) {
 
 template <bool kDepth, bool kAbsgrad>
 __global__ void __launch_bounds__(kThreads)
-    sum_slots_kernel(const float* __restrict__ slots, const std::uint32_t* __restrict__ firsts,
+    sum_slots_kernel(float* slots, const std::uint32_t* __restrict__ firsts,
                      const std::uint32_t* __restrict__ counts, std::int64_t n, bool add,
-                     SplatGradient* __restrict__ gradients) {
+                     SplatGradient* __restrict__ gradients) {  // (n,) or none
   constexpr int kWidth = slot_width({kDepth, kAbsgrad});
   constexpr int kWords = sizeof(SplatGradient) / sizeof(float);
   __shared__ float parts[kSplats][kSplats][kWidth];  // of a splat, every kSplats-th slot
@@ -276,6 +276,12 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     if (there && count > kManySlots)
       for (int part = 0; part < kSplats; ++part) sum += parts[mine][part][number];
+  }
+  if (gradients == nullptr) {
+    // Nobody reads the number that is written over: a lane reads one number of its splat's slots,
+    // and of many slots all lanes have read.
+    if (there && count != 0) *numbers_from(firsts[i]) = sum;
+    return;
   }
   if (i >= n || word >= kWords) return;
   float* const out = reinterpret_cast<float*>(gradients + i) + word;

@@ -32,37 +32,6 @@ struct Kept {
   }
 };
 
-/// What draw() needs besides; projecting and the three stages of sorting take turns with one
-/// workspace.
-struct Scratch {
-  std::int32_t* order;
-  std::uint32_t* ends;
-  std::uint64_t* total;
-  std::size_t n_bytes;
-  void* workspace;
-
-  Scratch(Cutter& cutter, std::int64_t n, std::int64_t room, const Rect& rect) {
-    order = cutter.take<std::int32_t>(n);
-    ends = cutter.take<std::uint32_t>(n);
-    total = cutter.take<std::uint64_t>(1);
-    n_bytes = std::max(
-        {order_workspace_bytes(n), count_workspace_bytes(n), list_workspace_bytes(room, rect)});
-    workspace = cutter.take_bytes(n_bytes);
-  }
-};
-
-/// What draw_backward() needs besides.
-struct BackwardScratch {
-  float* slots;
-  SplatGradient* of_splats;  // none where the caller has memory for them
-
-  BackwardScratch(Cutter& cutter, std::int64_t n, std::int64_t room, const Extras& extras,
-                  bool gives_splats) {
-    slots = cutter.take<float>(room * slot_width(extras));
-    of_splats = gives_splats ? nullptr : cutter.take<SplatGradient>(n);
-  }
-};
-
 Kept cut_kept(const Memory& drawing, const Scene& scene, std::int64_t room) {
   Cutter cutter(drawing.data);
   const Kept kept(cutter, scene.rows.n, room, scene.rect);
@@ -79,33 +48,24 @@ std::size_t drawing_bytes(std::int64_t n_rows, std::int64_t room, const Rect& re
 }
 
 std::size_t draw_scratch_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect) {
-  Cutter cutter;
-  Scratch(cutter, n_rows, room, rect);
-  return cutter.used();
+  return ViewSort(n_rows, room, rect).workspace_bytes();
 }
 
-std::size_t draw_backward_scratch_bytes(std::int64_t n_rows, std::int64_t room,
-                                        const Extras& extras, bool gives_splats) {
+std::size_t draw_backward_scratch_bytes(std::int64_t room, const Extras& extras) {
   Cutter cutter;
-  BackwardScratch(cutter, n_rows, room, extras, gives_splats);
+  cutter.take<float>(room * slot_width(extras));
   return cutter.used();
 }
 
 void draw(const Scene& scene, std::int64_t room, const Report& report, float* image, float* depth,
-          const Memory& drawing, const Memory& scratch, cuda::StreamView stream) {
+          const Memory& drawing, const Memory& scratch, GraphCache* cache,
+          cuda::StreamView stream) {
   const Kept kept = cut_kept(drawing, scene, room);
-  const std::int64_t n = scene.rows.n;
-  Cutter cutter(scratch.data);
-  const Scratch used(cutter, n, room, scene.rect);
-  cutter.check(scratch.n_bytes);
-  if (n == 0) GS_CUDA_TRY(cudaMemsetAsync(used.total, 0, sizeof(*used.total), stream.get()));
+  const ViewSort sort(scene.rows.n, room, scene.rect);
+  const SortJob job{scene.rows.n, kept.splats, scene.keys, scene.rect, nullptr, kept.lists, report};
   project(scene.rows, scene.view, scene.options, scene.sh_degree, kept.splats, kept.radii,
-          depth_keys_in(used.workspace, n, used.total), stream);
-  order_by_depth(scene.keys, n, used.order, used.workspace, used.n_bytes, stream);
-  count_instances(kept.splats, used.order, n, scene.rect, used.ends, used.total, used.workspace,
-                  used.n_bytes, stream);
-  list_instances(kept.splats, used.order, n, scene.rect, used.ends, used.total, kept.lists, report,
-                 used.workspace, used.n_bytes, stream);
+          sort.keys_in(scratch.data, scratch.n_bytes, job), stream);
+  sort.run(scene.keys.keys != nullptr, scratch.data, scratch.n_bytes, cache, stream);
   const Pixels pixels{image, nullptr, depth, kept.transmittance, kept.last};
   blend(kept.splats, kept.lists, scene.rect, scene.background, pixels, stream);
 }
@@ -116,14 +76,14 @@ void draw_backward(const Scene& scene, std::int64_t room, const Memory& drawing,
                    cuda::StreamView stream) {
   const Kept kept = cut_kept(drawing, scene, room);
   Cutter cutter(scratch.data);
-  const BackwardScratch used(cutter, scene.rows.n, room, extras, of_splats != nullptr);
+  float* const slots = cutter.take<float>(room * slot_width(extras));
   cutter.check(scratch.n_bytes);
-  if (of_splats == nullptr) of_splats = used.of_splats;
   const Pixels pixels{nullptr, nullptr, nullptr, kept.transmittance, kept.last};
   blend_backward(kept.splats, scene.rows.n, kept.lists, scene.rect, scene.background, pixels,
-                 of_pixels, extras, used.slots, of_splats, false, stream);
+                 of_pixels, extras, slots, of_splats, false, stream);
   statistics.radii = kept.radii;
-  project_backward(scene.rows, scene.view, scene.options, scene.sh_degree, kept.splats, of_splats,
+  const SplatGradients gradients{of_splats, slots, extras, kept.lists.firsts, kept.lists.counts};
+  project_backward(scene.rows, scene.view, scene.options, scene.sh_degree, kept.splats, gradients,
                    out, statistics, stream);
 }
 

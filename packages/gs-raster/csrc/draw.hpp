@@ -25,10 +25,8 @@ std::size_t drawing_bytes(std::int64_t n_rows, std::int64_t room, const Rect& re
 /// Bytes that draw() needs while it runs.
 std::size_t draw_scratch_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect);
 
-/// Bytes that draw_backward() needs while it runs; gives_splats: the caller has memory for the
-/// gradients of splats.
-std::size_t draw_backward_scratch_bytes(std::int64_t n_rows, std::int64_t room,
-                                        const Extras& extras, bool gives_splats);
+/// Bytes that draw_backward() needs while it runs.
+std::size_t draw_backward_scratch_bytes(std::int64_t room, const Extras& extras);
 
 /// Memory of the device, and its bytes.
 struct Memory {
@@ -36,14 +34,14 @@ struct Memory {
   std::size_t n_bytes;
 };
 
-/// Draws a rectangle of a view: project(), order_by_depth(), count_instances(), list_instances()
-/// and blend().
+/// Draws a rectangle of a view: project(), ViewSort and blend().
 ///
 /// image (h, w, 3), and depth (h, w) or none. drawing: what draw_backward() reads.
 /// Where there are more than `room` instances, the image is the background; see Report.
+/// cache: of graphs, see ViewSort; or none.
 /// Enqueued on `stream` of the current device; does not synchronise. Throws gs::CudaError.
 void draw(const Scene& scene, std::int64_t room, const Report& report, float* image, float* depth,
-          const Memory& drawing, const Memory& scratch, cuda::StreamView stream);
+          const Memory& drawing, const Memory& scratch, GraphCache* cache, cuda::StreamView stream);
 
 /// Gradients of a drawing's rows: blend_backward() and project_backward().
 ///

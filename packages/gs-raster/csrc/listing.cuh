@@ -9,7 +9,7 @@
 
 #include "launch.cuh"
 #include "reach.cuh"
-#include "sort.hpp"
+#include "sort_source.cuh"
 #include "warp.cuh"
 
 namespace gs::raster {
@@ -25,6 +25,7 @@ __device__ __forceinline__ Splat load(const Splat* splats, std::int32_t i) {
 
 namespace listing {
 
+constexpr int kBlocks = 4;   // that a multiprocessor holds together
 constexpr int kShare = 256;  // splats, instances and left room of a warp, together
 
 /// Warps for n splats and room for `room` instances.
@@ -98,20 +99,25 @@ struct Instances {
 };
 
 /// Slots that no instance has get the tile behind the last.
-__global__ void __launch_bounds__(kThreads)
-    list_kernel(const Splat* __restrict__ splats, const std::int32_t* __restrict__ order,
-                std::int64_t n, const std::uint32_t* __restrict__ ends,
-                const unsigned long long* __restrict__ total, std::int64_t room, Grid grid,
-                Instances out, std::uint32_t* __restrict__ firsts,
-                std::uint32_t* __restrict__ counts, Report report) {
+template <class Source>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    list_kernel(Source source, const std::int32_t* __restrict__ order,
+                const std::uint32_t* __restrict__ ends, std::int64_t room, Instances out) {
+  const Splat* __restrict__ const splats = source.job().splats;
+  const Grid grid(source.job().rect);
+  const std::int64_t n = source.job().n;
+  const unsigned long long total = *source.job().total;
+  std::uint32_t* __restrict__ const firsts = source.job().lists.firsts;
+  std::uint32_t* __restrict__ const counts = source.job().lists.counts;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const bool fits = *total <= static_cast<unsigned long long>(room);
+  const bool fits = total <= static_cast<unsigned long long>(room);
   if (thread == 0) {
+    const Report report = source.job().report;
     if (!fits && report.overflowed != nullptr) *report.overflowed = 1;
-    if (report.n_instances != nullptr) *report.n_instances = *total;
+    if (report.n_instances != nullptr) *report.n_instances = total;
   }
-  const std::int64_t n_listed = fits ? static_cast<std::int64_t>(*total) : 0;
+  const std::int64_t n_listed = fits ? static_cast<std::int64_t>(total) : 0;
   const std::int64_t low = thread / kWarp * kShare, high = low + kShare;
   for (std::int64_t slot = max(low - n, n_listed) + lane; slot < min(high - n, room);
        slot += kWarp) {

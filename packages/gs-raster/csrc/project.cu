@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "by_degree.cuh"
 #include "gs/cuda/check.hpp"
 #include "harmonics.cuh"
@@ -73,15 +75,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     radii[2 * i] = radius.x;
     radii[2 * i + 1] = radius.y;
   }
-  if (exists && keys.depths != nullptr) put_depth_key(keys, i, splat.columns, splat.depth);
+  if (i < keys.n) put_depth_key(keys, i, splat.columns, splat.depth);
 }
 
 }  // namespace
 
 void project(const Rows& rows, const View& view, const Options& options, int sh_degree,
              Splat* splats, std::int32_t* radii, const DepthKeys& keys, cuda::StreamView stream) {
-  if (rows.n == 0) return;
-  const auto blocks = static_cast<unsigned>((rows.n + kThreads - 1) / kThreads);
+  const std::int64_t n = std::max(rows.n, keys.n);
+  if (n == 0) return;
+  const auto blocks = static_cast<unsigned>((n + kThreads - 1) / kThreads);
   with_degree(sh_degree, [&](auto degree) {
     project_kernel<degree()>
         <<<blocks, kThreads, 0, stream.get()>>>(rows, view, options, splats, radii, keys);

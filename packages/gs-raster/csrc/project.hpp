@@ -2,6 +2,7 @@
 // Rows to splats on a CUDA device, and gradients of splats to those of rows.
 #pragma once
 
+#include "blend.hpp"
 #include "depth_keys.hpp"
 #include "gs/cuda/stream_view.hpp"
 #include "rows.hpp"
@@ -15,7 +16,7 @@ namespace gs::raster {
 /// faulty view.
 ///
 /// splats: (n,), every word of every one is written; radii: (n, 2) half extents in pixels, 0 where
-/// a row does not show, or none; keys: written, where wanted.
+/// a row does not show, or none; keys: at least n are written, or none.
 /// Enqueued on `stream` of the current device; does not synchronise. Throws gs::CudaError.
 void project(const Rows& rows, const View& view, const Options& options, int sh_degree,
              Splat* splats, std::int32_t* radii, const DepthKeys& keys, cuda::StreamView stream);
@@ -25,7 +26,7 @@ void project(const Rows& rows, const View& view, const Options& options, int sh_
 ///
 /// splats: as project() wrote them for the same rows, view and options. statistics: added to.
 void project_backward(const Rows& rows, const View& view, const Options& options, int sh_degree,
-                      const Splat* splats, const SplatGradient* gradients, const RowGradients& out,
+                      const Splat* splats, const SplatGradients& gradients, const RowGradients& out,
                       const Statistics& statistics, cuda::StreamView stream);
 
 }  // namespace gs::raster

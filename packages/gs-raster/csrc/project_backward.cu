@@ -19,6 +19,26 @@ __device__ __forceinline__ SplatGradient load_gradient(const SplatGradient* grad
   return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
 }
 
+__device__ __forceinline__ SplatGradient load_gradient(const SplatGradients& gradients,
+                                                       std::int64_t i) {
+  if (gradients.records != nullptr) return load_gradient(gradients.records + i);
+  SplatGradient found{};
+  if (__ldg(gradients.counts + i) == 0) return found;
+  const Extras& extras = gradients.extras;
+  const float* const slot =
+      gradients.slots + static_cast<std::int64_t>(__ldg(gradients.firsts + i)) * slot_width(extras);
+  found.x = __ldg(slot), found.y = __ldg(slot + 1);
+  found.xx = __ldg(slot + 2), found.xy = __ldg(slot + 3), found.yy = __ldg(slot + 4);
+  found.opacity = __ldg(slot + 5);
+  found.red = __ldg(slot + 6), found.green = __ldg(slot + 7), found.blue = __ldg(slot + 8);
+  if (extras.depth) found.depth = __ldg(slot + 9);
+  if (extras.absgrad) {
+    const float* const absolute = slot + slot_width(extras) - 2;
+    found.abs_x = __ldg(absolute), found.abs_y = __ldg(absolute + 1);
+  }
+  return found;
+}
+
 /// Adds one row of a view to what density control reads.
 __device__ __forceinline__ void observe(const Statistics& statistics, const View& view,
                                         std::int32_t slot, const std::int32_t* radius,
@@ -53,9 +73,8 @@ __device__ __forceinline__ void give_rows(const LaneWords<float>& words, int n_w
 template <int kDegree>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     project_backward_kernel(Rows rows, View view, Options options,
-                            const Splat* __restrict__ splats,             // (n,)
-                            const SplatGradient* __restrict__ gradients,  // (n,)
-                            RowGradients out, Statistics statistics) {
+                            const Splat* __restrict__ splats,  // (n,)
+                            SplatGradients gradients, RowGradients out, Statistics statistics) {
   if (out.skip != nullptr && __ldg(out.skip) != 0) return;
   constexpr int kWords = 3 * kFunctions<kDegree>;
   constexpr int kPitch = kStagedPitch<kWords>, kGeometryPitch = kStagedPitch<kGeometryWords>;
@@ -76,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     sh_slot = index_of(rows.sh_slots, i);
     place = index_of(out.places, i);
     if (__ldg(&splats[i].columns) != 0) {
-      gradient = load_gradient(gradients + i);
+      gradient = load_gradient(gradients, i);
       if (statistics.grad2d != nullptr)
         observe(statistics, view, slot, statistics.radii + 2 * i, gradient);
     }
@@ -110,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 void project_backward(const Rows& rows, const View& view, const Options& options, int sh_degree,
-                      const Splat* splats, const SplatGradient* gradients, const RowGradients& out,
+                      const Splat* splats, const SplatGradients& gradients, const RowGradients& out,
                       const Statistics& statistics, cuda::StreamView stream) {
   if (rows.n == 0) return;
   const auto blocks = static_cast<unsigned>((rows.n + kThreads - 1) / kThreads);

@@ -11,7 +11,7 @@
 #include "gs/cuda/check.hpp"
 #include "gs/cuda/stream_view.hpp"
 #include "launch.cuh"
-#include "sort.hpp"
+#include "sort_source.cuh"
 
 namespace gs::raster {
 
@@ -36,10 +36,13 @@ __device__ __forceinline__ std::int32_t key_of(const Keys& keys, std::int32_t sp
   return keys.keys[keys.slots != nullptr ? keys.slots[splat] : splat];
 }
 
+template <class Source>
 __global__ void __launch_bounds__(kThreads)
-    short_runs_kernel(const std::uint32_t* __restrict__ depths,
-                      const std::int32_t* __restrict__ sorted, Keys keys, std::int64_t n,
-                      std::int32_t* __restrict__ order, TieArrays arrays) {
+    short_runs_kernel(Source source, const std::uint32_t* __restrict__ depths,
+                      const std::int32_t* __restrict__ sorted, std::int32_t* __restrict__ order,
+                      TieArrays arrays) {
+  const Keys keys = source.job().keys;
+  const std::int64_t n = source.job().n;
   const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k >= n) return;
   const std::uint32_t depth = depths[k];
@@ -79,9 +82,12 @@ __device__ __forceinline__ std::int64_t n_below(const std::int32_t* sorted, cons
   return low;
 }
 
+template <class Source>
 __global__ void __launch_bounds__(kThreads)
-    long_runs_kernel(const std::uint32_t* __restrict__ depths, Keys keys, std::int64_t n,
-                     std::int32_t* order, TieArrays arrays) {
+    long_runs_kernel(Source source, const std::uint32_t* __restrict__ depths, std::int32_t* order,
+                     TieArrays arrays) {
+  const Keys keys = source.job().keys;
+  const std::int64_t n = source.job().n;
   for (int run = static_cast<int>(blockIdx.x); run < *arrays.n_long;
        run += static_cast<int>(gridDim.x)) {
     const std::int64_t begin = arrays.long_begins[run];
@@ -119,16 +125,18 @@ __global__ void __launch_bounds__(kThreads)
 
 /// order: (n,) the splats `sorted` by `depths`, those of equal depth by key.
 ///
-/// depths, sorted: (n,) ascending depths and their splats. Without keys: as sorted.
-inline void break_ties(const std::uint32_t* depths, const std::int32_t* sorted, const Keys& keys,
-                       std::int64_t n, std::int32_t* order, const TieArrays& arrays,
-                       cuda::StreamView stream) {
+/// depths, sorted: n_places ascending depths and their splats, of which the first n count. Without
+/// keys: as sorted.
+template <class Source>
+void break_ties(const Source& source, bool has_keys, const std::uint32_t* depths,
+                const std::int32_t* sorted, std::int64_t n_places, std::int32_t* order,
+                const TieArrays& arrays, cuda::StreamView stream) {
   constexpr unsigned kBlocks = 64;
-  ties::short_runs_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(depths, sorted, keys, n,
-                                                                        order, arrays);
+  ties::short_runs_kernel<<<blocks_for(n_places), kThreads, 0, stream.get()>>>(
+      source, depths, sorted, order, arrays);
   GS_CUDA_TRY(cudaGetLastError());
-  if (keys.keys == nullptr) return;
-  ties::long_runs_kernel<<<kBlocks, kThreads, 0, stream.get()>>>(depths, keys, n, order, arrays);
+  if (!has_keys) return;
+  ties::long_runs_kernel<<<kBlocks, kThreads, 0, stream.get()>>>(source, depths, order, arrays);
   GS_CUDA_TRY(cudaGetLastError());
 }
 

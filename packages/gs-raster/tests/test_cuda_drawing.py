@@ -116,6 +116,54 @@ def test_one_drawing_after_the_other_lies_in_a_workspace(
     assert workspace.n_bytes == 0
 
 
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_sorts_that_come_again_are_replayed_with_the_same_bits(own_stream: bool) -> None:
+    """Few rows, which one block sorts, and many; rooms, views and rows take turns."""
+    values, view = scene(n_rows=30_000)
+    half_turn = torch.tensor([[-1.0], [-1.0], [1.0], [1.0]], device=DEVICE)
+    turned = View(view.viewmat * half_turn, view.K, view.width, view.height)
+    keys = torch.randperm(30_000, generator=torch.Generator().manual_seed(1)).int().to(DEVICE)
+    of_image, workspace, n_graphs = noise(101, 150, 3), Workspace(), [0]
+    sizes = (0, 5000), (1, 5000), (60, 0), (900, 40_000), (20_001, 10), (29_999, 1 << 20)
+    cases = [
+        (*size, rect, camera)
+        for size in sizes
+        for rect, camera in ((view.rect, view), (Rect(37, 21, 140, 90), turned))
+    ]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream() if own_stream else torch.cuda.default_stream()):
+        for _ in range(4):
+            for n, room, rect, camera in cases:
+                slots = torch.arange(n, dtype=torch.int32, device=DEVICE)
+                rows, found = Rows.of(values, slots), []
+                gradient = of_image[rect.y0 : rect.y1, rect.x0 : rect.x1].contiguous()
+                for place in (None, workspace):
+                    check = RoomCheck(1, DEVICE)
+                    drawing = gs_raster.draw(
+                        rows, camera, rect=rect, room=room, keys=keys, check_room=check,
+                        workspace=place, **HOW,
+                    )  # fmt: skip
+                    out = sums(max(n, 1))
+                    gs_raster.draw_backward(drawing, gradient, out=out, gives_splats=place is None)
+                    found.append(bits(drawing.image, drawing.alpha, *out.columns.values()))
+                    found[-1].append(torch.tensor(check.wait_for(0)))
+                assert_same_bits(*found)
+            n_graphs.append(len(workspace.graphs))
+    assert 0 < n_graphs[1] <= n_graphs[2] == n_graphs[3] == n_graphs[4]
+
+
+def test_rows_that_are_about_as_many_share_a_graph() -> None:
+    values, view = scene()
+    workspace = Workspace()
+    for n in (900, 899, 870, 900, 898):
+        rows = Rows.of(values, torch.arange(n, dtype=torch.int32, device=DEVICE))
+        gs_raster.draw(rows, view, room=AMPLE, workspace=workspace, **HOW)
+    assert len(workspace.graphs) == 2
+    for room in range(1000, 1400):
+        gs_raster.draw(rows, view, room=room, workspace=workspace, **HOW)
+    assert len(workspace.graphs) <= 256
+
+
 def test_a_drawing_whose_workspace_has_another_is_refused() -> None:
     values, view = scene()
     rows, workspace = Rows.of(values), Workspace()

@@ -40,12 +40,14 @@ class Noted:
         added: indices of the rectangles whose gradients were added.
         n_skipped: rectangles whose gradients were not.
         copied: rectangles that were drawn from copies.
+        kept: bytes that might be kept of the memory of views, whenever the rest was given back.
     """
 
     drawn: list[tuple[int, int, int]] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
     n_skipped: int = 0
     copied: list[Rect | None] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
 
 
 def _nothing(what: str) -> None:
@@ -139,8 +141,9 @@ class CpuTables:
         """See `TableRenderer`."""
         self._overflowed = False
 
-    def release(self) -> None:
+    def release(self, *, above: int = 0) -> None:
         """See `TableRenderer`."""
+        self.noted.kept.append(above)
 
 
 class TableCpuRenderer(CpuRenderer):

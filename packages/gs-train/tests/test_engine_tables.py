@@ -19,6 +19,7 @@ from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import lookahead, planner, table_drawing
 from gs_train.engine.all_rows import AllRows
 from gs_train.engine.settings import StepSettings
+from gs_train.engine.table_drawing import KEPT_BYTES
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions
@@ -305,6 +306,24 @@ def _fails_once(where: str, after: int) -> Callable[[str], None]:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     return fails
+
+
+@one_threaded
+def test_the_memory_of_views_is_kept_until_others_want_memory() -> None:
+    renderer = TableCpuRenderer()
+    trainer = _trainer(renderer, "none", batch_size=2)
+    taken, kept = photographed("street"), renderer.tables.noted.kept
+    batch = [(taken.views[i], taken.photographs[i]) for i in range(2)]
+    trainer.train_step(batch)
+    trainer.train_step(batch)
+    assert kept == [KEPT_BYTES] * 2
+    trainer.backend.finish()
+    trainer.backend.make_room()
+    trainer.model.replace(torch.empty(0, dtype=torch.int32))
+    assert kept[2:] == [0, 0, 0]
+    renderer.tables.fails = _fails_once("draw", 1)  # for the second view, which is copied
+    trainer.train_step(batch)
+    assert kept[5:] == [0, KEPT_BYTES]
 
 
 @pytest.mark.parametrize("room", ["ample", "every other", "two in a row"])

@@ -18,12 +18,14 @@ from torch_memory import LiveMemory
 
 import gs_cull
 import gs_order
+from gs_raster import MAX_INSTANCES
 from gs_train.backends import make_backend
 from gs_train.densify import AdcConfig
 from gs_train.densify.statistics import Statistics
 from gs_train.engine.engine import Engine
 from gs_train.engine.residents import HEADROOM, Residents
 from gs_train.engine.settings import StepSettings
+from gs_train.engine.table_drawing import room_for
 from gs_train.engine.trace import Trace
 from gs_train.machine.lanes import Lanes
 from gs_train.options.config import FitConfig
@@ -276,7 +278,7 @@ def test_rendering_takes_as_much_as_the_fullest_of_its_moments(name: str) -> Non
 MANY = alike(WORK, replace(SEEN, largest=1e6, intersections=2e7))
 RASTER = replace(MANY, renderer="raster", batch_size=1)
 PIXELS = 1920 * 1080
-ROOM = 25_000_000 + 65536  # a quarter more than the count, and spare
+ROOM = room_for(1_000_000, 20_000_000)
 
 
 def _rendering(name: str, work: Workload, room: Room | None = None) -> int:
@@ -301,13 +303,15 @@ def test_a_view_that_was_not_drawn_before_gets_room_by_its_rows() -> None:
     fewer = replace(RASTER, most=replace(RASTER.most, intersections=1e5))
     more = replace(few, most=replace(few.most, largest=2e6))
     assert _rendering("none", few) == _rendering("none", fewer)
-    assert _rendering("none", more) - _rendering("none", few) == (124 + 44 * 8) * 1_000_000
+    rooms = (room_for(n, None) for n in (2_000_000, 1_000_000))
+    taken = 124 * 1_000_000 + 44 * (next(rooms) - next(rooms))
+    assert _rendering("none", more) - _rendering("none", few) == taken
 
 
 def test_parts_of_a_view_that_is_cut_have_the_room_of_their_rows() -> None:
     whole, half = (Room.of_residents(n, 1_000_000) for n in (1_000_000, 500_000))
     alone, cut = (_rendering("best", RASTER, room) for room in (whole, half))
-    room = 12_500_000 + 65536
+    room = room_for(500_000, 10_000_000)
     before = 124 * 500_000 + 8 * room + 8 * PIXELS
     assert cut == alone - 124 * 500_000 - 44 * (ROOM - room) + before
 
@@ -351,6 +355,15 @@ def test_a_table_grows_beside_the_buffers_that_a_batch_leaves(name: str, widest:
     stays = sum(size for part, size in of.items() if part not in drawn)
     assert of["growing"] > 0
     assert sum(of.values()) == stays + widest * n
+
+
+@pytest.mark.parametrize("known", [None, 0, 1, 70_000, 1_150_000, 30_000_000])
+def test_room_is_one_of_16_numbers_in_an_octave(known: int | None) -> None:
+    room = room_for(300_000, known)
+    least = 8 * 300_000 if known is None else known + known // 8
+    assert least < room <= (least + 65536) * 17 / 16
+    assert room % (1 << room.bit_length() - 5) == 0
+    assert room_for(300_000, MAX_INSTANCES) == MAX_INSTANCES
 
 
 def test_one_table_at_a_time_is_copied_to_a_larger_one() -> None:

@@ -41,8 +41,8 @@ void project_backward_cuda(const RowsAt& rows, const ProjectionAt& projection, A
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   project_backward(rows.rows(), projection.view(), projection.options(), projection.sh_degree(),
-                   at<const Splat>(splats), at<const SplatGradient>(gradients), out.gradients(), {},
-                   StreamView::from_handle(stream));
+                   at<const Splat>(splats), {at<const SplatGradient>(gradients)}, out.gradients(),
+                   {}, StreamView::from_handle(stream));
 }
 
 std::size_t order_workspace_bytes_cuda(std::int64_t n, int device) {
@@ -95,7 +95,7 @@ void list_instances_cuda(Address splats, Address order, std::int64_t n, const Ti
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   list_instances(at<const Splat>(splats), at<const std::int32_t>(order), n, lists.rect(),
-                 at<const std::uint32_t>(ends), at<const std::uint64_t>(total), lists.lists(), {},
+                 at<const std::uint32_t>(ends), at<std::uint64_t>(total), lists.lists(),
                  at<void>(workspace.first), workspace.second, StreamView::from_handle(stream));
 }
 

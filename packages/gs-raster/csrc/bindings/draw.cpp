@@ -50,14 +50,17 @@ Memory memory_of(const Workspace& workspace) {
   return {at<void>(workspace.first), workspace.second};
 }
 
+/// drawn: an event that is recorded behind the drawing, or none.
 void draw_cuda(const SceneAt& scene, std::int64_t room, Address overflowed, Address n_instances,
                Address image, Address depth, const Workspace& drawing, const Workspace& scratch,
-               int device, std::uintptr_t stream) {
+               GraphCache* cache, Address drawn, int device, std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   draw(scene.scene(), room, {at<std::int32_t>(overflowed), at<std::uint64_t>(n_instances)},
-       at<float>(image), at<float>(depth), memory_of(drawing), memory_of(scratch),
+       at<float>(image), at<float>(depth), memory_of(drawing), memory_of(scratch), cache,
        StreamView::from_handle(stream));
+  if (drawn != 0)
+    GS_CUDA_TRY(cudaEventRecord(at<CUevent_st>(drawn), StreamView::from_handle(stream).get()));
 }
 
 void draw_backward_cuda(const SceneAt& scene, std::int64_t room, const Workspace& drawing,
@@ -86,25 +89,28 @@ std::pair<std::size_t, std::size_t> draw_bytes_cuda(std::int64_t n_rows, std::in
 }
 
 /// Bytes of the scratch memory of draw_backward().
-std::size_t draw_backward_bytes_of(std::int64_t n_rows, std::int64_t room, bool depth, bool absgrad,
-                                   bool gives_splats) {
-  return draw_backward_scratch_bytes(n_rows, room, {depth, absgrad}, gives_splats);
+std::size_t draw_backward_bytes_of(std::int64_t room, bool depth, bool absgrad) {
+  return draw_backward_scratch_bytes(room, {depth, absgrad});
 }
 
 }  // namespace
 
 void register_draw(py::module_& module) {
+  py::class_<GraphCache>(module, "GraphCache", py::module_local())
+      .def(py::init<>())
+      .def("__len__", &GraphCache::size);
   py::class_<SceneAt>(module, "SceneAt", py::module_local())
       .def(py::init<const RowsAt&, Address, const ProjectionAt&, const Corners&, Address>(),
            py::arg("rows"), py::arg("keys"), py::arg("projection"), py::arg("rect"),
            py::arg("background"));
   module.def("draw_bytes", &draw_bytes_cuda, py::arg("n_rows"), py::arg("room"), py::arg("rect"),
              py::arg("device"));
-  module.def("draw_backward_bytes", &draw_backward_bytes_of, py::arg("n_rows"), py::arg("room"),
-             py::arg("depth"), py::arg("absgrad"), py::arg("gives_splats"));
+  module.def("draw_backward_bytes", &draw_backward_bytes_of, py::arg("room"), py::arg("depth"),
+             py::arg("absgrad"));
   module.def("draw_cuda", &draw_cuda, py::arg("scene"), py::arg("room"), py::arg("overflowed"),
              py::arg("n_instances"), py::arg("image"), py::arg("depth"), py::arg("drawing"),
-             py::arg("scratch"), py::arg("device"), py::arg("stream"));
+             py::arg("scratch"), py::arg("cache"), py::arg("drawn"), py::arg("device"),
+             py::arg("stream"));
   module.def("draw_backward_cuda", &draw_backward_cuda, py::arg("scene"), py::arg("room"),
              py::arg("drawing"), py::arg("grad_image"), py::arg("grad_alpha"),
              py::arg("grad_depth"), py::arg("absgrad"), py::arg("of_splats"), py::arg("out"),

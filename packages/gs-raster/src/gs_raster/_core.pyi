@@ -155,6 +155,10 @@ def perturb_cuda(
 ) -> None: ...
 def slot_width(depth: bool, absgrad: bool) -> int: ...
 
+class GraphCache:
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+
 class SceneAt:
     def __init__(
         self,
@@ -166,9 +170,7 @@ class SceneAt:
     ) -> None: ...
 
 def draw_bytes(n_rows: int, room: int, rect: _Corners, device: int) -> tuple[int, int]: ...
-def draw_backward_bytes(
-    n_rows: int, room: int, depth: bool, absgrad: bool, gives_splats: bool
-) -> int: ...
+def draw_backward_bytes(room: int, depth: bool, absgrad: bool) -> int: ...
 def draw_cuda(
     scene: SceneAt,
     room: int,
@@ -178,6 +180,8 @@ def draw_cuda(
     depth: int,
     drawing: _Workspace,
     scratch: _Workspace,
+    cache: GraphCache | None,
+    drawn: int,
     device: int,
     stream: int,
 ) -> None: ...

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, overload
 
@@ -33,27 +34,30 @@ class _Memory(NamedTuple):
     """What a drawing lies in.
 
     Attributes:
-        words: float32; the drawing begins there.
-        n_bytes: of the drawing.
+        words: float32.
+        begin: of the drawing in these, in words.
+        span: address and bytes of the drawing.
         scratch: address and bytes that its gradient may use.
         workspace: that all of this belongs to, and its turn.
     """
 
     words: Tensor
-    n_bytes: int
+    begin: int
+    span: tuple[int, int]
     scratch: tuple[int, int] = (0, 0)
     workspace: Workspace | None = None
     turn: int = 0
 
-    def span(self) -> tuple[int, int]:
-        """Address and bytes of the drawing.
-
-        Raises:
-            RuntimeError: another drawing lies there.
-        """
+    def check(self) -> None:
+        """Raise RuntimeError where another drawing lies there."""
         if self.workspace is not None and self.workspace.turn != self.turn:
             raise RuntimeError("drawing must be the last one of its workspace, got an earlier one")
-        return self.words.data_ptr(), self.n_bytes
+
+    def part(self, shape: tuple[int, ...], begin: int) -> Tensor:
+        """A contiguous array of the drawing, which begins so many bytes behind its begin."""
+        self.check()
+        strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+        return self.words.as_strided(shape, strides, self.begin + begin // 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,18 +88,15 @@ class Drawing:
     @functools.cached_property
     def alpha(self) -> Tensor:
         """Computed when first asked for, on torch's stream of that moment."""
-        h, w = self.rect.height, self.rect.width
-        self._memory.span()
-        return 1.0 - self._memory.words.as_strided((h, w), (w, 1), _begins(self.rows.n)[1] // 4)
+        _, begin = _begins(self.rows.n)
+        return 1.0 - self._memory.part((self.rect.height, self.rect.width), begin)
 
     @property
     def splats(self) -> Splats:
         """The rows as splats of the view, with their radii; in the drawing's memory."""
         n = self.rows.n
-        self._memory.span()
-        words = self._memory.words.view(torch.int32)
-        records = words.as_strided((n, WORDS), (WORDS, 1), 0)
-        radii = words.as_strided((n, 2), (2, 1), _begins(n)[0] // 4)
+        records = self._memory.part((n, WORDS), 0).view(torch.int32)
+        radii = self._memory.part((n, 2), _begins(n)[0]).view(torch.int32)
         return Splats(records, self.view, radii=radii)
 
 
@@ -147,43 +148,43 @@ def draw(
     """
     at = place_of("rows", rows.means)
     rect = view.checked_rect(rect)
-    tiles_of(rect)  # raises where there are too many
+    h, w, place = _place_in(rect)
     if not 0 <= whole("room", room) <= MAX_INSTANCES:
         raise ValueError(f"room must be from 0 to {MAX_INSTANCES}, got {room}")
-    n_slots, place = rows.means.shape[0], corners(rect)
     if keys is not None:
         check_indices("keys", keys, None, distinct=True)
-    scene = _core.SceneAt(
+    scene = _scene_at(
         rows.native(),
-        address("keys", keys, (n_slots,), torch.int32, at.device),
+        address("keys", keys, (rows.means.shape[0],), torch.int32, at.device),
         projection_of(rows, view, sh_degree, options, at),
         place,
         address("background", background, (3,), _REAL, at.device),
     )
-    overflowed, count = 0, 0
+    overflowed, count, drawn = 0, 0, 0
     if check_room is not None:
         index = whole("index", index)
         if not 0 <= index < check_room.n_views:
             raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
         overflowed = check_room.flag("overflowed", at.device)
-        count = check_room.address_of(index)
-    h, w = rect.height, rect.width
-    n_kept, n_scratch = _core.draw_bytes(rows.n, room, place, at.number)
+        count, drawn = check_room.address_of(index), check_room.event_of(index)
+    n_kept, n_scratch = _draw_bytes(rows.n, room, place, at.number)
     depths, for_gradient = at.empty(h, w) if depth else None, None
     if workspace is None:
-        image, memory = at.empty(h, w, 3), _Memory(at.empty(n_kept // 4), n_kept)
+        image, words = at.empty(h, w, 3), at.empty(n_kept // 4)
+        memory, graphs = _Memory(words, 0, (words.data_ptr(), n_kept)), None
         own = at.workspace(n_scratch)
         scratch = span(own)
     else:
-        n_back = _core.draw_backward_bytes(rows.n, room, depth, absgrad, False)
-        n_image, n_scratch = _rounded(12 * h * w), max(n_scratch, n_back)
-        begin = n_kept + 2 * n_image
-        words = workspace.take(begin + n_scratch, at)
+        # What sorts use comes first: it lies in the same place whatever the view.
+        n_scratch = max(n_scratch, _core.draw_backward_bytes(room, depth, absgrad))
+        n_image, begin = _rounded(12 * h * w), n_scratch + n_kept
+        words, graphs = workspace.take(begin + 2 * n_image, at), workspace.graphs
         shape, strides = (h, w, 3), (3 * w, 3, 1)
-        image = words.as_strided(shape, strides, n_kept // 4)
-        for_gradient = words.as_strided(shape, strides, (n_kept + n_image) // 4)
-        scratch = words.data_ptr() + begin, n_scratch
-        memory = _Memory(words, n_kept, scratch, workspace, workspace.turn)
+        image = words.as_strided(shape, strides, begin // 4)
+        for_gradient = words.as_strided(shape, strides, (begin + n_image) // 4)
+        first = words.data_ptr()
+        scratch, kept = (first, n_scratch), (first + n_scratch, n_kept)
+        memory = _Memory(words, n_scratch // 4, kept, scratch, workspace, workspace.turn)
     _core.draw_cuda(
         scene,
         room,
@@ -191,15 +192,29 @@ def draw(
         count,
         image.data_ptr(),
         0 if depths is None else depths.data_ptr(),
-        memory.span(),
+        memory.span,
         scratch,
+        graphs,
+        drawn,
         at.number,
         at.stream,
     )
     if check_room is not None:
-        check_room.note(index, room, at.queue)
-    alive = keys, background
-    return Drawing(image, depths, rows, view, rect, room, for_gradient, scene, memory, alive)
+        check_room.note(index, room)
+    drawing = object.__new__(Drawing)  # sooner than a frozen class makes it
+    drawing.__dict__.update(
+        image=image,
+        depth=depths,
+        rows=rows,
+        view=view,
+        rect=rect,
+        room=room,
+        for_gradient=for_gradient,
+        _scene=scene,
+        _memory=memory,
+        _alive=(keys, background),
+    )
+    return drawing
 
 
 @overload
@@ -274,7 +289,7 @@ def draw_backward(
         same bits.
     """
     rows, rect, memory = drawing.rows, drawing.rect, drawing._memory
-    kept = memory.span()
+    memory.check()
     at = place_of("rows", rows.means)
     check_out(out, rows, places, at)
     h, w = rect.height, rect.width
@@ -290,9 +305,7 @@ def draw_backward(
     if check_room is not None:
         skip = check_room.flag("check_room.overflowed", at.device)
     of_splats = at.empty(rows.n, WORDS) if gives_splats else None
-    n_scratch = _core.draw_backward_bytes(
-        rows.n, drawing.room, grad_depth is not None, absgrad, gives_splats
-    )
+    n_scratch = _core.draw_backward_bytes(drawing.room, grad_depth is not None, absgrad)
     scratch = memory.scratch
     if n_scratch > scratch[1]:
         own = at.workspace(n_scratch)
@@ -300,7 +313,7 @@ def draw_backward(
     _core.draw_backward_cuda(
         drawing._scene,
         drawing.room,
-        kept,
+        memory.span,
         of_image,
         of_alpha,
         of_depth,
@@ -313,6 +326,31 @@ def draw_backward(
         at.stream,
     )
     return of_splats
+
+
+@functools.lru_cache(1024)
+def _place_in(rect: Rect) -> tuple[int, int, tuple[int, int, int, int]]:
+    """Height, width and corners of a rectangle that does not touch too many tiles."""
+    tiles_of(rect)  # raises where there are too many
+    return rect.height, rect.width, corners(rect)
+
+
+@functools.lru_cache(1024)
+def _scene_at(
+    rows: _core.RowsAt,
+    keys: int,
+    projection: _core.ProjectionAt,
+    place: tuple[int, int, int, int],
+    background: int,
+) -> _core.SceneAt:
+    return _core.SceneAt(rows, keys, projection, place, background)
+
+
+@functools.lru_cache(1024)
+def _draw_bytes(
+    n_rows: int, room: int, place: tuple[int, int, int, int], device: int
+) -> tuple[int, int]:
+    return _core.draw_bytes(n_rows, room, place, device)
 
 
 def _begins(n: int) -> tuple[int, int]:

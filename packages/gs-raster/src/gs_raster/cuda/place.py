@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,12 +15,11 @@ HAS_CUDA = _core.build_info()["cuda_toolkit"] is not None
 
 
 class Place(NamedTuple):
-    """A device, its number, and torch's current stream on it: its handle, and torch's object."""
+    """A device, its number, and the handle of torch's current stream on it."""
 
     device: torch.device
     number: int
     stream: int
-    queue: torch.cuda.Stream
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor of any values on the device."""
@@ -47,8 +47,18 @@ def place_of(name: str, tensor: Tensor) -> Place:
             "renders there"
         )
     number = tensor.get_device()
-    queue = torch.cuda.current_stream(number)
-    return Place(tensor.device, number, queue.cuda_stream, queue)
+    return Place(tensor.device, number, _current_stream(number))
+
+
+def _public_current_stream(number: int) -> int:
+    return torch.cuda.current_stream(number).cuda_stream
+
+
+# The handle without torch's object around it, where this torch has that: making the object takes as
+# long as a launch, and a view asks three times.
+_current_stream: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", _public_current_stream
+)
 
 
 def require_cuda() -> None:

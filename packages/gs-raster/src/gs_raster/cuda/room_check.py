@@ -50,6 +50,9 @@ class RoomCheck:
         self._flag = self.overflowed.device, self.overflowed.data_ptr()
         self._rooms = [0] * n_views
         self._drawn = [torch.cuda.Event() for _ in range(n_views)]
+        for event in self._drawn:  # which makes it
+            event.record(torch.cuda.current_stream(self._flag[0]))
+        self._handles = [event.cuda_event for event in self._drawn]
         # Views that may have had too little room: those that the host has not looked at; and
         # whether another one may have.
         self._open: set[int] = set()
@@ -102,12 +105,16 @@ class RoomCheck:
         """Where the device writes the instances of a view."""
         return self._address + 8 * index
 
-    def note(self, index: int, room: int, queue: torch.cuda.Stream) -> None:
-        """View ``index`` has been enqueued on a stream with this room; :func:`draw` calls it."""
+    def event_of(self, index: int) -> int:
+        """Handle of the event that is recorded behind a view."""
+        return self._handles[index]
+
+    def note(self, index: int, room: int) -> None:
+        """View ``index`` has been enqueued with this room, and its event behind it; :func:`draw`
+        calls it."""
         self._may_be_set |= index in self._open
         self._open.add(index)
         self._rooms[index] = room
-        self._drawn[index].record(queue)
 
 
 def _wait(drawn: list[torch.cuda.Event]) -> None:

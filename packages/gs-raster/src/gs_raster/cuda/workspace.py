@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gs_raster import _core
 from gs_raster.cuda.place import Place
 
 
@@ -13,7 +14,8 @@ class Workspace:
     """Memory that one drawing after the other lies in: each writes over the drawing before.
 
     Drawings that share a workspace are drawn on one stream. A workspace is empty at first, and is
-    replaced by a larger one where it does not suffice.
+    replaced by a larger one where it does not suffice. Sorting is replayed from a CUDA graph where
+    drawings before, in the same place, had the same room and about as many rows.
     """
 
     def __init__(self) -> None:
@@ -21,6 +23,7 @@ class Workspace:
         self._device: torch.device | None = None
         self._n_words = 0
         self._turn = 0
+        self._graphs: _core.GraphCache | None = None
 
     def __repr__(self) -> str:
         return f"Workspace({self.n_bytes} bytes)"
@@ -34,6 +37,13 @@ class Workspace:
     def turn(self) -> int:
         """How often memory was taken."""
         return self._turn
+
+    @property
+    def graphs(self) -> _core.GraphCache:
+        """Graphs of sorting drawings here."""
+        if self._graphs is None:
+            self._graphs = _core.GraphCache()
+        return self._graphs
 
     def release(self) -> None:
         """Give the memory back to torch, behind what is enqueued."""

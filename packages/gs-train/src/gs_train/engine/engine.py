@@ -62,6 +62,8 @@ class Engine:
         self.side = SideThread(model.device)
         self._renderer = renderer
         self._tables: TableRenderer | None = getattr(renderer, "tables", None)
+        if self._tables is not None:
+            model.before_replacing = self._tables.release
         self._densities: dict[str, float] = {}  # see `TableDrawing`
         self._lanes = tools.lanes
         self._lookahead = Lookahead(model, renderer, tools.lanes)
@@ -189,13 +191,20 @@ class Engine:
         """Wait for work in the background, so that the rows may be read, edited or saved. Early
         lists stay."""
         self._check_whole()
+        self._release_kept()
         self.placement.finish()
 
     def make_room(self) -> None:
         """Finish, and give back device memory that can be taken again: all rows are about to be
         re-ordered, which needs much."""
         self._check_whole()
+        self._release_kept()
         self.placement.leave()
+
+    def _release_kept(self) -> None:
+        """Give back what the renderer keeps from batch to batch."""
+        if self._tables is not None:
+            self._tables.release()
 
     def _check_whole(self) -> None:
         if not self._is_whole:

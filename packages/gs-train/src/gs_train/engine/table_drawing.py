@@ -29,6 +29,10 @@ FromCopies = Callable[[int, Microbatch, Tensor], Tensor]
 """Draws a microbatch from copies of its rows: its index, itself, the photograph to its share of the
 loss. Tells about it, too."""
 
+KEPT_BYTES = 1 << 28
+"""Memory that a renderer keeps from batch to batch at most. Where views take more, the time of an
+allocation is small."""
+
 _SPARE = 65536
 """Intersections beyond what is expected of a view."""
 
@@ -43,8 +47,15 @@ def room_for(n_rows: int, known: int | None) -> int:
         n_rows: of the microbatch.
         known: intersections, by those of its view when that was last drawn; None: not known.
     """
-    expected = _A_ROW * n_rows if known is None else known + known // 4
-    return min(expected + _SPARE, MAX_INSTANCES)
+    expected = _A_ROW * n_rows if known is None else known + known // 8
+    return min(_rounded_up(expected + _SPARE), MAX_INSTANCES)
+
+
+def _rounded_up(n: int) -> int:
+    """To one of 16 numbers in an octave: rooms that differ little are equal, so that a renderer can
+    go on with what it prepared for a room."""
+    step = 1 << max(n.bit_length() - 5, 0)
+    return -(-n // step) * step
 
 
 @dataclass(eq=False)
@@ -128,7 +139,8 @@ class TableDrawing:
             if self._enqueue(one):
                 self._look_back(one)
                 return one.share
-        self.settle()
+        self._look_back(None)
+        self._renderer.release()  # copies of rows take more
         if one is not None:
             self._renderer.go_on()  # where the device came to know that it had too little room
         return None
@@ -136,7 +148,7 @@ class TableDrawing:
     def settle(self) -> None:
         """See that the microbatch that was drawn last had room, and tell about it."""
         self._look_back(None)
-        self._renderer.release()
+        self._renderer.release(above=KEPT_BYTES)
 
     def _room(self, microbatch: Microbatch, n_rows: int) -> int:
         density = self._densities.get(microbatch.crop.view.name)
@@ -146,6 +158,8 @@ class TableDrawing:
         """Whether one pass suffices for a microbatch, as far as is known."""
         crop = microbatch.crop
         known = self._costs.known(crop.view)
+        if known is None or known <= MAX_INSTANCES:
+            return True  # of most views, told soon
         return len(planned_parts(crop, known, MAX_INSTANCES)) == 1
 
     def _look_back(self, following: _Pass | None) -> None:

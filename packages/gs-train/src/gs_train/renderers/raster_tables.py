@@ -136,9 +136,10 @@ class RasterTables:
         """See `TableRenderer`."""
         self._check.go_on()
 
-    def release(self) -> None:
+    def release(self, *, above: int = 0) -> None:
         """See `TableRenderer`."""
-        self._workspace.release()
+        if self._workspace.n_bytes > above:
+            self._workspace.release()
 
 
 def _statistics_of(direct: Direct | None, view: View) -> gs_raster.Statistics | None:

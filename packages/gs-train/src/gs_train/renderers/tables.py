@@ -140,6 +140,10 @@ class TableRenderer(Protocol):
         """What comes next is added again."""
         ...
 
-    def release(self) -> None:
-        """Give back memory that was kept for the next view. The batch may go on."""
+    def release(self, *, above: int = 0) -> None:
+        """Give back memory that was kept for the next view. The batch may go on.
+
+        Args:
+            above: so many bytes or fewer are kept.
+        """
         ...

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -33,6 +33,9 @@ class CheckedRows(ABC):
         names: the attributes that are held, in the order of `NAMES`.
         device: where ids and values are exchanged.
         capacity: the most rows ever; None for as many as memory holds.
+
+    Attributes:
+        before_replacing: see `Model`.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class CheckedRows(ABC):
         self._names = names
         self._device = torch.device(device)
         self._capacity = capacity
+        self.before_replacing: Callable[[], None] = _nothing
 
     def __len__(self) -> int:
         return self.n_rows
@@ -110,6 +114,7 @@ class CheckedRows(ABC):
             raise MemoryError(
                 f"host memory is there for {self._capacity:,} rows, not {change.n_after:,}"
             )
+        self.before_replacing()
         return change, rows
 
     def _check_names(self, names: Iterable[str]) -> None:
@@ -166,3 +171,7 @@ def zero_rows(tensors: Iterable[Tensor], ids: Tensor | None) -> None:
             tensor.zero_()
         else:
             tensor.index_fill_(0, ids.long().to(tensor.device), 0.0)
+
+
+def _nothing() -> None:
+    """Nobody keeps memory."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -154,10 +154,13 @@ class Model(RowOperations, Protocol):
         edits: grows with every operation that changes values or the order of rows.
         expected: the number of rows that growth is expected to end at, beyond which no memory of
             the device is taken ahead; None: not known.
+        before_replacing: called when rows are about to be replaced, before memory is taken for
+            them: memory that is kept, and can be taken again, is given back.
     """
 
     edits: int
     expected: int | None
+    before_replacing: Callable[[], None]
 
     @property
     def params(self) -> Mapping[str, Tensor]:
