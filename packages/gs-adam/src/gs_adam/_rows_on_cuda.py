@@ -39,7 +39,7 @@ class RowsOnCuda:
     def _launch(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
         try:
             self._enqueue(plan, visit, grads)
-        except (TypeError, ValueError, AttributeError):  # nothing has been enqueued
+        except Exception:  # nothing has been enqueued, unless a launch failed
             visit.check(sum(self._widths), self._device)  # which says it in torch's words
             if grads is not None:
                 visit.check_step(grads, plan.step)
