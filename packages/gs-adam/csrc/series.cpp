@@ -33,8 +33,8 @@ float power(double base, std::int64_t exponent) {
   return value < FLT_MIN ? 0.0f : static_cast<float>(value);
 }
 
-/// Some sleeps at once. Divisions and roots take most of the time of a step, and a processor does
-/// those of two sleeps or more in the time of one.
+/// Some sleeps at once. Divisions and roots take most of the time in which a step begins, and a
+/// processor does those of two sleeps or more in the time of one.
 struct Sleeps {
   static constexpr int kMost = 8;
 

@@ -66,6 +66,7 @@ class AllRows:
         return known
 
     def _seen(self, views: Sequence[View]) -> Seen:
+        """See `list`, made anew."""
         microbatches = tuple([self._microbatch(k, view) for k, view in enumerate(views)])
         counts = (self._of[0],) * len(views)
         return Seen(microbatches, self._ids, self._mask, counts, cameras_of(views))
