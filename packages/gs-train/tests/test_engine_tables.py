@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -200,6 +201,24 @@ def test_all_rows_are_listed_of_as_many_views_as_were_said(
         assert (seen.mask[:, :-1] == -1).all()
 
 
+def test_the_list_of_a_view_is_kept_until_rows_or_the_view_change() -> None:
+    model = _trainer(TableCpuRenderer(), "none").model
+    rows, views = AllRows(model, 1 << 30), photographed("street").views
+    first = rows.list(views[:1])
+    rows.list(views[1:2])
+    assert rows.list(views[:1]) is first
+    copy = dataclasses.replace(views[0])  # another view of the same name
+    assert rows.list([copy]).microbatches[0].crop.view is copy
+    assert rows.list([copy]).cameras is copy.camera
+    n_rows = model.n_rows
+    model.replace(torch.tensor([1, 4], dtype=torch.int32))
+    fewer = rows.list([copy])
+    assert fewer.ids.tolist() == list(range(n_rows - 2))
+    assert fewer.counts == (n_rows - 2,)
+    rows.list(views[:2])
+    assert rows.list([copy]).mask.tolist() == [[1]] * (n_rows - 2)
+
+
 @pytest.mark.parametrize("preset", ["none", "best"])
 @one_threaded
 def test_absolute_gradients_are_the_same(preset: str) -> None:
@@ -373,6 +392,27 @@ def test_where_the_host_updates_rows_copies_are_drawn(preset: str, limits: Limit
     noted = _assert_same_bits(TableCpuRenderer(), preset, limits, n_steps=2)
     assert not noted.drawn
     assert len(noted.copied) >= _n_views(3, 2)
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_what_runs_meanwhile_runs_before_the_host_waits_for_the_last_view(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renderer = TableCpuRenderer()
+    trainer = _trainer(renderer, preset)
+    tables, taken = renderer.tables, photographed("street")
+    waited, seen, plain = [], [], tables.n_intersections
+
+    def waiting(index: int) -> int:
+        waited.append(index)
+        return plain(index)
+
+    monkeypatch.setattr(tables, "n_intersections", waiting)
+    batch = [(taken.views[i], taken.photographs[i]) for i in _batches(3, 2)[0]]
+    trainer.train_step(batch, meanwhile=lambda: seen.append((len(tables.noted.drawn), [*waited])))
+    assert seen == [(3, [0, 1])]
+    assert waited == [0, 1, 2]
 
 
 class _LossFailsError(Exception):

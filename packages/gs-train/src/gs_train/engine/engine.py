@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -89,6 +90,7 @@ class Engine:
         *,
         direct: Direct | None = None,
         upcoming: Sequence[Sequence[View]] = (),
+        meanwhile: Callable[[], object] | None = None,
     ) -> Tensor:
         """One optimizer update from the mean loss of a batch.
 
@@ -100,6 +102,7 @@ class Engine:
                 crops.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
+            meanwhile: called once the views are enqueued, before the host waits for the device.
 
         Returns:
             () the loss, on the device: reading it synchronises.
@@ -113,11 +116,15 @@ class Engine:
             placement = self._changed_to(planned.placement)
             order = placement.open(planned)
         self._is_whole = False
+        n_following = len(upcoming[0]) if upcoming else 0
+        looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)
         with self.trace.host("begin step"):
             keys = self.model.keys.values
             drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
             shares: list[Tensor] = []
-            edited = self._lanes.mark("compute")
+            edited = None
+            if looks or not placement.is_resident:  # else no other lane reads what was edited
+                edited = self._lanes.mark("compute")
             step = placement.begin(settings, edited)
 
         def from_copies(k: int, microbatch: Microbatch, truth: Tensor) -> Tensor:
@@ -156,24 +163,26 @@ class Engine:
                     return share
             return from_copies(k, microbatch, truth)
 
-        n_following = len(upcoming[0]) if upcoming else 0
-        looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)
-
         def look_ahead() -> None:
-            early = None
-            if looks:
-                with self.trace.host("list the next", track="ahead"):
-                    early = self._lookahead.find(0, upcoming, settings, step, edited)
+            with self.trace.host("list the next", track="ahead"):
+                early = self._lookahead.find(0, upcoming, settings, step, edited)
             placement.expect(early)
-            if looks and placement.lists_ahead > 1:
+            if placement.lists_ahead > 1:
                 with self.trace.host("list the one after", track="ahead"):
                     self._lookahead.find(1, upcoming, settings, step, edited)
 
-        # Looking ahead waits for the geometry, which is ready unless the device is behind.
-        waits = placement.expecting_waits or not self._lanes.has_passed(edited)
-        with self.side.running(look_ahead, waits=bool(looks) and waits):
+        beside: AbstractContextManager[object] = nullcontext()
+        if looks:
+            # It waits for the geometry, which is ready unless the device is behind.
+            waits = placement.expecting_waits or not self._lanes.has_passed(edited)
+            beside = self.side.running(look_ahead, waits=waits)
+        else:
+            placement.expect(None)
+        with beside:
             for k, i in enumerate(order.tolist()):
                 shares.append(draw(k, i))
+            if meanwhile is not None:
+                meanwhile()
             if from_tables is not None:
                 with self.trace.on("compute", "settle"):
                     from_tables.settle()
