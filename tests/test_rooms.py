@@ -17,6 +17,7 @@ ROOMS = (
     *("names", "errors", "sizes", "machine", "files", "checkpoint", "renderers", "losses"),
     *(
         "rows",
+        "ranks",
         "densify",
         "data",
         "options",

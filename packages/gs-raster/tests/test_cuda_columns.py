@@ -148,4 +148,5 @@ def test_places_and_keys_are_looked_at_where_asked_for(monkeypatch: pytest.Monke
     with pytest.raises(IndexError, match=r"keys must be at least 0, got -2"):
         gs_raster.project(on_device, view, sh_degree=0, keys=indices(7, 1, -2, 5, 3))
     gs_raster.project(on_device, view, sh_degree=0, keys=indices(7, 1, 2, 5, 3))
+    gs_raster.Splats(splats.records, view, keys=indices(7, -1, -1, 5, 3))
     add(indices(4, 3, 2, 1, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of files: as bytes, and as text for people.
+"""Names of files: as bytes, as text for people, and as numbers for checkpoints.
 
 A file name is any bytes but NUL and the slash. Python holds the ones that are not UTF-8 with lone
 surrogates, which no encoder takes, and the rest may hold what a terminal obeys.
@@ -7,10 +7,19 @@ surrogates, which no encoder takes, and the rest may hold what a terminal obeys.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+
 
 def encoded(name: str) -> bytes:
     """The bytes of a file name."""
     return name.encode("utf-8", "surrogateescape")
+
+
+@functools.lru_cache(maxsize=65536)
+def number_of(name: str) -> int:
+    """63 bits of the digest of a view's name: a checkpoint holds no names."""
+    return int.from_bytes(hashlib.sha256(encoded(name)).digest()[:8], "little") >> 1
 
 
 def printable(text: str) -> str:

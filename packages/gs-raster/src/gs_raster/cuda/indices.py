@@ -41,3 +41,9 @@ def check_indices(name: str, indices: Tensor, n: int | None, *, distinct: bool) 
         raise IndexError(f"{name} must be {bounds}, got {wrong}")
     if distinct and n_twice:
         raise ValueError(f"{name} must be distinct, got {value} twice")
+
+
+def check_keys(keys: Tensor) -> None:
+    """:func:`check_indices` of keys that are at least 0 and distinct, but for any number of -1."""
+    if looks_at_indices():
+        check_indices("keys", keys[keys != -1], None, distinct=True)

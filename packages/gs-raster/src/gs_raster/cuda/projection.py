@@ -31,6 +31,7 @@ def project(
     options: Options = Options(),  # noqa: B008 (immutable)
     keys: Tensor | None = None,
     radii: bool = False,
+    out: Tensor | None = None,
 ) -> Splats:
     """Project rows into a view and evaluate their colours.
 
@@ -46,6 +47,7 @@ def project(
             their keys. None: in the order of the rows. Values are trusted unless
             ``GS_CHECK_INDEX=1``.
         radii: also give the half extents.
+        out: (R, 12) int32 for the records, contiguous, aligned to 16 bytes; allocated when None.
 
     Raises:
         TypeError: a dtype differs.
@@ -58,14 +60,16 @@ def project(
     """
     at = place_of("rows", rows.means)
     native = projection_of(rows, view, sh_degree, options, at)
-    records = at.empty(rows.n, WORDS, dtype=torch.int32)
+    if out is None:
+        out = at.empty(rows.n, WORDS, dtype=torch.int32)
+    else:
+        check("out", out, (rows.n, WORDS), torch.int32, at.device)
+        check_alignment("out", out, 16)
     extents = at.empty(rows.n, 2, dtype=torch.int32) if radii else None
-    splats = Splats(records, view, keys, extents)
+    splats = Splats(out, view, keys, extents)
     if rows.n:
         at_extents = 0 if extents is None else extents.data_ptr()
-        _core.project_cuda(
-            rows.native(), native, records.data_ptr(), at_extents, at.number, at.stream
-        )
+        _core.project_cuda(rows.native(), native, out.data_ptr(), at_extents, at.number, at.stream)
     return splats
 
 

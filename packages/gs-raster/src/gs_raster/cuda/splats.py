@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gs_raster import _core
 from gs_raster.cuda.addresses import address, check, check_alignment, span
-from gs_raster.cuda.indices import check_indices
+from gs_raster.cuda.indices import check_keys
 from gs_raster.cuda.place import Place, place_of
 from gs_raster.cuda.views import View
 
@@ -31,7 +31,8 @@ class Splats:
         records: (R, 12) int32, contiguous, aligned to 16 bytes.
         view: the view that the rows were projected into.
         keys: (R,) int32, distinct, at least 0: splats of equal depth are blended in the order of
-            their keys. None: in the order of the rows.
+            their keys. Records that show nothing may have the key -1. None: in the order of the
+            rows.
         radii: (R, 2) int32 half extents in pixels, 0 where a row does not show; None if not asked
             for.
 
@@ -39,7 +40,7 @@ class Splats:
         TypeError: a dtype differs.
         ValueError: a shape or device differs; with ``GS_CHECK_INDEX=1`` also a key that occurs
             twice.
-        IndexError: a key below 0, with ``GS_CHECK_INDEX=1`` alone.
+        IndexError: a key below -1, with ``GS_CHECK_INDEX=1`` alone.
     """
 
     records: Tensor
@@ -56,7 +57,7 @@ class Splats:
             check("radii", self.radii, (self.n, 2), torch.int32, device)
         if self.keys is not None:
             check("keys", self.keys, (self.n,), torch.int32, device)
-            check_indices("keys", self.keys, None, distinct=True)
+            check_keys(self.keys)
 
     @property
     def n(self) -> int:

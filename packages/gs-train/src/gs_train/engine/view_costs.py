@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gs_train.names import encoded
+from gs_train.names import number_of
 from gs_train.renderers import View
 
 LAG = 3
@@ -47,12 +45,14 @@ class ViewCosts:
     def known(self, view: View) -> int | None:
         """Its count, of a step that is old enough for all ranks to know; None: there is none."""
         last = self.step - LAG
-        known = [count for step, count in self._counts.get(_number(view.name), ()) if step <= last]
+        known = [
+            count for step, count in self._counts.get(number_of(view.name), ()) if step <= last
+        ]
         return known[-1] if known else None
 
     def note(self, view: View, n_intersections: int) -> None:
         """All pixels of a view of the present batch were drawn."""
-        counts = self._counts.setdefault(_number(view.name), [])
+        counts = self._counts.setdefault(number_of(view.name), [])
         counts.append((self.step, n_intersections))
         self._forget(counts)
 
@@ -100,9 +100,3 @@ class ViewCosts:
     def _cost(self, view: View) -> int:
         known = self.known(view)
         return view.width * view.height if known is None else known
-
-
-@functools.lru_cache(maxsize=65536)
-def _number(name: str) -> int:
-    """63 bits of the digest of a view's name: a checkpoint holds no names."""
-    return int.from_bytes(hashlib.sha256(encoded(name)).digest()[:8], "little") >> 1

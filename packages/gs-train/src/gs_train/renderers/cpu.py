@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from gs_raster import cpu
+from gs_train.renderers.cpu_records import CpuRecords
 from gs_train.renderers.protocol import ATTRIBUTES, Rect, RenderOptions, Rows, Splats, View
 
 
@@ -34,6 +35,9 @@ class CpuRenderer:
         options: how rows are projected.
         absgrad: fill ``Splats.absgrad`` in the backward pass.
 
+    Attributes:
+        records: draws splats that other ranks projected, with the same bits.
+
     Raises:
         ValueError: ``eps2d`` is not above 0, or ``near`` is not between 0 and ``far``.
     """
@@ -50,6 +54,7 @@ class CpuRenderer:
     ) -> None:
         self.options = options.checked()
         self.absgrad = absgrad
+        self.records = CpuRecords(absgrad=absgrad)
 
     def __repr__(self) -> str:
         return f"CpuRenderer({self.options}, absgrad={self.absgrad})"

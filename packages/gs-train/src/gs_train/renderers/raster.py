@@ -3,22 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 import gs_raster
-from gs_raster.torch import ProjectedSplats, project, rasterize
+from gs_raster.torch import project, rasterize
 from gs_train.renderers.protocol import Rect, RenderOptions, Rows, Splats, View
+from gs_train.renderers.raster_records import RasterRecords, RasterSplats
 from gs_train.renderers.raster_tables import RasterTables
-
-
-@dataclass
-class RasterSplats(Splats):
-    """Splats with what their rectangles share: records and order."""
-
-    projected: ProjectedSplats | None = None
 
 
 class RasterRenderer:
@@ -35,6 +27,7 @@ class RasterRenderer:
 
     Attributes:
         tables: draws rows where they lie, with the same bits.
+        records: draws splats that other ranks projected, with the same bits.
 
     Raises:
         ValueError: ``eps2d`` is not above 0, or ``near`` is not between 0 and ``far``.
@@ -57,6 +50,7 @@ class RasterRenderer:
         self.device = torch.device(device)
         self.absgrad = absgrad
         self.tables = RasterTables(self.options, self.device, absgrad=absgrad)
+        self.records = RasterRecords(self.options, absgrad=absgrad)
 
     def __repr__(self) -> str:
         return f"RasterRenderer({self.options}, device={self.device}, absgrad={self.absgrad})"

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splats of a round to the ranks that draw them, and their gradients back.
+
+Both ways are all-to-alls whose sizes the turns tell: no rank waits for a number. Buffers are taken
+once and take turns, so that two rounds can be on their way while a third is given back.
+
+    sent      written by `project`, read by the exchange and, for gradients of rows, at the end
+    arrived   written by the exchange, read while the view is drawn and its gradient computed
+    back      written by the exchange back, read where rows get their gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gs_train.ranks.buffers import RoundBuffers
+from gs_train.ranks.turns import Round, Turns
+from gs_train.renderers.records import SplatRecords
+
+N_SETS = 3
+"""Sets of buffers: a round's are free again when the third round after it begins."""
+
+
+class Pending(Protocol):
+    """An exchange that has been enqueued."""
+
+    def wait(self) -> object:
+        """Return when what comes next, on the current stream, may use what was sent and got."""
+        ...
+
+
+class Carrier(Protocol):
+    """What moves rows between ranks; a `World` does.
+
+    Attributes:
+        rank: of this process.
+        device: of all rows.
+    """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def device(self) -> torch.device: ...
+
+    def all_to_all(
+        self, recv: Tensor, send: Tensor, recv_rows: Sequence[int], send_rows: Sequence[int]
+    ) -> Pending:
+        """Send rows to every rank and get rows from every rank, in the order of ranks.
+
+        Args:
+            recv, send: (rows, width) contiguous; left alone until the exchange was waited for.
+            recv_rows, send_rows: (W,) rows from and for each rank.
+        """
+        ...
+
+
+class RoundExchange:
+    """The exchanges of one round, in the order of its methods.
+
+    Args:
+        index: of the round.
+        turns: of the batch.
+        carrier: moves rows.
+        buffers: for this round alone until it has ended.
+    """
+
+    def __init__(self, index: int, turns: Turns, carrier: Carrier, buffers: RoundBuffers) -> None:
+        self.turn: Round = turns.rounds[index]
+        self._splits = turns.splits(index, carrier.rank)
+        self._carrier = carrier
+        self._n_sent, self._n_arrived = sum(self._splits.sent), sum(self._splits.received)
+        self._sent = buffers.sent(self._n_sent)
+        self._arrived = buffers.arrived(self._n_arrived)
+        self._back = buffers.back(self._n_sent)
+        self._pending: list[Pending] = []
+        self._gradients: Tensor | None = None
+
+    def segment(self, microbatch: int) -> SplatRecords:
+        """Where splats of this rank's rows belong, in one of the round's microbatches."""
+        return self._sent.part(*self._place_of(microbatch))
+
+    def send(self) -> None:
+        """Send all segments, which have been written."""
+        recv_rows, send_rows = self._splits.received, self._splits.sent
+        for recv, send in (
+            (self._arrived.words, self._sent.words),
+            (self._arrived.keys, self._sent.keys),
+        ):
+            self._pending.append(self._carrier.all_to_all(recv, send, recv_rows, send_rows))
+
+    def receive(self) -> SplatRecords:
+        """The splats of the microbatch that this rank draws; none where it draws nothing."""
+        self._wait()
+        return self._arrived
+
+    def send_back(self, gradients: Tensor | None) -> None:
+        """Send gradients back.
+
+        Args:
+            gradients: (S, words) float32 of the splats that were received; None where this rank
+                draws nothing.
+        """
+        if gradients is None:
+            gradients = self._back.new_empty(0, self._back.shape[1])
+        if gradients.shape != (self._n_arrived, self._back.shape[1]):
+            raise ValueError(
+                f"gradients must be ({self._n_arrived}, {self._back.shape[1]}), "
+                f"got {tuple(gradients.shape)}"
+            )
+        self._gradients = gradients.contiguous()  # kept until it has been waited for
+        splits = self._splits.back
+        self._pending.append(
+            self._carrier.all_to_all(self._back, self._gradients, splits.received, splits.sent)
+        )
+
+    def receive_back(self) -> None:
+        """From here on `gradients_of` has the gradients."""
+        self._wait()
+        self._gradients = None
+
+    def gradients_of(self, microbatch: int) -> Tensor:
+        """(S, words) float32: of the splats in the segment of a microbatch."""
+        start, stop = self._place_of(microbatch)
+        return self._back[start:stop]
+
+    def _place_of(self, microbatch: int) -> tuple[int, int]:
+        drawer = self.turn.drawer(microbatch)
+        start = sum(self._splits.sent[:drawer])
+        return start, start + self._splits.sent[drawer]
+
+    def _wait(self) -> None:
+        for pending in self._pending:
+            pending.wait()
+        self._pending.clear()
+
+
+class Exchange:
+    """Exchanges of one batch after the other.
+
+    Args:
+        carrier: moves rows.
+        gradient_words: of a splat's gradient, see `RecordRenderer`.
+    """
+
+    def __init__(self, carrier: Carrier, gradient_words: int) -> None:
+        self._carrier = carrier
+        self._sets = [RoundBuffers(carrier.device, gradient_words) for _ in range(N_SETS)]
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._carrier.rank
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(buffers.n_bytes for buffers in self._sets)
+
+    def round(self, index: int, turns: Turns) -> RoundExchange:
+        """The exchanges of a round. The third round before it has ended."""
+        return RoundExchange(index, turns, self._carrier, self._sets[index % N_SETS])
+
+    def release(self) -> None:
+        """Give the memory of buffers back, between two batches."""
+        for buffers in self._sets:
+            buffers.release()

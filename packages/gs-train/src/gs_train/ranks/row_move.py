@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows to the ranks that own them, where rows have been given labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gs_train.ranks.exchange import Carrier
+from gs_train.rows.strands import dealt
+
+
+class RowMove:
+    """Moves tensors that have a row for each Gaussian, one after the other.
+
+    All ranks make it, and move the same tensors in the same order.
+
+    Args:
+        labels: (R,) uint8 strands of this rank's rows.
+        carrier: moves rows.
+        n_ranks: W.
+
+    Attributes:
+        sent: (W,) rows for each rank: all ranks gather them into a table.
+    """
+
+    def __init__(self, labels: Tensor, carrier: Carrier, n_ranks: int) -> None:
+        self._order, counts = dealt(labels, n_ranks)
+        self._carrier = carrier
+        self.sent: list[int] = counts.tolist()
+
+    def received(self, table: Sequence[Sequence[int]]) -> list[int]:
+        """(W,) rows from each rank.
+
+        Args:
+            table: (W, W) what all ranks have as `sent`, by rank.
+        """
+        return [int(row[self._carrier.rank]) for row in table]
+
+    def of(self, values: Tensor, received: Sequence[int]) -> Tensor:
+        """(R', ...) the rows that are this rank's now, those of rank 0 first.
+
+        Args:
+            values: (R, ...), in the order of the labels.
+            received: see the method of that name.
+
+        Cost: memory for the rows that are sent and those that are received.
+        """
+        width = math.prod(values.shape[1:])
+        recv = values.new_empty((sum(received), width))
+        send = values.index_select(0, self._order).reshape(len(values), width)
+        if width:  # harmonics of degree 0 have no values
+            self._carrier.all_to_all(recv, send, received, self.sent).wait()
+        return recv.view(len(recv), *values.shape[1:])

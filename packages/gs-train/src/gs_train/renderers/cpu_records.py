@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU renderer's splats as records: the reach of a splat is its extents in pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gs_raster import cpu
+from gs_train.renderers.protocol import Rect, Splats, View
+from gs_train.renderers.records import (
+    ABSGRAD,
+    FIELDS,
+    GRADIENTS,
+    REACH,
+    DrawnRecords,
+    SplatRecords,
+    gradient_words,
+    keys_of,
+)
+
+
+@dataclass(eq=False)
+class CpuDrawnRecords:
+    """A `DrawnRecords` with what its gradient needs."""
+
+    image: Tensor
+    blended: cpu.Blended
+
+    @property
+    def n_intersections(self) -> int:
+        return self.blended.tiles.n_pairs
+
+    def column_counts(self) -> Tensor:
+        """See `DrawnRecords`."""
+        tiles = self.blended.tiles
+        counts = np.diff(tiles.offsets).reshape(-1, tiles.columns)
+        return torch.from_numpy(counts.sum(0))
+
+
+class CpuRecords:
+    """A `RecordRenderer` of float32 splats on the CPU.
+
+    Args:
+        absgrad: absolute gradients travel, too.
+    """
+
+    def __init__(self, *, absgrad: bool) -> None:
+        self._absgrad = absgrad
+        self.gradient_words = gradient_words(absgrad)
+
+    def write(self, splats: Splats, out: SplatRecords) -> None:
+        """See `RecordRenderer`.
+
+        Raises:
+            TypeError: splats are not float32.
+        """
+        n, keys = len(splats.depths), keys_of(splats)
+        out.check_room(n)
+        if splats.depths.dtype != torch.float32:
+            raise TypeError(f"splats must be float32 to travel, got {splats.depths.dtype}")
+        floats = out.floats[:n]
+        for name, place in FIELDS.items():
+            floats[:, place] = getattr(splats, name).detach()
+        for axis, place in enumerate(REACH):
+            out.words[:n, place] = splats.radii[:, axis]
+        out.keys[:n, 0] = keys
+        out.make_empty(n)
+
+    def draw(self, records: SplatRecords, view: View, rect: Rect) -> DrawnRecords:
+        """See `RecordRenderer`."""
+        floats, n_threads = records.floats, torch.get_num_threads()
+        fields = {name: floats[:, place].contiguous().numpy() for name, place in FIELDS.items()}
+        splats = cpu.Splats(radii=records.words[:, REACH].numpy(), **fields)
+        tiles = cpu.sort(splats, rect, keys=records.keys[:, 0].numpy())
+        blended = cpu.blend(splats, tiles, n_threads=n_threads)
+        return CpuDrawnRecords(torch.from_numpy(blended.image), blended)
+
+    def send_back(self, drawn: DrawnRecords, gradient: Tensor) -> Tensor:
+        """See `RecordRenderer`."""
+        assert isinstance(drawn, CpuDrawnRecords)
+        found = cpu.blend_backward(
+            drawn.blended,
+            gradient.contiguous().numpy(),
+            np.zeros_like(drawn.blended.alpha),
+            absgrad=self._absgrad,
+            n_threads=torch.get_num_threads(),
+        )
+        sent = torch.zeros((drawn.blended.tiles.n_rows, self.gradient_words))
+        for name, place in GRADIENTS.items():
+            sent[:, place] = torch.from_numpy(getattr(found, name))
+        if found.absgrad is not None:
+            sent[:, ABSGRAD] = torch.from_numpy(found.absgrad)
+        return sent
+
+    def backward(self, splats: Splats, gradients: Tensor) -> None:
+        """See `RecordRenderer`."""
+        own = gradients[: len(splats.depths)]
+        if self._absgrad:
+            splats.shifted.append(splats.means2d.detach())
+            splats.shifted[-1].absgrad = own[:, ABSGRAD]  # type: ignore[attr-defined]
+        fields = [getattr(splats, name) for name in GRADIENTS]
+        torch.autograd.backward(fields, [own[:, place] for place in GRADIENTS.values()])

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gs-raster's splats as records: its own, drawn where they arrive without a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import gs_raster
+from gs_raster.torch import ProjectedSplats
+from gs_train.renderers.protocol import Rect, RenderOptions, Splats, View
+from gs_train.renderers.records import (
+    ABSGRAD,
+    GRADIENTS,
+    TILE,
+    DrawnRecords,
+    SplatRecords,
+    gradient_words,
+    keys_of,
+)
+from gs_train.renderers.tables import TableRows
+
+_DEPTH = 9  # where gs-raster has the gradient of a depth
+
+
+@dataclass
+class RasterSplats(Splats):
+    """Splats with what their rectangles share: records and order."""
+
+    projected: ProjectedSplats | None = None
+
+
+@dataclass(eq=False)
+class RasterDrawnRecords:
+    """A `DrawnRecords` with what its gradient needs."""
+
+    image: Tensor
+    splats: gs_raster.Splats
+    lists: gs_raster.TileLists
+    pixels: gs_raster.Pixels
+
+    @property
+    def n_intersections(self) -> int:
+        return self.lists.n_instances
+
+    def column_counts(self) -> Tensor:
+        """See `DrawnRecords`."""
+        rect = self.lists.rect
+        n_columns = -(-rect.x1 // TILE) - rect.x0 // TILE
+        return self.lists.begins.diff().view(-1, n_columns).sum(0)
+
+
+@dataclass(eq=False)
+class Projected:
+    """Rows of tables that have been projected into a view.
+
+    Attributes:
+        rows: of the view.
+        native: the same for gs-raster.
+        splats: in the records that they were written to.
+    """
+
+    rows: TableRows
+    native: gs_raster.Rows
+    splats: gs_raster.Splats
+
+
+class RasterRecords:
+    """A `RecordRenderer`, whose rows may also be drawn from the tables that they live in.
+
+    A record is gs-raster's own: words of reach are ranges of tiles.
+
+    Args:
+        options: how rows are projected.
+        absgrad: absolute gradients travel, too.
+    """
+
+    def __init__(self, options: RenderOptions, *, absgrad: bool) -> None:
+        self._options = options
+        self._absgrad = absgrad
+        self.gradient_words = gradient_words(absgrad)
+
+    def write(self, splats: Splats, out: SplatRecords) -> None:
+        """See `RecordRenderer`. Two kernels, two more for empty records."""
+        projected, keys = _projected(splats), keys_of(splats)
+        n = len(projected.records)
+        out.check_room(n)
+        out.words[:n].copy_(projected.splats().records)
+        out.keys[:n, 0].copy_(keys)
+        out.make_empty(n)
+
+    def draw(self, records: SplatRecords, view: View, rect: Rect) -> DrawnRecords:
+        """See `RecordRenderer`. Waits for the stream once, without Python's lock."""
+        splats = gs_raster.Splats(records.words, _camera(view), records.keys.view(-1))
+        lists = gs_raster.sort(splats, rect)
+        pixels = gs_raster.blend(splats, lists)
+        return RasterDrawnRecords(pixels.image, splats, lists, pixels)
+
+    def send_back(self, drawn: DrawnRecords, gradient: Tensor) -> Tensor:
+        """See `RecordRenderer`. Does not synchronise."""
+        assert isinstance(drawn, RasterDrawnRecords)
+        found = gs_raster.blend_backward(
+            drawn.splats, drawn.lists, drawn.pixels, gradient.contiguous(), absgrad=self._absgrad
+        )
+        return found[:, : self.gradient_words].contiguous()
+
+    def backward(self, splats: Splats, gradients: Tensor) -> None:
+        """See `RecordRenderer`. Does not synchronise."""
+        projected = _projected(splats)
+        whole = self._whole(gradients, len(projected.records))
+        if self._absgrad:
+            splats.shifted.append(splats.means2d)
+            splats.means2d.absgrad = whole[:, ABSGRAD]  # type: ignore[attr-defined]
+        places = {**GRADIENTS, "depths": _DEPTH}  # all of them: then nothing is copied
+        fields = [getattr(splats, name) for name in places]
+        with torch.autograd.set_multithreading_enabled(False):
+            torch.autograd.backward(fields, [whole[:, place] for place in places.values()])
+
+    def project(
+        self, rows: TableRows, view: View, out: SplatRecords, *, sh_degree: int
+    ) -> Projected:
+        """Project rows of tables, and write their splats, with empty records behind them. Two
+        kernels, two more for empty records; does not synchronise.
+
+        Args:
+            rows: R of them.
+            out: room for R or more, left alone until the gradient has come back.
+        """
+        n = rows.ids.shape[0]
+        out.check_room(n)
+        torch.index_select(rows.keys, 0, rows.ids, out=out.keys[:n, 0])
+        out.make_empty(n)
+        native = gs_raster.Rows(**rows.columns, slots=rows.ids, sh_slots=rows.slots)
+        splats = gs_raster.project(
+            native,
+            _camera(view),
+            sh_degree=sh_degree,
+            options=self._options,
+            radii=True,
+            out=out.words[:n],
+        )
+        return Projected(rows, native, splats)
+
+    def project_backward(
+        self, projected: Projected, gradients: Tensor, view: View, *, sh_degree: int
+    ) -> Splats:
+        """Add the gradients of rows to their sums. Does not synchronise.
+
+        Args:
+            gradients: (S, gradient_words), a row for each record, of empty ones too.
+            view, sh_degree: as for `project`.
+
+        Returns:
+            The splats, with the gradients that density control reads.
+        """
+        rows, found = projected.rows, projected.splats
+        whole = self._whole(gradients, found.n)
+        gs_raster.project_backward(
+            projected.native,
+            found.view,
+            found,
+            whole,
+            sh_degree=sh_degree,
+            options=self._options,
+            out=gs_raster.RowGradients(**rows.sums),
+            places=None if rows.place is None else rows.place.int(),
+        )
+        assert found.radii is not None  # they were asked for
+        splats = Splats(
+            means2d=found.means2d,
+            conics=found.conics,
+            depths=found.depths,
+            radii=found.radii,
+            opacities=found.opacities,
+            colors=found.colors,
+            view=view,
+        )
+        splats.means2d.grad = whole[:, GRADIENTS["means2d"]]
+        if self._absgrad:
+            splats.shifted.append(splats.means2d)
+            splats.means2d.absgrad = whole[:, ABSGRAD]  # type: ignore[attr-defined]
+        return splats
+
+    def _whole(self, gradients: Tensor, n: int) -> Tensor:
+        """(n, 12) float32 gradients of splats as gs-raster has them; a copy unless all travel."""
+        own = gradients[:n]
+        return own if self._absgrad else torch.nn.functional.pad(own, (0, 12 - own.shape[1]))
+
+
+def _projected(splats: Splats) -> ProjectedSplats:
+    if not isinstance(splats, RasterSplats) or splats.projected is None:
+        raise TypeError(
+            f"splats must come from RasterRenderer.project, got {type(splats).__name__}"
+        )
+    return splats.projected
+
+
+def _camera(view: View) -> gs_raster.View:
+    return gs_raster.View(view.viewmat.contiguous(), view.K.contiguous(), view.width, view.height)
