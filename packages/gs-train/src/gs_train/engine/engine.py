@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -87,6 +87,7 @@ class Engine:
         *,
         direct: Direct | None = None,
         upcoming: Sequence[Sequence[View]] = (),
+        meanwhile: Callable[[], object] | None = None,
     ) -> Tensor:
         """One optimizer update from the mean loss of a batch.
 
@@ -98,6 +99,7 @@ class Engine:
                 crops.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
+            meanwhile: called once the views are enqueued, before the host waits for the device.
 
         Returns:
             () the loss, on the device: reading it synchronises.
@@ -111,11 +113,15 @@ class Engine:
             placement = self._changed_to(planned.placement)
             order = placement.open(planned)
         self._is_whole = False
+        n_following = len(upcoming[0]) if upcoming else 0
+        looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)
         with self.trace.host("begin step"):
             keys = self.model.keys.values
             drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
             shares: list[Tensor] = []
-            edited = self._lanes.mark("compute")
+            edited = None
+            if looks or not placement.is_resident:  # else no other lane reads what was edited
+                edited = self._lanes.mark("compute")
             step = placement.begin(settings, edited)
 
         def from_copies(k: int, microbatch: Microbatch, truth: Tensor) -> Tensor:
@@ -154,9 +160,6 @@ class Engine:
                     return share
             return from_copies(k, microbatch, truth)
 
-        n_following = len(upcoming[0]) if upcoming else 0
-        looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)
-
         def look_ahead() -> None:
             early = None
             if looks:
@@ -168,10 +171,12 @@ class Engine:
                     self._lookahead.find(1, upcoming, settings, step, edited)
 
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
-        waits = placement.expecting_waits or not self._lanes.has_passed(edited)
-        with self.side.running(look_ahead, waits=bool(looks) and waits):
+        waits = bool(looks) and (placement.expecting_waits or not self._lanes.has_passed(edited))
+        with self.side.running(look_ahead, waits=waits):
             for k, i in enumerate(order.tolist()):
                 shares.append(draw(k, i))
+            if meanwhile is not None:
+                meanwhile()
             if from_tables is not None:
                 with self.trace.on("compute", "settle"):
                     from_tables.settle()
