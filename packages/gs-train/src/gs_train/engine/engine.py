@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
-from gs_train.engine.batch_drawing import Running, Truth
+from gs_train.engine.batch_drawing import BatchDrawing, Running, Truth
 from gs_train.engine.lookahead import Lookahead
 from gs_train.engine.one_by_one import OneByOne
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.planner import Planner
 from gs_train.engine.settings import Observe, StepSettings
+from gs_train.engine.shared_planner import SharedPlanner
+from gs_train.engine.together import Sharing, Together
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
@@ -33,11 +35,14 @@ class Engine:
             that its views see: 0 where rows must be brought. Of renderers that draw from tables.
         most_rows: views that see more rows are cut into crops; None: no view is.
         most_share: the same, as a share of all rows.
+        sharing: with other ranks, whose engines make the same calls; None: there are none. Views
+            are then cut for other reasons than their rows.
 
     Attributes:
         stats: what has moved so far.
         trace: see `Trace`.
         costs: of the views: a checkpoint needs them beside the model to go on with the same bits.
+        together: what several ranks have besides; None: there is one.
         placement: of the last batch.
         side: the thread that looks ahead.
     """
@@ -52,6 +57,7 @@ class Engine:
         lists_all: int = 0,
         most_rows: int | None = None,
         most_share: float | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.model = model
         self.stats = tools.stats
@@ -60,15 +66,24 @@ class Engine:
         self.placement = placements[0]
         self.side = SideThread(model.device)
         self._lanes = tools.lanes
-        self._lookahead = Lookahead(model, renderer, tools.lanes)
-        self._planner = Planner(
-            *(model, renderer, placements, self._lookahead),
-            AllRows(model, lists_all if getattr(renderer, "tables", None) else 0),
-            self.costs,
-            most_rows=most_rows,
-            most_share=most_share,
-        )
-        self._drawing = OneByOne(model, renderer, tools.trace, self.costs)
+        all_rows = AllRows(model, lists_all if getattr(renderer, "tables", None) else 0)
+        self._planner: Planner | SharedPlanner
+        self._drawing: BatchDrawing
+        self.together: Together | None = None
+        if sharing is not None and sharing.world.size > 1:
+            shared = self.together = Together.of(
+                *(model, renderer, placements, tools, all_rows, self.costs, sharing)
+            )
+            self._lookahead, self._planner = shared.lookahead, shared.planner
+            self._drawing = shared.drawing
+        else:
+            self._lookahead = Lookahead(model, renderer, tools.lanes)
+            self._planner = Planner(
+                *(model, renderer, placements, self._lookahead, all_rows, self.costs),
+                most_rows=most_rows,
+                most_share=most_share,
+            )
+            self._drawing = OneByOne(model, renderer, tools.trace, self.costs)
         self._is_whole = True
 
     @property

@@ -124,7 +124,8 @@ class StreamedPlacement:
         run, lanes, trace = self._run, self._tools.lanes, self._tools.trace
         ids = run.batch.seen.ids
         sums = self._sums.zeros(ids.shape[0]).geometry
-        run.geometry = BatchGeometry(self._model.geometry, ids, settings, self._tools, sums)
+        rows, n_rows = self._model.geometry, run.batch.n_rows
+        run.geometry = BatchGeometry(rows, ids, settings, self._tools, sums, n_rows)
         self._host.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
         run.step = self._host.begin()
         for lane in ("load", "store") if self._untouched is None else ("load", "store", "cull"):

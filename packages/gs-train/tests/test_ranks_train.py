@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks in processes of their own leave the bits that one rank leaves: values, moments, what sleeps
+since when, statistics of density control, losses, costs of views."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trained_by_ranks import (
+    Case,
+    assert_same,
+    assert_same_besides,
+    error_of_strangers,
+    error_on_rank,
+    in_order,
+    on_one,
+    on_rank,
+)
+from world_workers import Workers
+
+LONG = 200
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Workers]:
+    with Workers(2) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4])
+def many(request: pytest.FixtureRequest) -> Iterator[Workers]:
+    with Workers(request.param) as workers:
+        yield workers
+
+
+def _assert_as_on_one(workers: Workers, case: Case) -> None:
+    assert_same(in_order(workers.call(on_rank, case)), on_one(case))
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("paces", [None, 1])
+def test_two_ranks_leave_the_bits_of_one(two: Workers, preset: str, paces: int | None) -> None:
+    """Also where chance decides who draws what."""
+    _assert_as_on_one(two, Case(preset, paces=paces))
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_what_is_known_ahead_changes_nothing(two: Workers, known: int) -> None:
+    _assert_as_on_one(two, Case("best", n_steps=10, known=known))
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_with_whole_views_some_ranks_are_idle(two: Workers, batch_size: int) -> None:
+    _assert_as_on_one(two, Case("best", batch_size, n_steps=12, cuts_views=False, absgrad=True))
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_rank_may_have_no_rows(two: Workers, owner: int) -> None:
+    _assert_as_on_one(two, Case("best", 3, n_steps=6, cuts_views=False, owner=owner))
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_views_that_are_cut_give_the_same_gradients_but_for_rounding(
+    two: Workers, batch_size: int
+) -> None:
+    """After one step a first moment is a tenth of the gradient."""
+    case = Case("none", batch_size, n_steps=1, first=1)
+    ours, theirs = in_order(two.call(on_rank, case)), on_one(case)
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-6)
+    moments = [name for name in theirs.by_row if name.endswith("exp_avg")]
+    assert moments
+    for name in moments:
+        most = np.abs(theirs.by_row[name]).max()
+        assert np.abs(ours.by_row[name] - theirs.by_row[name]).max() <= 4e-7 * most, name
+    assert_same_besides(ours, theirs)
+    assert ours.others["columns/counts"].sum() == theirs.others["costs/counts"].sum() > 0
+
+
+def test_cuts_follow_from_what_was_drawn_three_steps_ago(two: Workers) -> None:
+    case = Case("best", 3, n_steps=24, first=1)
+    ours, theirs = in_order(two.call(on_rank, case)), on_one(case)
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-4)
+    assert_same(in_order(two.call(on_rank, replace(case, paces=1, known=1))), ours)
+
+
+def test_a_batch_that_has_no_room_on_one_rank_ends_all(two: Workers) -> None:
+    case = Case("best", n_steps=3, residents=350, owner=1)
+    assert {*two.call(error_on_rank, case)} == {
+        "InputError: a batch sees more Gaussians than there is room for on rank 1: use a smaller "
+        "--batch-size, or more --device-memory"
+    }
+
+
+def test_ranks_that_draw_other_views_end_together(two: Workers) -> None:
+    found = two.call(error_of_strangers, Case("none", 2, n_steps=2))
+    assert {*found} == {
+        "DisagreementError: all ranks must draw the same views, and in step 1 they do not: start "
+        "all with the same command, on the same capture"
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("preset", "batch_size", "paces"),
+    list(itertools.product(["none", "best"], [1, 5, 12], [None, 1])),
+)
+def test_many_ranks_leave_the_bits_of_one(
+    many: Workers, preset: str, batch_size: int, paces: int | None
+) -> None:
+    """Some have nothing to draw in the last round, or in any."""
+    case = Case(preset, batch_size, n_steps=LONG, cuts_views=False, paces=paces)
+    _assert_as_on_one(many, case)
