@@ -10,17 +10,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from one_thread import one_threaded
 from trained_by_ranks import (
     Case,
     assert_same,
     assert_same_besides,
     error_of_strangers,
-    error_on_rank,
     in_order,
     on_one,
     on_rank,
+    on_threads,
 )
 from world_workers import Workers
+
+from gs_train import backends
+from gs_train.engine import lookahead, shared_planner
 
 LONG = 200
 
@@ -87,12 +92,15 @@ def test_cuts_follow_from_what_was_drawn_three_steps_ago(two: Workers) -> None:
     assert_same(in_order(two.call(on_rank, replace(case, paces=1, known=1))), ours)
 
 
-def test_a_batch_that_has_no_room_on_one_rank_ends_all(two: Workers) -> None:
-    case = Case("best", n_steps=3, residents=350, owner=1)
-    assert {*two.call(error_on_rank, case)} == {
-        "InputError: a batch sees more Gaussians than there is room for on rank 1: use a smaller "
-        "--batch-size, or more --device-memory"
-    }
+@pytest.mark.parametrize(("residents", "owner"), [(0, None), (330, None), (640, 1)])
+def test_a_batch_that_one_rank_has_no_room_for_is_updated_by_all_hosts(
+    two: Workers, residents: int, owner: int | None
+) -> None:
+    case = Case("best", 5, n_steps=16, first=1, cuts_views=False)
+    case = replace(case, residents=residents, owner=owner)
+    ours = in_order(two.call(on_rank, case))
+    assert {*ours.resides} == ({False, True} if residents else {False})
+    assert_same(ours, on_one(case))
 
 
 def test_ranks_that_draw_other_views_end_together(two: Workers) -> None:
@@ -101,6 +109,55 @@ def test_ranks_that_draw_other_views_end_together(two: Workers) -> None:
         "DisagreementError: all ranks must draw the same views, and in step 1 they do not: start "
         "all with the same command, on the same capture"
     }
+
+
+@pytest.mark.parametrize(
+    ("drawn_by", "preset"),
+    [
+        ("tables", "none"),
+        ("tables", "best"),
+        pytest.param("raster", "none", marks=pytest.mark.gpu),
+        pytest.param("raster", "best", marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize(("batch_size", "absgrad"), [(1, False), (5, True)])
+@one_threaded
+def test_splats_travel_from_tables(
+    drawn_by: str, preset: str, batch_size: int, absgrad: bool
+) -> None:
+    """Three threads are the ranks."""
+    case = Case(preset, batch_size, n_steps=6, first=1, cuts_views=False)
+    case = replace(case, absgrad=absgrad, drawn_by=drawn_by)
+    assert_same(in_order(on_threads(3, case)), on_one(case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("preset", "batch_size"), [("none", 12), ("best", 5)])
+def test_two_devices_leave_the_bits_of_one(preset: str, batch_size: int) -> None:
+    """Over NCCL."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("fewer than two CUDA devices")
+    case = Case(preset, batch_size, n_steps=12, cuts_views=False, drawn_by="raster")
+    with Workers(2, kinds=("cuda", "cuda")) as workers:
+        assert_same(in_order(workers.call(on_rank, case)), on_one(case))
+
+
+@pytest.mark.parametrize("batch_size", [3, 4])
+@one_threaded
+def test_batches_that_list_all_rows_leave_the_same_bits(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole views, and views that are cut."""
+    case = Case("none", batch_size, n_steps=6, first=1, drawn_by="tables")
+    expected = in_order(on_threads(2, case))
+    monkeypatch.setitem(backends._LISTS_ALL, "cpu", 1 << 30)
+    monkeypatch.setattr(shared_planner, "look_at", _refused)
+    monkeypatch.setattr(lookahead, "look_at", _refused)
+    assert_same(in_order(on_threads(2, case)), expected)
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise AssertionError("nothing need be looked for")
 
 
 @pytest.mark.long

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import threads_as_ranks
 import torch
+from cpu_table_records import TableRecordCpuRenderer
 from photographed import LIVELY, photo_config, photographed
 from street import drive
 from torch import Tensor
@@ -23,8 +25,7 @@ from gs_train.errors import InputError
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.ranks import first_rows
-from gs_train.renderers import RenderOptions
-from gs_train.renderers.cpu import CpuRenderer
+from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.runs.trainer import Trainer
 from gs_train.world import World
 
@@ -40,6 +41,7 @@ class Case:
         paces: seed of who draws what; None: as work says.
         residents: see `Limits`.
         owner: of all rows; None: that of their strands.
+        drawn_by: ``cpu``; ``tables``, the same where splats travel from tables; or ``raster``.
     """
 
     preset: str = "none"
@@ -52,6 +54,7 @@ class Case:
     residents: int | None = None
     absgrad: bool = False
     owner: int | None = None
+    drawn_by: str = "cpu"
 
 
 class Left(NamedTuple):
@@ -61,11 +64,13 @@ class Left(NamedTuple):
         losses: of the steps.
         by_row: tensors that have a row for each of the rank's Gaussians, keys among them.
         others: the other tensors of a checkpoint.
+        resides: of each step, whether the device updated rows where they lie.
     """
 
     losses: list[float]
     by_row: dict[str, np.ndarray]
     others: dict[str, np.ndarray]
+    resides: list[bool]
 
 
 def trainer_of(case: Case, world: World | None = None) -> Trainer:
@@ -87,12 +92,18 @@ def trainer_of(case: Case, world: World | None = None) -> Trainer:
         return Trainer(
             config,
             scene.rows,
-            renderer=CpuRenderer(RenderOptions(), absgrad=case.absgrad),
+            renderer=_renderer_of(case),
             extent=scene.extent,
             preset=PRESETS[case.preset],
             limits=limits,
             sharing=None if world is None else Sharing(world, cuts_views=case.cuts_views),
         )
+
+
+def _renderer_of(case: Case) -> Renderer:
+    if case.drawn_by == "tables":
+        return TableRecordCpuRenderer(absgrad=case.absgrad)
+    return make_renderer(case.drawn_by, RenderOptions(), absgrad=case.absgrad)
 
 
 def _all_of(owner: int, labels: Tensor, n_ranks: int) -> Tensor:
@@ -107,9 +118,10 @@ def batches_of(case: Case) -> list[list[int]]:
 def run(case: Case, world: World | None = None) -> Left:
     """The run of a rank, or of one without others."""
     torch.set_num_threads(1)
-    scene, trainer = photographed("street"), trainer_of(case, world)
+    trainer = trainer_of(case, world)
+    scene = photographed("street").on(trainer.renderer.device.type)
     random = Random(f"{case.paces} {0 if world is None else world.rank}")
-    steps, losses = batches_of(case), []
+    steps, losses, resides = batches_of(case), [], []
     for step, batch in enumerate(steps):
         together = trainer.backend.together
         if together is not None and case.paces is not None:
@@ -118,19 +130,21 @@ def run(case: Case, world: World | None = None) -> Left:
         upcoming = [[scene.views[i] for i in of] for of in steps[step + 1 : step + 1 + case.known]]
         pairs = [(scene.views[i], truth) for i, truth in zip(batch, truths)]
         losses.append(float(trainer.train_step(pairs, upcoming).loss))
-    left = left_by(trainer, losses)
+        resides.append(trainer.backend.is_resident)
+    left = _left_by(trainer, losses, resides)
     if trainer.preset.placement == "split":
         trainer.model.close()  # type: ignore[attr-defined]
     return left
 
 
-def left_by(trainer: Trainer, losses: Sequence[float]) -> Left:
+def _left_by(trainer: Trainer, losses: list[float], resides: list[bool]) -> Left:
     tensors = {name: value.cpu().clone().numpy() for name, value in trainer.tensors().items()}
     rows = row_names({name: value.shape for name, value in tensors.items()})
     return Left(
-        list(losses),
+        losses,
         {name: tensors[name] for name in rows},
         {name: value for name, value in tensors.items() if name not in rows},
+        resides,
     )
 
 
@@ -138,27 +152,30 @@ def on_rank(world: World, case: Case) -> Left:
     return run(case, world)
 
 
-def error_on_rank(world: World, case: Case) -> str:
-    """What ends the run."""
-    try:
-        run(case, world)
-    except InputError as error:
-        return f"{type(error).__name__}: {error}"
-    return "none"
-
-
 def error_of_strangers(world: World, case: Case) -> str:
-    """The same where ranks draw other views from the second step on."""
+    """What ends ranks that draw other views from the second step on."""
     drawn = batches_of(case)
     drawn[1][0] = world.rank
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(f"{__name__}.batches_of", lambda _: drawn)
-        return error_on_rank(world, case)
+        with pytest.raises(InputError) as raised:
+            run(case, world)
+    return f"{type(raised.value).__name__}: {raised.value}"
+
+
+def on_threads(n_ranks: int, case: Case) -> list[Left]:
+    """Of threads of this process, which share its device."""
+    device = torch.device("cuda:0" if case.drawn_by == "raster" else "cpu")
+    photographed("street").on(device.type)  # once
+    return threads_as_ranks.on_ranks(n_ranks, device, lambda world: run(case, world))
 
 
 def on_one(case: Case) -> Left:
-    """The run on one rank."""
-    return _on_one(replace(case, cuts_views=True, paces=None, owner=None))
+    """The run on one rank that has room for all rows."""
+    drawn_by = "raster" if case.drawn_by == "raster" else "cpu"
+    return _on_one(
+        replace(case, cuts_views=True, paces=None, owner=None, residents=None, drawn_by=drawn_by)
+    )
 
 
 @functools.cache
@@ -171,13 +188,14 @@ def in_order(parts: Sequence[Left]) -> Left:
     first, *others = parts
     for other in others:
         assert other.losses == first.losses
+        assert other.resides == first.resides
         assert other.by_row.keys() == first.by_row.keys()
         _assert_equal(other.others, first.others)
     order = np.argsort(np.concatenate([part.by_row[KEYS] for part in parts]))
     joined = {
         name: np.concatenate([part.by_row[name] for part in parts])[order] for name in first.by_row
     }
-    return Left(first.losses, joined, first.others)
+    return first._replace(by_row=joined)
 
 
 def assert_same(ours: Left, theirs: Left) -> None:

@@ -124,10 +124,9 @@ def tiered_engine(
         if preset.residents and limits.residents != 0:
             residents = Residents(model.host, lanes, tools.trace, limits.residents)
             placements.append(SlotPlacement(model, residents, tools, lists_ahead=2 * looks))
-        if sharing is None or sharing.world.size == 1:
-            placements.append(
-                StreamedPlacement(model, preset, tools, most_slots=limits.slots, seed=seed)
-            )
+        placements.append(
+            StreamedPlacement(model, preset, tools, most_slots=limits.slots, seed=seed)
+        )
     return Engine(
         *(model, renderer, placements, tools),
         lists_all=lists_all,

@@ -17,7 +17,6 @@ from gs_train.engine.settings import StepSettings
 from gs_train.engine.shared_views import SharedViews, digest_of
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.view_news import ViewNews
-from gs_train.errors import InputError
 from gs_train.ranks.turns import Turns
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.culling import mark
@@ -75,7 +74,6 @@ class SharedPlanner:
 
         Raises:
             DisagreementError: on all ranks: they do not have the same batch.
-            InputError: on all ranks: one of them has no room for it.
 
         Cost: as `Planner.batch`, and a gather of some numbers for each microbatch.
         """
@@ -112,7 +110,7 @@ class SharedPlanner:
             return _Own(seen, self._marks(seen), None, self._place_for(seen))
         if early is not None and _same(early.seen.microbatches, microbatches):
             place = self._place_for(early.seen)
-            if place < len(self._placements) and self._placements[place].is_resident:
+            if self._placements[place].is_resident:
                 return _Own(early.seen, self._marks(early.seen), early, place)
         return self._found(microbatches)._replace(early=early)
 
@@ -130,10 +128,10 @@ class SharedPlanner:
         return mark(self._model.params, seen.cameras, seen.ids, seen.mask, self._renderer)
 
     def _place_for(self, seen: Seen) -> int:
-        """The first placement that has room for so many rows; one more than there are: none."""
+        """The first of the placements that has room for so many rows."""
         n_rows = seen.ids.shape[0]
         able = [k for k, one in enumerate(self._placements) if one.fits(n_rows)]
-        return able[0] if able else len(self._placements)
+        return able[0]
 
     def _gather(self, own: _Own) -> _Table:
         """What all ranks say of the batch that begins."""
@@ -146,12 +144,6 @@ class SharedPlanner:
             raise DisagreementError(
                 f"all ranks must draw the same views, and in step {step} they do not: start all "
                 "with the same command, on the same capture"
-            )
-        tight = np.flatnonzero(places == len(self._placements))
-        if len(tight):
-            raise InputError(
-                "a batch sees more Gaussians than there is room for on rank "
-                f"{', '.join(map(str, tight))}: use a smaller --batch-size, or more --device-memory"
             )
         return _Table(places, ranks_rows, paces, table[:, 4:])
 
