@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,11 @@ def _assert_as_on_one(workers: Workers, case: Case) -> None:
 @pytest.mark.parametrize("paces", [None, 1])
 def test_two_ranks_leave_the_bits_of_one(two: Workers, preset: str, paces: int | None) -> None:
     """Also where chance decides who draws what."""
-    _assert_as_on_one(two, Case(preset, paces=paces))
+    case = Case(preset, paces=paces)
+    ours = in_order(two.call(on_rank, case))
+    assert_same(ours, on_one(case))
+    # Each photograph is taken where its view is drawn.
+    assert sorted(ours.photographs) == sorted(on_one(case).photographs)
 
 
 @pytest.mark.parametrize("known", [0, 1])
@@ -101,6 +106,24 @@ def test_a_batch_that_one_rank_has_no_room_for_is_updated_by_all_hosts(
     ours = in_order(two.call(on_rank, case))
     assert {*ours.resides} == ({False, True} if residents else {False})
     assert_same(ours, on_one(case))
+
+
+@pytest.mark.parametrize("cuts_views", [False, True])
+def test_ranks_that_go_on_leave_the_bits_of_ranks_that_were_not_stopped(
+    two: Workers, cuts_views: bool
+) -> None:
+    case = Case("best", 5, n_steps=12, first=1, cuts_views=cuts_views)
+    ours, theirs = (in_order(two.call(on_rank, replace(case, stopped_at=k))) for k in (7, None))
+    assert_same(ours, theirs)
+    for name in ("steps", "counts", "views", "sizes") if cuts_views else ():
+        name = f"columns/{name}"
+        assert np.array_equal(ours.others[name], theirs.others[name])
+
+
+@pytest.mark.parametrize("options", [{"regularise": "visible"}, {"semantics": "sparse"}])
+def test_other_semantics_leave_the_bits_of_one_rank(two: Workers, options: dict[str, Any]) -> None:
+    case = Case("none", 3, n_steps=8, first=1, cuts_views=False, options=tuple(options.items()))
+    _assert_as_on_one(two, case)
 
 
 def test_ranks_that_draw_other_views_end_together(two: Workers) -> None:

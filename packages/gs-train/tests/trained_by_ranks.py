@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from random import Random
 from typing import Any, NamedTuple
 
@@ -42,6 +43,8 @@ class Case:
         residents: see `Limits`.
         owner: of all rows; None: that of their strands.
         drawn_by: ``cpu``; ``tables``, the same where splats travel from tables; or ``raster``.
+        stopped_at: step after which each rank begins anew from what it has saved; None: none.
+        options: others of `FitConfig`.
     """
 
     preset: str = "none"
@@ -55,6 +58,8 @@ class Case:
     absgrad: bool = False
     owner: int | None = None
     drawn_by: str = "cpu"
+    stopped_at: int | None = None
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 class Left(NamedTuple):
@@ -65,16 +70,24 @@ class Left(NamedTuple):
         by_row: tensors that have a row for each of the rank's Gaussians, keys among them.
         others: the other tensors of a checkpoint.
         resides: of each step, whether the device updated rows where they lie.
+        photographs: those that were asked for, one after the other.
     """
 
     losses: list[float]
     by_row: dict[str, np.ndarray]
     others: dict[str, np.ndarray]
     resides: list[bool]
+    photographs: list[int]
 
 
-def trainer_of(case: Case, world: World | None = None) -> Trainer:
-    """Nothing is densified, and density control takes statistics."""
+def trainer_of(
+    case: Case, world: World | None = None, saved: dict[str, Tensor] | None = None
+) -> Trainer:
+    """Nothing is densified, and density control takes statistics.
+
+    Args:
+        saved: what a trainer saved before it was stopped; None: it is a new one.
+    """
     scene = photographed("street")
     later = case.n_steps * case.batch_size + 1
     config = photo_config(
@@ -84,20 +97,22 @@ def trainer_of(case: Case, world: World | None = None) -> Trainer:
         scale_reg=0.01,
         adc=AdcConfig(refine_start=later, absgrad=case.absgrad),
         lr=LIVELY,
+        **dict(case.options),
     )
-    limits = UNLIMITED if case.residents is None else Limits(residents=case.residents)
+    how: dict[str, Any] = {
+        "renderer": _renderer_of(case),
+        "extent": scene.extent,
+        "preset": PRESETS[case.preset],
+        "limits": UNLIMITED if case.residents is None else Limits(residents=case.residents),
+        "sharing": None if world is None else Sharing(world, cuts_views=case.cuts_views),
+    }
+    if saved is not None:
+        assert case.stopped_at is not None
+        return Trainer.restore(config, saved, step=case.stopped_at, **how)
     with pytest.MonkeyPatch.context() as patched:
         if case.owner is not None:
             patched.setattr(first_rows, "owners", functools.partial(_all_of, case.owner))
-        return Trainer(
-            config,
-            scene.rows,
-            renderer=_renderer_of(case),
-            extent=scene.extent,
-            preset=PRESETS[case.preset],
-            limits=limits,
-            sharing=None if world is None else Sharing(world, cuts_views=case.cuts_views),
-        )
+        return Trainer(config, scene.rows, **how)
 
 
 def _renderer_of(case: Case) -> Renderer:
@@ -121,31 +136,42 @@ def run(case: Case, world: World | None = None) -> Left:
     trainer = trainer_of(case, world)
     scene = photographed("street").on(trainer.renderer.device.type)
     random = Random(f"{case.paces} {0 if world is None else world.rank}")
-    steps, losses, resides = batches_of(case), [], []
+    steps = batches_of(case)
+    losses: list[float] = []
+    resides: list[bool] = []
+    asked: list[int] = []
+
+    def photograph(i: int) -> Tensor:
+        asked.append(i)
+        return scene.photographs[i]
+
     for step, batch in enumerate(steps):
+        if step == case.stopped_at:
+            saved = {name: value.clone() for name, value in trainer.tensors().items()}
+            _close(trainer)
+            trainer = trainer_of(case, world, saved)
         together = trainer.backend.together
         if together is not None and case.paces is not None:
             together.planner.pace = random.randint(1, 1000)
-        truths = [functools.partial(scene.photographs.__getitem__, i) for i in batch]
         upcoming = [[scene.views[i] for i in of] for of in steps[step + 1 : step + 1 + case.known]]
-        pairs = [(scene.views[i], truth) for i, truth in zip(batch, truths)]
+        pairs = [(scene.views[i], functools.partial(photograph, i)) for i in batch]
         losses.append(float(trainer.train_step(pairs, upcoming).loss))
         resides.append(trainer.backend.is_resident)
-    left = _left_by(trainer, losses, resides)
-    if trainer.preset.placement == "split":
-        trainer.model.close()  # type: ignore[attr-defined]
-    return left
-
-
-def _left_by(trainer: Trainer, losses: list[float], resides: list[bool]) -> Left:
     tensors = {name: value.cpu().clone().numpy() for name, value in trainer.tensors().items()}
+    _close(trainer)
     rows = row_names({name: value.shape for name, value in tensors.items()})
     return Left(
         losses,
         {name: tensors[name] for name in rows},
         {name: value for name, value in tensors.items() if name not in rows},
         resides,
+        asked,
     )
+
+
+def _close(trainer: Trainer) -> None:
+    if trainer.preset.placement == "split":
+        trainer.model.close()  # type: ignore[attr-defined]
 
 
 def on_rank(world: World, case: Case) -> Left:
@@ -172,10 +198,8 @@ def on_threads(n_ranks: int, case: Case) -> list[Left]:
 
 def on_one(case: Case) -> Left:
     """The run on one rank that has room for all rows."""
-    drawn_by = "raster" if case.drawn_by == "raster" else "cpu"
-    return _on_one(
-        replace(case, cuts_views=True, paces=None, owner=None, residents=None, drawn_by=drawn_by)
-    )
+    case = replace(case, drawn_by="raster" if case.drawn_by == "raster" else "cpu", stopped_at=None)
+    return _on_one(replace(case, cuts_views=True, paces=None, owner=None, residents=None))
 
 
 @functools.cache
@@ -195,7 +219,8 @@ def in_order(parts: Sequence[Left]) -> Left:
     joined = {
         name: np.concatenate([part.by_row[name] for part in parts])[order] for name in first.by_row
     }
-    return first._replace(by_row=joined)
+    asked = [part.photographs for part in parts]
+    return first._replace(by_row=joined, photographs=[*chain(*asked)])
 
 
 def assert_same(ours: Left, theirs: Left) -> None:

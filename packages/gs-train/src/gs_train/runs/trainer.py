@@ -200,7 +200,8 @@ class Trainer:
         """One optimizer update from the mean loss of ``batch``.
 
         Args:
-            batch: views on the renderer's device with their photographs, (H, W, 3) uint8 there.
+            batch: views on the renderer's device with their photographs there, (H, W, 3) uint8 or
+                functions that return these.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
             meanwhile: called while the device draws, before the host waits for it.
