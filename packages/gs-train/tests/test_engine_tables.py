@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -197,6 +198,24 @@ def test_all_rows_are_listed_of_as_many_views_as_were_said(
         assert seen.mask.shape == (n_rows, n_words)
         assert (seen.mask[:, -1] == last).all()
         assert (seen.mask[:, :-1] == -1).all()
+
+
+def test_the_list_of_a_view_is_kept_until_rows_or_the_view_change() -> None:
+    model = _trainer(TableCpuRenderer(), "none").model
+    rows, views = AllRows(model, 1 << 30), photographed("street").views
+    first = rows.list(views[:1])
+    rows.list(views[1:2])
+    assert rows.list(views[:1]) is first
+    copy = dataclasses.replace(views[0])  # another view of the same name
+    assert rows.list([copy]).microbatches[0].crop.view is copy
+    assert rows.list([copy]).cameras is copy.camera
+    n_rows = model.n_rows
+    model.replace(torch.tensor([1, 4], dtype=torch.int32))
+    fewer = rows.list([copy])
+    assert fewer.ids.tolist() == list(range(n_rows - 2))
+    assert fewer.counts == (n_rows - 2,)
+    rows.list(views[:2])
+    assert rows.list([copy]).mask.tolist() == [[1]] * (n_rows - 2)
 
 
 @pytest.mark.parametrize("preset", ["none", "best"])

@@ -163,7 +163,7 @@ def test_a_run_says_what_its_batches_did(
     seen: list[int] = []
     original = Trainer.train_step
 
-    def counted(self: Trainer, *arguments: Any) -> StepResult:
+    def counted(self: Trainer, *arguments: Any, **options: Any) -> StepResult:
         observe = self.densifier.observe
 
         def observed(ids: torch.Tensor, *rest: Any, **more: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_run_says_what_its_batches_did(
 
         with monkeypatch.context() as patch:
             patch.setattr(self.densifier, "observe", observed)
-            return original(self, *arguments)
+            return original(self, *arguments, **options)
 
     monkeypatch.setattr(gs_train.runs.trainer.Trainer, "train_step", counted)
     metrics = fit(_config(capture, tmp_path / "run", offload))

@@ -294,9 +294,9 @@ def test_rows_that_outgrow_host_memory_leave_the_last_checkpoint(
     rows: list[int] = []
     step = Trainer.train_step
 
-    def noted(self: Trainer, *arguments: Any) -> Any:
+    def noted(self: Trainer, *arguments: Any, **options: Any) -> Any:
         rows.append(self.model.n_rows)
-        return step(self, *arguments)
+        return step(self, *arguments, **options)
 
     def needs(preset: Any, work: Any, room: Any = None) -> Any:
         """As if a row took so much that some thousand more are too many for any machine."""
@@ -371,9 +371,9 @@ def test_a_second_ctrl_c_ends_a_run_at_once_and_the_last_checkpoint_goes_on(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     step = Trainer.train_step
 
-    def twice(self: Trainer, *arguments: Any) -> Any:
+    def twice(self: Trainer, *arguments: Any, **options: Any) -> Any:
         call = _interrupts(step, times=2) if self.step == STEPS - 1 else step
-        return call(self, *arguments)
+        return call(self, *arguments, **options)
 
     try:
         with monkeypatch.context() as stopped:

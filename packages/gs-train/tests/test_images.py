@@ -332,6 +332,20 @@ def test_a_failure_on_demand_gives_its_room_back() -> None:
         assert (cache.stats.bytes, cache.stats.evicted) == (2 * IMAGE_BYTES, 0)
 
 
+def test_images_that_are_all_there_wake_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ImageCache(Latched(is_open=True), capacity_bytes=4 * IMAGE_BYTES) as cache:
+        cache.prefetch([0, 1, 2, 0, 1, 2])
+        settle(cache, lambda: cache._next == 6 and not cache._decoding)
+        woken: list[None] = []
+        monkeypatch.setattr(cache._changed, "notify_all", lambda: woken.append(None))
+        for key in (0, 1, 2, 0, 1, 2):
+            np.testing.assert_array_equal(cache.get(key), picture(key))
+        assert not woken
+        monkeypatch.undo()
+        cache.prefetch([3, 4])
+        settle(cache, lambda: {3, 4} <= set(cache._held))
+
+
 @pytest.mark.parametrize(
     "wrong", [np.zeros((2, 2, 3), np.float32), np.zeros((2, 2), np.uint8), None, [1, 2]]
 )

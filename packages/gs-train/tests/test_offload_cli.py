@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,10 +187,10 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(
 def _stop_at(monkeypatch: pytest.MonkeyPatch, *, step: int) -> None:
     original = gs_train.runs.loop.Trainer.train_step
 
-    def stopping(self: gs_train.runs.loop.Trainer, *arguments: object) -> object:
+    def stopping(self: gs_train.runs.loop.Trainer, *arguments: Any, **options: Any) -> object:
         if self.step == step - 1:
             os.kill(os.getpid(), signal.SIGINT)
-        return original(self, *arguments)  # type: ignore[arg-type]
+        return original(self, *arguments, **options)
 
     monkeypatch.setattr(gs_train.runs.loop.Trainer, "train_step", stopping)
 
@@ -342,10 +343,10 @@ def test_when_memory_runs_out_the_last_checkpoint_is_left(
     command = ["fit", str(tiny_capture), "--out", str(out), *OPTIONS, "--init", str(points)]
     step = gs_train.runs.trainer.Trainer.train_step
 
-    def failing(self: gs_train.runs.trainer.Trainer, *arguments: object) -> object:
+    def failing(self: gs_train.runs.trainer.Trainer, *arguments: Any, **options: Any) -> object:
         if self.step + 1 == failed:
             raise kind("no room for 7 bytes")
-        return step(self, *arguments)  # type: ignore[arg-type]
+        return step(self, *arguments, **options)
 
     with monkeypatch.context() as short:
         short.setattr(gs_train.runs.trainer.Trainer, "train_step", failing)

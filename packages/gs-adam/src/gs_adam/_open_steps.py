@@ -110,8 +110,8 @@ class OpenSteps:
         """The end of a step, to be entered: calls on its rows are refused until it is left."""
         with self._lock:
             plan = self._opened(step)
-            first = min(self._open)
-            if step != first:
+            first = min(self._plans.copy())  # other threads may begin a step
+            if plan.step != first:
                 raise ValueError(f"step must end after step {first}, got {step}")
             self._wait_for_calls("end_step()")
             self._ending = step

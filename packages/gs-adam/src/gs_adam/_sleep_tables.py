@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -15,6 +14,8 @@ from gs_adam import _core
 _FIRST_STEPS = 1024
 # One size for almost all uploads, so that page-locked memory is allocated only for the first ones.
 _STAGED_BYTES = 1 << 16
+# Steps whose uploads are kept: rows of a step before these need another one.
+_KEPT = 4
 # Steps whose sleeps are allocated together.
 _STEPS_TOGETHER = 16
 
@@ -53,9 +54,7 @@ class SleepTables:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._lock = threading.Lock()
-        # Of plans that somebody holds: an optimizer those of its open steps.
-        self._uploads: WeakKeyDictionary[_core.StepPlan, _Upload] = WeakKeyDictionary()
-        self._last: tuple[_core.StepPlan, _Upload] | None = None
+        self._uploads: deque[tuple[_core.StepPlan, _Upload]] = deque(maxlen=_KEPT)  # the last ones
         self._rooms: dict[int, list[torch.Tensor]] = {}  # of later steps, by stream
 
     def of(
@@ -71,14 +70,11 @@ class SleepTables:
             (bytes,) uint8 each, to be used on the stream.
         """
         with self._lock:
-            if self._last is not None and self._last[0] is plan:
-                upload = self._last[1]
-            elif (earlier := self._uploads.get(plan)) is not None:
-                upload = earlier
-            else:
-                upload = self._upload(plan, stream)
-                self._uploads[plan] = upload
-                self._last = (plan, upload)
+            found = [upload for known, upload in self._uploads if known is plan]
+            if not found:
+                found.append(self._upload(plan, stream))
+                self._uploads.append((plan, found[0]))
+            upload = found[0]
         _use(upload, stream)
         return upload.recent, upload.past
 
@@ -113,8 +109,8 @@ class SleepTables:
     ) -> tuple[torch.Tensor, int]:
         """Where the past goes, and the first step of it that is not there."""
         size = plan.past_bytes(0)
-        if self._last is not None:
-            last, upload = self._last
+        if self._uploads:
+            last, upload = self._uploads[-1]
             if plan.shares_past(last) and size <= upload.past.nbytes:
                 _use(upload, stream)
                 return upload.past, min(last.step, plan.step)

@@ -161,7 +161,8 @@ class ImageCache(Generic[Key]):
             if image is not None:
                 self._hits += 1
                 self._rank(key)
-                self._changed.notify_all()  # what is needed later now may go
+                if self._n_starved or self._next < len(self._plan):
+                    self._changed.notify_all()  # what is needed later now may go
                 return image
             self._misses += 1
             decoding, is_mine = self._find_or_begin(key)

@@ -23,7 +23,7 @@ as long as its host takes to look for those that the batch may see."""
 
 
 _MOST_KEPT = 1 << 16
-"""Microbatches that are kept: each view at each place of a batch."""
+"""Microbatches that are kept, each view at each place of a batch, and lists for single views."""
 
 
 class AllRows:
@@ -41,6 +41,7 @@ class AllRows:
         self._ids: Tensor
         self._mask: Tensor
         self._microbatches: dict[tuple[int, str], Microbatch] = {}  # by place and view
+        self._singles: dict[str, Seen] = {}  # lists of the present rows for one view, by its name
 
     def suffices(self, n_views: int, settings: StepSettings) -> bool:
         """Whether a batch lists all rows.
@@ -54,6 +55,18 @@ class AllRows:
     def list(self, views: Sequence[View]) -> Seen:
         """All rows, for each view."""
         self._make(len(views))
+        if len(views) > 1:
+            return self._seen(views)
+        (view,) = views
+        known = self._singles.get(view.name)
+        if known is None or known.microbatches[0].crop.view is not view:
+            if len(self._singles) >= _MOST_KEPT:
+                self._singles.clear()
+            known = self._singles[view.name] = self._seen(views)
+        return known
+
+    def _seen(self, views: Sequence[View]) -> Seen:
+        """See `list`, made anew."""
         microbatches = tuple([self._microbatch(k, view) for k, view in enumerate(views)])
         counts = (self._of[0],) * len(views)
         return Seen(microbatches, self._ids, self._mask, counts, cameras_of(views))
@@ -70,6 +83,7 @@ class AllRows:
         n_rows = self._model.n_rows
         if self._of == (n_rows, n_views):
             return
+        self._singles.clear()
         device = self._model.device
         self._ids = torch.arange(n_rows, dtype=torch.int32, device=device)
         self._mask = _bits(n_views).to(device).expand(n_rows, -1).contiguous()

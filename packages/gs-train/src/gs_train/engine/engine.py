@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -136,18 +137,21 @@ class Engine:
         run = Running(planned, order.tolist(), truths, settings, observe, direct)
 
         def look_ahead() -> None:
-            early = None
-            if looks:
-                with self.trace.host("list the next", track="ahead"):
-                    early = self._lookahead.find(0, upcoming, settings, step, edited)
+            with self.trace.host("list the next", track="ahead"):
+                early = self._lookahead.find(0, upcoming, settings, step, edited)
             placement.expect(early)
-            if looks and placement.lists_ahead > 1:
+            if placement.lists_ahead > 1:
                 with self.trace.host("list the one after", track="ahead"):
                     self._lookahead.find(1, upcoming, settings, step, edited)
 
-        # Looking ahead waits for the geometry, which is ready unless the device is behind.
-        waits = bool(looks) and (placement.expecting_waits or not self._lanes.has_passed(edited))
-        with self.side.running(look_ahead, waits=waits):
+        beside: AbstractContextManager[object] = nullcontext()
+        if looks:
+            # It waits for the geometry, which is ready unless the device is behind.
+            waits = placement.expecting_waits or not self._lanes.has_passed(edited)
+            beside = self.side.running(look_ahead, waits=waits)
+        else:
+            placement.expect(None)
+        with beside:
             loss = self._drawing.draw(run, meanwhile)
         placement.update(self._lookahead.looked())
         with self.trace.host("end step"):

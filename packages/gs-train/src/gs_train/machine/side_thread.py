@@ -46,9 +46,7 @@ class SideThread:
         if self._threads is None or not waits:
             task: Future[T] = Future()
             task.set_result(call())
-            yield task
-            return
-        if self._device.type == "cuda":
+        elif self._device.type == "cuda":
             stream = torch.cuda.current_stream(self._device)
             task = self._threads.submit(_on_stream, stream, call)
         else:
