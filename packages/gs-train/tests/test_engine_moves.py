@@ -27,11 +27,13 @@ SETTINGS = StepSettings(3, dict.fromkeys(NAMES, 1e-4), (0.9, 0.999), 1e-15, 0.2)
 BATCHES = [[first + 2 * k for k in (2, 0, 3, 1)] for first in (0, 4, 8, 10, 4, 0)]
 
 
-def _engine(preset: Preset, limits: Limits | None = None) -> Engine:
+def _engine(
+    preset: Preset, limits: Limits | None = None, renderer: ScriptedRenderer | None = None
+) -> Engine:
     model = TieredGaussians(
         rows(), device="cpu", semantics=preset.semantics, travels=preset.residents
     )
-    renderer = ScriptedRenderer(script())
+    renderer = renderer or ScriptedRenderer(script())
     return tiered_engine(preset, model, renderer, limits=limits or Limits())
 
 
@@ -59,9 +61,10 @@ def test_clm_goes_through_a_batch_in_the_order_in_which_fewer_rows_come() -> Non
     shortest = gs_order.order(_seen(batch).mask, n_views=len(batch))
     loaded = {}
     for order, expected in (("tsp", shortest.tolist()), ("given", [*range(len(batch))])):
-        engine = _engine(replace(PRESETS["clm"], order=order))
+        renderer = ScriptedRenderer(script())
+        engine = _engine(replace(PRESETS["clm"], order=order), renderer=renderer)
         _step(engine, batch)
-        drawn = [name for name, _, _ in engine._renderer.drawn]
+        drawn = [name for name, _, _ in renderer.drawn]
         assert drawn == [views()[batch[i]].name for i in expected]
         path = [set(), *(sets[i] for i in expected)]
         loaded[order] = engine.stats.loaded

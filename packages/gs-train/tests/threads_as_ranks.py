@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,13 +65,39 @@ class _Pending:
         return self.recv
 
 
+@dataclass
+class _Table:
+    """Numbers that all ranks gather."""
+
+    pending: _Pending
+    shape: tuple[int, ...]
+
+    def wait(self) -> np.ndarray:
+        return self.pending.wait().numpy().reshape(-1, *self.shape)
+
+
 class ThreadCarrier:
-    """A `Carrier`."""
+    """A `Carrier`, and what an engine asks of a `World` besides."""
 
     def __init__(self, board: Board, rank: int, device: torch.device) -> None:
-        self.rank, self.device = rank, device
+        self.rank, self.device, self.size = rank, device, board.n_ranks
         self._board = board
         self._n_posted = 0
+
+    def gather(self, values: Any) -> np.ndarray:
+        return self.post_gather(values).wait()
+
+    def post_gather(self, values: Any) -> _Table:
+        own = torch.tensor(values, dtype=torch.int64)
+        send = own.reshape(1, -1).repeat(self.size, 1)
+        rows = [1] * self.size
+        return _Table(self.all_to_all(torch.empty_like(send), send, rows, rows), own.shape)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        send = tensor.reshape(1, -1).repeat(self.size, 1)
+        rows = [1] * self.size
+        every = self.all_to_all(torch.empty_like(send), send, rows, rows).wait()
+        return tensor.copy_(every.sum(0).view_as(tensor))
 
     def all_to_all(
         self, recv: Tensor, send: Tensor, recv_rows: Sequence[int], send_rows: Sequence[int]

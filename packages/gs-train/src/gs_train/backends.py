@@ -11,6 +11,7 @@ from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.residents import Residents
 from gs_train.engine.slots import HomeSlots, SlotPlacement
 from gs_train.engine.stats import BatchStats
+from gs_train.engine.together import Sharing
 from gs_train.engine.trace import Trace
 from gs_train.errors import InputError
 from gs_train.machine.lanes import Lanes
@@ -21,6 +22,7 @@ from gs_train.published.streamed import StreamedPlacement
 from gs_train.renderers import Renderer, Rows
 from gs_train.rows.attributes import ADAM_EPS
 from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.keys import RowKeys
 from gs_train.rows.mirror_adam import HostMirrorAdam
 from gs_train.rows.restore import Source, awake, restored_gaussians, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
@@ -39,6 +41,8 @@ def make_backend(
     mem_limit: float,
     limits: Limits = UNLIMITED,
     seed: int = 0,
+    keys: RowKeys | None = None,
+    sharing: Sharing | None = None,
 ) -> Engine:
     """Build what a preset names.
 
@@ -51,7 +55,14 @@ def make_backend(
         mem_limit: share of the scene above which a preset that splits views does.
         limits: of rows, where memory sets them.
         seed: of the search for an order.
+        keys: of ``rows``, where these are a rank's own; None numbers them from 0.
+        sharing: with other ranks; see `Engine`.
+
+    Raises:
+        InputError: several ranks cannot do what was asked for.
     """
+    if sharing is not None and sharing.world.size > 1:
+        _check_shared(preset, renderer)
     if source is not None and preset.host_semantics(semantics) != "deferred":
         source = awake(source)
     options: dict[str, Any] = {"device": renderer.device, "capacity": limits.capacity}
@@ -67,12 +78,14 @@ def make_backend(
     options["home"] = "device" if preset.placement == "device" else "host"
     options["travels"] = preset.residents and limits.residents != 0
     if rows is not None:
-        tiered = TieredGaussians(rows, **options)
+        tiered = TieredGaussians(rows, keys=keys, **options)
     else:
         assert source is not None
         tiered = restored_tiered(source, **options)
     share = mem_limit if preset.split_share is not None else None
-    return tiered_engine(preset, tiered, renderer, limits=limits, most_share=share, seed=seed)
+    return tiered_engine(
+        preset, tiered, renderer, limits=limits, most_share=share, seed=seed, sharing=sharing
+    )
 
 
 def tiered_engine(
@@ -83,6 +96,7 @@ def tiered_engine(
     limits: Limits = UNLIMITED,
     most_share: float | None = None,
     seed: int = 0,
+    sharing: Sharing | None = None,
 ) -> Engine:
     """The engine of any preset but ``naive``.
 
@@ -93,6 +107,7 @@ def tiered_engine(
         limits: of rows, where memory sets them.
         most_share: views that see a larger share of all rows are cut into crops.
         seed: of the search for an order.
+        sharing: with other ranks; see `Engine`.
     """
     lanes = Lanes(model.device)
     tools = Tools(lanes, Trace(lanes, model.appearance.worker), BatchStats())
@@ -117,7 +132,21 @@ def tiered_engine(
         lists_all=lists_all,
         most_rows=limits.rows,
         most_share=most_share,
+        sharing=sharing,
     )
+
+
+def _check_shared(preset: Preset, renderer: Renderer) -> None:
+    """Raise InputError where several ranks cannot draw so."""
+    if not preset.residents:
+        raise InputError(
+            f"--offload {preset.name} is for one GPU: several take --offload none or best"
+        )
+    if not hasattr(renderer, "records"):
+        raise InputError(
+            f"the renderer {renderer.name} is for one GPU: several take --renderer raster, or cpu "
+            "without CUDA"
+        )
 
 
 def mirror_engine(model: Gaussians, renderer: Renderer) -> Engine:

@@ -71,6 +71,13 @@ class AllRows:
         counts = (self._of[0],) * len(views)
         return Seen(microbatches, self._ids, self._mask, counts, cameras_of(views))
 
+    def list_of(self, microbatches: Sequence[Microbatch]) -> Seen:
+        """All rows, for each of these views and crops."""
+        n = len(microbatches)
+        self._make(n)
+        cameras = cameras_of([microbatch.crop.view for microbatch in microbatches])
+        return Seen(tuple(microbatches), self._ids, self._mask, (self._of[0],) * n, cameras)
+
     def _make(self, n_views: int) -> None:
         """Ids and masks of the rows that there are."""
         n_rows = self._model.n_rows

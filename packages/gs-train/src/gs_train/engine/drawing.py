@@ -11,15 +11,11 @@ from torch import Tensor
 from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
 from gs_train.engine.microbatches import Microbatch
-from gs_train.engine.parts import halved, have_pixels, planned_parts
+from gs_train.engine.parts import drawn_in_parts, planned_parts
 from gs_train.engine.settings import Observe, StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop, loss_and_gradient
-from gs_train.machine.out_of_memory import in_short
-from gs_train.renderers import Renderer, Splats, TooManyIntersectionsError, View
-
-_MOST_PARTS = 16
-"""Of a view for which the device's memory does not suffice; its rows are all there in any case."""
+from gs_train.renderers import Renderer, Splats, View
 
 
 class Drawing:
@@ -108,31 +104,17 @@ class Drawing:
     def _in_parts(
         self, crop: Crop, ids: Tensor, leaves: Mapping[str, Tensor], truth: Tensor
     ) -> tuple[Tensor, Splats]:
-        """In the parts that are planned; in more where the renderer cannot count so many
-        intersections after all, or the device's memory does not suffice."""
-        view, is_tight = crop.view, False
+        """See `drawn_in_parts`."""
+        view = crop.view
         parts = planned_parts(crop, self._costs.known(view), MAX_INSTANCES)
-        while True:
-            try:
-                loss, splats = self._pass(ids, leaves, truth, parts)
-                break
-            except TooManyIntersectionsError:
-                if not have_pixels(halved(parts)):
-                    raise
-            except torch.cuda.OutOfMemoryError as error:
-                is_tight, shortage = True, in_short(error)
-            # The error is gone here, with all that the pass had made.
+
+        def forget() -> None:
             for leaf in leaves.values():
                 leaf.grad = None
-            parts = halved(parts)
-            if is_tight and truth.is_cuda:
-                torch.cuda.empty_cache()
-            if is_tight and (len(parts) > _MOST_PARTS or not have_pixels(parts)):
-                raise torch.cuda.OutOfMemoryError(
-                    f"view {view.name} needs more device memory than there is, even in "
-                    f"{len(parts) // 2} parts: it shows {len(ids):,} Gaussians; use a "
-                    f"smaller --max-side or --cap{shortage}"
-                )
+
+        (loss, splats), is_tight = drawn_in_parts(
+            parts, lambda parts: self._pass(ids, leaves, truth, parts), forget, n_rows=len(ids)
+        )
         # Of none nothing is noted: a view that sees no row may not have been drawn at all. Nor
         # where memory decided: others may have had more.
         if crop.core == view.rect and splats.n_intersections and not is_tight:

@@ -9,17 +9,18 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
-from gs_train.engine.drawing import Drawing
+from gs_train.engine.batch_drawing import BatchDrawing, Running, Truth
 from gs_train.engine.lookahead import Lookahead
-from gs_train.engine.microbatches import Microbatch
+from gs_train.engine.one_by_one import OneByOne
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.planner import Planner
 from gs_train.engine.settings import Observe, StepSettings
-from gs_train.engine.table_drawing import TableDrawing
+from gs_train.engine.shared_planner import SharedPlanner
+from gs_train.engine.together import Sharing, Together
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
-from gs_train.renderers.tables import Direct, TableRenderer
+from gs_train.renderers.tables import Direct
 from gs_train.rows.operations import Model
 
 
@@ -35,11 +36,14 @@ class Engine:
             that its views see: 0 where rows must be brought. Of renderers that draw from tables.
         most_rows: views that see more rows are cut into crops; None: no view is.
         most_share: the same, as a share of all rows.
+        sharing: with other ranks, whose engines make the same calls; None: there are none. Views
+            are then cut for other reasons than their rows.
 
     Attributes:
         stats: what has moved so far.
         trace: see `Trace`.
         costs: of the views: a checkpoint needs them beside the model to go on with the same bits.
+        together: what several ranks have besides; None: there is one.
         placement: of the last batch.
         side: the thread that looks ahead.
     """
@@ -54,6 +58,7 @@ class Engine:
         lists_all: int = 0,
         most_rows: int | None = None,
         most_share: float | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.model = model
         self.stats = tools.stats
@@ -61,20 +66,25 @@ class Engine:
         self.costs = ViewCosts()
         self.placement = placements[0]
         self.side = SideThread(model.device)
-        self._renderer = renderer
-        self._tables: TableRenderer | None = getattr(renderer, "tables", None)
-        if self._tables is not None:
-            model.before_replacing = self._tables.release
-        self._densities: dict[str, float] = {}  # see `TableDrawing`
         self._lanes = tools.lanes
-        self._lookahead = Lookahead(model, renderer, tools.lanes)
-        self._planner = Planner(
-            *(model, renderer, placements, self._lookahead),
-            AllRows(model, 0 if self._tables is None else lists_all),
-            self.costs,
-            most_rows=most_rows,
-            most_share=most_share,
-        )
+        all_rows = AllRows(model, lists_all if getattr(renderer, "tables", None) else 0)
+        self._planner: Planner | SharedPlanner
+        self._drawing: BatchDrawing
+        self.together: Together | None = None
+        if sharing is not None and sharing.world.size > 1:
+            shared = self.together = Together.of(
+                *(model, renderer, placements, tools, all_rows, self.costs, sharing)
+            )
+            self._lookahead, self._planner = shared.lookahead, shared.planner
+            self._drawing = shared.drawing
+        else:
+            self._lookahead = Lookahead(model, renderer, tools.lanes)
+            self._planner = Planner(
+                *(model, renderer, placements, self._lookahead, all_rows, self.costs),
+                most_rows=most_rows,
+                most_share=most_share,
+            )
+            self._drawing = OneByOne(model, renderer, tools.trace, self.costs)
         self._is_whole = True
 
     @property
@@ -84,7 +94,7 @@ class Engine:
 
     def step(
         self,
-        batch: Sequence[tuple[View, Tensor]],
+        batch: Sequence[tuple[View, Truth]],
         settings: StepSettings,
         observe: Observe,
         *,
@@ -95,7 +105,7 @@ class Engine:
         """One optimizer update from the mean loss of a batch.
 
         Args:
-            batch: views on the model's device with their photographs, (H, W, 3) uint8 there.
+            batch: views on the model's device with their photographs there.
             settings: rates and weights of this step.
             observe: told about each view.
             direct: if given, takes views that are drawn from tables instead, in batches without
@@ -119,49 +129,12 @@ class Engine:
         n_following = len(upcoming[0]) if upcoming else 0
         looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)
         with self.trace.host("begin step"):
-            keys = self.model.keys.values
-            drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
-            shares: list[Tensor] = []
             edited = None
             if looks or not placement.is_resident:  # else no other lane reads what was edited
                 edited = self._lanes.mark("compute")
             step = placement.begin(settings, edited)
-
-        def from_copies(k: int, microbatch: Microbatch, truth: Tensor) -> Tensor:
-            taken = placement.take(k)
-            with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
-                share = drawing.draw(microbatch, truth, taken.ids, taken.leaves)
-            placement.give(k, taken)
-            return share
-
-        from_tables = None
-        if not all(microbatch.is_whole for microbatch in planned.seen.microbatches):
-            # Gradients of crops add up before the norm is taken, and the order in which views count
-            # must not follow from their room.
-            direct = None
-        if self._tables is not None:
-            from_tables = TableDrawing(
-                self._tables,
-                settings,
-                drawing.statistics,
-                direct,
-                self.costs,
-                self._densities,
-                from_copies,
-                n_views=len(batch),
-                n_microbatches=len(order),
-            )
-
-        def draw(k: int, i: int) -> Tensor:
-            microbatch = planned.seen.microbatches[i]
-            truth = batch[microbatch.index][1]
-            rows = None if from_tables is None else placement.tables(k)
-            if from_tables is not None and rows is not None:
-                with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
-                    share = from_tables.draw(k, microbatch, truth, rows)
-                if share is not None:
-                    return share
-            return from_copies(k, microbatch, truth)
+        truths = [truth for _, truth in batch]
+        run = Running(planned, order.tolist(), truths, settings, observe, direct)
 
         def look_ahead() -> None:
             with self.trace.host("list the next", track="ahead"):
@@ -179,16 +152,7 @@ class Engine:
         else:
             placement.expect(None)
         with beside:
-            for k, i in enumerate(order.tolist()):
-                shares.append(draw(k, i))
-            if meanwhile is not None:
-                meanwhile()
-            if from_tables is not None:
-                with self.trace.on("compute", "settle"):
-                    from_tables.settle()
-            loss = shares[0]
-            for share in shares[1:]:
-                loss = loss + share
+            loss = self._drawing.draw(run, meanwhile)
         placement.update(self._lookahead.looked())
         with self.trace.host("end step"):
             placement.close()
@@ -200,20 +164,15 @@ class Engine:
         """Wait for work in the background, so that the rows may be read, edited or saved. Early
         lists stay."""
         self._check_whole()
-        self._release_kept()
         self.placement.finish()
+        self._drawing.finish()
 
     def make_room(self) -> None:
         """Finish, and give back device memory that can be taken again: all rows are about to be
         re-ordered, which needs much."""
         self._check_whole()
-        self._release_kept()
         self.placement.leave()
-
-    def _release_kept(self) -> None:
-        """Give back what the renderer keeps from batch to batch."""
-        if self._tables is not None:
-            self._tables.release()
+        self._drawing.release()
 
     def _check_whole(self) -> None:
         if not self._is_whole:

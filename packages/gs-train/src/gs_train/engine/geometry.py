@@ -31,6 +31,7 @@ class BatchGeometry:
         settings: of the step.
         tools: of the engine.
         sums: (U, ...) by attribute, added to.
+        n_rows: rows of the model, of all ranks.
 
     Attributes:
         sums: (U, ...) gradients by attribute.
@@ -43,8 +44,10 @@ class BatchGeometry:
         settings: StepSettings,
         tools: Tools,
         sums: Mapping[str, Tensor],
+        n_rows: int,
     ) -> None:
         self._rows = rows
+        self._n_rows = n_rows
         self._ids = ids
         self._settings = settings
         self._tools = tools
@@ -98,7 +101,7 @@ class BatchGeometry:
 
     def _take_step(self) -> None:
         params, names = self._rows.params, list(self.sums)
-        losses = penalties(self._settings, self._rows.n_rows)
+        losses = penalties(self._settings, self._n_rows)
         if not self._settings.regularise_all:
             rows = self._ids.long()
             values = {name: params[name].index_select(0, rows) for name in losses}

@@ -7,13 +7,13 @@ A list is of use for what moves rows: what a batch sees is decided when the batc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 import gs_cull
-from gs_train.engine.microbatches import Seen, look
+from gs_train.engine.microbatches import Microbatch, Seen, look, look_at
 from gs_train.engine.settings import StepSettings
 from gs_train.machine.lanes import Lanes
 from gs_train.renderers import Renderer, View
@@ -50,9 +50,18 @@ class Lookahead:
     Args:
         model, renderer: as `Engine`'s.
         lanes: of the engine; lists are found on ``cull``.
+        cut: gives the microbatches of a batch, of its views and how many batches ahead of the
+            present one it is; None: the views.
     """
 
-    def __init__(self, model: Model, renderer: Renderer, lanes: Lanes) -> None:
+    def __init__(
+        self,
+        model: Model,
+        renderer: Renderer,
+        lanes: Lanes,
+        cut: Callable[[Sequence[View], int], Sequence[Microbatch]] | None = None,
+    ) -> None:
+        self._cut = cut
         self._model = model
         self._renderer = renderer
         self._lanes = lanes
@@ -114,7 +123,7 @@ class Lookahead:
         self._lanes.wait("cull", edited)
         try:
             with self._lanes.on("cull"):
-                seen = look(self._model.params, views, self._renderer, inflate=inflate)
+                seen = self._look(views, k + 1, inflate)
         except torch.cuda.OutOfMemoryError:
             self._culled = self._lanes.mark("cull")  # the geometry may still be read
             return None
@@ -123,6 +132,12 @@ class Lookahead:
         self._lanes.share("compute", seen.ids, seen.mask, cameras.viewmats, cameras.Ks)
         self._culled = self._lanes.mark("cull")
         return self._lists[k]
+
+    def _look(self, views: Sequence[View], ahead: int, inflate: gs_cull.Inflate) -> Seen:
+        if self._cut is None:
+            return look(self._model.params, views, self._renderer, inflate=inflate)
+        cut = self._cut(views, ahead)
+        return look_at(self._model.params, cut, self._renderer, inflate=inflate, whole_tiles=True)
 
     def looked(self) -> torch.cuda.Event | None:
         """An event behind everything that has read the geometry since this was last asked."""

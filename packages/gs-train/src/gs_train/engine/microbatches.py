@@ -16,6 +16,7 @@ from gs_train.losses.ssim import HALO
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.culling import Cameras, balanced_split, cameras_of, cull
 from gs_train.renderers.protocol import Rect
+from gs_train.renderers.records import TILE
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def look(
     Cost: one cull, one more where a view is cut, and one for each such view. Synchronises.
     """
     whole = [Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views)]
-    seen = _cull(geometry, whole, renderer, inflate)
+    seen = look_at(geometry, whole, renderer, inflate=inflate)
     if most_rows is None or max(seen.counts, default=0) <= most_rows:
         return seen
     cut: list[Microbatch] = []
@@ -86,24 +87,43 @@ def look(
             cut.append(microbatch)
         else:
             cut += _cut(geometry, microbatch, count, renderer, most_rows)
-    return _cull(geometry, cut, renderer, inflate)
+    return look_at(geometry, cut, renderer, inflate=inflate)
 
 
-def _cull(
+def look_at(
     geometry: Mapping[str, Tensor],
     microbatches: Sequence[Microbatch],
     renderer: Renderer,
-    inflate: gs_cull.Inflate | None,
+    *,
+    inflate: gs_cull.Inflate | None = None,
+    whole_tiles: bool = False,
 ) -> Seen:
+    """Find what each of these microbatches sees; other arguments as of `look`.
+
+    Args:
+        whole_tiles: of crops, list rows that touch a tile of which they have a part. Only then does
+            a crop have all tile intersections that the view has there.
+
+    Cost: one cull. Synchronises.
+    """
     crops = [microbatch.crop for microbatch in microbatches]
     rects = None
     if not all(microbatch.is_whole for microbatch in microbatches):
-        rects = np.array([[*vars(crop.rect).values()] for crop in crops], np.int32)
+        seen = [_in_tiles(crop) if whole_tiles else crop.rect for crop in crops]
+        rects = np.array([[*vars(rect).values()] for rect in seen], np.int32)
     cameras = cameras_of([crop.view for crop in crops])
     visible = cull(geometry, cameras, renderer, rects=rects, inflate=inflate)
     # Of a single view it is known without waiting for the device once more.
     counts = (len(visible),) if len(crops) == 1 else tuple(visible.counts.tolist())
     return Seen(tuple(microbatches), visible.ids, visible.mask, counts, cameras)
+
+
+def _in_tiles(crop: Crop) -> Rect:
+    """The tiles that have a part of a crop, as far as they lie in the view."""
+    rect, view = crop.rect, crop.view
+    x0, y0 = rect.x0 // TILE * TILE, rect.y0 // TILE * TILE
+    x1, y1 = -(-rect.x1 // TILE) * TILE, -(-rect.y1 // TILE) * TILE
+    return Rect(x0, y0, min(x1, view.width), min(y1, view.height))
 
 
 def _cut(

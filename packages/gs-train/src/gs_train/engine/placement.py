@@ -16,6 +16,7 @@ from gs_train.engine.settings import StepSettings
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.machine.lanes import Lanes
+from gs_train.ranks.turns import Turns
 from gs_train.renderers.tables import TableRows
 
 
@@ -38,6 +39,8 @@ class Batch:
         marks: (U,) bool: which of the rows any view really sees; None: all.
         order: of the microbatches, the canonical one.
         early: the list of rows that was found before; None: there was none, or it does not hold.
+        n_rows: rows of the model, of all ranks.
+        turns: who draws what; None: there is one rank.
     """
 
     placement: Placement
@@ -45,6 +48,8 @@ class Batch:
     marks: Tensor | None
     order: np.ndarray
     early: EarlyList | None
+    n_rows: int
+    turns: Turns | None = None
 
 
 class Taken(NamedTuple):

@@ -90,7 +90,7 @@ class Planner:
             order = self._costs.order([microbatch.crop.view for microbatch in seen.microbatches])
         else:
             order = np.zeros(len(seen.microbatches), np.int64)
-        return Batch(placement, seen, marks, order, early)
+        return Batch(placement, seen, marks, order, early, self._model.n_rows)
 
     def _placement_for(self, seen: Seen) -> Placement:
         # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.

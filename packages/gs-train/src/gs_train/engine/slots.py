@@ -71,7 +71,8 @@ class SlotPlacement:
         seen, marks, trace = self._batch.seen, self._batch.marks, self._tools.trace
         sums = self._sums.zeros(seen.ids.shape[0])
         rows = self._model.geometry
-        geometry = BatchGeometry(rows, seen.ids, settings, self._tools, sums.geometry)
+        n_rows = self._batch.n_rows
+        geometry = BatchGeometry(rows, seen.ids, settings, self._tools, sums.geometry, n_rows)
         appearance = self._model.appearance
         appearance.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
         step = appearance.begin()

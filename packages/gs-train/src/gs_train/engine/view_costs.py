@@ -37,23 +37,40 @@ class ViewCosts:
         # what came after it.
         self._counts: dict[int, list[tuple[int, int]]] = {}
 
-    def order(self, views: Sequence[View]) -> np.ndarray:
-        """(B,) int64: the canonical order of the views of the batch that begins."""
-        costs = np.array([self._cost(view) for view in views], np.int64)
+    def order(self, views: Sequence[View], *, ahead: int = 0) -> np.ndarray:
+        """(B,) int64: the canonical order of the views of a batch.
+
+        Args:
+            ahead: batches between it and the batch that begins or runs, at most `LAG` - 1.
+        """
+        costs = np.array([self.work(view, ahead=ahead) for view in views], np.int64)
         return np.argsort(-costs, kind="stable")
 
-    def known(self, view: View) -> int | None:
-        """Its count, of a step that is old enough for all ranks to know; None: there is none."""
-        last = self.step - LAG
+    def work(self, view: View, *, ahead: int = 0) -> int:
+        """What it takes to draw a view of such a batch: its count, or its pixels."""
+        known = self.known(view, ahead=ahead)
+        return view.width * view.height if known is None else known
+
+    def known(self, view: View, *, ahead: int = 0) -> int | None:
+        """Its count, of a step that is old enough for all ranks to know; None: there is none.
+
+        Args:
+            ahead: see `order`.
+        """
+        last = self.step + ahead - LAG
         known = [
             count for step, count in self._counts.get(number_of(view.name), ()) if step <= last
         ]
         return known[-1] if known else None
 
-    def note(self, view: View, n_intersections: int) -> None:
-        """All pixels of a view of the present batch were drawn."""
+    def note(self, view: View, n_intersections: int, *, step: int | None = None) -> None:
+        """All pixels of a view were drawn.
+
+        Args:
+            step: of its batch, of those after the view was last noted; None: the present one.
+        """
         counts = self._counts.setdefault(number_of(view.name), [])
-        counts.append((self.step, n_intersections))
+        counts.append((self.step if step is None else step, n_intersections))
         self._forget(counts)
 
     def end_batch(self) -> None:
@@ -96,7 +113,3 @@ class ViewCosts:
         """Drop what no order reads any more: where a view is drawn, and before all are saved."""
         while len(counts) > 1 and counts[1][0] <= self.step - LAG:
             del counts[0]
-
-    def _cost(self, view: View) -> int:
-        known = self.known(view)
-        return view.width * view.height if known is None else known

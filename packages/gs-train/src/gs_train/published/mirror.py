@@ -88,7 +88,7 @@ class MirrorPlacement:
     @torch.no_grad()
     def _regularise(self) -> None:
         """Add the gradients of the penalties, on all rows or on those that the batch sees."""
-        model, losses = self._model, penalties(self._settings, self._model.n_rows)
+        model, losses = self._model, penalties(self._settings, self._batch.n_rows)
         gradients = {name: p.grad for name, p in model.params.items() if p.grad is not None}
         if self._settings.regularise_all:
             add_to(gradients, model.params, losses)

@@ -112,7 +112,7 @@ class StreamedPlacement:
 
     def open(self, batch: Batch) -> np.ndarray:
         self._loads.drop()
-        order = self._order(batch.seen)
+        order = self._order(batch)
         plan = self._plan(batch.seen, order)
         self._begin_loads(batch, plan)
         n = plan.n_slots
@@ -124,7 +124,8 @@ class StreamedPlacement:
         run, lanes, trace = self._run, self._tools.lanes, self._tools.trace
         ids = run.batch.seen.ids
         sums = self._sums.zeros(ids.shape[0]).geometry
-        run.geometry = BatchGeometry(self._model.geometry, ids, settings, self._tools, sums)
+        rows, n_rows = self._model.geometry, run.batch.n_rows
+        run.geometry = BatchGeometry(rows, ids, settings, self._tools, sums, n_rows)
         self._host.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
         run.step = self._host.begin()
         for lane in ("load", "store") if self._untouched is None else ("load", "store", "cull"):
@@ -137,15 +138,19 @@ class StreamedPlacement:
     def take(self, k: int) -> Taken:
         run, lanes, trace = self._run, self._tools.lanes, self._tools.trace
         lanes.wait("compute", run.loaded[k])
-        if k > _AHEAD:
-            lanes.wait("compute", run.stored[k - 1 - _AHEAD])
         part = run.plan[k]
         with trace.on("compute", f"take {k}"):
             leaves = run.geometry.take(part.visible, _turn(run.values, k), part.slots)
+        if run.batch.turns is not None:  # some more are taken before this one is given
+            run.read.append(lanes.mark("compute"))
+            self._load_next(k)
         return Taken(part.visible, leaves)
 
     def give(self, k: int, taken: Taken) -> None:
         run, part, own = self._run, self._run.plan[k], _turn(self._run.gradients, k)
+        lanes = self._tools.lanes
+        if k > _AHEAD:
+            lanes.wait("compute", run.stored[k - 1 - _AHEAD])
         with self._tools.trace.on("compute", f"give {k}"):
             carried = run.carried[(k - 1) % len(run.carried)]
             initial = InitialSums(run.returning.first_sums(part), carried, run.noted)
@@ -153,9 +158,10 @@ class StreamedPlacement:
             run.geometry.add(taken.leaves, place, own, part.slots, initial)
             if run.plan.counts["returning"][k]:
                 run.returning.put(part.returning, own, part.slots_of("returning"))
-        run.drawn.append(self._tools.lanes.mark("compute"))
-        if k + 1 < len(run.plan):
-            self._load(k + 1)
+        run.given.append(lanes.mark("compute"))
+        if run.batch.turns is None:
+            run.read.append(run.given[k])
+            self._load_next(k)
         self._store(k)
 
     def tables(self, k: int) -> None:
@@ -213,8 +219,11 @@ class StreamedPlacement:
 
     # -- what moves ----------------------------------------------------------------------------
 
-    def _order(self, seen: Seen) -> np.ndarray:
+    def _order(self, batch: Batch) -> np.ndarray:
+        seen = batch.seen
         n = len(seen.microbatches)
+        if batch.turns is not None:  # ranks draw views in one order, and each has other rows
+            return batch.order
         if self._preset.order != "tsp" or n <= 2 or not len(seen.ids):
             return np.arange(n)
         return np.asarray(gs_order.order(seen.mask, n_views=n, seed=self._seed))
@@ -241,12 +250,17 @@ class StreamedPlacement:
             self._loads.wait_for(last.updates)
         self._loads.begin(plan, None, ())
 
+    def _load_next(self, k: int) -> None:
+        """Enqueue the rows of the microbatch behind microbatch k, whose own have been read."""
+        if k + 1 < len(self._run.plan):
+            self._load(k + 1)
+
     def _load(self, k: int) -> None:
         """Enqueue the rows of microbatch k."""
         run, lanes, trace = self._run, self._tools.lanes, self._tools.trace
         # The slots that it fills were last read by microbatch k - 2.
         if k > _AHEAD:
-            lanes.wait("load", run.drawn[k - 1 - _AHEAD])
+            lanes.wait("load", run.read[k - 1 - _AHEAD])
         before = _turn(run.values, k - 1) if len(run.values) == 2 and k else None
         with trace.host(f"load {k}"), trace.on("load", f"load {k}"):
             self._loads.bring(run.plan[k], _turn(run.values, k), before)
@@ -255,7 +269,7 @@ class StreamedPlacement:
     def _store(self, k: int) -> None:
         """Enqueue the gradients that are complete after microbatch k."""
         run, lanes, trace = self._run, self._tools.lanes, self._tools.trace
-        lanes.wait("store", run.drawn[k])
+        lanes.wait("store", run.given[k])
         with trace.host(f"store {k}"), trace.on("store", f"store {k}"):
             slots, ids = run.plan[k].slots_of("final"), run.on_host.wait().final[k]
             self._stores.send(_turn(run.gradients, k), slots, ids, step=run.step)
@@ -273,7 +287,8 @@ class _Run:
         geometry: of its rows.
         step: of the host's optimizer.
         on_host: ids of the plan, on their way to the host.
-        loaded, drawn, stored: events behind what has been enqueued for each microbatch.
+        loaded, read, given, stored: events behind what has been enqueued for each microbatch: its
+            rows are there, nobody reads them any more, its gradients are there, and have left.
         needed, tickets: the next batch's early list, and updates of its rows; written by `expect`.
     """
 
@@ -289,7 +304,8 @@ class _Run:
         self.returning = Returning(plan, values[0].shape[1])
         self.carried, self.noted = [columns(g) for g in gradients], columns(self.returning.sums)
         self.loaded: list[torch.cuda.Event | None] = []
-        self.drawn: list[torch.cuda.Event | None] = []
+        self.read: list[torch.cuda.Event | None] = []
+        self.given: list[torch.cuda.Event | None] = []
         self.stored: list[torch.cuda.Event | None] = []
         self.needed: EarlyList | None = None
         self.tickets: tuple[int, ...] = ()

@@ -36,10 +36,15 @@ class ViewColumns:
         self._lag = lag
         self._counts: dict[int, dict[int, np.ndarray]] = {}  # of a view's number, by step
 
-    def known(self, view: str) -> np.ndarray | None:
-        """(C,) int64 of the view of this name; None: there are no counts yet."""
+    def known(self, view: str, *, ahead: int = 0) -> np.ndarray | None:
+        """(C,) int64 of the view of this name; None: there are no counts yet.
+
+        Args:
+            ahead: batches between the one that wants to know and the present one, less than the
+                lag.
+        """
         by_step = self._counts.get(number_of(view), {})
-        newest = self._newest(by_step)
+        newest = self._newest(by_step, ahead)
         return None if newest is None else by_step[newest]
 
     def note(self, view: str, n_columns: int, first: int, counts: ArrayLike, *, step: int) -> None:
@@ -110,13 +115,13 @@ class ViewColumns:
             part = counts[ends[k] : ends[k + 1]].numpy().copy()
             self._counts.setdefault(number, {})[at] = part
 
-    def _newest(self, by_step: Mapping[int, np.ndarray]) -> int | None:
+    def _newest(self, by_step: Mapping[int, np.ndarray], ahead: int = 0) -> int | None:
         """The last step that is old enough and has all columns."""
-        old = (step for step in by_step if self._is_old(step))
+        old = (step for step in by_step if self._is_old(step, ahead))
         return max((step for step in old if (by_step[step] != _UNKNOWN).all()), default=None)
 
-    def _is_old(self, step: int) -> bool:
-        return step <= self.step - self._lag
+    def _is_old(self, step: int, ahead: int = 0) -> bool:
+        return step <= self.step + ahead - self._lag
 
     def _forget(self, by_step: dict[int, np.ndarray]) -> None:
         """Drop what is never read any more."""

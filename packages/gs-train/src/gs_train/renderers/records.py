@@ -12,12 +12,13 @@ show at most; a segment of records has room for so many, and records that no row
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gs_train.renderers.protocol import Rect, Splats, View
+from gs_train.renderers.tables import TableRows
 
 TILE = 16
 """Pixels of a side of the tiles that intersections are counted of."""
@@ -179,5 +180,35 @@ class RecordRenderer(Protocol):
         Args:
             splats: that were written.
             gradients: (S, gradient_words), a row for each record, of empty ones too.
+        """
+        ...
+
+
+class TableRecordRenderer(RecordRenderer, Protocol):
+    """A `RecordRenderer` that projects rows where they lie, without autograd."""
+
+    def project(self, rows: TableRows, view: View, out: SplatRecords, *, sh_degree: int) -> Any:
+        """Project rows, and write their splats, with empty records behind them.
+
+        Args:
+            rows: R of them.
+            out: room for R or more, left alone until the gradient has come back.
+
+        Returns:
+            What `project_backward` takes.
+        """
+        ...
+
+    def project_backward(
+        self, projected: Any, gradients: Tensor, view: View, *, sh_degree: int
+    ) -> Splats:
+        """Add the gradients of rows to their sums.
+
+        Args:
+            gradients: (S, gradient_words), a row for each record, of empty ones too.
+            view, sh_degree: as for `project`.
+
+        Returns:
+            The splats, with the gradients that density control reads.
         """
         ...

@@ -13,19 +13,23 @@ from torch import Tensor
 
 from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier, direct_of
+from gs_train.engine.batch_drawing import Truth
 from gs_train.engine.settings import StepSettings
+from gs_train.engine.together import Sharing
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.options.schedule import AdamOptions, active_sh_degree, adam_options, means_decay
+from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers import Renderer, Rows, Splats, View
+from gs_train.rows.keys import RowKeys
 from gs_train.rows.morton import morton_order
 from gs_train.rows.operations import Model
 from gs_train.rows.restore import Part, Source, as_source, read_all
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 from gs_train.sizing.choice import expected_rows
 
-_MODEL, _DENSIFY, _COSTS = "model/", "densify/", "costs/"
+_MODEL, _DENSIFY, _COSTS, _COLUMNS = "model/", "densify/", "costs/", "columns/"
 _CHANGES = "order/changes"
 
 
@@ -50,12 +54,14 @@ class Trainer:
 
     Args:
         config: the run's options.
-        rows: the first Gaussians.
+        rows: the first Gaussians; those of all ranks, where there are several.
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.data.frame.Frame`).
         strategy: makes the densifier; None: the one that the options name.
         preset: where the rows live.
         limits: of rows, where memory sets them.
+        sharing: with other ranks, whose trainers make the same calls; None: there are none. Each
+            owns some of the rows.
 
     Attributes:
         step: steps done.
@@ -72,8 +78,14 @@ class Trainer:
         strategy: Strategy | None = None,
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
+        sharing: Sharing | None = None,
     ) -> None:
-        self._start(config, renderer, extent, strategy, preset, limits, rows, None)
+        keys = None
+        if sharing is not None and sharing.world.size > 1:
+            world = sharing.world
+            own = first_rows(rows, rank=world.rank, n_ranks=world.size)
+            rows, keys = own.rows, RowKeys(own.keys.values.to(renderer.device), own.keys.next)
+        self._start(config, renderer, extent, strategy, preset, limits, rows, None, keys, sharing)
 
     @classmethod
     def restore(
@@ -87,15 +99,21 @@ class Trainer:
         strategy: Strategy | None = None,
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
+        sharing: Sharing | None = None,
     ) -> Trainer:
-        """The trainer whose :meth:`tensors` these were, after ``step`` steps."""
+        """The trainer whose :meth:`tensors` these were, after ``step`` steps; of several ranks, one
+        that owns the rows of these tensors."""
         trainer = cls.__new__(cls)
         source = as_source(tensors)
         model = Part(source, _MODEL)
-        trainer._start(config, renderer, extent, strategy, preset, limits, None, model)
+        trainer._start(
+            *(config, renderer, extent, strategy, preset, limits, None, model, None, sharing)
+        )
         trainer.step = step
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         trainer.backend.costs.load(read_all(Part(source, _COSTS)))
+        if trainer.backend.together is not None:
+            trainer.backend.together.columns.load(read_all(Part(source, _COLUMNS)))
         if _CHANGES in source.shapes:  # earlier versions counted images
             changes = torch.zeros((), dtype=torch.int64)
             source.fill({_CHANGES: changes})
@@ -112,6 +130,8 @@ class Trainer:
         limits: Limits,
         rows: Rows | None,
         source: Source | None,
+        keys: RowKeys | None,
+        sharing: Sharing | None,
     ) -> None:
         self.config = config
         self.renderer = renderer
@@ -133,6 +153,8 @@ class Trainer:
             mem_limit=config.mem_limit,
             limits=limits,
             seed=config.seed,
+            keys=keys,
+            sharing=sharing,
         )
         n_expected = expected_rows(config, self.model.n_rows)
         self.model.expected = min(n_expected, limits.capacity or n_expected)
@@ -153,10 +175,13 @@ class Trainer:
     def tensors(self) -> dict[str, Tensor]:
         """The whole state but the step, not copied. Waits for work in the background."""
         self.backend.finish()
+        together = self.backend.together
+        columns = {} if together is None else together.columns.tensors()
         return {
             **{_MODEL + name: value for name, value in self.model.tensors().items()},
             **{_DENSIFY + name: value for name, value in self.densifier.tensors().items()},
             **{_COSTS + name: value for name, value in self.backend.costs.tensors().items()},
+            **{_COLUMNS + name: value for name, value in columns.items()},
             _CHANGES: torch.tensor(self._changes),
         }
 
@@ -167,7 +192,7 @@ class Trainer:
 
     def train_step(
         self,
-        batch: Sequence[tuple[View, Tensor]],
+        batch: Sequence[tuple[View, Truth]],
         upcoming: Sequence[Sequence[View]] = (),
         *,
         meanwhile: Callable[[], object] | None = None,
@@ -175,7 +200,8 @@ class Trainer:
         """One optimizer update from the mean loss of ``batch``.
 
         Args:
-            batch: views on the renderer's device with their photographs, (H, W, 3) uint8 there.
+            batch: views on the renderer's device with their photographs there, (H, W, 3) uint8 or
+                functions that return these.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
             meanwhile: called while the device draws, before the host waits for it.

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The views of a batch on several ranks, in rounds: each rank draws a view of all ranks' splats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from gs_train.engine.batch_drawing import Running, pixels_of
+from gs_train.engine.drawing import Drawing
+from gs_train.engine.own_rows import CopiedRows, OwnRows, TabledRows
+from gs_train.engine.record_drawing import RecordDrawing
+from gs_train.engine.shared_views import SharedViews
+from gs_train.engine.trace import Trace
+from gs_train.engine.view_costs import ViewCosts
+from gs_train.engine.view_news import ViewNews
+from gs_train.ranks.exchange import Exchange
+from gs_train.ranks.rounds import draw_in_rounds
+from gs_train.renderers import Renderer
+from gs_train.renderers.records import RecordRenderer, SplatRecords, TableRecordRenderer
+from gs_train.rows.operations import Model
+from gs_train.world.protocol import World
+
+
+class InRounds:
+    """A `BatchDrawing` of several ranks.
+
+    Args:
+        model, renderer: as `Engine`'s; the renderer has ``records``.
+        trace: of the engine.
+        costs: of the views.
+        views: cuts those that are left over.
+        news: told about the views that this rank draws.
+        world: all ranks.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        renderer: Renderer,
+        trace: Trace,
+        costs: ViewCosts,
+        views: SharedViews,
+        news: ViewNews,
+        world: World,
+    ) -> None:
+        self._model = model
+        self._renderer = renderer
+        self._records: RecordRenderer = renderer.records  # type: ignore[attr-defined]
+        self._on_tables: TableRecordRenderer | None = None
+        if hasattr(self._records, "project"):
+            self._on_tables = cast(TableRecordRenderer, self._records)
+        self._trace = trace
+        self._costs = costs
+        self._views = views
+        self._news = news
+        self._world = world
+        self._exchange = Exchange(world, self._records.gradient_words)
+
+    def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:
+        """See `BatchDrawing`."""
+        batch, n_views = run.batch, len(run.truths)
+        assert batch.turns is not None
+        counts_columns = self._views.has_left_over(n_views)
+        work = _RankWork(
+            run,
+            self._own_rows(run),
+            RecordDrawing(
+                self._records, run.settings, n_views, self._costs, counts_columns=counts_columns
+            ),
+            self._news,
+            self._trace,
+            torch.zeros(len(run.order), device=self._model.device),
+        )
+        draw_in_rounds(batch.turns, self._exchange, work)
+        if meanwhile is not None:
+            meanwhile()
+        self._news.post(batch.seen.microbatches, has_columns=counts_columns)
+        shares = self._world.sum(work.shares).unbind()
+        loss = shares[0]
+        for share in shares[1:]:  # in canonical order
+            loss = loss + share
+        return loss
+
+    def finish(self) -> None:
+        """See `BatchDrawing`."""
+        self._news.receive()
+
+    def release(self) -> None:
+        """See `BatchDrawing`."""
+        self.finish()
+        self._exchange.release()
+
+    def _own_rows(self, run: Running) -> OwnRows:
+        settings, placement = run.settings, run.batch.placement
+        drawing = Drawing(
+            self._renderer,
+            settings,
+            run.observe,
+            len(run.truths),
+            self._model.keys.values,
+            self._costs,
+        )
+        if self._on_tables is not None and placement.is_resident:
+            return TabledRows(placement, drawing, self._on_tables, sh_degree=settings.sh_degree)
+        return CopiedRows(placement, drawing, self._records)
+
+
+class _RankWork:
+    """What this rank does for a batch; a `gs_train.ranks.rounds.Work`.
+
+    Args:
+        run: the batch.
+        own: this rank's rows.
+        drawing: of the batch.
+        news: told about each microbatch that is drawn.
+        trace: of the engine.
+        shares: (M,) zeros; those of the loss that this rank draws are written there.
+    """
+
+    def __init__(
+        self,
+        run: Running,
+        own: OwnRows,
+        drawing: RecordDrawing,
+        news: ViewNews,
+        trace: Trace,
+        shares: Tensor,
+    ) -> None:
+        self._microbatches = run.batch.seen.microbatches
+        self._truths = run.truths
+        self._own = own
+        self._drawing = drawing
+        self._news = news
+        self._trace = trace
+        self.shares = shares
+
+    def project(self, microbatch: int, out: SplatRecords) -> None:
+        """See `Work`."""
+        name = f"project {microbatch}"
+        with self._trace.host(name), self._trace.on("compute", name):
+            self._own.project(microbatch, self._microbatches[microbatch], out)
+
+    def draw(self, microbatch: int, records: SplatRecords) -> Tensor:
+        """See `Work`."""
+        one, name = self._microbatches[microbatch], f"draw {microbatch}"
+        truth = pixels_of(self._truths[one.index])
+        with self._trace.host(name), self._trace.on("compute", name):
+            drawn = self._drawing.draw(one.crop, truth, records)
+            self.shares[microbatch] = drawn.share
+        self._news.note(microbatch, drawn)
+        return drawn.gradients
+
+    def give_back(self, microbatch: int, gradients: Tensor) -> None:
+        """See `Work`."""
+        name = f"give back {microbatch}"
+        with self._trace.host(name), self._trace.on("compute", name):
+            self._own.give_back(microbatch, self._microbatches[microbatch], gradients)

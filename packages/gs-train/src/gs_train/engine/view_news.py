@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks tell each other about the views that each has drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gs_train.engine.microbatches import Microbatch
+from gs_train.engine.record_drawing import DrawnSplats
+from gs_train.engine.view_costs import ViewCosts
+from gs_train.ranks.view_columns import ViewColumns
+from gs_train.renderers import View
+from gs_train.renderers.protocol import Rect
+from gs_train.renderers.records import TILE
+from gs_train.world.protocol import Ints, Pending, World
+
+
+@dataclass(frozen=True)
+class _OnItsWay:
+    """Counts of a batch.
+
+    Attributes:
+        step: of the batch.
+        microbatches: of it.
+        has_columns: whether counts of columns follow those of microbatches.
+    """
+
+    step: int
+    microbatches: Sequence[Microbatch]
+    has_columns: bool
+    table: Pending[Ints]
+
+
+@dataclass
+class _Counted:
+    """What this rank has drawn of a microbatch: ``ready`` is behind the copy to ``columns``."""
+
+    n_intersections: int
+    columns: Tensor | None = None
+    ready: torch.cuda.Event | None = None
+
+
+@dataclass
+class ViewNews:
+    """Counts of intersections on their way to all ranks, and from them into the views' costs.
+
+    Counts of a batch are posted when it has been drawn, and received when the next one begins, or
+    when somebody reads the costs. A message has a word for each microbatch: 0 where it is another
+    rank's or was not counted, else its count and 1 more.
+
+    Args:
+        world: all ranks.
+        costs, columns: of the views; written to.
+    """
+
+    world: World
+    costs: ViewCosts
+    columns: ViewColumns
+    _drawn: dict[int, _Counted] = field(default_factory=dict)
+    _on_its_way: _OnItsWay | None = None
+
+    def note(self, k: int, drawn: DrawnSplats) -> None:
+        """This rank has drawn the k-th microbatch of the batch."""
+        if drawn.n_intersections is None:
+            return
+        counted = self._drawn[k] = _Counted(drawn.n_intersections)
+        if drawn.columns is not None:
+            counted.columns = drawn.columns.to("cpu", non_blocking=True)
+            if drawn.columns.is_cuda:
+                counted.ready = torch.cuda.Event()
+                counted.ready.record()
+
+    def post(self, microbatches: Sequence[Microbatch], *, has_columns: bool) -> None:
+        """The batch has been drawn.
+
+        Args:
+            microbatches: in the batch's order, by which `note` numbers them.
+            has_columns: columns are counted.
+        """
+        self.receive()
+        counts = np.zeros(len(microbatches), np.int64)
+        parts = [counts]
+        for k, microbatch in enumerate(microbatches):
+            counted = self._drawn.get(k)
+            if counted is not None:
+                counts[k] = counted.n_intersections + 1
+            if has_columns:
+                own = np.zeros(len(_columns_of(microbatch.crop.rect)), np.int64)
+                if counted is not None and counted.columns is not None:
+                    if counted.ready is not None:
+                        counted.ready.synchronize()
+                    own[:] = counted.columns.numpy()
+                elif counted is not None:
+                    counts[k] = 0  # drawn in parts
+                parts.append(own)
+        self._drawn.clear()
+        table = self.world.post_gather(np.concatenate(parts))
+        self._on_its_way = _OnItsWay(self.costs.step, microbatches, has_columns, table)
+
+    def receive(self) -> None:
+        """Wait for what was posted last, and note it."""
+        news, self._on_its_way = self._on_its_way, None
+        self.columns.step = self.costs.step
+        if news is None:
+            return
+        words = news.table.wait().sum(0)  # each word is of one rank
+        counts, rest = np.split(words, [len(news.microbatches)])
+        if not news.has_columns:
+            for microbatch, count in zip(news.microbatches, counts.tolist()):
+                self._note(microbatch.crop.view, count - 1, news.step)
+            return
+        sizes = [len(_columns_of(microbatch.crop.rect)) for microbatch in news.microbatches]
+        whole: dict[int, np.ndarray] = {}
+        for microbatch, count, own in zip(
+            news.microbatches, counts.tolist(), np.split(rest, np.cumsum(sizes)[:-1])
+        ):
+            view = microbatch.crop.view
+            found = whole.setdefault(microbatch.index, np.full(-(-view.width // TILE), -1))
+            columns = _columns_of(microbatch.crop.rect)
+            if count:
+                found[columns.start : columns.stop] = own
+        for microbatch in news.microbatches:
+            found = whole.pop(microbatch.index, np.full(1, -1))
+            if (found >= 0).all():
+                view = microbatch.crop.view
+                self.columns.note(view.name, len(found), 0, found, step=news.step)
+                self._note(view, int(found.sum()), news.step)
+
+    def _note(self, view: View, count: int, step: int) -> None:
+        """Of none nothing is noted, as on one rank."""
+        if count > 0:
+            self.costs.note(view, count, step=step)
+
+
+def _columns_of(rect: Rect) -> range:
+    """Columns of tiles that a rectangle touches."""
+    return range(rect.x0 // TILE, -(-rect.x1 // TILE))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first rows of a run, dealt to ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gs_train.renderers.protocol import Rows
+from gs_train.rows.attributes import NAMES
+from gs_train.rows.keys import RowKeys
+from gs_train.rows.strands import Lattice, owners
+
+
+class FirstRows(NamedTuple):
+    """Those that a rank owns, in the order of all.
+
+    Attributes:
+        rows: the six attributes.
+        keys: a row's key is its index among the rows of all ranks.
+        labels: (R,) uint8, the rows' strands.
+        lattice: that these come from.
+    """
+
+    rows: dict[str, Tensor]
+    keys: RowKeys
+    labels: Tensor
+    lattice: Lattice
+
+
+def first_rows(rows: Rows, *, rank: int, n_ranks: int) -> FirstRows:
+    """A rank's share of a cloud. The rank comes to it by itself.
+
+    Args:
+        rows: of all ranks, the same on each.
+        rank, n_ranks: of the world.
+    """
+    means = rows["means"]
+    lattice = Lattice.of_cloud(means)
+    labels = lattice.labels(means)
+    own = (owners(labels, n_ranks) == rank).nonzero().squeeze(1)
+    taken = {name: rows[name].index_select(0, own) for name in NAMES}
+    keys = RowKeys(own.int(), len(means))
+    return FirstRows(taken, keys, labels.index_select(0, own), lattice)

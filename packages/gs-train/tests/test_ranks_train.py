@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks in processes of their own leave the bits that one rank leaves: values, moments, what sleeps
+since when, statistics of density control, losses, costs of views."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from one_thread import one_threaded
+from trained_by_ranks import (
+    Case,
+    assert_same,
+    assert_same_besides,
+    error_of_strangers,
+    in_order,
+    on_one,
+    on_rank,
+    on_threads,
+)
+from world_workers import Workers
+
+from gs_train import backends
+from gs_train.engine import lookahead, shared_planner
+
+LONG = 200
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Workers]:
+    with Workers(2) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4])
+def many(request: pytest.FixtureRequest) -> Iterator[Workers]:
+    with Workers(request.param) as workers:
+        yield workers
+
+
+def _assert_as_on_one(workers: Workers, case: Case) -> None:
+    assert_same(in_order(workers.call(on_rank, case)), on_one(case))
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("paces", [None, 1])
+def test_two_ranks_leave_the_bits_of_one(two: Workers, preset: str, paces: int | None) -> None:
+    """Also where chance decides who draws what."""
+    case = Case(preset, paces=paces)
+    ours = in_order(two.call(on_rank, case))
+    assert_same(ours, on_one(case))
+    # Each photograph is taken where its view is drawn.
+    assert sorted(ours.photographs) == sorted(on_one(case).photographs)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_what_is_known_ahead_changes_nothing(two: Workers, known: int) -> None:
+    _assert_as_on_one(two, Case("best", n_steps=10, known=known))
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_with_whole_views_some_ranks_are_idle(two: Workers, batch_size: int) -> None:
+    _assert_as_on_one(two, Case("best", batch_size, n_steps=12, cuts_views=False, absgrad=True))
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_rank_may_have_no_rows(two: Workers, owner: int) -> None:
+    _assert_as_on_one(two, Case("best", 3, n_steps=6, cuts_views=False, owner=owner))
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_views_that_are_cut_give_the_same_gradients_but_for_rounding(
+    two: Workers, batch_size: int
+) -> None:
+    """After one step a first moment is a tenth of the gradient."""
+    case = Case("none", batch_size, n_steps=1, first=1)
+    ours, theirs = in_order(two.call(on_rank, case)), on_one(case)
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-6)
+    moments = [name for name in theirs.by_row if name.endswith("exp_avg")]
+    assert moments
+    for name in moments:
+        most = np.abs(theirs.by_row[name]).max()
+        assert np.abs(ours.by_row[name] - theirs.by_row[name]).max() <= 4e-7 * most, name
+    assert_same_besides(ours, theirs)
+    assert ours.others["columns/counts"].sum() == theirs.others["costs/counts"].sum() > 0
+
+
+def test_cuts_follow_from_what_was_drawn_three_steps_ago(two: Workers) -> None:
+    case = Case("best", 3, n_steps=24, first=1)
+    ours, theirs = in_order(two.call(on_rank, case)), on_one(case)
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-4)
+    assert_same(in_order(two.call(on_rank, replace(case, paces=1, known=1))), ours)
+
+
+@pytest.mark.parametrize(("residents", "owner"), [(0, None), (330, None), (640, 1)])
+def test_a_batch_that_one_rank_has_no_room_for_is_updated_by_all_hosts(
+    two: Workers, residents: int, owner: int | None
+) -> None:
+    case = Case("best", 5, n_steps=16, first=1, cuts_views=False)
+    case = replace(case, residents=residents, owner=owner)
+    ours = in_order(two.call(on_rank, case))
+    assert {*ours.resides} == ({False, True} if residents else {False})
+    assert_same(ours, on_one(case))
+
+
+@pytest.mark.parametrize("cuts_views", [False, True])
+def test_ranks_that_go_on_leave_the_bits_of_ranks_that_were_not_stopped(
+    two: Workers, cuts_views: bool
+) -> None:
+    case = Case("best", 5, n_steps=12, first=1, cuts_views=cuts_views)
+    ours, theirs = (in_order(two.call(on_rank, replace(case, stopped_at=k))) for k in (7, None))
+    assert_same(ours, theirs)
+    for name in ("steps", "counts", "views", "sizes") if cuts_views else ():
+        name = f"columns/{name}"
+        assert np.array_equal(ours.others[name], theirs.others[name])
+
+
+@pytest.mark.parametrize("options", [{"regularise": "visible"}, {"semantics": "sparse"}])
+def test_other_semantics_leave_the_bits_of_one_rank(two: Workers, options: dict[str, Any]) -> None:
+    case = Case("none", 3, n_steps=8, first=1, cuts_views=False, options=tuple(options.items()))
+    _assert_as_on_one(two, case)
+
+
+def test_ranks_that_draw_other_views_end_together(two: Workers) -> None:
+    found = two.call(error_of_strangers, Case("none", 2, n_steps=2))
+    assert {*found} == {
+        "DisagreementError: all ranks must draw the same views, and in step 1 they do not: start "
+        "all with the same command, on the same capture"
+    }
+
+
+@pytest.mark.parametrize(
+    ("drawn_by", "preset"),
+    [
+        ("tables", "none"),
+        ("tables", "best"),
+        pytest.param("raster", "none", marks=pytest.mark.gpu),
+        pytest.param("raster", "best", marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize(("batch_size", "absgrad"), [(1, False), (5, True)])
+@one_threaded
+def test_splats_travel_from_tables(
+    drawn_by: str, preset: str, batch_size: int, absgrad: bool
+) -> None:
+    """Three threads are the ranks."""
+    case = Case(preset, batch_size, n_steps=6, first=1, cuts_views=False)
+    case = replace(case, absgrad=absgrad, drawn_by=drawn_by)
+    assert_same(in_order(on_threads(3, case)), on_one(case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("preset", "batch_size"), [("none", 12), ("best", 5)])
+def test_two_devices_leave_the_bits_of_one(preset: str, batch_size: int) -> None:
+    """Over NCCL."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("fewer than two CUDA devices")
+    case = Case(preset, batch_size, n_steps=12, cuts_views=False, drawn_by="raster")
+    with Workers(2, kinds=("cuda", "cuda")) as workers:
+        assert_same(in_order(workers.call(on_rank, case)), on_one(case))
+
+
+@pytest.mark.parametrize("batch_size", [3, 4])
+@one_threaded
+def test_batches_that_list_all_rows_leave_the_same_bits(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole views, and views that are cut."""
+    case = Case("none", batch_size, n_steps=6, first=1, drawn_by="tables")
+    expected = in_order(on_threads(2, case))
+    monkeypatch.setitem(backends._LISTS_ALL, "cpu", 1 << 30)
+    monkeypatch.setattr(shared_planner, "look_at", _refused)
+    monkeypatch.setattr(lookahead, "look_at", _refused)
+    assert_same(in_order(on_threads(2, case)), expected)
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise AssertionError("nothing need be looked for")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("preset", "batch_size", "paces"),
+    list(itertools.product(["none", "best"], [1, 5, 12], [None, 1])),
+)
+def test_many_ranks_leave_the_bits_of_one(
+    many: Workers, preset: str, batch_size: int, paces: int | None
+) -> None:
+    """Some have nothing to draw in the last round, or in any."""
+    case = Case(preset, batch_size, n_steps=LONG, cuts_views=False, paces=paces)
+    _assert_as_on_one(many, case)
