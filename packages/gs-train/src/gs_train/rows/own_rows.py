@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -53,3 +54,34 @@ def own_rows(saved: SavedCheckpoint, lattice: Lattice, *, rank: int, n_ranks: in
     ]
     ids = torch.cat([torch.empty(0, dtype=torch.int64), *found])
     return OwnRows(ids, labels.index_select(0, ids))
+
+
+class OwnSource:
+    """A `Source` of some rows of a checkpoint, and of all that has no rows.
+
+    A trainer restored from it has these rows alone; steps, schedules and costs of views are those
+    of the run.
+
+    Args:
+        saved: the checkpoint.
+        ids: (R,) int64, sorted: as :attr:`OwnRows.ids`.
+    """
+
+    def __init__(self, saved: SavedCheckpoint, ids: Tensor) -> None:
+        self._saved = saved
+        self._ids = ids
+        self.shapes = {
+            name: (len(ids), *shape[1:]) if name in saved.by_row else shape
+            for name, shape in saved.shapes.items()
+        }
+        self.dtypes = saved.dtypes
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """See `Source.fill`.
+
+        Cost: reads the pieces of tensors that hold rows of these; the rows that one rank wrote are
+            pieces of their own.
+        """
+        rows = {name: target for name, target in targets.items() if name in self._saved.by_row}
+        self._saved.fill(rows, rows=self._ids)
+        self._saved.fill({name: target for name, target in targets.items() if name not in rows})
