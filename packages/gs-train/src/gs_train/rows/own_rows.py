@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gs_train.checkpoint.reader import SavedCheckpoint
 from gs_train.checkpoint.row_names import MEANS, STRANDS
+from gs_train.files.agreement import Ranks, by_first
 from gs_train.rows.morton import PIECE
 from gs_train.rows.strands import Lattice, owners
+
+LATTICE = "lattice"
+"""Name of the lattice in the state of a checkpoint."""
 
 
 class OwnRows(NamedTuple):
@@ -56,6 +60,31 @@ def own_rows(saved: SavedCheckpoint, lattice: Lattice, *, rank: int, n_ranks: in
     return OwnRows(ids, labels.index_select(0, ids))
 
 
+def lattice_of(saved: SavedCheckpoint, ranks: Ranks) -> Lattice:
+    """The lattice of a run: the saved one, or one for the saved rows where one rank wrote them.
+
+    A collective.
+
+    Raises:
+        CommonError: rank 0 cannot read the rows' positions, as files are damaged.
+        InputError: the saved lattice is none.
+
+    Cost: where there is no saved one, rank 0 reads the means: memory for 12 bytes a row.
+    """
+    plain = saved.state.get(LATTICE)
+    if plain is None:
+        plain = by_first(ranks, lambda: plain_lattice(_lattice_for_rows(saved)))
+    try:
+        return Lattice(_integer(plain["exponent"]), _integer(plain["n_rows"]))
+    except (LookupError, TypeError, ValueError):
+        raise saved.damaged() from None
+
+
+def plain_lattice(lattice: Lattice) -> dict[str, int]:
+    """What the state of a checkpoint holds of a lattice under LATTICE."""
+    return {"exponent": lattice.exponent, "n_rows": lattice.n_rows}
+
+
 class OwnSource:
     """A `Source` of some rows of a checkpoint, and of all that has no rows.
 
@@ -85,3 +114,13 @@ class OwnSource:
         rows = {name: target for name, target in targets.items() if name in self._saved.by_row}
         self._saved.fill(rows, rows=self._ids)
         self._saved.fill({name: target for name, target in targets.items() if name not in rows})
+
+
+def _lattice_for_rows(saved: SavedCheckpoint) -> Lattice:
+    return Lattice.of_cloud(saved.read([MEANS])[MEANS])
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError("a lattice must be whole numbers")
+    return value
