@@ -69,7 +69,8 @@ def _written_word(folder: Path) -> Iterator[_Word]:
 
 
 def _look_for(word: _Word, folder: Path, option: str) -> None:
-    place = [folder.absolute(), *folder.absolute().parents][word.n_missing]
+    places = [folder.absolute(), *folder.absolute().parents]
+    place = places[min(word.n_missing, len(places) - 1)]
     try:
         found = read_small(place / word.name, most_bytes=len(word.text))
     except FileNotFoundError:
