@@ -14,7 +14,7 @@ SOURCE = ROOT / "packages" / "gs-train" / "src" / "gs_train"
 
 # From the ground floor up: a room imports from itself and from rooms before it.
 ROOMS = (
-    *("names", "errors", "sizes", "machine", "files", "checkpoint", "renderers", "losses"),
+    *("names", "errors", "sizes", "machine", "world", "files", "checkpoint", "renderers", "losses"),
     *(
         "rows",
         "ranks",

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gs_adam import DeviceAdam
 
@@ -185,3 +186,64 @@ def test_gradients_are_looked_at_where_penalties_are_added(grad, message):
     grads = [grad, *(torch.ones(2, *p.shape[1:]) for p in params[1:])]
     with pytest.raises((TypeError, ValueError), match=message):
         device.step(torch.tensor([3, 5]), grads, penalties=[("exp", 0.1), None, None, None])
+
+
+def grads_of(params):
+    return [torch.ones(2, *param.shape[1:]) for param in params]
+
+
+def test_hooks_of_torch_are_called_once_a_step():
+    params, device = make(DeviceAdam)
+    ids, called = torch.tensor([3, 5]), []
+
+    def other_rows(optimizer, args, kwargs):
+        called.append("before")
+        return (optimizer, torch.tensor([7, 9]), *args[2:]), kwargs
+
+    before = device.register_step_pre_hook(other_rows)
+    after = device.register_step_post_hook(lambda *_: called.append("after"))
+    device.step(ids, grads_of(params))
+    assert called == ["before", "after"]
+    moments = device.state[params[0]]["exp_avg"].abs().sum(1)
+    assert moments.nonzero().flatten().tolist() == [7, 9]
+    before.remove()
+    after.remove()
+    device.step(ids, grads_of(params))
+    assert called == ["before", "after"]
+    every = register_optimizer_step_post_hook(lambda *_: called.append("all"))
+    device.step(ids, grads_of(params))
+    every.remove()
+    device.step(ids, grads_of(params))
+    assert called == ["before", "after", "all"]
+
+
+def test_a_step_is_in_torchs_profile_and_schedulers_count_it():
+    params, device = make(DeviceAdam)
+    scheduler = torch.optim.lr_scheduler.StepLR(device, 1, gamma=0.5)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        device.step(torch.tensor([3, 5]), grads_of(params))
+    names = [event.key for event in profile.key_averages()]
+    assert names.count("Optimizer.step#DeviceAdam.step") == 1
+    scheduler.step()  # warns where no step was counted before
+    assert device.param_groups[0]["lr"] == 0.005
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_steps_are_read_where_the_states_have_them(dtype):
+    params, device = make(DeviceAdam)
+    walk(device, params, range(2))
+    kept = [state["step"] for state in device.state.values()]
+    walk(device, params, range(2, 3))
+    assert [float(step) for step in kept] == [3.0] * 4
+    for step in kept:
+        step.fill_(7)  # where it is
+    walk(device, params, range(3, 4))
+    assert [float(step) for step in kept] == [8.0] * 4
+    for state in device.state.values():
+        state["step"] = torch.tensor(20, dtype=dtype)  # elsewhere
+    walk(device, params, range(4, 5))
+    assert [float(state["step"]) for state in device.state.values()] == [21.0] * 4
+    assert [float(step) for step in kept] == [8.0] * 4
+    device.state[params[1]]["step"].fill_(3)
+    with pytest.raises(ValueError, match=r"step must be the same in every state, got \[3, 21\]"):
+        walk(device, params, range(5, 6))

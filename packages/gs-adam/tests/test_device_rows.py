@@ -527,3 +527,23 @@ def test_streams_share_a_steps_tables():
     slots.leave(torch.arange(3000))
     assert torch.equal(host.last_step, alone.last_step)
     assert_same(host.tables, alone.tables, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bad", [name for name in BAD if BAD[name][0] not in ("slots", "ids")])
+def test_bad_arguments_are_refused_in_the_same_words_where_ids_are_trusted(bad, monkeypatch):
+    monkeypatch.delenv("GS_CHECK_INDEX", raising=False)
+    name, spoil, error, message = BAD[bad]
+    host = Host(10)
+    slots = Slots(host, 7, "cuda")
+    slots.enter(torch.arange(7))
+    for _ in range(3):
+        host.adam.end_step(host.begin())
+    step = host.begin()
+    before = [t.clone() for t in (*slots.tables, slots.last_step)]
+    given = arguments(slots)
+    given[name] = spoil(given[name])
+    with pytest.raises(error, match=message):
+        slots.rows.update(**given, step=step)
+    for a, b in zip((*slots.tables, slots.last_step), before, strict=True):
+        assert torch.equal(a, b)

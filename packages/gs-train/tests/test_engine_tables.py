@@ -356,6 +356,27 @@ def test_where_the_host_updates_rows_copies_are_drawn(preset: str, limits: Limit
     assert len(noted.copied) >= _n_views(3, 2)
 
 
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_what_runs_meanwhile_runs_before_the_host_waits_for_the_last_view(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renderer = TableCpuRenderer()
+    trainer = _trainer(renderer, preset)
+    tables, taken = renderer.tables, photographed("street")
+    waited, seen, plain = [], [], tables.n_intersections
+
+    def waiting(index: int) -> int:
+        waited.append(index)
+        return plain(index)
+
+    monkeypatch.setattr(tables, "n_intersections", waiting)
+    batch = [(taken.views[i], taken.photographs[i]) for i in _batches(3, 2)[0]]
+    trainer.train_step(batch, meanwhile=lambda: seen.append((len(tables.noted.drawn), [*waited])))
+    assert seen == [(3, [0, 1])]
+    assert waited == [0, 1, 2]
+
+
 class _LossFailsError(Exception):
     pass
 

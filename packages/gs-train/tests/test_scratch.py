@@ -307,8 +307,10 @@ def test_plan_names_the_bytes_on_disk(
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("every", [1, 3, 10**9])  # of how many images one is told to refill
+@pytest.mark.parametrize("refills", [False, True])
 def test_the_feed_delivers_a_file_in_the_order_of_need(
-    device: str, capture: Capture, tmp_path: Path
+    refills: bool, every: int, device: str, capture: Capture, tmp_path: Path
 ) -> None:
     order = [index for k in range(5) for index in np.roll(capture.train, 3 * k).tolist()]
     with PixelFile(tmp_path, training_sizes(capture)) as file:
@@ -321,9 +323,11 @@ def test_the_feed_delivers_a_file_in_the_order_of_need(
             cache_bytes=3 * IMAGE,
             largest_bytes=IMAGE,
         ) as feed:
-            for index in order:
-                found, image = feed.next()
+            for k, index in enumerate(order):
+                found, image = feed.next(refill=k % every == 0)
                 assert found == index
+                if refills:
+                    feed.refill()
                 right = torch.from_numpy(read_image(capture.views[index]))
                 assert torch.equal(image.cpu(), right)
             with pytest.raises(StopIteration):

@@ -20,10 +20,37 @@ namespace {
 
 using python::Array;
 
-float* table_data(const py::object& object, const char* name, std::int64_t width, int device) {
+/// Some bytes of an argument.
+struct Bytes {
+  const char* name;
+  const void* begin;
+  std::int64_t count;
+
+  const char* end() const { return static_cast<const char*>(begin) + count; }
+};
+
+/// Lists of rows are read while rows are written.
+void check_apart(const Bytes& list, const std::vector<Bytes>& written) {
+  if (list.count == 0) return;
+  for (const Bytes& other : written)
+    GS_CHECK(other.count == 0 || list.end() <= other.begin || other.end() <= list.begin, list.name,
+             " must have memory of its own, got some of ", other.name);
+}
+
+Bytes list_of(const char* name, const Ids& ids) {
+  if (ids.wide == nullptr) return {name, ids.narrow, 4 * ids.size};
+  return {name, ids.wide, 8 * ids.size};
+}
+
+/// A table of as many slots as the ones before; kAny of the first.
+float* table_data(const py::object& object, const char* name, std::int64_t* n_slots,
+                  std::int64_t width, int device, std::vector<Bytes>* written) {
   const Array array(object, name);
-  array.shape({python::kAny, width}).on(device).contiguous().writable();
-  return array.data<float>();
+  array.shape({*n_slots, width}).on(device).contiguous().writable();
+  *n_slots = array.size(0);
+  auto* const data = array.data<float>();
+  written->push_back({name, data, 4 * *n_slots * width});
+  return data;
 }
 
 std::uint8_t* bytes_of(const py::object& object, const char* name, std::int64_t least, int device) {
@@ -115,9 +142,11 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
     const Step& step = plan.constants(groups[k]);
     job.tensors[job.n_tensors++] = {job.width, step, group_sleeps[groups[k]]};
   }
-  job.param = table_data(param, "param", job.width, device);
-  job.exp_avg = table_data(exp_avg, "exp_avg", job.width, device);
-  job.exp_avg_sq = table_data(exp_avg_sq, "exp_avg_sq", job.width, device);
+  std::int64_t n_slots = python::kAny;
+  std::vector<Bytes> written;
+  job.param = table_data(param, "param", &n_slots, job.width, device, &written);
+  job.exp_avg = table_data(exp_avg, "exp_avg", &n_slots, job.width, device, &written);
+  job.exp_avg_sq = table_data(exp_avg_sq, "exp_avg_sq", &n_slots, job.width, device, &written);
   job.slots = device_ids_from(slots, "slots", device);
   job.step = plan.step();
   job.steps = !grads.is_none();
@@ -127,6 +156,7 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
     const Array array(last_step, "last_step");
     array.shape({python::kAny}).on(device).contiguous().writable();
     job.last_step = array.data<std::int32_t>();
+    written.push_back({"last_step", job.last_step, 4 * array.size(0)});
     job.ids = ids.is(slots) ? job.slots : device_ids_from(ids, "ids", device);
     GS_CHECK(job.ids.size == job.slots.size, "ids must be ", job.slots.size, " as slots, got ",
              job.ids.size);
@@ -141,7 +171,11 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
     const Array array(counts, "counts");
     array.shape({2}).on(device).contiguous().writable();
     job.counts = array.data<std::int64_t>();
+    written.push_back({"counts", job.counts, 2 * 8});
   }
+  check_apart(list_of("slots", job.slots), written);
+  if (sleeps && !ids.is(slots)) check_apart(list_of("ids", job.ids), written);
+  if (job.marks != nullptr) check_apart({"marks", job.marks, job.slots.size}, written);
   if (job.steps) {
     const Array array(grads, "grads");
     array.shape({job.slots.size, job.width}).on(device).row_contiguous();

@@ -57,9 +57,10 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
         )
     if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
         raise ValueError(f"betas must be in [0, 1), got {(beta1, beta2)}")
-    for name, value in (("lr", lr), ("eps", eps), ("weight_decay", decay)):
-        if not 0 <= value < _INFINITE:
-            raise ValueError(f"{name} must be at least 0 and finite, got {value}")
+    if not (0 <= lr < _INFINITE and 0 <= eps < _INFINITE and 0 <= decay < _INFINITE):
+        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", decay)):
+            if not 0 <= value < _INFINITE:
+                raise ValueError(f"{name} must be at least 0 and finite, got {value}")
     return lr, beta1, beta2, eps, decay
 
 

@@ -29,6 +29,7 @@ class RowsOnCuda:
         if plan.recent_bytes:
             self._launch(plan, visit, None)
         else:  # before the first step, and where no rates are known, no row sleeps
+            visit.check(sum(self._widths), self._device)
             visit.count_rows()
 
     def update(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor) -> None:
@@ -36,8 +37,15 @@ class RowsOnCuda:
         self._launch(plan, visit, grads)
 
     def _launch(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
-        if not visit.n_rows:
-            return
+        try:
+            self._enqueue(plan, visit, grads)
+        except Exception:  # nothing has been enqueued, unless a launch failed
+            visit.check(sum(self._widths), self._device)  # which says it in torch's words
+            if grads is not None:
+                visit.check_step(grads, plan.step)
+            raise
+
+    def _enqueue(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
         param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts = visit
         stream = torch.cuda.current_stream(self._device.index)
         recent, past = (None, None) if last_step is None else self._tables.of(plan, stream)

@@ -12,7 +12,9 @@ import torch
 from gs_adam import _core
 from gs_adam._arguments import listed, number, shown
 from gs_adam._checkpoint import check_kinds
+from gs_adam._hooks import unwrapped
 from gs_adam._options import check_torchs, options_of
+from gs_adam._step_numbers import StepNumbers
 from gs_adam._tensors import (
     MOMENTS,
     Closure,
@@ -25,7 +27,6 @@ from gs_adam._tensors import (
     groups_of,
     note_written,
     on_cpu,
-    write_step,
 )
 
 _ROWS_A_WORD = 32  # of the native part's 8-byte words that say which rows have a gradient
@@ -82,6 +83,7 @@ class DeviceAdam(torch.optim.Optimizer):
         self._schedule = _core.Schedule(len(self.param_groups), "dense", True)
         self._marks: torch.Tensor | None = None
         self._words: tuple[tuple[int, int, torch.device], torch.Tensor] | None = None
+        self._numbers = StepNumbers()
         # Of a step that is being taken: its number, the parameters, the state that it leaves, and
         # for which of them that is their first.
         self._taking: tuple[int, list[torch.Tensor], list[dict[str, Any]], list[int]] | None = None
@@ -143,6 +145,7 @@ class DeviceAdam(torch.optim.Optimizer):
                 )
         check_same_rows(params, "params")
 
+    @unwrapped
     def step(  # type: ignore[override]
         self,
         ids: Any = None,
@@ -176,7 +179,6 @@ class DeviceAdam(torch.optim.Optimizer):
         ids, loss = evaluated(ids, grads, closure, "ids")
         self._note_step()
         params = self._params()
-        self._check(params)
         device, n_rows = params[0].device, params[0].shape[0]
         gradients = self._gradients(params, ids, grads)
         if ids is not None and device.type == "cpu":
@@ -184,6 +186,9 @@ class DeviceAdam(torch.optim.Optimizer):
         ids = as_ids(ids, n_rows, "ids")
         losses = _checked(penalties, params)
         states, first = self._states(params)
+        if device.type != "cuda":  # there the native part looks at all of it
+            self._check(params)
+            _check_moments(params, states)
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
@@ -228,8 +233,7 @@ class DeviceAdam(torch.optim.Optimizer):
             return
         step, params, states, first = self._taking
         if step == self._schedule.step:
-            for state in states:
-                write_step(state, step)
+            self._numbers.write(states, step)
             if first:
                 kept = set(map(id, self._params()))  # others may have replaced some since
                 self.state.update({params[k]: states[k] for k in first if id(params[k]) in kept})
@@ -278,24 +282,24 @@ class DeviceAdam(torch.optim.Optimizer):
                 }
             check_keys(state, f"params[{k}]")
             states.append(state)
-            shape = param.shape
-            for key in MOMENTS:
-                if state[key].shape != shape:
-                    raise ValueError(
-                        f"{key} of params[{k}] must have shape {tuple(shape)} as its "
-                        f"parameter, got {tuple(state[key].shape)}"
-                    )
         return states, first
 
     def _count_from(self, states: list[dict[str, Any]]) -> None:
         """Follow a loaded state dict: the state's step is the truth."""
-        steps = {int(state["step"]) for state in states}
-        if len(steps) != 1:
-            raise ValueError(f"step must be the same in every state, got {sorted(steps)}")
-        step = steps.pop()
+        step = self._numbers.read(states)
         if step != self._schedule.step:
             self._schedule.restart(step)
             self._marks = None
+
+
+def _check_moments(params: list[torch.Tensor], states: list[dict[str, Any]]) -> None:
+    for k, (param, state) in enumerate(zip(params, states)):
+        for key in MOMENTS:
+            if state[key].shape != param.shape:
+                raise ValueError(
+                    f"{key} of params[{k}] must have shape {tuple(param.shape)} as its "
+                    f"parameter, got {tuple(state[key].shape)}"
+                )
 
 
 def _checked(

@@ -153,7 +153,6 @@ class Adc:
             return image
         return None
 
-    @torch.no_grad()
     def after_step(
         self,
         rows: RowOperations,
@@ -197,6 +196,7 @@ class Adc:
         else:
             self._statistics.load(tensors)
 
+    @torch.no_grad()
     def _refine(
         self, rows: RowOperations, statistics: Statistics, *, step: int, image: int
     ) -> Changed:
@@ -300,6 +300,7 @@ class Adc:
                 pruned |= radii > config.prune_scale2d
         return pruned
 
+    @torch.no_grad()
     def _reset_opacities(self, rows: RowOperations) -> None:
         opacity = 2.0 * self._config.prune_opa
         most = rowwise.logit(torch.tensor(opacity)).item()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, cast
 
 from torch import Tensor
@@ -99,7 +100,7 @@ class DirectDensifier(Densifier, Protocol):
 def direct_of(densifier: Densifier, batch_size: int) -> Direct | None:
     """See `DirectDensifier.direct`; None where views must be observed: an object or a subclass may
     have an ``observe`` of its own."""
-    places = [getattr(densifier, "__dict__", {}), *map(vars, type(densifier).__mro__)]
+    places = chain((getattr(densifier, "__dict__", {}),), map(vars, type(densifier).__mro__))
     first = next((names for names in places if "observe" in names or "direct" in names), {})
     if "direct" not in first:
         return None

@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
-from gs_train.engine.drawing import Drawing
+from gs_train.engine.batch_drawing import Running, Truth
 from gs_train.engine.lookahead import Lookahead
-from gs_train.engine.microbatches import Microbatch
+from gs_train.engine.one_by_one import OneByOne
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.planner import Planner
 from gs_train.engine.settings import Observe, StepSettings
-from gs_train.engine.table_drawing import TableDrawing
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
-from gs_train.renderers.tables import Direct, TableRenderer
+from gs_train.renderers.tables import Direct
 from gs_train.rows.operations import Model
 
 
@@ -60,18 +59,16 @@ class Engine:
         self.costs = ViewCosts()
         self.placement = placements[0]
         self.side = SideThread(model.device)
-        self._renderer = renderer
-        self._tables: TableRenderer | None = getattr(renderer, "tables", None)
-        self._densities: dict[str, float] = {}  # see `TableDrawing`
         self._lanes = tools.lanes
         self._lookahead = Lookahead(model, renderer, tools.lanes)
         self._planner = Planner(
             *(model, renderer, placements, self._lookahead),
-            AllRows(model, 0 if self._tables is None else lists_all),
+            AllRows(model, lists_all if getattr(renderer, "tables", None) else 0),
             self.costs,
             most_rows=most_rows,
             most_share=most_share,
         )
+        self._drawing = OneByOne(model, renderer, tools.trace, self.costs)
         self._is_whole = True
 
     @property
@@ -81,23 +78,25 @@ class Engine:
 
     def step(
         self,
-        batch: Sequence[tuple[View, Tensor]],
+        batch: Sequence[tuple[View, Truth]],
         settings: StepSettings,
         observe: Observe,
         *,
         direct: Direct | None = None,
         upcoming: Sequence[Sequence[View]] = (),
+        meanwhile: Callable[[], object] | None = None,
     ) -> Tensor:
         """One optimizer update from the mean loss of a batch.
 
         Args:
-            batch: views on the model's device with their photographs, (H, W, 3) uint8 there.
+            batch: views on the model's device with their photographs there.
             settings: rates and weights of this step.
             observe: told about each view.
             direct: if given, takes views that are drawn from tables instead, in batches without
                 crops.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
+            meanwhile: called once the views are enqueued, before the host waits for the device.
 
         Returns:
             () the loss, on the device: reading it synchronises.
@@ -111,51 +110,15 @@ class Engine:
             placement = self._changed_to(planned.placement)
             order = placement.open(planned)
         self._is_whole = False
-        with self.trace.host("begin step"):
-            keys = self.model.keys.values
-            drawing = Drawing(self._renderer, settings, observe, len(batch), keys, self.costs)
-            shares: list[Tensor] = []
-            edited = self._lanes.mark("compute")
-            step = placement.begin(settings, edited)
-
-        def from_copies(k: int, microbatch: Microbatch, truth: Tensor) -> Tensor:
-            taken = placement.take(k)
-            with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
-                share = drawing.draw(microbatch, truth, taken.ids, taken.leaves)
-            placement.give(k, taken)
-            return share
-
-        from_tables = None
-        if not all(microbatch.is_whole for microbatch in planned.seen.microbatches):
-            # Gradients of crops add up before the norm is taken, and the order in which views count
-            # must not follow from their room.
-            direct = None
-        if self._tables is not None:
-            from_tables = TableDrawing(
-                self._tables,
-                settings,
-                drawing.statistics,
-                direct,
-                self.costs,
-                self._densities,
-                from_copies,
-                n_views=len(batch),
-                n_microbatches=len(order),
-            )
-
-        def draw(k: int, i: int) -> Tensor:
-            microbatch = planned.seen.microbatches[i]
-            truth = batch[microbatch.index][1]
-            rows = None if from_tables is None else placement.tables(k)
-            if from_tables is not None and rows is not None:
-                with self.trace.host(f"draw {k}"), self.trace.on("compute", f"draw {k}"):
-                    share = from_tables.draw(k, microbatch, truth, rows)
-                if share is not None:
-                    return share
-            return from_copies(k, microbatch, truth)
-
         n_following = len(upcoming[0]) if upcoming else 0
         looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)
+        with self.trace.host("begin step"):
+            edited = None
+            if looks or not placement.is_resident:  # else no other lane reads what was edited
+                edited = self._lanes.mark("compute")
+            step = placement.begin(settings, edited)
+        truths = [truth for _, truth in batch]
+        run = Running(planned, order.tolist(), truths, settings, observe, direct)
 
         def look_ahead() -> None:
             early = None
@@ -168,16 +131,9 @@ class Engine:
                     self._lookahead.find(1, upcoming, settings, step, edited)
 
         # Looking ahead waits for the geometry, which is ready unless the device is behind.
-        waits = placement.expecting_waits or not self._lanes.has_passed(edited)
-        with self.side.running(look_ahead, waits=bool(looks) and waits):
-            for k, i in enumerate(order.tolist()):
-                shares.append(draw(k, i))
-            if from_tables is not None:
-                with self.trace.on("compute", "settle"):
-                    from_tables.settle()
-            loss = shares[0]
-            for share in shares[1:]:
-                loss = loss + share
+        waits = bool(looks) and (placement.expecting_waits or not self._lanes.has_passed(edited))
+        with self.side.running(look_ahead, waits=waits):
+            loss = self._drawing.draw(run, meanwhile)
         placement.update(self._lookahead.looked())
         with self.trace.host("end step"):
             placement.close()
@@ -190,12 +146,14 @@ class Engine:
         lists stay."""
         self._check_whole()
         self.placement.finish()
+        self._drawing.finish()
 
     def make_room(self) -> None:
         """Finish, and give back device memory that can be taken again: all rows are about to be
         re-ordered, which needs much."""
         self._check_whole()
         self.placement.leave()
+        self._drawing.release()
 
     def _check_whole(self) -> None:
         if not self._is_whole:

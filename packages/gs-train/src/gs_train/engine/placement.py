@@ -98,7 +98,8 @@ class Placement(Protocol):
 
         Args:
             settings: of the step.
-            edited: behind the last change of the geometry on ``compute``, and behind `open`.
+            edited: behind the last change of the geometry on ``compute``, and behind `open`; None
+                where the placement is resident and nothing is listed ahead.
 
         Returns:
             The number of the step, from 1.

@@ -48,7 +48,7 @@ class Places:
     def of(self, i: int) -> Drawn:
         """The rows of microbatch i."""
         seen, count = self._seen, self._seen.counts[i]
-        if count == len(seen.ids):
+        if count == seen.ids.shape[0]:
             return Drawn(None, seen.ids, self._slots)
         if self._ends is not None:
             from gs_train.engine.places_triton import find

@@ -57,7 +57,7 @@ class BatchSums:
 
     def zeros(self, n_rows: int) -> Sums:
         """Of a batch that begins; what the batch before had is gone."""
-        if self._sums is None or len(self._sums.appearance) != n_rows:
+        if self._sums is None or self._sums.appearance.shape[0] != n_rows:
             self._sums = None  # before more memory is asked for
             self._sums = self._cut(self._buffer.of(n_rows)[:n_rows].view(-1), n_rows)
         self._sums.whole.zero_()

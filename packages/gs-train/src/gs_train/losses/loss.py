@@ -86,7 +86,7 @@ class Crop:
         """The core, in pixels of an image of :attr:`rect`."""
         return self._windows.core
 
-    @property
+    @functools.cached_property
     def _windows(self) -> _Windows:
         return _windows(self.core, self.view.width, self.view.height)
 

@@ -46,7 +46,9 @@ class SideThread:
         if self._threads is None or not waits:
             task: Future[T] = Future()
             task.set_result(call())
-        elif self._device.type == "cuda":
+            yield task
+            return
+        if self._device.type == "cuda":
             stream = torch.cuda.current_stream(self._device)
             task = self._threads.submit(_on_stream, stream, call)
         else:

@@ -94,7 +94,7 @@ class DeviceAppearance(AppearanceRows):
     @property
     def n_rows(self) -> int:
         """N."""
-        return len(self.values)
+        return self.values.shape[0]
 
     # ------------------------------------------------------------------ steps
 

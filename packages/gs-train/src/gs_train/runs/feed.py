@@ -72,6 +72,7 @@ class ImageFeed:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._ended: BaseException | None = None
+        self._n_taken = 0  # images whose room the thread has not been given again
         if device.type == "cuda":
             # Two queues without locks of Python's: taking an image holds up the launching thread.
             self._ready: queue.SimpleQueue[_Arrived | BaseException] = queue.SimpleQueue()
@@ -89,10 +90,14 @@ class ImageFeed:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def next(self) -> tuple[int, Tensor]:
+    def next(self, *, refill: bool = True) -> tuple[int, Tensor]:
         """The next view's index and photograph, (H, W, 3) uint8.
 
         The image is ready for work on the device's current stream.
+
+        Args:
+            refill: begin at once to copy one more image; else `refill` does, or this method where
+                no image is ready.
 
         Raises:
             StopIteration: the sequence is over.
@@ -102,15 +107,30 @@ class ImageFeed:
             index = next(self._order)
             image = torch.from_numpy(self._cache.get(index))
             return self._shown(index), image
+        if self._ready.empty():
+            self.refill()
         arrived = self._ended or self._ready.get()
         if isinstance(arrived, BaseException):
             self._ended = arrived
             raise arrived
-        self._room.put(None)
+        self._n_taken += 1
+        if refill:
+            self.refill()
         stream = torch.cuda.current_stream(self._device.index)
         stream.wait_event(arrived.copied)
         arrived.image.record_stream(stream)
         return arrived.index, arrived.image
+
+    def refill(self) -> None:
+        """Copy as many images as have been taken, in the background.
+
+        The thread that copies needs Python's lock, which a thread that launches kernels gives it
+        again and again, and waits for. So a caller that waits for the device calls this before it
+        waits: the thread has the lock for itself then.
+        """
+        while self._n_taken:
+            self._n_taken -= 1
+            self._room.put(None)
 
     def close(self) -> None:
         """Stop the threads. Idempotent."""

@@ -103,11 +103,14 @@ def train(
             while trainer.step < config.steps:
                 n_rows = trainer.model.n_rows
                 with trace.host(BATCH):
-                    batch = [feed.next() for _ in range(config.batch_size)]
+                    # The room of the last one is given back while the step waits for the device.
+                    last = config.batch_size - 1
+                    batch = [feed.next(refill=k < last) for k in range(config.batch_size)]
                 is_whole = False
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
                     [[scene.views[kept.shown(i)] for i in batch] for batch in upcoming],
+                    meanwhile=feed.refill,
                 )
                 is_whole = True
                 batch.clear()  # before the next photographs come

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from gs_train.engine.settings import StepSettings
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
-from gs_train.options.schedule import active_sh_degree, adam_options, means_decay
+from gs_train.options.schedule import AdamOptions, active_sh_degree, adam_options, means_decay
 from gs_train.renderers import Renderer, Rows, Splats, View
 from gs_train.rows.morton import morton_order
 from gs_train.rows.operations import Model
@@ -118,6 +119,11 @@ class Trainer:
         self.preset = preset
         self.step = self.sorted_at = 0
         self._changes = 0  # of rows, since they were in order
+        self._options = adam_options(config.batch_size, scaled=config.scale_with_batch)
+        self._rates = {
+            name: float(rate * self._options.lr_factor) for name, rate in vars(config.lr).items()
+        }
+        self._constants = _constants(config, self._options)
         self.backend = make_backend(
             preset,
             rows,
@@ -160,7 +166,11 @@ class Trainer:
         return self.step * self.config.batch_size
 
     def train_step(
-        self, batch: Sequence[tuple[View, Tensor]], upcoming: Sequence[Sequence[View]] = ()
+        self,
+        batch: Sequence[tuple[View, Tensor]],
+        upcoming: Sequence[Sequence[View]] = (),
+        *,
+        meanwhile: Callable[[], object] | None = None,
     ) -> StepResult:
         """One optimizer update from the mean loss of ``batch``.
 
@@ -168,6 +178,7 @@ class Trainer:
             batch: views on the renderer's device with their photographs, (H, W, 3) uint8 there.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
+            meanwhile: called while the device draws, before the host waits for it.
         """
         images_before = self.images_seen
         images_after = images_before + len(batch)
@@ -178,7 +189,9 @@ class Trainer:
             self.densifier.observe(ids, splats, batch_size=len(batch))
 
         direct = direct_of(self.densifier, len(batch))
-        loss = self.backend.step(batch, settings, observe, direct=direct, upcoming=upcoming)
+        loss = self.backend.step(
+            batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
+        )
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
@@ -195,20 +208,14 @@ class Trainer:
         return StepResult(loss, changed)
 
     def _settings(self, images_before: int, images_total: int) -> StepSettings:
-        """This step's rates, constants and weights."""
+        """This step's rates, constants and weights; most are those of every step."""
         config = self.config
-        options = adam_options(config.batch_size, scaled=config.scale_with_batch)
-        rates = dict(vars(config.lr))
-        rates["means"] *= self.extent * means_decay(images_before, images_total)
+        decay = self.extent * means_decay(images_before, images_total)
+        means = float(config.lr.means * decay * self._options.lr_factor)
         return StepSettings(
             sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),
-            rates={name: float(rate * options.lr_factor) for name, rate in rates.items()},
-            betas=options.betas,
-            eps=options.eps,
-            ssim_lambda=config.ssim_lambda,
-            opacity_reg=config.by_strategy("opacity_reg"),
-            scale_reg=config.by_strategy("scale_reg"),
-            regularise_all=config.regularise == "all",
+            rates={**self._rates, "means": means},
+            **self._constants,
         )
 
     def _resort(self, changed: Changed) -> Changed:
@@ -225,3 +232,15 @@ class Trainer:
             self.densifier.permute(order)
         self._changes, self.sorted_at = 0, self.step
         return dataclasses.replace(changed, rows_changed=True)
+
+
+def _constants(config: FitConfig, options: AdamOptions) -> dict[str, Any]:
+    """What the settings of all steps of a run have in common."""
+    return {
+        "betas": options.betas,
+        "eps": options.eps,
+        "ssim_lambda": config.ssim_lambda,
+        "opacity_reg": config.by_strategy("opacity_reg"),
+        "scale_reg": config.by_strategy("scale_reg"),
+        "regularise_all": config.regularise == "all",
+    }

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processor cores of a rank: its share of the host's, the nearest to its GPU first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+_SYSTEM = Path("/sys")
+
+
+def allowed_cores() -> tuple[int, ...]:
+    """Cores that this process may use, those of one physical core side by side."""
+    return tuple(sorted(os.sched_getaffinity(0), key=_physical))
+
+
+def share_of_cores(
+    cores: Sequence[int], near: Sequence[frozenset[int]], local_rank: int
+) -> tuple[int, ...]:
+    """What one of the ranks of a host gets; every core goes to one rank.
+
+    Args:
+        cores: that the ranks share.
+        near: of each rank of the host, the cores near its GPU; empty where that is not known.
+        local_rank: of the ranks, the one in question.
+
+    Returns:
+        Its cores; all of them where there are fewer cores than ranks.
+
+    >>> share_of_cores(range(8), [frozenset({4, 5, 6, 7}), frozenset()], 0)
+    (4, 5, 6, 7)
+    """
+    n_ranks = len(near)
+    if len(cores) < n_ranks:
+        return tuple(cores)
+    counts = [len(cores) // n_ranks + (r < len(cores) % n_ranks) for r in range(n_ranks)]
+    free = list(cores)
+    shares: list[list[int]] = [[] for _ in near]
+    for wanted in (near, [frozenset(cores)] * n_ranks):
+        for share, count, nodes in zip(shares, counts, wanted):
+            share += [core for core in free if core in nodes][: count - len(share)]
+            free = [core for core in free if core not in share]
+    return tuple(shares[local_rank])
+
+
+def cores_near(device: torch.device) -> frozenset[int]:
+    """Cores of the memory node that a GPU is attached to; empty where the system does not say."""
+    if device.type != "cuda":
+        return frozenset()
+    properties = torch.cuda.get_device_properties(device)
+    fields = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    if None in fields:  # torch before 2.9
+        return frozenset()
+    domain, bus, slot = fields
+    node = _read(_SYSTEM / f"bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.0/numa_node")
+    if not node.isdecimal():  # -1: the host has one node
+        return frozenset()
+    return cores_of_list(_read(_SYSTEM / f"devices/system/node/node{node}/cpulist"))
+
+
+def cores_of_list(text: str) -> frozenset[int]:
+    """Numbers as the kernel lists them.
+
+    >>> sorted(cores_of_list("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    cores: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return frozenset(cores)
+
+
+@contextlib.contextmanager
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """While entered, this thread and what it starts run on these cores, torch on as many threads.
+
+    ``OMP_NUM_THREADS`` keeps its say, unless torchrun has set it because nobody else had.
+    """
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, cores)
+    chosen = os.environ.get("OMP_NUM_THREADS")
+    if chosen is None or (chosen == "1" and "TORCHELASTIC_RUN_ID" in os.environ):
+        torch.set_num_threads(len(cores))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)
+
+
+def _physical(core: int) -> tuple[int, int]:
+    siblings = _read(_SYSTEM / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    return min(cores_of_list(siblings), default=core), core
+
+
+def _read(path: Path) -> str:
+    """A file of the kernel; nothing where there is none."""
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
+    return ""

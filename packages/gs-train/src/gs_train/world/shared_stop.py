@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request to stop that all ranks answer after the same step."""
+
+from __future__ import annotations
+
+from gs_train.machine.interrupt import Interrupted, StopRequest
+from gs_train.world.protocol import Ints
+
+
+class SharedStop:
+    """The stop requests of all ranks; they travel as one word of a gather of every step.
+
+    A signal may reach one rank, or ranks at different moments. No rank acts upon its own
+    request before all have it.
+
+    Args:
+        own: the request that this process may get.
+    """
+
+    def __init__(self, own: StopRequest) -> None:
+        self._own = own
+        self.signal_number: int | None = None
+
+    @property
+    def word(self) -> int:
+        """What this rank puts into the gather: the signal that it has got, or 0."""
+        return self._own.signal_number or 0
+
+    def receive(self, words: Ints) -> None:
+        """Take the gathered words, (W,), of all ranks; the lowest rank's request counts."""
+        if self.signal_number is None:
+            self.signal_number = next((int(word) for word in words if word), None)
+
+    def check(self, work: str) -> None:
+        """Raise :class:`Interrupted` when a rank was asked to stop, on all ranks alike."""
+        if self.signal_number is not None:
+            raise Interrupted(self.signal_number, f"stopped during {work}")

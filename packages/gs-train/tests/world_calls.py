@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do in tests; functions of a module, so that another process finds them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gs_train.errors import InputError
+from gs_train.machine.interrupt import Interrupted, StopRequest
+from gs_train.world import Pending, SharedStop, World
+
+
+def place(world: World) -> tuple[int, int, str]:
+    return world.rank, world.size, str(world.device)
+
+
+def gather(world: World, shape: Sequence[int]) -> Any:
+    own = np.arange(np.prod(shape, dtype=int)).reshape(shape) + 100 * world.rank
+    return world.gather(own), world.post_gather(own).wait()
+
+
+def gather_beside(world: World, n: int) -> Any:
+    """A thread posts gathers while the main thread makes its own; the main thread waits for all,
+    last first."""
+    posted: list[Pending[Any]] = []
+
+    def post() -> None:
+        for k in range(n):
+            posted.append(world.post_gather([k, world.rank]))
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    own = [world.gather(-k - world.rank) for k in range(n)]
+    thread.join()
+    return own, [each.wait() for each in reversed(posted)][::-1]
+
+
+def exchange(world: World, counts: Any, width: int) -> Any:
+    """Rows (from, to, number, 0, ...) to every rank, ``counts`` (W, W) of them."""
+    options = {"dtype": torch.int32, "device": world.device}
+    send = torch.zeros(int(counts[world.rank].sum()), width, **options)
+    words = [(world.rank, to, k) for to, n in enumerate(counts[world.rank]) for k in range(n)]
+    send[:, :3] = torch.tensor(words, **options).reshape(-1, 3)[:, :width]
+    come = counts[:, world.rank]
+    recv = torch.full((int(come.sum()), width), -1, **options)
+    posted = world.all_to_all(recv, send, come.tolist(), counts[world.rank].tolist())
+    return posted.wait().cpu().numpy()
+
+
+def sum_of_ranks(world: World) -> Any:
+    return world.sum(torch.tensor([1.0, world.rank], device=world.device)).cpu().numpy()
+
+
+def broadcast(world: World, value: Any, root: int) -> Any:
+    told = world.broadcast(value if world.rank == root else None, root)
+    tensor = world.broadcast_tensor(torch.full((2, 3), world.rank, device=world.device), root)
+    return told, tensor.cpu().numpy()
+
+
+def agree(world: World, values: Sequence[Any]) -> None:
+    world.agree("--steps", values[world.rank])
+
+
+def threads(world: World) -> tuple[list[int], int]:
+    return sorted(os.sched_getaffinity(0)), torch.get_num_threads()
+
+
+def devices_in_use(world: World) -> list[int]:
+    """CUDA devices on which this process has a context."""
+    devices = range(torch.cuda.device_count())
+    return [k for k in devices if torch._C._cuda_hasPrimaryContext(k)]
+
+
+def stop_after_step(world: World, asked: int, steps: int) -> int:
+    """One rank is asked to stop in step 2; each rank's last step."""
+    with StopRequest() as own:
+        stop = SharedStop(own)
+        for step in range(steps):
+            if world.rank == asked and step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            stop.receive(world.gather(stop.word))
+            if stop.signal_number is not None:
+                return step
+    return steps
+
+
+def be_interrupted(world: World) -> None:
+    world.barrier()
+    raise Interrupted(signal.SIGINT, f"stopped rank {world.rank}")
+
+
+# ---- failures of one rank, while the others are in a collective
+
+
+def collective(world: World, name: str) -> None:
+    """One of the calls, over and over: no rank leaves it of its own accord."""
+    rows = [2] * world.size
+    while True:
+        if name == "gather":
+            world.gather(1)
+        elif name == "post_gather":
+            world.post_gather(1).wait()
+        elif name == "all_to_all":
+            recv = torch.empty(2 * world.size, 3, device=world.device)
+            world.all_to_all(recv, torch.ones_like(recv), rows, rows).wait().cpu()
+        elif name == "barrier":
+            world.barrier()
+        else:
+            raise ValueError(name)
+
+
+def fail(world: World, rank: int, how: str, name: str) -> None:
+    """One rank ends, the others are in a collective."""
+    world.barrier()
+    if world.rank != rank:
+        collective(world, name)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "exit":
+        raise SystemExit(7)
+    if how == "input":
+        raise InputError("photograph 7.jpg cannot be read")
+    if how == "unforeseen":
+        raise ZeroDivisionError("of a bug\nand more")
+    if how == "stopped":
+        raise Interrupted(signal.SIGTERM, "stopped")
+    os.kill(os.getpid(), signal.SIGSTOP)  # "silent"
+
+
+def fail_while_busy(world: World) -> None:
+    """Rank 0 fails, and the others never call torch again."""
+    if world.rank == 0:
+        raise InputError("no room is left")
+    while True:
+        threading.Event().wait(1)
+
+
+def wait(world: World) -> None:
+    """For a rank that never comes."""
+    if world.rank == 0:
+        threading.Event().wait()
+    world.barrier()
