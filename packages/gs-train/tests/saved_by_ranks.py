@@ -59,7 +59,7 @@ def save(
 
     def run(world: ThreadWorld) -> Path:
         own = part_of(tensors, world.rank, world.size)
-        return save_by_ranks(folder, ranks=world, tensors=own, **options)
+        return save_by_ranks(folder, world=world, tensors=own, **options)
 
     return outcomes(n_ranks, run)
 

@@ -108,7 +108,7 @@ def test_a_world_of_one_writes_the_files_that_a_trainer_without_ranks_does(
 
 def test_a_world_of_one_says_nothing_to_anybody(tmp_path: Path) -> None:
     def run(world: ThreadWorld) -> int:
-        save_by_ranks(tmp_path, ranks=world, step=1, tensors={"a": torch.ones(2)}, state={})
+        save_by_ranks(tmp_path, world=world, step=1, tensors={"a": torch.ones(2)}, state={})
         return world.n_calls
 
     assert results(1, run) == [0]
@@ -130,7 +130,7 @@ def test_a_model_without_rows_and_one_without_a_model(tmp_path: Path) -> None:
 
     def run(world: ThreadWorld) -> Path:
         own = {"word": torch.tensor([world.rank])}
-        return save_by_ranks(tmp_path, ranks=world, step=9, tensors=own, state={})
+        return save_by_ranks(tmp_path, world=world, step=9, tensors=own, state={})
 
     (path,) = {*results(W, run)}
     assert load_checkpoint(path).tensors["word"].tolist() == [0]
@@ -252,7 +252,7 @@ def test_the_end_of_a_rank_at_any_call_leaves_only_whole_checkpoints(
             if world.rank == culprit:
                 world.dies_at = call
             own = part_of(tensors, world.rank, W)
-            return save_by_ranks(folder, ranks=world, step=2, tensors=own, state={}, keep=2)
+            return save_by_ranks(folder, world=world, step=2, tensors=own, state={}, keep=2)
 
         with monkeypatch.context() as patched:
             if culprit == 0:  # who is killed does not tidy up
@@ -292,7 +292,7 @@ def test_ranks_must_save_the_same_step_and_tensors(
         if world.rank == 1 and other == "type":
             own["densify/count"] = own["densify/count"].double()
         step = world.rank + 4 if other == "step" else 4
-        return save_by_ranks(tmp_path, ranks=world, step=step, tensors=own, state={})
+        return save_by_ranks(tmp_path, world=world, step=step, tensors=own, state={})
 
     for other, line in (
         ("step", "ranks must save the same step, got 4 on rank 0 and 5 on rank 1"),

@@ -54,7 +54,7 @@ def _write(
     def run(world: ThreadWorld) -> int:
         own = _part(rows, ends, world.rank)
         return write_ply_of_ranks(
-            path, _chunks(own, size), ranks=world, n_rows=len(own["means"]), transform=transform
+            path, _chunks(own, size), world=world, n_rows=len(own["means"]), transform=transform
         )
 
     return outcomes(len(ends) - 1, run)
@@ -82,7 +82,7 @@ def test_no_rows_at_all_are_a_file(tmp_path: Path) -> None:
 
 def test_a_world_of_one_says_nothing_to_anybody(tmp_path: Path) -> None:
     def run(world: ThreadWorld) -> int:
-        write_ply_of_ranks(tmp_path / "a.ply", [_rows(0)], ranks=world, n_rows=N)
+        write_ply_of_ranks(tmp_path / "a.ply", [_rows(0)], world=world, n_rows=N)
         return world.n_calls
 
     assert results(1, run) == [0]
@@ -134,7 +134,7 @@ def test_rows_none_of_which_is_finite_are_told_to_all(tmp_path: Path) -> None:
 
 def test_a_rank_that_has_no_chunk_makes_a_mistake(tmp_path: Path) -> None:
     def run(world: ThreadWorld) -> int:
-        return write_ply_of_ranks(tmp_path / "a.ply", [], ranks=world, n_rows=0)
+        return write_ply_of_ranks(tmp_path / "a.ply", [], world=world, n_rows=0)
 
     for each in outcomes(2, run):
         assert str(each) == "chunks must hold at least one chunk (it may be empty), got none"

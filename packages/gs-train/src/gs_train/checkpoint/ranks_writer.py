@@ -39,14 +39,15 @@ from gs_train.checkpoint.writer import (
     temporary_of,
 )
 from gs_train.errors import CommonError
-from gs_train.files.agreement import Ranks, by_each, by_first
+from gs_train.files.agreement import by_each, by_first
 from gs_train.files.atomic import disk_full_is_input_error
+from gs_train.world import World
 
 
 def save_by_ranks(
     folder: str | Path,
     *,
-    ranks: Ranks,
+    world: World,
     step: int,
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
@@ -61,7 +62,7 @@ def save_by_ranks(
     Args:
         folder: the same one for all ranks, see
             :func:`~gs_train.files.one_folder.require_one_folder`.
-        ranks: the world.
+        world: of the ranks.
         tensors: of this rank. Those by row hold its own rows and are alike on all ranks but for
             their lengths; of the others, rank 0's are saved.
         state: rank 0's is saved.
@@ -81,7 +82,7 @@ def save_by_ranks(
         moment leaves the earlier checkpoints and at most one temporary folder, which the next save
         removes.
     """
-    if ranks.size == 1:
+    if world.size == 1:
         return save_checkpoint(
             folder,
             step=step,
@@ -92,20 +93,20 @@ def save_by_ranks(
             max_shard_bytes=max_shard_bytes,
         )
     require_limits(step, keep, max_shard_bytes)
-    own = Unsaved.of(step, tensors, state if ranks.rank == 0 else {}, by_row=by_row)
-    if ranks.rank:
+    own = Unsaved.of(step, tensors, state if world.rank == 0 else {}, by_row=by_row)
+    if world.rank:
         own = dataclasses.replace(own, tensors={name: tensors[name] for name in _rows_of(own)})
-    n_bytes = _agreed_bytes(ranks, own)
+    n_bytes = _agreed_bytes(world, own)
     folder = Path(folder)
-    path = folder / by_first(ranks, lambda: _made(folder, step, n_bytes))
+    path = folder / by_first(world, lambda: _made(folder, step, n_bytes))
     try:
-        written = by_each(ranks, lambda: _written(path, own, ranks.rank, max_shard_bytes))
-        by_first(ranks, lambda: _completed(path, written))
+        written = by_each(world, lambda: _written(path, own, world.rank, max_shard_bytes))
+        by_first(world, lambda: _completed(path, written))
     except BaseException:
-        if ranks.rank == 0:
+        if world.rank == 0:
             shutil.rmtree(temporary_of(path), ignore_errors=True)
         raise
-    by_first(ranks, lambda: settle(path, keep=keep))
+    by_first(world, lambda: settle(path, keep=keep))
     return path
 
 
@@ -114,13 +115,13 @@ def _rows_of(own: Unsaved) -> list[str]:
     return [name for name in own.tensors if name in own.by_row]
 
 
-def _agreed_bytes(ranks: Ranks, own: Unsaved) -> int:
+def _agreed_bytes(world: World, own: Unsaved) -> int:
     """How much all ranks together are about to write.
 
     Raises:
         CommonError: they are about to save different steps, or tensors that do not fit together.
     """
-    told = by_each(ranks, lambda: _announced(own))
+    told = by_each(world, lambda: _announced(own))
     for rank, each in enumerate(told):
         if each["step"] != told[0]["step"]:
             raise CommonError(

@@ -7,48 +7,35 @@ A rank that meets trouble with a file tells the others instead of leaving them t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from gs_train.errors import CommonError, InputError
+from gs_train.world import World
 
 Result = TypeVar("Result")
 
 
-class Ranks(Protocol):
-    """What is needed of a world of ranks.
-
-    Attributes:
-        rank: 0 to ``size`` - 1.
-        size: the number of ranks.
-    """
-
-    rank: int
-    size: int
-
-    def broadcast(self, value: Any, root: int = 0) -> Any:
-        """The value of rank ``root``, as JSON has them; a collective."""
-        ...
-
-
-def by_first(ranks: Ranks, work: Callable[[], Result]) -> Result:
+def by_first(world: World, work: Callable[[], Result]) -> Result:
     """What rank 0 got from some work, on all ranks; the other ranks do not do it.
 
-    A collective.
+    A collective. In a world of one the work is done, and its errors are as they are.
 
     Args:
         work: gives what JSON has.
 
     Raises:
-        CommonError: rank 0 met an InputError or an OSError, and is named; on all ranks.
+        CommonError: rank 0 met an InputError or an OSError, and is named; on all world.
     """
-    told, cause = _outcome(work) if ranks.rank == 0 else ({}, None)
-    return _agreed([ranks.broadcast(told, 0)], cause)[0]
+    if world.size == 1:
+        return work()
+    told, cause = _outcome(work) if world.rank == 0 else ({}, None)
+    return _agreed([world.broadcast(told, 0)], cause)[0]
 
 
-def by_each(ranks: Ranks, work: Callable[[], Result]) -> list[Result]:
-    """What each rank got from some work, by rank, on all ranks.
+def by_each(world: World, work: Callable[[], Result]) -> list[Result]:
+    """What each rank got from some work, by rank, on all world.
 
-    A collective.
+    A collective. In a world of one the work is done, and its errors are as they are.
 
     Args:
         work: gives what JSON has.
@@ -59,8 +46,10 @@ def by_each(ranks: Ranks, work: Callable[[], Result]) -> list[Result]:
 
     Cost: W small broadcasts.
     """
+    if world.size == 1:
+        return [work()]
     told, cause = _outcome(work)
-    return _agreed([ranks.broadcast(told, root) for root in range(ranks.size)], cause)
+    return _agreed([world.broadcast(told, root) for root in range(world.size)], cause)
 
 
 def _outcome(work: Callable[[], Any]) -> tuple[dict[str, Any], Exception | None]:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gs_train.errors import InputError
-from gs_train.files.agreement import Ranks, by_each, by_first
+from gs_train.files.agreement import by_each, by_first
 from gs_train.files.atomic import new_temporary
 from gs_train.files.small_files import read_small
+from gs_train.world import World
 
 
-def require_one_folder(ranks: Ranks, folder: Path, *, option: str) -> None:
+def require_one_folder(world: World, folder: Path, *, option: str) -> None:
     """Check that all ranks have the same folder, which need not exist yet. A collective.
 
     Rank 0 writes a random word into the nearest parent that exists, and the other ranks read it.
@@ -30,11 +31,11 @@ def require_one_folder(ranks: Ranks, folder: Path, *, option: str) -> None:
     Raises:
         CommonError: a rank does not see the word, or rank 0 cannot write it.
     """
-    if ranks.size == 1:
+    if world.size == 1:
         return
     with contextlib.ExitStack() as held:
-        word = _Word(*by_first(ranks, lambda: held.enter_context(_written_word(folder))))
-        by_each(ranks, lambda: _look_for(word, folder, option))
+        word = _Word(*by_first(world, lambda: held.enter_context(_written_word(folder))))
+        by_each(world, lambda: _look_for(word, folder, option))
 
 
 class _Word(NamedTuple):

@@ -9,57 +9,27 @@ goes to rank 0.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gs_train.errors import InputError
-from gs_train.files.agreement import Ranks, by_first
+from gs_train.files.agreement import by_first
 from gs_train.files.ply import Chunk, Layout, write_ply
+from gs_train.world import World
 
 _NAMES = ("means", "scales", "quats", "opacities", "sh0", "shN")
 _WIDTHS = (3, 3, 4, 1, 3)  # of all but the last
 _STOP, _GO_ON, _NO_MORE = 0, 1, -1
 
 
-class Sent(Protocol):
-    """Rows that are on their way."""
-
-    def wait(self) -> Tensor:
-        """Where they are, once they are there."""
-        ...
-
-
-class RowRanks(Ranks, Protocol):
-    """A world of ranks that send rows to each other.
-
-    Attributes:
-        device: of this rank's rows on their way.
-    """
-
-    device: torch.device
-
-    def gather(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """(size, ...) the integers of all ranks; a collective."""
-        ...
-
-    def all_to_all(
-        self, recv: Tensor, send: Tensor, recv_rows: Sequence[int], send_rows: Sequence[int]
-    ) -> Sent:
-        """Rows to and from every rank; a collective."""
-        ...
-
-
 def write_ply_of_ranks(
     path: str | Path,
     chunks: Iterable[Chunk],
     *,
-    ranks: RowRanks,
+    world: World,
     n_rows: int,
     layout: Layout = "inria",
     transform: Callable[[Chunk], Chunk] | None = None,
@@ -71,23 +41,23 @@ def write_ply_of_ranks(
     Args:
         path: the file, which rank 0 writes.
         chunks: of this rank's rows, at least one, which may be empty; K of ``shN`` is the same on
-            all ranks.
-        ranks: the world.
+            all world.
+        world: of the ranks.
         n_rows: of this rank.
         layout, transform: as for :func:`~gs_train.files.ply.write_ply`.
 
     Returns:
         How many rows of all ranks were left out because a value of theirs was NaN or infinite; the
-        same on all ranks.
+        same on all world.
 
     Raises:
-        CommonError: rank 0 cannot write the file, or every row would be left out; on all ranks.
+        CommonError: rank 0 cannot write the file, or every row would be left out; on all world.
         ValueError: an argument is wrong, as for :func:`~gs_train.files.ply.write_ply`; on one rank.
 
     Cost: memory for three chunks on rank 0, two elsewhere, one of these on the device; one pass
         over the rows. A rank makes its next chunk ready while rank 0 writes the one before.
     """
-    if ranks.size == 1:
+    if world.size == 1:
         return write_ply(path, chunks, n_rows=n_rows, layout=layout, transform=transform)
     own = iter(chunks)
     first = next(own, None)
@@ -95,13 +65,13 @@ def write_ply_of_ranks(
         raise ValueError("chunks must hold at least one chunk (it may be empty), got none")
     own = itertools.chain((first,), own)
     width = _width(first)
-    n_all = int(ranks.gather(n_rows).sum())
-    if ranks.rank:
-        _send(ranks, own, width)
-        return by_first(ranks, lambda: 0)
+    n_all = int(world.gather(n_rows).sum())
+    if world.rank:
+        _send(world, own, width)
+        return by_first(world, lambda: 0)
 
     def write() -> int:
-        incoming = _Incoming(ranks, width)
+        incoming = _Incoming(world, width)
         all_chunks = itertools.chain(own, incoming.chunks())
         try:
             return write_ply(path, all_chunks, n_rows=n_all, layout=layout, transform=transform)
@@ -109,58 +79,58 @@ def write_ply_of_ranks(
             incoming.stop()
             raise
 
-    return by_first(ranks, write)
+    return by_first(world, write)
 
 
 class _Incoming:
     """The chunks of the other ranks, as rank 0 gets them."""
 
-    def __init__(self, ranks: RowRanks, width: int) -> None:
-        self._ranks = ranks
+    def __init__(self, world: World, width: int) -> None:
+        self._world = world
         self._nothing = torch.empty(0, width)
         self._is_over = False
 
     def chunks(self) -> Iterator[Chunk]:
         """All of them, rank after rank."""
-        for sender in range(1, self._ranks.size):
-            while (n := int(self._ranks.gather(_GO_ON)[sender])) != _NO_MORE:
-                yield _unpacked(_sent(self._ranks, sender, n, self._nothing).cpu())
+        for sender in range(1, self._world.size):
+            while (n := int(self._world.gather(_GO_ON)[sender])) != _NO_MORE:
+                yield _unpacked(_sent(self._world, sender, n, self._nothing).cpu())
         self._is_over = True
 
     def stop(self) -> None:
         """Let the other ranks know that no chunk is wanted any more."""
         if not self._is_over:
-            self._ranks.gather(_STOP)
+            self._world.gather(_STOP)
 
 
-def _send(ranks: RowRanks, own: Iterator[Chunk], width: int) -> None:
+def _send(world: World, own: Iterator[Chunk], width: int) -> None:
     """Send this rank's chunks when it is its turn, and take part in the turns of others."""
     nothing = torch.empty(0, width)
-    for sender in range(1, ranks.size):
+    for sender in range(1, world.size):
         while True:
-            chunk = next(own, None) if sender == ranks.rank else None
+            chunk = next(own, None) if sender == world.rank else None
             table = nothing if chunk is None else _packed(chunk)
-            said = ranks.gather(_NO_MORE if chunk is None else len(table))
+            said = world.gather(_NO_MORE if chunk is None else len(table))
             if said[0] == _STOP:
                 return
             if said[sender] == _NO_MORE:
                 break
-            _sent(ranks, sender, int(said[sender]), table)
+            _sent(world, sender, int(said[sender]), table)
 
 
-def _sent(ranks: RowRanks, sender: int, n_rows: int, table: Tensor) -> Tensor:
+def _sent(world: World, sender: int, n_rows: int, table: Tensor) -> Tensor:
     """Rows of one rank on rank 0; no rows elsewhere.
 
     Args:
         table: (R, width) float32 of the CPU, without rows where this rank is not the sender.
     """
-    send = table.to(ranks.device)
-    n_received = n_rows if ranks.rank == 0 else 0
+    send = table.to(world.device)
+    n_received = n_rows if world.rank == 0 else 0
     recv = send.new_empty((n_received, table.shape[1]))
-    recv_rows, send_rows = [0] * ranks.size, [0] * ranks.size
+    recv_rows, send_rows = [0] * world.size, [0] * world.size
     recv_rows[sender] = n_received
     send_rows[0] = len(send)
-    return ranks.all_to_all(recv, send, recv_rows, send_rows).wait()
+    return world.all_to_all(recv, send, recv_rows, send_rows).wait()
 
 
 def _width(chunk: Chunk) -> int:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from gs_train.checkpoint.reader import SavedCheckpoint
 from gs_train.checkpoint.row_names import MEANS, STRANDS
-from gs_train.files.agreement import Ranks, by_first
+from gs_train.files.agreement import by_first
 from gs_train.rows.morton import PIECE
 from gs_train.rows.strands import Lattice, owners
+from gs_train.world import World
 
 LATTICE = "lattice"
 """Name of the lattice in the state of a checkpoint."""
@@ -60,20 +61,20 @@ def own_rows(saved: SavedCheckpoint, lattice: Lattice, *, rank: int, n_ranks: in
     return OwnRows(ids, labels.index_select(0, ids))
 
 
-def lattice_of(saved: SavedCheckpoint, ranks: Ranks) -> Lattice:
+def lattice_of(saved: SavedCheckpoint, world: World) -> Lattice:
     """The lattice of a run: the saved one, or one for the saved rows where one rank wrote them.
 
     A collective.
 
     Raises:
-        CommonError: rank 0 cannot read the rows' positions, as files are damaged.
-        InputError: the saved lattice is none.
+        InputError: the saved lattice is none, or a file with the rows' positions is damaged; on
+            all ranks.
 
     Cost: where there is no saved one, rank 0 reads the means: memory for 12 bytes a row.
     """
     plain = saved.state.get(LATTICE)
     if plain is None:
-        plain = by_first(ranks, lambda: plain_lattice(_lattice_for_rows(saved)))
+        plain = by_first(world, lambda: plain_lattice(_lattice_for_rows(saved)))
     try:
         return Lattice(_integer(plain["exponent"]), _integer(plain["n_rows"]))
     except (LookupError, TypeError, ValueError):
