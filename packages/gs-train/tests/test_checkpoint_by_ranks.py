@@ -156,7 +156,7 @@ def _assert_only_the_first_is_left(folder: Path, first: dict[str, Tensor]) -> No
     assert_same(by_key(load_checkpoint(newest).tensors), by_key(first))
 
 
-def _failing(point: str, culprit: int, error: Exception) -> Callable[..., Any]:
+def _failing(point: str, culprit: int, error: BaseException) -> Callable[..., Any]:
     """A function of the writer that fails: on one rank where it writes shards."""
     real = getattr(writer, point)
     calls = []
@@ -270,6 +270,38 @@ def test_the_end_of_a_rank_at_any_call_leaves_only_whole_checkpoints(
         assert sorted(os.listdir(folder)) == [newest.name, "step_000003"]
     assert call == 2 * W + 3
     assert {str(each) for each in found} == {str(tmp_path / str(call) / "step_000002")}
+
+
+@pytest.mark.parametrize(
+    ("point", "culprit", "newest"),
+    [
+        *(("write_shard", rank, 1) for rank in range(W)),
+        ("write_manifest", 0, 1),
+        ("sync_folder", 0, 1),
+        ("remove_older", 0, 2),
+    ],
+)
+def test_the_end_of_a_rank_in_its_work_leaves_only_whole_checkpoints(
+    tmp_path: Path,
+    tensors: dict[str, Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    culprit: int,
+    newest: int,
+) -> None:
+    saved(tmp_path, tensors, W, step=1)
+    with monkeypatch.context() as patched:
+        if culprit == 0:  # who is killed does not tidy up
+            patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patched.setattr(writer, point, _failing(point, culprit, DeathError()))
+        found = save(tmp_path, tensors, W, step=2)
+    assert isinstance(found[culprit], DeathError)
+    assert {str(each) for each in found} == {"", "another rank has failed"}
+    assert latest_checkpoint(tmp_path) == tmp_path / f"step_{newest:06d}"
+    for path in tmp_path.glob("step_??????"):
+        assert_same(by_key(load_checkpoint(path).tensors), by_key(tensors))
+    saved(tmp_path, tensors, W, step=3, keep=1)
+    assert os.listdir(tmp_path) == ["step_000003"]
 
 
 def test_what_a_killed_save_left_is_removed_by_the_next(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from saved_by_ranks import assert_same, by_key, part_of, saved
+from threads_as_world import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
@@ -20,6 +21,7 @@ from gs_train.options.limits import UNLIMITED
 from gs_train.options.presets import PRESETS
 from gs_train.rows.own_rows import own_rows
 from gs_train.rows.strands import Lattice
+from gs_train.runs.point_cloud import write_point_cloud
 from gs_train.runs.run import Run
 from gs_train.sizing.choice import Choice
 
@@ -118,3 +120,26 @@ def test_each_rank_restores_a_trainer_of_its_own_rows(
         assert torch.equal(run.geometry(own)["means"], expected[MEANS])
         trainer = run.trainer(renderer, run.config, choice, own=own)
         assert_same(trainer.tensors(), expected)
+
+
+def test_the_point_cloud_of_ranks_holds_the_rows_of_all(
+    fitted: Path, of_ranks: Path, tmp_path: Path
+) -> None:
+    run = Run.open(of_ranks)
+    renderer, choice = run.renderer("cpu"), Choice(PRESETS["best"], UNLIMITED, "")
+    models = []
+    for rank in range(3):
+        own, _ = own_rows(run.checkpoint, LATTICE, rank=rank, n_ranks=3)
+        models.append(run.trainer(renderer, run.config, choice, own=own).model)
+    said: list[str] = []
+    ply = tmp_path / "all.ply"
+
+    def write(world: ThreadWorld) -> None:
+        model, frame = models[world.rank], run.frame
+        write_point_cloud(ply, model, choice="auto", trained=frame, world=world, say=said.append)
+
+    results(3, write)
+    (alone,) = fitted.rglob("point_cloud.ply")
+    assert _as_a_set(load_ply(ply)) == _as_a_set(load_ply(alone))
+    (line,) = said
+    assert line.startswith("Gaussians are written in the capture's frame")

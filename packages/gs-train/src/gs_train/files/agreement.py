@@ -24,7 +24,7 @@ def by_first(world: World, work: Callable[[], Result]) -> Result:
         work: gives what JSON has.
 
     Raises:
-        CommonError: rank 0 met an InputError or an OSError, and is named; on all world.
+        CommonError: rank 0 met an InputError or an OSError, and is named; on all ranks.
     """
     if world.size == 1:
         return work()
@@ -33,7 +33,7 @@ def by_first(world: World, work: Callable[[], Result]) -> Result:
 
 
 def by_each(world: World, work: Callable[[], Result]) -> list[Result]:
-    """What each rank got from some work, by rank, on all world.
+    """What each rank got from some work, by rank, on all ranks.
 
     A collective. In a world of one the work is done, and its errors are as they are.
 

@@ -41,17 +41,17 @@ def write_ply_of_ranks(
     Args:
         path: the file, which rank 0 writes.
         chunks: of this rank's rows, at least one, which may be empty; K of ``shN`` is the same on
-            all world.
+            all ranks.
         world: of the ranks.
         n_rows: of this rank.
         layout, transform: as for :func:`~gs_train.files.ply.write_ply`.
 
     Returns:
         How many rows of all ranks were left out because a value of theirs was NaN or infinite; the
-        same on all world.
+        same on all ranks.
 
     Raises:
-        CommonError: rank 0 cannot write the file, or every row would be left out; on all world.
+        CommonError: rank 0 cannot write the file, or every row would be left out; on all ranks.
         ValueError: an argument is wrong, as for :func:`~gs_train.files.ply.write_ply`; on one rank.
 
     Cost: memory for three chunks on rank 0, two elsewhere, one of these on the device; one pass
