@@ -6,6 +6,7 @@ What a step does to a row depends on the row's key and the step alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,13 +19,15 @@ from torch import Tensor
 from gs_train.densify import Changed, Densifier
 from gs_train.densify.among import AmongRanks
 from gs_train.densify.peers import NO_PEERS, Peers
+from gs_train.ranks.dealing import Dealing
 from gs_train.renderers.protocol import Splats, View
 from gs_train.rows import counter_random
-from gs_train.rows.attributes import GEOMETRY
+from gs_train.rows.attributes import GEOMETRY, columns
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.keys import RowKeys
-from gs_train.rows.strands import owners
+from gs_train.rows.strands import Lattice, owners
 from gs_train.rows.tiered import Home, TieredGaussians
+from gs_train.runs.row_order import sort_rows
 
 SIZE = 64
 RATES = {"means": 1e-3, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2, "sh0": 2.5e-3,
@@ -46,6 +49,7 @@ class Play:
         n_steps: how many steps.
         home: of the appearance.
         coarseness: gradients of views are this many numbers: with few of them many rows are alike.
+        sort_every: steps from one re-sort to the next; None: never.
     """
 
     rows: dict[str, Tensor]
@@ -54,6 +58,7 @@ class Play:
     n_steps: int = 60
     home: Home = "device"
     coarseness: int = 1 << 20
+    sort_every: int | None = None
 
 
 @dataclass
@@ -62,18 +67,20 @@ class Left:
 
     Attributes:
         tensors: by name; those with a row for each Gaussian in the order of keys.
+        labels: (N,) strands in the same order.
         next_key: the next free one.
         changed: what each step changed.
         places: (ranks, steps) rows of each rank after each step.
     """
 
     tensors: dict[str, Tensor]
+    labels: Tensor
     next_key: int
     changed: list[Changed]
     places: list[list[int]]
 
     def assert_is(self, other: Left) -> None:
-        """The same bits."""
+        """The same bits, whoever owns the rows."""
         assert self.changed == other.changed
         assert self.next_key == other.next_key
         assert self.tensors.keys() == other.tensors.keys()
@@ -92,15 +99,14 @@ def lively_rows(n: int, seed: int = 0) -> dict[str, Tensor]:
 
 def alone(play: Play) -> Left:
     """One rank, which has no peers."""
-    return _joined([Rank(play, torch.arange(len(play.labels)), NO_PEERS).run()])
+    return _joined([Rank(play, torch.arange(len(play.labels))).run()])
 
 
 def together(play: Play, n_ranks: int) -> Left:
     """Several ranks, each with the rows of its strands."""
 
     def run(company: ThreadCompany) -> Left:
-        own = (owners(play.labels, n_ranks) == company.rank).nonzero().squeeze(1)
-        return Rank(play, own, AmongRanks(company)).run()
+        return Rank.of(play, company).run()
 
     return _joined(in_company(n_ranks, run))
 
@@ -110,10 +116,12 @@ class Rank:
 
     Args:
         own: keys of its rows.
+        company: the ranks; None: it has all rows.
     """
 
-    def __init__(self, play: Play, own: Tensor, peers: Peers) -> None:
+    def __init__(self, play: Play, own: Tensor, company: ThreadCompany | None = None) -> None:
         self._play = play
+        self._company = company
         # Neither in the order of keys nor in that of the other ranks.
         own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(len(own)))]
         self.model = TieredGaussians(
@@ -121,9 +129,16 @@ class Rank:
             device="cpu",
             semantics="deferred",
             home=play.home,
-            keys=RowKeys(own.int(), len(play.labels)),
+            keys=RowKeys(own.int(), len(play.labels), play.labels[own]),
         )
-        self.densifier = play.make(len(own), peers)
+        self.densifier = play.make(len(own), NO_PEERS if company is None else AmongRanks(company))
+        self.dealing = None if company is None else Dealing(company, Lattice(0, len(play.labels)))
+
+    @classmethod
+    def of(cls, play: Play, company: ThreadCompany) -> Rank:
+        """A rank with the rows of its strands."""
+        own = (owners(play.labels, company.size) == company.rank).nonzero().squeeze(1)
+        return cls(play, own, company)
 
     def run(self) -> Left:
         """The whole training."""
@@ -132,9 +147,19 @@ class Rank:
             self.train(step)
             changed.append(self.refine(step))
             places.append(self.model.n_rows)
+            if self._play.sort_every and (step + 1) % self._play.sort_every == 0:
+                sort_rows(self.model, self.densifier, self.dealing)
+            self._check_ownership()
         tensors = self.present()
         self.model.close()
-        return Left(tensors, self.model.keys.next, changed, [places])
+        return Left(tensors, tensors.pop("strands"), self.model.keys.next, changed, [places])
+
+    def _check_ownership(self) -> None:
+        labels = self.model.keys.labels
+        assert labels is not None
+        assert len(labels) == self.model.n_rows
+        if self._company is not None:
+            assert (owners(labels, self._company.size) == self._company.rank).all()
 
     def present(self) -> dict[str, Tensor]:
         """Copies of all tensors of the model and the densifier."""
@@ -166,8 +191,7 @@ class Rank:
     def _optimize(self, step: int) -> None:
         """A step of some rows; the others sleep."""
         model, appearance = self.model, self.model.appearance
-        widths = {name: p[0].numel() if len(p) else p.new_empty(1, *p.shape[1:]).numel()
-                  for name, p in model.params.items()}  # fmt: skip
+        widths = {name: math.prod(param.shape[1:]) for name, param in model.params.items()}
         numbers = self._numbers(step, 1 + sum(widths.values()) + appearance.width, 3)
         ids = (numbers[:, 0] > 0).nonzero().squeeze(1).int()
         chosen = numbers[ids.long()]
@@ -182,8 +206,7 @@ class Rank:
         appearance.set_rates(RATES, betas=BETAS, eps=EPS)
         harmonics = parts[-1].contiguous()
         if self._play.home == "host":
-            sh = harmonics[:, :3].reshape(-1, 1, 3), harmonics[:, 3:].reshape(len(ids), -1, 3)
-            model.host.adam.step(ids, [part.contiguous() for part in sh])
+            model.host.adam.step(ids, [part.contiguous() for part in columns(harmonics).values()])
             return
         number = appearance.begin()
         model.local.wake(ids, number, None)
@@ -213,6 +236,7 @@ class Rank:
 def _joined(parts: Sequence[Left]) -> Left:
     """What all ranks leave, in the order of keys."""
     order = torch.cat([part.tensors["keys"] for part in parts]).argsort()
+    labels = torch.cat([part.labels for part in parts])[order]
     tensors: dict[str, Any] = {}
     for name, first in parts[0].tensors.items():
         has_rows = first.shape[:1] == parts[0].tensors["keys"].shape and "schedule" not in name
@@ -225,4 +249,4 @@ def _joined(parts: Sequence[Left]) -> Left:
         assert part.changed == parts[0].changed
         assert part.next_key == parts[0].next_key
     places = [own for part in parts for own in part.places]
-    return replace(parts[0], tensors=tensors, places=places)
+    return replace(parts[0], tensors=tensors, labels=labels, places=places)

@@ -61,6 +61,7 @@ def test_any_number_of_ranks_leaves_the_bits_of_one(kind: str) -> None:
     for n_ranks in (1, 2, 3):
         left = together(play, n_ranks)
         left.assert_is(expected)
+        assert torch.equal(left.labels, expected.labels)  # a child has its parent's
         assert all(own[-1] for own in left.places)
 
 
@@ -124,7 +125,7 @@ def test_a_roll_lists_kinds_and_within_them_keys(n_ranks: int) -> None:
         assert len(roll) == 10
         assert torch.equal(roll.own(listed), own)
         picked = roll.pick(torch.tensor([9, 0, 0, 4, 3]))
-        of_picks = torch.tensor([14, 3, 3, 2, 11])[picked.numbers]
+        of_picks = picked.of_own(torch.tensor([14, 3, 3, 2, 11]))
         assert own[picked.own].tolist() == of_picks.tolist()
         assert len(roll.pick(torch.empty(0, dtype=torch.int64)).own) == 0
 
@@ -139,7 +140,7 @@ def test_the_roll_of_a_rank_with_all_rows_copies_nothing() -> None:
     places = torch.tensor([3, 3, 1])
     picked = roll.pick(places)
     assert picked.own is places
-    assert places[picked.numbers].data_ptr() == places.data_ptr()
+    assert picked.of_own(values[:3]).data_ptr() == values.data_ptr()
     assert len(roll) == 7
     assert NO_PEERS.sums(4, 2) == (4, 2)
 
@@ -156,8 +157,7 @@ def test_births_beyond_the_last_key_leave_the_rows_of_all_ranks(kind: str) -> No
     play = play_of(kind)
 
     def run(company: ThreadCompany) -> None:
-        own = (owners(play.labels, 3) == company.rank).nonzero().squeeze(1)
-        rank = Rank(play, own, AmongRanks(company))
+        rank = Rank.of(play, company)
         rank.train(1)
         rank.model.keys.next = END_OF_KEYS - 3
         before = rank.present()

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class ThreadCompany:
-    """A `gs_train.densify.among.Company`."""
+    """A `gs_train.ranks.company.Company`."""
 
     def __init__(self, carrier: ThreadCarrier, size: int) -> None:
         self.rank, self.size, self.device = carrier.rank, size, carrier.device

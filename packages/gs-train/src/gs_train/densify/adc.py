@@ -221,13 +221,15 @@ class Adc:
         is_pruned = self._is_pruned(new["opacities"], new["scales"], new_radii, image)
         # Where parents lie: a child then takes the place of a row that was removed nearby.
         kept = (~is_pruned).nonzero().flatten()
-        kept = kept[torch.argsort(parents[kept], stable=True)]
+        parents, at = parents[kept].sort(stable=True)
+        kept = kept[at]
         removed = torch.cat((pruned, splits)).unique()
         if len(removed) or len(kept):
             new = {name: values.index_select(0, kept) for name, values in new.items()}
-            rows.replace(removed, new, keys.index_select(0, kept))
+            labels = rows.keys.labels_of(parents)
+            rows.replace(removed, new, keys.index_select(0, kept), labels)
         n_grown = len(clones) + len(splits)
-        n_pruned = len(removed) - len(splits) + len(parents) - len(kept)
+        n_pruned = len(removed) - len(splits) + len(is_pruned) - len(kept)
         assert rows.n_rows == n_before + n_grown - n_pruned
         n_grown, n_pruned = self._peers.sums(n_grown, n_pruned)
         return Changed(grown=n_grown, pruned=n_pruned, rows_changed=bool(n_grown or n_pruned))

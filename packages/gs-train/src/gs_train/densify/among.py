@@ -3,34 +3,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gs_train.densify.peers import Roll
-from gs_train.ranks.exchange import Carrier
+from gs_train.ranks.company import Company
+from gs_train.ranks.row_move import exchanged
 from gs_train.renderers.protocol import Rows
 from gs_train.rows.keys import END_OF_KEYS, RowKeys
-
-
-class Company(Carrier, Protocol):
-    """What ranks do together here; a `World` does.
-
-    Attributes:
-        size: W, the number of ranks.
-    """
-
-    @property
-    def size(self) -> int: ...
-
-    def gather(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """(W, ...) the integers of all ranks, by rank."""
-        ...
 
 
 class AmongRanks:
@@ -114,15 +96,20 @@ class RankPick:
 
     Args:
         company: the ranks.
-        own, numbers: see `Pick`.
+        own: see `Pick`.
+        numbers: (Q,) int64: which picks these are.
         owners: (P,) int64: the rank of each of the picked rows.
     """
 
     def __init__(self, company: Company, *, own: Tensor, numbers: Tensor, owners: Tensor) -> None:
         self._company = company
         self.own = own
-        self.numbers = numbers
+        self._numbers = numbers
         self._owners = owners
+
+    def of_own(self, values: Tensor) -> Tensor:
+        """See `Pick.of_own`."""
+        return values.index_select(0, self._numbers)
 
     def bring(
         self, read: Callable[[Tensor], Rows], ids: Tensor, *, targets: Roll, order: Tensor
@@ -130,34 +117,18 @@ class RankPick:
         """See `Pick.bring`. Cost: the rows that are copied, both ways, one attribute at a time."""
         assert isinstance(targets, RankRoll)
         size, goes_to = self._company.size, targets.owners()
-        there = goes_to.index_select(0, self.numbers)
+        there = self.of_own(goes_to)
         here = self._owners[goes_to == self._company.rank]
         sent, received = (torch.bincount(ranks, minlength=size).tolist() for ranks in (there, here))
         # Rows for one rank, and rows from one rank, are in the order of the picks.
         arrivals = torch.sort(here, stable=True).indices.argsort().index_select(0, order)
         values = read(ids.index_select(0, torch.sort(there, stable=True).indices))
         return {
-            name: _exchanged(self._company, rows, received, sent).index_select(0, arrivals)
+            name: exchanged(self._company, rows, received, sent).index_select(0, arrivals)
             for name, rows in values.items()
         }
 
 
 def _from_all(company: Company, values: Tensor, counts: Sequence[int]) -> Tensor:
     """(sum of ``counts``,) the values of all ranks, those of rank 0 first."""
-    recv = values.new_empty((sum(counts), 1))
-    send = values.repeat(company.size)[:, None]
-    company.all_to_all(recv, send, counts, [len(values)] * company.size).wait()
-    return recv.squeeze(1)
-
-
-def _exchanged(
-    company: Company, rows: Tensor, received: Sequence[int], sent: Sequence[int]
-) -> Tensor:
-    """(R', ...) rows from all ranks for (R, ...) rows to all ranks."""
-    shape = rows.shape[1:]
-    width = math.prod(shape)
-    recv = rows.new_empty((sum(received), width))
-    if width:  # harmonics of degree 0 have no values
-        send = rows.reshape(len(rows), width).contiguous()
-        company.all_to_all(recv, send, received, sent).wait()
-    return recv.view(len(recv), *shape)
+    return exchanged(company, values.repeat(company.size), counts, [len(values)] * company.size)

@@ -168,11 +168,12 @@ class Mcmc:
         drawn = parents.pick(
             draw(weights, n_new, seed=self._seed, purpose=Purpose.ADD, step=step).sort().values
         )
-        sources, keys = order[drawn.own], new_keys[drawn.numbers]
+        sources, keys = order[drawn.own], drawn.of_own(new_keys)
         self._share(rows, sources, opacities)
         # Neighbours at the end as well.
         sources, at = sources.sort(stable=True)
-        rows.replace(sources[:0], rows.read_rows(sources), keys[at])
+        labels = rows.keys.labels_of(sources)
+        rows.replace(sources[:0], rows.read_rows(sources), keys[at], labels)
         return n_new
 
     def _share(self, rows: RowOperations, sources: Tensor, opacities: Tensor) -> Tensor:

@@ -53,14 +53,15 @@ class Pick(Protocol):
     """Rows that were picked from a roll.
 
     Attributes:
-        own: (Q,) int64 of the picks of this rank's rows: their places in its own list.
-        numbers: which of the P picks these are, in the same order.
+        own: (Q,) int64 of the picks of this rank's rows, in their order: places in its own list.
     """
 
     @property
     def own(self) -> Tensor: ...
-    @property
-    def numbers(self) -> Tensor | slice: ...
+
+    def of_own(self, values: Tensor) -> Tensor:
+        """(Q,) those of (P,) values, one for each pick, that are for picks of this rank's rows."""
+        ...
 
     def bring(
         self, read: Callable[[Tensor], Rows], ids: Tensor, *, targets: Roll, order: Tensor
@@ -122,10 +123,12 @@ class _WholeRoll:
 class _WholePick:
     """See `Pick`."""
 
-    numbers = slice(None)
-
     def __init__(self, own: Tensor) -> None:
         self.own = own
+
+    def of_own(self, values: Tensor) -> Tensor:
+        """See `Pick.of_own`."""
+        return values
 
     def bring(
         self, read: Callable[[Tensor], Rows], ids: Tensor, *, targets: Roll, order: Tensor
