@@ -23,7 +23,6 @@ from gs_train.sizing import rates
 pytestmark = pytest.mark.gpu
 
 EPOCH, EPOCHS, WARM_UP = 50, 20, 6  # tables of what sleeping rows miss grow for some 200 steps
-PERIOD = 8  # epochs: uploads of 16 steps lie in one piece, so memory is as it was after 400 steps
 STILL = LearningRates(**dict.fromkeys(("means", "scales", "quats", "opacities", "sh0", "shN"), 0.0))
 
 
@@ -67,7 +66,7 @@ def test_a_thousand_batches_take_no_more_memory_than_the_first(
             reserved.append(torch.cuda.memory_reserved())
     trainer.backend.finish()
     assert trainer.step == 1000
-    assert held[WARM_UP:-PERIOD] == held[WARM_UP + PERIOD :], held
+    assert len(set(held[WARM_UP:])) == 1, held
     # A block that another stream still reads is not reused at once: by how much depends on time.
     assert max(reserved[WARM_UP:]) <= 1.05 * reserved[WARM_UP], reserved
     if PRESETS[preset].placement == "split":

@@ -56,6 +56,9 @@ class SleepTables:
         self._lock = threading.Lock()
         self._uploads: deque[tuple[_core.StepPlan, _Upload]] = deque(maxlen=_KEPT)  # the last ones
         self._rooms: dict[int, list[torch.Tensor]] = {}  # of later steps, by stream
+        # That rooms were cut from, the last two by stream: all uploads that are kept lie in them,
+        # so that memory is the same from step to step.
+        self._pieces: dict[int, deque[torch.Tensor]] = {}
 
     def of(
         self, plan: _core.StepPlan, stream: torch.cuda.Stream
@@ -102,6 +105,7 @@ class SleepTables:
             size = _rounded(n_bytes)
             together = torch.empty(_STEPS_TOGETHER * size, dtype=torch.uint8, device=self._device)
             rooms[:] = together.split(size)
+            self._pieces.setdefault(handle, deque(maxlen=2)).append(together)
         return rooms.pop()
 
     def _continued(
