@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,18 @@ def test_ranks_that_are_stopped_together_leave_in_order() -> None:
     with Workers(2) as workers:
         ends = workers.ends(calls.be_interrupted)
     assert [end.error for end in ends] == [f"Interrupted: stopped rank {rank}" for rank in (0, 1)]
+    assert lines(ends) == []
+
+
+def test_ranks_that_are_stopped_together_wait_for_the_slowest(tmp_path: Path) -> None:
+    latch = tmp_path / "latch"
+    os.mkfifo(latch)
+    with Workers(2) as workers:
+        workers.send(calls.be_stopped_together, str(latch))
+        assert not workers.has_ended(0, within_s=1.0)
+        latch.write_bytes(b"")
+        ends = [workers.end(rank) for rank in (0, 1)]
+    assert [end.error for end in ends] == ["Interrupted: stopped during training"] * 2
     assert lines(ends) == []
 
 

@@ -103,6 +103,10 @@ class Workers:
         for pipe in self._pipes:
             pipe.send((function, arguments))
 
+    def has_ended(self, rank: int, *, within_s: float) -> bool:
+        """Whether a rank, asked by :meth:`send`, has left the world or answered."""
+        return self._pipes[rank].poll(within_s)
+
     def end(self, rank: int) -> End:
         """Wait for the end of a rank."""
         error = said = ""

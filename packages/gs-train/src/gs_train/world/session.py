@@ -15,11 +15,11 @@ from types import FrameType
 
 import torch
 
-from gs_train.errors import InputError
+from gs_train.errors import CommonError, InputError
 from gs_train.machine.interrupt import Interrupted
 from gs_train.world.board import Board, Entry
 from gs_train.world.cores import allowed_cores, cores_near, on_cores, share_of_cores
-from gs_train.world.failure import EXIT_STATUS, DisagreementError, Failure, ToldError
+from gs_train.world.failure import EXIT_STATUS, Failure, ToldError
 from gs_train.world.processes import this_process
 from gs_train.world.ranks import Ranks
 from gs_train.world.standing import Standing, device_of
@@ -41,19 +41,29 @@ def entered(
     watch.start()
     try:
         with _termination(watch), _world(place, kind, board, watch) as world:
-            yield world
-            world.barrier()
-            world.close()
+            try:
+                yield world
+            except Interrupted as stopped:
+                if stopped.is_common:  # the others may still be giving their memory back
+                    _part(world)
+                raise
+            _part(world)
     except BaseException as error:
         if watch.failure is None and isinstance(error, Interrupted | KeyboardInterrupt):
             watch.stop()
             _leave(board, place)
             raise
-        is_common = isinstance(error, DisagreementError)
+        is_common = isinstance(error, CommonError)
         failure = Failure(None if is_common else place.rank, describe(error))
         raise _told(watch.fail(watch.failure or failure)) from error
     watch.stop()
     _leave(board, place)
+
+
+def _part(world: Ranks) -> None:
+    """All ranks end their work together."""
+    world.barrier()
+    world.close()
 
 
 @contextlib.contextmanager
