@@ -27,6 +27,15 @@ def gather(world: World, shape: Sequence[int]) -> Any:
     return world.gather(own), world.post_gather(own).wait()
 
 
+def gather_halves(world: World) -> str:
+    """What is said of numbers that cannot be gathered."""
+    try:
+        world.gather([1.0, 0.5])
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
 def gather_beside(world: World, n: int) -> Any:
     """A thread posts gathers while the main thread makes its own; the main thread waits for all,
     last first."""
