@@ -39,6 +39,7 @@ def test_as_many_ranks_as_asked_for(
         ("3", HERE, "--gpus must be at most 2, the CUDA devices of this machine, got 3"),
         ("0", HERE, "--gpus must be a number of at least 1, or all, got '0'"),
         ("-1", HERE, "--gpus must be a number of at least 1, or all, got '-1'"),
+        ("257", CPU, "--gpus must be at most 256, got 257"),
         ("two", CPU, "--gpus must be a number of at least 1, or all, got 'two'"),
         ("all", CPU, "--gpus must be a number with --renderer cpu, got all"),
         ("2", HERE | {"n_devices": 0}, "--gpus needs CUDA devices, there are none here, got 2"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,61 @@ def test_ranks_of_a_launcher_that_was_killed_end(tmp_path: Path) -> None:
         run.kill()
         _, err = run.communicate()  # until nobody has the pipe any more
     assert "gs-train: error: the process that started the ranks has ended" in err
+
+
+def test_one_line_where_the_rank_that_has_the_store_fails() -> None:
+    """Processes that somebody else has started, by the variables alone."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"MASTER_PORT": str(port)}
+    command = [sys.executable, "-P", "-m", "world_target", "fail", "first"]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    said = "".join(rank.communicate()[1] for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [2, 2, 2]
+    assert said == "gs-train: error: rank 0: the disk is full\n"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_signal_reaches_a_rank_once_while_ranks_are_started(
+    is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Late: after the rank has been started, and before the launcher has put it on its list."""
+    started: list[Rank] = []
+
+    class Rank:
+        returncode = 128 + signal.SIGTERM
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.signals: list[int] = []
+            if len(started) == 1 and not is_late:
+                signal.raise_signal(signal.SIGTERM)
+            started.append(self)
+            if len(started) == 2 and is_late:
+                signal.raise_signal(signal.SIGTERM)
+
+        def send_signal(self, number: int) -> None:
+            self.signals.append(number)
+
+        def poll(self) -> int:
+            return self.returncode
+
+        def kill(self) -> None:
+            pass
+
+        wait = kill
+
+    monkeypatch.setattr(subprocess, "Popen", Rank)
+    assert launch([], 3) == 128 + signal.SIGTERM
+    assert [rank.signals for rank in started] == [[signal.SIGTERM]] * 3
 
 
 @pytest.mark.long

@@ -107,6 +107,24 @@ def test_cells_of_a_large_cloud_are_counted_from_some() -> None:
     assert Lattice.of_cloud(means, sampled=5000) == Lattice.of_cloud(means)
 
 
+def test_rows_at_the_origin_do_not_count_more_than_others() -> None:
+    draw = torch.Generator().manual_seed(0)
+    means = 100 * torch.rand(400_000, 3, generator=draw)
+    means[:700] = 0.0
+    moved = means.clone()
+    moved[:700] = 50.0
+    sampled = [Lattice.of_cloud(each, sampled=4000).exponent for each in (means, moved)]
+    assert sampled[0] == sampled[1]
+
+
+def test_few_places_are_all_counted() -> None:
+    """A sample of cells may have none of them."""
+    places = a_surface(40)
+    means = places.repeat(5000, 1)
+    every = Lattice.of_cloud(means)
+    assert all(Lattice.of_cloud(means, sampled=n) == every for n in (100, 1000, 4000, 20_000))
+
+
 @pytest.mark.parametrize("n", [0, 1, 100])
 def test_rows_in_one_place_have_a_lattice(n: int) -> None:
     means = torch.full((n, 3), 0.3)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,20 @@ def test_integers_of_any_shape_are_gathered_by_rank(ranks: Ranks, shape: tuple[i
         np.testing.assert_array_equal(gathered, expected)
         np.testing.assert_array_equal(posted, expected)
         assert gathered.dtype == np.int64
+
+
+def test_a_rank_that_is_alone_gets_copies_as_several_do() -> None:
+    world = Alone(torch.device("cpu"))
+    own = np.array([1, 2])
+    gathered, posted = world.gather(own), world.post_gather(own).wait()
+    own[:] = 0
+    assert gathered.tolist() == posted.tolist() == [[1, 2]]
+    assert world.broadcast({1: (2, 3)}) == {"1": [2, 3]}
+
+
+def test_numbers_that_are_no_integers_are_refused(ranks: Ranks) -> None:
+    (message,) = set(ranks.call(calls.gather_halves))
+    assert message == "values must be integers, got float64"
 
 
 def test_posted_gathers_do_not_meet_those_of_the_main_thread(ranks: Ranks) -> None:
@@ -121,7 +136,8 @@ def test_every_rank_gets_the_value_of_the_root(ranks: Ranks) -> None:
 
 
 def test_ranks_with_the_same_value_go_on(ranks: Ranks) -> None:
-    assert ranks.call(calls.agree, [{"steps": 3}] * ranks.size) == [None] * ranks.size
+    values = [{"steps": 3, "seed": 1}, {"seed": 1, "steps": 3}, {"steps": 3, "seed": 1}]
+    assert ranks.call(calls.agree, values) == [None] * ranks.size
 
 
 def test_ranks_that_differ_all_end_with_one_line() -> None:
@@ -134,7 +150,8 @@ def test_ranks_that_differ_all_end_with_one_line() -> None:
 
 def test_ranks_share_the_cores_of_the_host(ranks: Ranks) -> None:
     allowed = os.sched_getaffinity(0)
-    shares = [set(cores) for cores, _ in ranks.call(calls.threads)]
+    found = ranks.call(calls.threads)
+    shares = [set(cores) for cores, _ in found]
     if len(allowed) < ranks.size:
         assert all(share == allowed for share in shares)
     else:
@@ -163,6 +180,18 @@ def test_ranks_that_are_stopped_together_leave_in_order() -> None:
     with Workers(2) as workers:
         ends = workers.ends(calls.be_interrupted)
     assert [end.error for end in ends] == [f"Interrupted: stopped rank {rank}" for rank in (0, 1)]
+    assert lines(ends) == []
+
+
+def test_ranks_that_are_stopped_together_wait_for_the_slowest(tmp_path: Path) -> None:
+    latch = tmp_path / "latch"
+    os.mkfifo(latch)
+    with Workers(2) as workers:
+        workers.send(calls.be_stopped_together, str(latch))
+        assert not workers.has_ended(0, within_s=1.0)
+        latch.write_bytes(b"")
+        ends = [workers.end(rank) for rank in (0, 1)]
+    assert [end.error for end in ends] == ["Interrupted: stopped during training"] * 2
     assert lines(ends) == []
 
 

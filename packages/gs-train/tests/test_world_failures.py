@@ -22,7 +22,6 @@ def test_a_rank_is_killed_while_the_others_wait_for_it(rank: int, name: str) -> 
     expected[rank] = -signal.SIGKILL
     assert [end.exit_status for end in ends] == expected
     assert lines(ends) == [f"gs-train: error: rank {rank}: {GONE}"]
-    assert ends[1 if rank == 0 else 0].said  # the lowest that is alive
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,8 @@ def test_a_rank_that_is_not_heard_of_any_more_ends_the_others(rank: int) -> None
 
 
 def test_an_error_while_ranks_come_reaches_those_that_wait() -> None:
-    with Workers(2, kinds=("cpu", "cuda")) as workers:
+    none = {"CUDA_VISIBLE_DEVICES": ""}
+    with Workers(2, kinds=("cpu", "cuda"), environment=none) as workers:
         ends = [workers.end(rank) for rank in (0, 1)]
     assert [end.exit_status for end in ends] == [2, 2]
     said = "the ranks of a host must be at most its 0 CUDA devices, got LOCAL_WORLD_SIZE=2"

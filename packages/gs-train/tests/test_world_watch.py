@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -196,6 +197,39 @@ def test_a_rank_may_have_left_for_a_while(
     with pytest.raises(EndedError):
         _look(watch)
     assert watch.failure == Failure(1, "it was stopped, and the other ranks were not")
+
+
+def test_a_line_that_nobody_reads_is_as_good_as_printed(
+    boards: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb", buffering=0) as unread:
+        text = io.TextIOWrapper(unread, write_through=True)
+        monkeypatch.setattr(sys, "stderr", text)
+        watch = _watch(boards[0], 0)
+        boards[1].post(Failure(1, "the disk is full"))
+        with pytest.raises(EndedError):
+            _look(watch)
+        monkeypatch.undo()
+        text.detach()
+
+
+def test_the_store_is_needed_until_a_rank_knows_or_is_gone(
+    boards: list[Board], child: subprocess.Popen[bytes]
+) -> None:
+    own = this_process()
+    first = _watch(boards[0], 0, [own, own, _process(child)])
+    first_failure = boards[1].post(Failure(1, "the disk is full"))
+    assert [first.needs_store(rank) for rank in range(3)] == [True] * 3
+    second = _watch(boards[1], 1)
+    for watch in (first, second):
+        watch.look()
+        assert watch.failure == first_failure
+    assert [first.needs_store(rank) for rank in range(3)] == [False, False, True]
+    child.kill()
+    child.wait()
+    assert not first.needs_store(2)
 
 
 class _Lost:

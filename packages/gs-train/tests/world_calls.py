@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,15 @@ def place(world: World) -> tuple[int, int, str]:
 def gather(world: World, shape: Sequence[int]) -> Any:
     own = np.arange(np.prod(shape, dtype=int)).reshape(shape) + 100 * world.rank
     return world.gather(own), world.post_gather(own).wait()
+
+
+def gather_halves(world: World) -> str:
+    """What is said of numbers that cannot be gathered."""
+    try:
+        world.gather([1.0, 0.5])
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def gather_beside(world: World, n: int) -> Any:
@@ -94,6 +104,18 @@ def stop_after_step(world: World, asked: int, steps: int) -> int:
 def be_interrupted(world: World) -> None:
     world.barrier()
     raise Interrupted(signal.SIGINT, f"stopped rank {world.rank}")
+
+
+def be_stopped_together(world: World, latch: str) -> None:
+    """Every rank is asked to stop in the same gather; rank 1 needs longer than the others to give
+    back what it has: until the latch, a named pipe, is opened and closed."""
+    stop = SharedStop(StopRequest())
+    stop.receive(world.gather(signal.SIGTERM))
+    try:
+        stop.check("training")
+    finally:
+        if world.rank == 1:
+            Path(latch).read_bytes()
 
 
 # ---- failures of one rank, while the others are in a collective

@@ -34,7 +34,7 @@ def _work(world: World, what: str, own: StopRequest) -> None:
         ranks = world.gather([world.rank, world.size, os.getpgid(0)]).tolist()
         if world.rank == 0:
             print(json.dumps(ranks), flush=True)
-    elif what == "fail" and world.rank == 1:
+    elif (what, world.rank) in {("fail", 1), ("fail first", 0)}:
         raise InputError("the disk is full")
     elif what == "kill" and world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -53,7 +53,7 @@ def _train(world: World, own: StopRequest) -> None:
         if step == 3 and world.rank == 0:
             print("trains", flush=True)
         time.sleep(0.001)
-    print(f"stopped after {step}", flush=True)
+    print(f"stopped after {step}\n", end="", flush=True)  # at once, where nothing is buffered
     world.barrier()
     stop.check("training")
 

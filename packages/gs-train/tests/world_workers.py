@@ -6,14 +6,15 @@ They are forked from one that has imported torch and nothing else, which takes m
 
 from __future__ import annotations
 
-import io
+import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Literal
 
 from gs_train.world import ToldError, joined
@@ -34,7 +35,7 @@ class End:
     """
 
     error: str
-    said: str
+    said: str = ""
     exit_status: int | None = None
 
 
@@ -44,17 +45,25 @@ class Workers:
     Args:
         size: their number.
         kinds: of device of each; the CPU.
+        environment: more of all ranks.
     """
 
-    def __init__(self, size: int, *, kinds: Sequence[Kind] | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        kinds: Sequence[Kind] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.size = size
+        self._folder = tempfile.TemporaryDirectory()
         self._store, port = served()
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(["gs_train.world.session"])
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(size):
-            environment = {
+            variables = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(size),
@@ -62,10 +71,11 @@ class Workers:
                 "MASTER_ADDR": LOOPBACK,
                 "MASTER_PORT": str(port),
                 OWN_STORE: "True",
+                **(environment or {}),
             }
             ours, theirs = server.Pipe()
             kind = "cpu" if kinds is None else kinds[rank]
-            arguments = (theirs, environment, kind)
+            arguments = (theirs, variables, kind, self._said(rank))
             process = server.Process(target=_work, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -81,6 +91,7 @@ class Workers:
         for process in self.processes:
             process.join()
             process.close()
+        self._folder.cleanup()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """What ``function(world, *arguments)`` returns on every rank."""
@@ -103,16 +114,22 @@ class Workers:
         for pipe in self._pipes:
             pipe.send((function, arguments))
 
+    def has_ended(self, rank: int, *, within_s: float) -> bool:
+        """Whether a rank, asked by :meth:`send`, has left the world or answered."""
+        return self._pipes[rank].poll(within_s)
+
     def end(self, rank: int) -> End:
         """Wait for the end of a rank."""
-        error = said = ""
-        try:
-            end = self._pipes[rank].recv()
-            error, said = end.error, end.said
-        except EOFError:  # it was killed
-            pass
+        error = ""
+        with contextlib.suppress(EOFError):  # it was killed
+            error = self._pipes[rank].recv().error
         self.processes[rank].join()
+        said = self._said(rank).read_text() if self._said(rank).exists() else ""
         return End(error, said, self.processes[rank].exitcode)
+
+    def _said(self, rank: int) -> Path:
+        """The file that takes the place of a rank's standard error."""
+        return Path(self._folder.name, f"rank_{rank}")
 
 
 def lines(ends: list[End]) -> list[str]:
@@ -120,21 +137,22 @@ def lines(ends: list[End]) -> list[str]:
     return [line for end in ends for line in end.said.splitlines()]
 
 
-def _work(pipe: Connection, environment: dict[str, str], kind: Kind) -> None:
+def _work(pipe: Connection, environment: dict[str, str], kind: Kind, said: Path) -> None:
     os.environ.update(environment)
+    with said.open("wb") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())  # what is said is kept, however the rank ends
     error, status = "", 0
-    with redirect_stderr(io.StringIO()) as said:
-        try:
-            with joined(kind) as world:
-                while True:
-                    try:
-                        function, arguments = pipe.recv()
-                    except EOFError:
-                        return
-                    pipe.send(function(world, *arguments))
-        except ToldError as told:
-            error, status = "ToldError", told.exit_status
-        except BaseException as other:
-            error, status = f"{type(other).__name__}: {other}", 130
-    pipe.send(End(error, said.getvalue()))
+    try:
+        with joined(kind) as world:
+            while True:
+                try:
+                    function, arguments = pipe.recv()
+                except EOFError:
+                    return
+                pipe.send(function(world, *arguments))
+    except ToldError as told:
+        error, status = "ToldError", told.exit_status
+    except BaseException as other:
+        error, status = f"{type(other).__name__}: {other}", 130
+    pipe.send(End(error))
     sys.exit(status)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gs_train.errors import InputError
+from gs_train.rows.strands import N_STRANDS
 
 
 def ranks_of(
@@ -20,8 +21,8 @@ def ranks_of(
         environment: of this process.
 
     Raises:
-        InputError: the value is no number, there are not so many devices, or this process is a
-            rank already.
+        InputError: the value is no number, there are not so many devices, rows have not so many
+            owners, or this process is a rank already.
     """
     if gpus is None:
         return None
@@ -64,4 +65,6 @@ def without_gpus(arguments: Sequence[str]) -> list[str]:
 
 
 def _several(n_ranks: int) -> int | None:
+    if n_ranks > N_STRANDS:
+        raise InputError(f"--gpus must be at most {N_STRANDS}, got {n_ranks}")
     return None if n_ranks == 1 else n_ranks

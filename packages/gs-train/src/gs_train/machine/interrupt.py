@@ -10,11 +10,15 @@ from typing import Any
 
 
 class Interrupted(Exception):  # noqa: N818 (a request that was followed, no error)
-    """Work stopped on request, with everything saved. ``exit_status`` is 128 + the signal."""
+    """Work stopped on request, with everything saved. ``exit_status`` is 128 + the signal.
 
-    def __init__(self, signal_number: int, message: str) -> None:
+    ``is_common``: all ranks of a run stop at the same place.
+    """
+
+    def __init__(self, signal_number: int, message: str, *, is_common: bool = False) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+        self.is_common = is_common
         self.exit_status = 128 + signal_number
 
 

@@ -41,6 +41,7 @@ _FINEST = 21  # halvings of a cloud's widest extent
 # Whole multiples of these three fractions, in units of 2^-64, are spread most evenly modulo 1: the
 # powers of 1 / g, where g^4 = g + 1.
 _STEPS = (-0x2E4AB5CD2E6D12FD, -0x54367C77047053FE, -0x7346D458D0C27229)
+_START = 0x1F83D9ABFB41BD6B  # any odd number
 _MIXERS = (-0x61C8864680B583EB, -0x40A7B892E31B1A47)
 
 
@@ -202,13 +203,15 @@ def _rows_a_cell(means: Tensor, exponent: int, sampled: int) -> float:
         hashes = _hashes(_cells(means[start : start + PIECE], exponent))
         chosen = hashes if n_shares == 1 else hashes[hashes % n_shares == 0]
         found.append(chosen)
+    if n_shares > 1 and not any(map(len, found)):  # few cells, each with many rows: count all
+        return _rows_a_cell(means, exponent, len(means))
     counts = torch.cat(found).unique(return_counts=True)[1].double()
     return float((counts * counts).sum() / counts.sum().clamp_min(1.0))
 
 
 def _hashes(cells: Tensor) -> Tensor:
     """(R,) int64, for which equal numbers of different cells are as good as impossible."""
-    mixed = torch.zeros_like(cells[:, 0])
+    mixed = torch.full_like(cells[:, 0], _START)  # 0 would be the hash of the cell at the origin
     for axis in range(3):
         mixed = mixed + cells[:, axis]
         for multiplier in _MIXERS:

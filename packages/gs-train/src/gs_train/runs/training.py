@@ -130,7 +130,9 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
         except Interrupted as stopped:
             message = f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written"
             raise Interrupted(
-                stopped.signal_number, f"{message}; go on with: {_again(config, parts)}"
+                stopped.signal_number,
+                f"{message}; go on with: {_again(config, parts)}",
+                is_common=stopped.is_common,
             ) from None
 
 

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gs_train.world.protocol import Ints, Pending, check_rows
+from gs_train.world.protocol import Ints, Pending, check_rows, integers
 
 Result = TypeVar("Result")
 
@@ -28,7 +28,7 @@ class Done(Generic[Result]):
 
 
 class Alone:
-    """A :class:`~gs_train.world.protocol.World` of one rank: no process, no group, no copy.
+    """A :class:`~gs_train.world.protocol.World` of one rank: no process and no group.
 
     Args:
         device: of the rank.
@@ -44,7 +44,7 @@ class Alone:
         pass
 
     def gather(self, values: npt.ArrayLike) -> Ints:
-        return np.asarray(values, dtype=np.int64)[None]
+        return integers(values)[None]
 
     def post_gather(self, values: npt.ArrayLike) -> Pending[Ints]:
         return Done(self.gather(values))
@@ -62,7 +62,7 @@ class Alone:
         pass
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
-        return value
+        return json.loads(json.dumps(value))
 
     def broadcast_tensor(self, tensor: Tensor, root: int = 0) -> Tensor:
         return tensor

@@ -19,7 +19,7 @@ class Entry:
     """What a rank says of itself when it comes.
 
     Attributes:
-        process: that it is.
+        process: the rank's.
         cores: that it may use, sorted.
     """
 
@@ -77,7 +77,7 @@ class Board:
         return _failure(self._store.compare_set("failure", "", text))
 
     def failure(self) -> Failure | None:
-        """That was posted."""
+        """The first one that was posted; None: there is none."""
         return _failure(self._store.get("failure")) if self._store.check(["failure"]) else None
 
     def claim(self) -> bool:
@@ -88,6 +88,14 @@ class Board:
     def is_told(self) -> bool:
         """Whether a rank has claimed the line."""
         return self._store.check([TOLD])
+
+    def know(self) -> None:
+        """Say that this rank knows of the failure, and asks the store for nothing any more."""
+        self._store.set(f"knows/{self._rank}", "1")
+
+    def knows(self, rank: int) -> bool:
+        """Whether a rank said that."""
+        return self._store.check([f"knows/{rank}"])
 
     def leave(self) -> None:
         """Say that this rank ends as it should."""

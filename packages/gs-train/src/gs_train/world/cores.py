@@ -79,7 +79,8 @@ def cores_of_list(text: str) -> frozenset[int]:
 def on_cores(cores: Sequence[int]) -> Iterator[None]:
     """While entered, this thread and what it starts run on these cores, torch on as many threads.
 
-    ``OMP_NUM_THREADS`` keeps its say, unless torchrun has set it because nobody else had.
+    ``OMP_NUM_THREADS`` decides the threads where it is set, but not the 1 that torchrun sets where
+    it was not.
     """
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
     os.sched_setaffinity(0, cores)

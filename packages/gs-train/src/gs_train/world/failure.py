@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gs_train.errors import InputError
+from gs_train.errors import CommonError
 
 EXIT_STATUS = 2
 """Of every rank, where one has failed."""
@@ -35,7 +35,7 @@ class RankFailedError(Exception):
         self.failure = failure
 
 
-class DisagreementError(InputError):
+class DisagreementError(CommonError):
     """Ranks have different values where all need the same; raised on all of them."""
 
 

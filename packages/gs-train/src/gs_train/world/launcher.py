@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 
 from gs_train.world.board import TOLD
@@ -33,7 +33,7 @@ def launch(arguments: Sequence[str], ranks: int, *, module: str = "gs_train") ->
     """Run ``python -m module arguments...`` in as many processes as there are ranks.
 
     SIGINT, SIGTERM and SIGHUP reach every rank once, a terminal's Ctrl-C too: ranks are no members
-    of the terminal's foreground group. They end before this does, whatever ends them.
+    of the terminal's foreground group. All ranks have ended when this returns or raises.
 
     Ranks find modules where this process does, except in the current folder.
 
@@ -65,8 +65,9 @@ def launch(arguments: Sequence[str], ranks: int, *, module: str = "gs_train") ->
                     process_group=0,
                 )
                 processes.append(process)
-                if passed:  # while it was started
-                    process.send_signal(min(passed))
+                for number, reached in list(passed.items()):
+                    if reached <= rank:  # it came while this one was started
+                        process.send_signal(number)
             _wait(processes, passed)
         finally:
             for process in processes:
@@ -82,7 +83,7 @@ def launch(arguments: Sequence[str], ranks: int, *, module: str = "gs_train") ->
     return EXIT_STATUS
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], passed: set[int]) -> None:
+def _wait(processes: Sequence[subprocess.Popen[bytes]], passed: Mapping[int, int]) -> None:
     """Until all have ended, or one has failed and the time for the others is over. A rank that ends
     as it was asked to has not failed: others may still be saving."""
     patience = round(_GRACE_S / _PERIOD_S)
@@ -90,18 +91,18 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], passed: set[int]) -> Non
         codes = [process.poll() for process in processes]
         if None not in codes:
             return
-        asked = {ended for number in passed for ended in (-number, 128 + number)}
+        asked = {ended for number in tuple(passed) for ended in (-number, 128 + number)}
         patience -= not asked.issuperset(filter(None, codes))
         time.sleep(_PERIOD_S)
 
 
 @contextlib.contextmanager
-def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[set[int]]:
-    """While entered, signals go to the processes; those that came."""
-    passed: set[int] = set()
+def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[dict[int, int]]:
+    """While entered, signals go to the processes; for each that came, how many it has reached."""
+    passed: dict[int, int] = {}
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        passed.add(number)
+        passed[number] = len(processes)
         for process in processes:
             process.send_signal(number)  # nothing where it has ended
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def _started(pid: str) -> int | None:
     return None if fields[_STATE] in _ENDED else int(fields[_STARTED])
 
 
+@functools.cache
 def _host() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"

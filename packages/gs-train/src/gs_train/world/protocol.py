@@ -63,11 +63,14 @@ class World(Protocol):
 
         Args:
             values: (...) integers, of one shape on all ranks.
+
+        Raises:
+            TypeError: the values are no integers.
         """
         ...
 
     def post_gather(self, values: npt.ArrayLike) -> Pending[Ints]:
-        """The same on a group of its own; returns at once.
+        """Gather integers, as `gather` does, on a group of their own; returns at once.
 
         Cost: 0.2 ms between idle processes of one host, which nobody waits for.
         """
@@ -110,6 +113,18 @@ class World(Protocol):
     def broadcast_tensor(self, tensor: Tensor, root: int = 0) -> Tensor:
         """Rank ``root``'s tensor, of the host or of ``device``, into those of the others."""
         ...
+
+
+def integers(values: npt.ArrayLike) -> Ints:
+    """A copy of what :meth:`World.gather` takes.
+
+    Raises:
+        TypeError: the values are no integers.
+    """
+    found = np.asarray(values)
+    if found.size and found.dtype.kind not in "iu":
+        raise TypeError(f"values must be integers, got {found.dtype}")
+    return np.array(found, dtype=np.int64, order="C")
 
 
 def check_rows(

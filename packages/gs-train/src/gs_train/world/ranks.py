@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gs_train.world.failure import DisagreementError
-from gs_train.world.protocol import Ints, Pending, check_rows
+from gs_train.world.protocol import Ints, Pending, check_rows, integers
 from gs_train.world.standing import Standing
 from gs_train.world.watch import Watch
 
@@ -67,7 +67,7 @@ class Ranks:
         dist.destroy_process_group()
 
     def agree(self, name: str, value: Any) -> None:
-        texts = self._gather_texts(json.dumps(value))
+        texts = self._gather_texts(json.dumps(value, sort_keys=True))
         if len(set(texts)) == 1:
             return
         said: dict[str, list[str]] = {}
@@ -119,7 +119,7 @@ class Ranks:
         return tensor
 
     def _gather(self, values: npt.ArrayLike, group: dist.ProcessGroup) -> Pending[Ints]:
-        own = torch.from_numpy(np.array(values, dtype=np.int64, order="C"))
+        own = torch.from_numpy(integers(values))
         # A row for each rank, flat: gloo takes no tensor without dimensions.
         all_of_them = torch.empty((self.size, max(own.numel(), 1)), dtype=torch.int64)
         flat = own.reshape(-1) if own.numel() else torch.zeros(1, dtype=torch.int64)

@@ -15,11 +15,11 @@ from types import FrameType
 
 import torch
 
-from gs_train.errors import InputError
+from gs_train.errors import CommonError, InputError
 from gs_train.machine.interrupt import Interrupted
 from gs_train.world.board import Board, Entry
 from gs_train.world.cores import allowed_cores, cores_near, on_cores, share_of_cores
-from gs_train.world.failure import EXIT_STATUS, DisagreementError, Failure, ToldError
+from gs_train.world.failure import EXIT_STATUS, Failure, ToldError
 from gs_train.world.processes import this_process
 from gs_train.world.ranks import Ranks
 from gs_train.world.standing import Standing, device_of
@@ -39,21 +39,35 @@ def entered(
     lost = NO_LAUNCHER if place.launcher_has_store else Failure(0, ENDED)
     watch = Watch(board, place.rank, lost=lost)
     watch.start()
-    try:
-        with _termination(watch), _world(place, kind, board, watch) as world:
-            yield world
-            world.barrier()
-            world.close()
-    except BaseException as error:
-        if watch.failure is None and isinstance(error, Interrupted | KeyboardInterrupt):
-            watch.stop()
-            _leave(board, place)
-            raise
-        is_common = isinstance(error, DisagreementError)
-        failure = Failure(None if is_common else place.rank, describe(error))
-        raise _told(watch.fail(watch.failure or failure)) from error
+    with _termination(watch):
+        try:
+            with _world(place, kind, board, watch) as world:
+                try:
+                    yield world
+                except Interrupted as stopped:
+                    if stopped.is_common:  # the others may still be giving their memory back
+                        _part(world)
+                    raise
+                _part(world)
+        except BaseException as error:
+            if watch.failure is None and isinstance(error, Interrupted | KeyboardInterrupt):
+                watch.stop()
+                _leave(board, place)
+                raise
+            is_common = isinstance(error, CommonError)
+            failure = Failure(None if is_common else place.rank, describe(error))
+            failure = watch.fail(failure)
+            with contextlib.suppress(RuntimeError):
+                _keep_store(place, watch.needs_store)
+            raise _told(failure) from error
     watch.stop()
     _leave(board, place)
+
+
+def _part(world: Ranks) -> None:
+    """All ranks end their work together."""
+    world.barrier()
+    world.close()
 
 
 @contextlib.contextmanager
@@ -89,7 +103,8 @@ def _all_entries(board: Board, watch: Watch) -> list[Entry]:
 @contextlib.contextmanager
 def _termination(watch: Watch) -> Iterator[None]:
     """While entered, SIGTERM raises Interrupted, unless a rank has failed: torchrun then sends it
-    to the others, which are ending already and have a line to print."""
+    to the others, which are ending already and have a line to print. After a failure SIGTERM stays
+    without effect."""
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if not watch.sees_a_failure():
@@ -102,23 +117,26 @@ def _termination(watch: Watch) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before if watch.failure is None else signal.SIG_IGN)
 
 
 def _leave(board: Board, place: Standing) -> None:
     with contextlib.suppress(RuntimeError):  # whoever had the store has left
         board.leave()
-        for _ in range(round(_LEAVING_S / PERIOD_S) if place.has_store else 0):
-            if all(board.has_left(rank) for rank in range(place.size)):
-                return
-            time.sleep(PERIOD_S)
+        _keep_store(place, lambda rank: not board.has_left(rank))
+
+
+def _keep_store(place: Standing, is_needed_by: Callable[[int], bool]) -> None:
+    """Wait for the ranks that need the store, where this one has it."""
+    for _ in range(round(_LEAVING_S / PERIOD_S) if place.has_store else 0):
+        if not any(map(is_needed_by, range(place.size))):
+            return
+        time.sleep(PERIOD_S)
 
 
 def _told(failure: Failure) -> ToldError:
     """The error that ends this process, without what may wait for a rank that is gone: groups wait
     for their collectives when Python tidies up."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     atexit.register(_end)
     return ToldError(failure)
 

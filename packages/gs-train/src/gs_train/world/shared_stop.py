@@ -34,4 +34,4 @@ class SharedStop:
     def check(self, work: str) -> None:
         """Raise :class:`Interrupted` when a rank was asked to stop, on all ranks alike."""
         if self.signal_number is not None:
-            raise Interrupted(self.signal_number, f"stopped during {work}")
+            raise Interrupted(self.signal_number, f"stopped during {work}", is_common=True)

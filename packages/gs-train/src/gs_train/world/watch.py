@@ -30,8 +30,8 @@ ENDED = "its process has ended without a word (the system may have run out of me
 _WAS_STOPPED = "it was stopped, and the other ranks were not"
 
 # A main thread whose collective has failed waits for the cause, which may be that a rank was
-# stopped alone; one that ends waits for the line.
-_LEFT_S, _NAMED_S, _TOLD_S = 1.0, 10.0, 10.0
+# stopped alone.
+_LEFT_S, _NAMED_S = 1.0, 10.0
 
 
 class Watch:
@@ -107,8 +107,11 @@ class Watch:
         self.check()
 
     def sees_a_failure(self) -> bool:
-        """Whether this rank is about to be ended by another's failure; asked in a signal handler,
-        so it takes no lock."""
+        """Whether this rank is about to be ended by another's failure.
+
+        For signal handlers: it takes no lock that the interrupted thread may hold, for Python
+        calls handlers between calls of the store.
+        """
         try:
             return (
                 self._failure is not None
@@ -124,13 +127,18 @@ class Watch:
     def fail(self, failure: Failure) -> Failure:
         """Tell all ranks that this one has failed, unless another has, and wait until the line is
         printed. Returns the failure that the line is about."""
-        try:
-            failure = self._board.post(failure)
+        try:  # one that is known is posted; the store may be gone since
+            failure = self._failure or self._board.post(failure)
         except RuntimeError:  # of torch: there is no store any more
             failure = self._failure or failure
         self._notice(failure)
-        self._told.wait(_TOLD_S)
+        self._told.wait(_LINGER * PERIOD_S)
         return failure
+
+    def needs_store(self, rank: int) -> bool:
+        """After a failure: whether a rank may still ask who has failed, or who prints the line."""
+        is_gone = rank in self._peers and not self._peers[rank].is_alive
+        return not is_gone and not self._board.knows(rank)
 
     def look(self) -> None:
         """One look; the thread's work."""
@@ -206,6 +214,8 @@ class Watch:
         except RuntimeError:  # nobody can be asked
             if turn == 0:
                 _print_error(failure)
+        with contextlib.suppress(RuntimeError):
+            self._board.know()
         self._told.set()
 
     def _turn(self, failure: Failure) -> int:
@@ -218,7 +228,8 @@ class Watch:
 
 
 def _print_error(failure: Failure) -> None:
-    print(f"gs-train: error: {printable(str(failure))}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        print(f"gs-train: error: {printable(str(failure))}", file=sys.stderr, flush=True)
 
 
 def _end_process() -> None:
