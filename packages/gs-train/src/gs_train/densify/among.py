@@ -54,8 +54,9 @@ class RankRoll:
         codes = _from_all(company, torch.cat(list(kinds)), self._counts)
         if len(kinds) > 1:
             kind = torch.arange(len(kinds), device=codes.device).repeat(company.size)
-            runs = torch.from_numpy(lengths.ravel()).to(codes.device)
-            codes = codes + END_OF_KEYS * kind.repeat_interleave(runs)
+            runs = torch.tensor(lengths.ravel().tolist(), device=codes.device)
+            kind = kind.repeat_interleave(runs, output_size=len(codes))
+            codes = codes + END_OF_KEYS * kind
         # Entry e is row e of the lists of all ranks, one behind the other.
         self._entries = torch.argsort(codes)
 
