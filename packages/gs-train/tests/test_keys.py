@@ -18,6 +18,7 @@ from gs_train.options.presets import PRESETS
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.keys import END_OF_KEYS, RowKeys
 from gs_train.rows.replacement import Replacement
+from gs_train.rows.tiered import TieredGaussians
 from gs_train.runs.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -51,6 +52,42 @@ def test_the_order_of_keys_follows_the_rows() -> None:
     keys.replace(Replacement.of(3, torch.tensor([1]), 2), keys.born(2))
     assert keys.values.tolist() == [9, 100, 2, 101]
     assert keys.order.tolist() == [2, 0, 1, 3]
+
+
+def test_labels_follow_the_rows() -> None:
+    keys = RowKeys(keys_of(7, 2, 9, 4).values, 100, torch.tensor([70, 20, 90, 40]).byte())
+    keys.select(torch.tensor([2, 0, 1, 3]))
+    children = keys.labels_of(torch.tensor([3, 3, 0]))
+    assert children is not None
+    keys.replace(Replacement.of(4, torch.tensor([1]), 3), keys.born(3), children)
+    found = dict(zip(keys.values.tolist(), keys.tensors()["strands"].tolist(), strict=True))
+    assert found == {9: 90, 2: 20, 4: 40, 100: 40, 101: 40, 102: 90}
+    keys.replace(Replacement.of(6, torch.tensor([0, 2, 3]), 0), keys.born(0))
+    left = dict(zip(keys.values.tolist(), keys.tensors()["strands"].tolist(), strict=True))
+    assert len(left) == 3
+    assert left.items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    ("keys", "labels", "message"),
+    [
+        (None, torch.zeros(2).byte(), "keys must be given where ranks share the rows, got None"),
+        (torch.arange(3, 5).int(), None, r"labels must be \(2,\) uint8, got None"),
+        (torch.arange(3, 5).int(), torch.zeros(1).byte(), r"labels must be .* got \(1,\)"),
+        (torch.arange(3, 5).int(), torch.zeros(2).int(), r"labels must be .* torch.int32"),
+    ],
+)
+def test_new_rows_of_a_rank_need_keys_and_labels(
+    keys: Tensor | None, labels: Tensor | None, message: str
+) -> None:
+    own = RowKeys(torch.arange(3).int(), 3, torch.zeros(3).byte())
+    model = TieredGaussians(street_rows(3), device="cpu", semantics="deferred", keys=own)
+    with pytest.raises(ValueError, match=message):
+        model.replace(torch.arange(0), street_rows(2), keys, labels)
+    assert model.n_rows == len(own.values) == 3
+    model.replace(torch.arange(2))  # without new rows nothing more is needed
+    assert own.tensors()["strands"].tolist() == [0]
+    model.close()
 
 
 def test_tensors_load_as_they_were() -> None:

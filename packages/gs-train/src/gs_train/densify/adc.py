@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.densify.protocol import Changed, multiple_seen
 from gs_train.densify.statistics import Statistics
 from gs_train.errors import InputError
@@ -99,6 +100,8 @@ class Adc:
 
     Which rows there are, and what each holds, depends on keys and not on the rows' order. New rows
     get their keys as clones, first halves, second halves, each in the order of their parents' keys.
+    Where the rows are shared among ranks, the cap and these orders are of all ranks' rows, and so
+    are the numbers of `Changed`.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Adc:
         seed: int,
         n_rows: int,
         device: torch.device | str,
+        peers: Peers = NO_PEERS,
     ) -> None:
         """Start without observations.
 
@@ -116,14 +120,16 @@ class Adc:
             config: options.
             scene_scale: radius of the scene in world units, which 3D sizes are relative to.
             seed: of the positions of split Gaussians.
-            n_rows: the number of rows now.
+            n_rows: the number of rows now, of this rank.
             device: of the rows' splats.
+            peers: the ranks among which rows are shared.
         """
         if not 0 < scene_scale < math.inf:
             raise InputError(f"scene_scale must be above 0 and finite, got {scene_scale}")
         self._config = config
         self._scene_scale = scene_scale
         self._seed = seed
+        self._peers = peers
         # None once nothing will be refined any more.
         self._statistics: Statistics | None = Statistics(
             n_rows,
@@ -209,19 +215,23 @@ class Adc:
         clones, splits = self._within_cap(rows, statistics, clones, splits)
         parents = torch.cat((clones, splits, splits))
         new = self._grown(rows, parents, splits, step)
-        keys = rows.keys.born(len(parents))
+        births = self._peers.roll(rows.keys, clones, splits, splits)
+        keys = births.own(rows.keys.born(len(births)))
         new_radii = None if radii is None else radii[parents]
         is_pruned = self._is_pruned(new["opacities"], new["scales"], new_radii, image)
         # Where parents lie: a child then takes the place of a row that was removed nearby.
         kept = (~is_pruned).nonzero().flatten()
-        kept = kept[torch.argsort(parents[kept], stable=True)]
+        parents, at = parents[kept].sort(stable=True)
+        kept = kept[at]
         removed = torch.cat((pruned, splits)).unique()
         if len(removed) or len(kept):
             new = {name: values.index_select(0, kept) for name, values in new.items()}
-            rows.replace(removed, new, keys.index_select(0, kept))
+            labels = rows.keys.labels_of(parents)
+            rows.replace(removed, new, keys.index_select(0, kept), labels)
         n_grown = len(clones) + len(splits)
-        n_pruned = len(removed) - len(splits) + len(parents) - len(kept)
+        n_pruned = len(removed) - len(splits) + len(is_pruned) - len(kept)
         assert rows.n_rows == n_before + n_grown - n_pruned
+        n_grown, n_pruned = self._peers.sums(n_grown, n_pruned)
         return Changed(grown=n_grown, pruned=n_pruned, rows_changed=bool(n_grown or n_pruned))
 
     def _look_through(
@@ -253,16 +263,18 @@ class Adc:
     ) -> tuple[Tensor, Tensor]:
         """As many of the rows to clone and to split as there is room for, in the order of their
         keys."""
-        config = self._config
+        config, peers = self._config, self._peers
         clones, splits = _in_order(clones, rows.keys), _in_order(splits, rows.keys)
         if config.cap is None:
             return clones, splits
-        room = max(0, config.cap - rows.n_rows)
-        if len(clones) + len(splits) <= room:
+        n_rows, n_candidates = peers.sums(rows.n_rows, len(clones) + len(splits))
+        room = max(0, config.cap - n_rows)
+        if n_candidates <= room:
             return clones, splits
-        gradient = statistics.average_gradient(torch.cat((clones, splits)))
+        candidates = peers.roll(rows.keys, clones, splits)
+        gradient = candidates.of_all(statistics.average_gradient(torch.cat((clones, splits))))
         by_gradient = torch.sort(gradient, descending=True, stable=True).indices
-        chosen = by_gradient[:room].sort().values
+        chosen = candidates.pick(by_gradient[:room].sort().values).own
         is_clone = chosen < len(clones)
         return clones[chosen[is_clone]], splits[chosen[~is_clone] - len(clones)]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gs_train.densify.noise import add_noise
+from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.densify.protocol import Changed, multiple_seen
 from gs_train.densify.relocation import draw, relocated
 from gs_train.errors import InputError
@@ -62,12 +63,20 @@ class Mcmc:
 
     It needs neither ``torch.multinomial``, which stops at 2^24 rows, nor gsplat's CUDA kernel.
     The regularisers of opacity and scale that belong to the method are part of the loss.
+
+    Where the rows are shared among ranks, draws run over the rows of all ranks, and the numbers of
+    `Changed` are theirs. A row that moves stays on its rank, and a new row is on its parent's.
+
+    Args:
+        config: options.
+        seed: of the draws and the noise.
+        peers: the ranks among which rows are shared.
     """
 
-    def __init__(self, config: McmcConfig, *, seed: int) -> None:
-        """``seed`` is of the draws and the noise."""
+    def __init__(self, config: McmcConfig, *, seed: int, peers: Peers = NO_PEERS) -> None:
         self._config = config
         self._seed = seed
+        self._peers = peers
 
     def observe(self, ids: Tensor | None, splats: Splats, *, batch_size: int) -> None:
         """Nothing: this method needs no statistics of views."""
@@ -96,7 +105,8 @@ class Mcmc:
         n_relocated = n_added = 0
         if self._refines(images_before, images_after):
             # First, because there may be no more keys.
-            new_keys = rows.keys.born(self._n_new(rows.n_rows))
+            (n_rows,) = self._peers.sums(rows.n_rows)
+            new_keys = rows.keys.born(self._n_new(n_rows))
             n_relocated = self._relocate(rows, step)
             n_added = self._add(rows, new_keys, step)
         add_noise(rows, seed=self._seed, step=step, size=means_lr * config.noise_lr)
@@ -125,18 +135,24 @@ class Mcmc:
         order = rows.keys.order
         is_dead = (opacities <= self._config.min_opacity).index_select(0, order)
         dead, alive = order[is_dead], order[~is_dead]
-        if len(dead) == 0 or len(alive) == 0:
+        moved, kept = self._peers.roll(rows.keys, dead), self._peers.roll(rows.keys, alive)
+        if len(moved) == 0 or len(kept) == 0:
             return 0
-        drawn = draw(
-            opacities[alive], len(dead), seed=self._seed, purpose=Purpose.RELOCATE, step=step
+        drawn = kept.pick(
+            draw(
+                kept.of_all(opacities[alive]),
+                len(moved),
+                seed=self._seed,
+                purpose=Purpose.RELOCATE,
+                step=step,
+            )
         )
-        sources = alive[drawn]
+        sources = alive[drawn.own]
         parents = self._share(rows, sources, opacities)
         dead, at = dead.sort()
-        sources = sources[at]
-        rows.overwrite(dead, rows.read_rows(sources))
+        rows.overwrite(dead, drawn.bring(rows.read_rows, sources, targets=moved, order=at))
         rows.zero_moments(parents)
-        return len(dead)
+        return len(moved)
 
     def _n_new(self, n_rows: int) -> int:
         return max(0, min(self._config.cap_max, int(GROWTH * n_rows)) - n_rows)
@@ -147,13 +163,17 @@ class Mcmc:
             return 0
         opacities = rowwise.sigmoid(rows.read("opacities"))
         order = rows.keys.order
-        weights = opacities.index_select(0, order)
-        drawn = draw(weights, n_new, seed=self._seed, purpose=Purpose.ADD, step=step)
-        sources = order[drawn.sort().values]
+        parents = self._peers.roll(rows.keys, order)
+        weights = parents.of_all(opacities.index_select(0, order))
+        drawn = parents.pick(
+            draw(weights, n_new, seed=self._seed, purpose=Purpose.ADD, step=step).sort().values
+        )
+        sources, keys = order[drawn.own], drawn.of_own(new_keys)
         self._share(rows, sources, opacities)
         # Neighbours at the end as well.
         sources, at = sources.sort(stable=True)
-        rows.replace(sources[:0], rows.read_rows(sources), new_keys[at])
+        labels = rows.keys.labels_of(sources)
+        rows.replace(sources[:0], rows.read_rows(sources), keys[at], labels)
         return n_new
 
     def _share(self, rows: RowOperations, sources: Tensor, opacities: Tensor) -> Tensor:

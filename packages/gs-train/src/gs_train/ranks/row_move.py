@@ -48,9 +48,23 @@ class RowMove:
 
         Cost: memory for the rows that are sent and those that are received.
         """
-        width = math.prod(values.shape[1:])
-        recv = values.new_empty((sum(received), width))
-        send = values.index_select(0, self._order).reshape(len(values), width)
-        if width:  # harmonics of degree 0 have no values
-            self._carrier.all_to_all(recv, send, received, self.sent).wait()
-        return recv.view(len(recv), *values.shape[1:])
+        ordered = values.index_select(0, self._order)
+        return exchanged(self._carrier, ordered, received, self.sent)
+
+
+def exchanged(
+    carrier: Carrier, rows: Tensor, received: Sequence[int], sent: Sequence[int]
+) -> Tensor:
+    """(R', ...) the rows that all ranks send to this one, those of rank 0 first.
+
+    Args:
+        rows: (R, ...) those that this rank sends, the ones for rank 0 first.
+        received, sent: (W,) rows from and for each rank.
+    """
+    shape = rows.shape[1:]
+    width = math.prod(shape)
+    recv = rows.new_empty((sum(received), width))
+    if width:  # harmonics of degree 0 have no values
+        send = rows.reshape(len(rows), width).contiguous()
+        carrier.all_to_all(recv, send, received, sent).wait()
+    return recv.view(len(recv), *shape)

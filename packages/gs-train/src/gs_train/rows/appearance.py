@@ -13,7 +13,7 @@ from torch import Tensor
 import gs_adam
 from gs_train.renderers.protocol import Rows
 from gs_train.rows.attributes import APPEARANCE, Semantics, columns
-from gs_train.rows.checked import CheckedRows
+from gs_train.rows.checked import CheckedRows, write_rows
 from gs_train.rows.checks import check_rows
 from gs_train.rows.replacement import Replacement
 from gs_train.rows.saved_state import LAST_STEP, MOMENTS, flat_schedule, schedule_of
@@ -111,6 +111,27 @@ class AppearanceRows(CheckedRows):
             flat[LAST_STEP] = last_step
             flat |= flat_schedule(dict(zip(APPEARANCE, packed, strict=True)))
         return flat
+
+    @torch.no_grad()
+    def states(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `gs_train.rows.operations.Model.states`."""
+        self.rest()
+        tables, last_step = self._stored()
+        ids = ids.to(tables[0].device)
+        states = by_name([table.index_select(0, ids) for table in tables])
+        if last_step is not None:
+            states[LAST_STEP] = last_step.index_select(0, ids)
+        return {name: values.to(self._device) for name, values in states.items()}
+
+    @torch.no_grad()
+    def write_states(self, ids: Tensor, states: Mapping[str, Tensor]) -> None:
+        """See `gs_train.rows.operations.Model.write_states`."""
+        self.rest()
+        tables, last_step = self._stored()
+        stored = by_name(tables)
+        if last_step is not None:
+            stored[LAST_STEP] = last_step
+        write_rows(stored, ids.to(tables[0].device), states)
 
     @abstractmethod
     def _stored(self) -> tuple[list[Tensor], Tensor | None]:

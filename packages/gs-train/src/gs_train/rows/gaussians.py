@@ -213,15 +213,21 @@ class Gaussians(CheckedRows):
         return {name: apart(rows[name], param) for name, param in self.params.items()}
 
     def replace(
-        self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
+        self,
+        removed: Tensor,
+        rows: Rows | None = None,
+        keys: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> None:
         """See `RowOperations.replace`. Cost: R + A rows, and what `reserve` costs."""
         change, rows = self._replacement(removed, rows)
-        self.keys.check_new(keys, len(change.placed))
-        self.put(change, rows, keys)
+        self.keys.check_new(keys, labels, len(change.placed))
+        self.put(change, rows, keys, labels)
 
     @torch.no_grad()
-    def put(self, change: Replacement, rows: Rows, keys: Tensor | None) -> None:
+    def put(
+        self, change: Replacement, rows: Rows, keys: Tensor | None, labels: Tensor | None
+    ) -> None:
         """See `replace`; the arguments have been checked."""
         self.drop_gradients()
         rows = self.brought(rows)
@@ -231,7 +237,8 @@ class Gaussians(CheckedRows):
             lambda name, key, old: on(old.device).edited(old, rows[name] if key is None else 0)
         )
         self.edits += 1
-        self.keys.replace(change, self.keys.born(len(change.placed)) if keys is None else keys)
+        keys = self.keys.born(len(change.placed)) if keys is None else keys
+        self.keys.replace(change, keys, labels)
 
     @torch.no_grad()
     def reorder(self, order: Tensor) -> None:
@@ -271,6 +278,28 @@ class Gaussians(CheckedRows):
             for key, value in self._state(name).items():
                 flat[f"{name}.{key}"] = torch.as_tensor(value)
         return flat
+
+    @torch.no_grad()
+    def states(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Model.states`."""
+        stored = self._stored_rows().items()
+        return {n: v.index_select(0, ids.to(v.device)).to(self._device) for n, v in stored}
+
+    @torch.no_grad()
+    def write_states(self, ids: Tensor, states: Mapping[str, Tensor]) -> None:
+        """See `Model.write_states`."""
+        self.edits += 1
+        for name, stored in self._stored_rows().items():
+            stored.index_copy_(0, ids.long().to(stored.device), states[name].to(stored.device))
+
+    def _stored_rows(self) -> dict[str, Tensor]:
+        """Parameters and the optimizer's tensors that have rows, by the names of `tensors`."""
+        stored: dict[str, Tensor] = {}
+        for name, param in self.params.items():
+            state = self._state(name)
+            stored[name] = param.detach()
+            stored |= {f"{name}.{key}": state[key] for key in _row_aligned(state)}
+        return stored
 
     def take(self, states: Mapping[str, Tensor]) -> None:
         """Go on from an optimizer's state under flat names; tensors are taken over, not copied."""

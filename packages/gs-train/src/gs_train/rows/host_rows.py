@@ -235,6 +235,13 @@ class HostRows(AppearanceRows):
         else:
             away.edit(ids, lambda part, tables: zero_rows(columns_of(tables[1:], names), None))
 
+    def write_states(self, ids: Tensor, states: Mapping[str, Tensor]) -> None:
+        """See `AppearanceRows.write_states`."""
+        self._rest_to_change()
+        super().write_states(ids, states)
+        # The optimizer looks at last steps again.
+        self.adam.rebind(self._tables.adam_params(), state=self._tables.adam_state())
+
     # ------------------------------------------------------------------ checkpoints
 
     def _stored(self) -> tuple[list[Tensor], Tensor | None]:

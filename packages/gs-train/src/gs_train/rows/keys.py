@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gs_train.errors import InputError
 from gs_train.rows.replacement import Replacement, grown
+from gs_train.rows.strands import STRANDS
 
 KEYS = "keys"
 """Name of the rows' keys among a model's tensors: (N,) int32."""
@@ -23,16 +24,19 @@ class RowKeys:
     """The keys of N rows, and the next free one.
 
     A key is unique in a run: the row's index in the initial cloud, or the next free number when it
-    is born. A key of a pruned row is never given again.
+    is born. A key of a pruned row is never given again. Where ranks share the rows, a label beside
+    each key says who owns the row.
 
     Attributes:
         values: (N,) int32, distinct, at least 0, in the rows' order.
         next: the next free key, above all values.
+        labels: (N,) uint8, the rows' strands; None where one rank has all rows.
     """
 
-    def __init__(self, values: Tensor, next_key: int) -> None:
+    def __init__(self, values: Tensor, next_key: int, labels: Tensor | None = None) -> None:
         self.values = values
         self.next = next_key
+        self.labels = labels
         self._order: Tensor | None = None
 
     @classmethod
@@ -79,13 +83,24 @@ class RowKeys:
                 "start a new run from that"
             )
 
-    def check_new(self, keys: Tensor | None, n: int) -> None:
+    def labels_of(self, ids: Tensor) -> Tensor | None:
+        """(R,) uint8 strands of rows, for their children; None where rows have none."""
+        return None if self.labels is None else self.labels.index_select(0, ids)
+
+    def check_new(self, keys: Tensor | None, labels: Tensor | None, n: int) -> None:
         """Check keys of n rows that shall be added, or that as many are left where they are None.
 
+        Where the rows have labels, new rows must have keys, which other ranks know of, and labels.
+
         Raises:
-            TypeError, ValueError: as `check`.
+            TypeError, ValueError: as `check`; keys are missing; labels are missing, or of another
+                type or number.
             InputError: as `require`.
         """
+        if self.labels is not None and n:
+            if keys is None:
+                raise ValueError("keys must be given where ranks share the rows, got None")
+            _check_labels(labels, n)
         if keys is None:
             self.require(n)
         else:
@@ -93,14 +108,25 @@ class RowKeys:
 
     def reserve(self, n_rows: int, most: int | None) -> None:
         """Take memory for so many rows, see `grown`."""
-        self.values = grown(self.values, n_rows, most)[: len(self.values)]
+        n = len(self.values)
+        self.values = grown(self.values, n_rows, most)[:n]
+        if self.labels is not None:
+            self.labels = grown(self.labels, n_rows, most)[:n]
 
-    def replace(self, change: Replacement, keys: Tensor) -> None:
-        """Put keys of new rows in places. ``keys``: (A,) int32 that `born` gave, see `check`."""
+    def replace(self, change: Replacement, keys: Tensor, labels: Tensor | None = None) -> None:
+        """Put keys and labels of new rows in places.
+
+        Args:
+            keys: (A,) int32 that `born` gave, see `check`.
+            labels: (A,) uint8; not looked at where the rows have none.
+        """
+        if self.labels is not None:
+            self.labels = change.edited(self.labels, self.labels[:0] if labels is None else labels)
         self._become(change.edited(self.values, keys))
 
     def select(self, ids: Tensor) -> None:
         """Make row ``ids[i]`` row i, and drop the others. ``ids``: (R,) int32 or int64."""
+        self.labels = self.labels_of(ids)
         self._become(self.values.index_select(0, ids))
 
     @staticmethod
@@ -116,12 +142,13 @@ class RowKeys:
             raise ValueError(f"keys must have shape ({n_rows},), got {tuple(keys.shape)}")
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint, as `load` takes them; not copied."""
-        return {KEYS: self.values, NEXT_KEY: torch.tensor(self.next)}
+        """For a checkpoint, as `load` takes them; not copied. Labels where rows have some."""
+        strands = {} if self.labels is None else {STRANDS: self.labels}
+        return {KEYS: self.values, NEXT_KEY: torch.tensor(self.next), **strands}
 
     @classmethod
     def load(cls, values: Tensor, next_key: Tensor) -> RowKeys:
-        """Those whose `tensors` these were; the values are taken over.
+        """Those whose `tensors` these were, without labels; the values are taken over.
 
         Raises:
             ValueError: they are no keys.
@@ -144,3 +171,9 @@ class RowKeys:
     def _become(self, values: Tensor) -> None:
         self.values = values
         self._order = None
+
+
+def _check_labels(labels: Tensor | None, n: int) -> None:
+    if labels is None or labels.dtype != torch.uint8 or tuple(labels.shape) != (n,):
+        found = "None" if labels is None else f"{tuple(labels.shape)} {labels.dtype}"
+        raise ValueError(f"labels must be ({n},) uint8, got {found}")

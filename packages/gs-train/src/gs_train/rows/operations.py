@@ -67,7 +67,11 @@ class RowOperations(Protocol):
         ...
 
     def replace(
-        self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
+        self,
+        removed: Tensor,
+        rows: Rows | None = None,
+        keys: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> None:
         """Remove rows and add others, with zero moments and awake.
 
@@ -79,6 +83,7 @@ class RowOperations(Protocol):
             removed: sorted and unique.
             rows: all attributes of A new rows, float32, on any device, K as here; None for none.
             keys: (A,) int32 of the new rows, of `RowKeys.born`; None for the next free ones.
+            labels: (A,) uint8 of the new rows, of `RowKeys.labels_of` their parents.
 
         Raises:
             TypeError, ValueError, IndexError: other names, types or shapes; ids not sorted and
@@ -181,6 +186,24 @@ class Model(RowOperations, Protocol):
         Args:
             ids: a slice of step 1, or (R,) sorted and unique ids on ``device``.
             device: where the copies shall be; ``device`` of the model when None.
+        """
+        ...
+
+    def states(self, ids: Tensor) -> dict[str, Tensor]:
+        """All that belongs to some rows but keys and labels, copied to ``device``: values, moments
+        and last steps by the names of `tensors`. Rows that sleep are as they are.
+
+        Args:
+            ids: rows in any order.
+        """
+        ...
+
+    def write_states(self, ids: Tensor, states: Mapping[str, Tensor]) -> None:
+        """Make some rows what they were where `states` read them.
+
+        Args:
+            ids: (R,) distinct rows, in any order.
+            states: of R rows.
         """
         ...
 

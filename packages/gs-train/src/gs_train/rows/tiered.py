@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, cast
 
 import torch
@@ -164,17 +164,21 @@ class TieredGaussians(CheckedRows):
         return {**geometry, **{name: values.to(target) for name, values in taken.items()}}
 
     def replace(
-        self, removed: Tensor, rows: Rows | None = None, keys: Tensor | None = None
+        self,
+        removed: Tensor,
+        rows: Rows | None = None,
+        keys: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> None:
         """See `RowOperations.replace`."""
         change, rows = self._replacement(removed, rows)
-        self.keys.check_new(keys, len(change.placed))
+        self.keys.check_new(keys, labels, len(change.placed))
         # First all that takes memory: of the geometry and, before it edits, of the appearance.
         self.geometry.reserve(change.n_after)
         new = self.geometry.brought(rows)
         self.edits += 1
         self.appearance.put(change, rows)
-        self.geometry.put(change, new, keys)
+        self.geometry.put(change, new, keys, labels)
 
     def reorder(self, order: Tensor) -> None:
         """See `RowOperations.permute`."""
@@ -205,6 +209,17 @@ class TieredGaussians(CheckedRows):
         As `Gaussians.tensors`; deferred semantics adds what `AppearanceRows.tensors` says.
         """
         return {**self.geometry.tensors(), **self.appearance.tensors()}
+
+    def states(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Model.states`. Cost: rows of the host that are away come home first."""
+        return {**self.geometry.states(ids), **self.appearance.states(ids)}
+
+    def write_states(self, ids: Tensor, states: Mapping[str, Tensor]) -> None:
+        """See `Model.write_states`."""
+        self.edits += 1
+        of_appearance = {n: v for n, v in states.items() if n.partition(".")[0] not in GEOMETRY}
+        self.appearance.write_states(ids, of_appearance)
+        self.geometry.write_states(ids, {n: states[n] for n in states.keys() - of_appearance})
 
     def close(self) -> None:
         """End the worker after the running task and give the host's memory back."""

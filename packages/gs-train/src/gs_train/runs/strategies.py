@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from gs_train.densify import Adc, Densifier, Mcmc
+from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.options.config import FitConfig
 
 
@@ -18,11 +19,12 @@ class StrategyStart:
     """What a strategy is told when a run begins, and again when the run is resumed.
 
     Attributes:
-        n_rows: Gaussians that there are now.
+        n_rows: Gaussians that there are now, of this rank.
         scene_scale: radius of the cameras in the frame that is trained in.
         seed: of the run; all random numbers of a densifier should follow from it.
         device: where ids and values are exchanged with the rows.
         config: the run's options.
+        peers: the ranks among which the Gaussians are shared.
     """
 
     n_rows: int
@@ -30,6 +32,7 @@ class StrategyStart:
     seed: int
     device: torch.device
     config: FitConfig
+    peers: Peers = NO_PEERS
 
 
 Strategy = Callable[[StrategyStart], Densifier]
@@ -46,6 +49,7 @@ def adc(start: StrategyStart) -> Adc:
         seed=start.seed,
         n_rows=start.n_rows,
         device=start.device,
+        peers=start.peers,
     )
 
 
@@ -53,7 +57,8 @@ def mcmc(start: StrategyStart) -> Mcmc:
     """Markov chain Monte Carlo with the run's options."""
     config = start.config
     cap = config.mcmc.cap_max if config.cap is None else config.cap
-    return Mcmc(dataclasses.replace(config.mcmc, cap_max=cap), seed=start.seed)
+    options = dataclasses.replace(config.mcmc, cap_max=cap)
+    return Mcmc(options, seed=start.seed, peers=start.peers)
 
 
 STRATEGIES: dict[str, Strategy] = {"adc": adc, "mcmc": mcmc}
