@@ -127,7 +127,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
     assert f"stopped after step {load_checkpoint(newest).step:,} of 100,000" in last
 
 
-@pytest.mark.parametrize("moment", ["write_ply", "report"])
+@pytest.mark.parametrize("moment", ["write_point_cloud", "report"])
 def test_a_stop_after_the_last_step_says_how_to_go_on_too(
     moment: str,
     tiny_capture: Path,

@@ -182,7 +182,7 @@ def test_a_run_without_gaussians_ends_and_its_last_checkpoint_is_one_with_some(
 # ---------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("where", ["choice_for", "write_ply", "report"])
+@pytest.mark.parametrize("where", ["choice_for", "write_point_cloud", "report"])
 @pytest.mark.parametrize(
     "error",
     [

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from threads_as_world import outcomes
 from torch import Tensor
 
 from gs_train.checkpoint import open_checkpoint, save_checkpoint
 from gs_train.checkpoint.reader import SavedCheckpoint
 from gs_train.checkpoint.row_names import KEYS, MEANS, STRANDS
-from gs_train.rows.own_rows import own_rows
+from gs_train.errors import InputError
+from gs_train.rows.own_rows import LATTICE as NAME_OF_LATTICE
+from gs_train.rows.own_rows import lattice_of, own_rows, plain_lattice
 from gs_train.rows.strands import STRANDS as OF_MODEL
 from gs_train.rows.strands import Lattice, dealt, owners
 
@@ -61,6 +64,29 @@ def test_rows_without_labels_get_those_of_their_cells(tmp_path: Path) -> None:
         found = own_rows(without, LATTICE, rank=rank, n_ranks=2)
         assert torch.equal(found.ids, expected.ids)
         assert torch.equal(found.labels, expected.labels)
+
+
+def _lattices(saved: SavedCheckpoint) -> list[Lattice | BaseException]:
+    return outcomes(2, lambda world: lattice_of(saved, world))
+
+
+def test_the_lattice_of_a_run_is_the_saved_one(tmp_path: Path) -> None:
+    state = {NAME_OF_LATTICE: plain_lattice(Lattice(-7, 30))}
+    path = save_checkpoint(tmp_path, step=1, tensors={}, state=state)
+    assert _lattices(open_checkpoint(path)) == [Lattice(-7, 30)] * 2
+
+
+def test_without_a_saved_lattice_all_ranks_have_that_of_the_rows(tmp_path: Path) -> None:
+    saved = written(tmp_path, 1)
+    assert _lattices(saved) == [Lattice.of_cloud(saved.read()[MEANS])] * 2
+
+
+@pytest.mark.parametrize("plain", [[], {"exponent": 1}, {"exponent": 99, "n_rows": 1}, 3])
+def test_a_lattice_that_cannot_be_is_damage(tmp_path: Path, plain: object) -> None:
+    path = save_checkpoint(tmp_path, step=1, tensors={}, state={NAME_OF_LATTICE: plain})
+    for outcome in _lattices(open_checkpoint(path)):
+        assert isinstance(outcome, InputError)
+        assert str(outcome).startswith(f"{path}/manifest.json is damaged")
 
 
 def test_labels_have_one_name() -> None:

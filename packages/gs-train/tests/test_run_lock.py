@@ -141,9 +141,9 @@ def test_nobody_starts_overwrites_or_resumes_a_run_that_another_writes(
     out = tmp_path / "run"
     command = ["fit", str(tiny_capture), "--out", str(out), "--renderer", "cpu", "--steps", "2"]
     command += ["--cap", "200"]
-    write_ply = gs_train.runs.training.write_ply
+    write_point_cloud = gs_train.runs.training.write_point_cloud
 
-    def beside(*arguments: Any, **options: Any) -> int:
+    def beside(*arguments: Any, **options: Any) -> None:
         before = _files(out)
         capsys.readouterr()
         others = [command, [*command, "--overwrite"], [*command[:4], "--resume"]]
@@ -153,9 +153,9 @@ def test_nobody_starts_overwrites_or_resumes_a_run_that_another_writes(
             assert len(said) == 1
             assert f"--out {out} is being written by another gs-train (process" in said[0]
         assert _files(out) == before
-        return write_ply(*arguments, **options)
+        write_point_cloud(*arguments, **options)
 
-    monkeypatch.setattr(gs_train.runs.training, "write_ply", beside)
+    monkeypatch.setattr(gs_train.runs.training, "write_point_cloud", beside)
     assert main(command) == 0
     assert not (out / LOCK).exists()
 

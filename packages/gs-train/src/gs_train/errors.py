@@ -14,3 +14,7 @@ class InputError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
+
+
+class CommonError(InputError):
+    """An error that all ranks of a run raise alike, whichever of them met the trouble."""

@@ -16,6 +16,7 @@ from gs_train.checkpoint.folder import (
     remove_surplus,
 )
 from gs_train.checkpoint.manifest import MANIFEST
+from gs_train.checkpoint.ranks_writer import save_by_ranks
 from gs_train.checkpoint.reader import (
     Checkpoint,
     SavedCheckpoint,
@@ -38,5 +39,6 @@ __all__ = [
     "open_latest",
     "remove_stale",
     "remove_surplus",
+    "save_by_ranks",
     "save_checkpoint",
 ]

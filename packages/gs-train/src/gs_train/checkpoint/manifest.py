@@ -37,8 +37,13 @@ def shard_name(index: int) -> str:
     return f"{index:05d}.safetensors"
 
 
+def rank_shard_name(rank: int, index: int) -> str:
+    """The file of a shard that one of several ranks writes: rank and index in five digits each."""
+    return require_shard_name(f"{rank:05d}{index:05d}.safetensors")
+
+
 def require_shard_name(name: Any) -> str:
-    """``name``, which must be one that :func:`shard_name` gives.
+    """``name``, which must be one that :func:`shard_name` or :func:`rank_shard_name` gives.
 
     Raises:
         TypeError, ValueError: it is not.

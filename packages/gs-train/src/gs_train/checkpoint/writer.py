@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,42 +73,143 @@ def save_checkpoint(
         A crash at any moment leaves the earlier checkpoints and at most one temporary folder, which
         the next save removes.
     """
-    folder = Path(folder)
+    require_limits(step, keep, max_shard_bytes)
+    unsaved = Unsaved.of(step, tensors, state, by_row=by_row)
+    path = new_path(Path(folder), step, unsaved.n_bytes)
+    temporary = temporary_of(path)
+    try:
+        with disk_full_is_input_error(path):
+            temporary.mkdir(parents=True)
+            complete(path, unsaved.write(temporary, max_shard_bytes))
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    settle(path, keep=keep)
+    return path
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """What shall be saved, checked.
+
+    Attributes:
+        step: optimizer steps done.
+        tensors: by name.
+        state: as JSON has it.
+        by_row: names of the tensors by row.
+        n_rows: Gaussians; None where no tensor is by row.
+    """
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+    by_row: frozenset[str]
+    n_rows: int | None
+
+    @classmethod
+    def of(
+        cls,
+        step: int,
+        tensors: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        *,
+        by_row: Collection[str] | None,
+    ) -> Unsaved:
+        """See :func:`save_checkpoint`.
+
+        Raises:
+            TypeError, ValueError: as :func:`save_checkpoint`.
+        """
+        plain_state = json.loads(json.dumps(dict(state)))
+        for tensor in tensors.values():
+            dtype_name(tensor.dtype)
+        rows, n_rows = _rows(tensors, by_row)
+        return cls(step, tensors, plain_state, rows, n_rows)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+
+    def write(
+        self,
+        folder: Path,
+        max_shard_bytes: int,
+        name_of: Callable[[int], str] = shard_name,
+    ) -> Layout:
+        """Write all shards and sync them.
+
+        Args:
+            folder: is there.
+            name_of: a shard's file, by its index.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        pieces: dict[str, list[Piece]] = {name: [] for name in self.tensors}
+        shards = []
+        for index, planned in enumerate(plan_shards(self.tensors, max_shard_bytes)):
+            file = name_of(index)
+            parts = {p.name: p.of(self.tensors[p.name]) for p in planned}
+            written = write_shard(folder / file, parts)
+            shards.append(
+                ShardLayout(
+                    file,
+                    written.n_bytes,
+                    written.crc32,
+                    written.header_bytes,
+                    written.header_crc32,
+                )
+            )
+            for p in planned:
+                offset, crc = written.offsets[p.name], written.crcs[p.name]
+                pieces[p.name].append(Piece(index, p.start, p.stop, offset, crc))
+        layouts = {
+            name: TensorLayout(
+                tensor.dtype, tuple(tensor.shape), name in self.by_row, tuple(pieces[name])
+            )
+            for name, tensor in self.tensors.items()
+        }
+        return Layout(self.step, self.state, self.n_rows, layouts, tuple(shards))
+
+
+def require_limits(step: int, keep: int, max_shard_bytes: int) -> None:
+    """Raise ValueError where :func:`save_checkpoint` does not allow one of them."""
     if step < 0 or keep < 1 or max_shard_bytes < 1:
         raise ValueError(
             "step must be at least 0, keep and max_shard_bytes at least 1, "
             f"got {step}, {keep}, {max_shard_bytes}"
         )
-    plain_state = json.loads(json.dumps(dict(state)))
-    for tensor in tensors.values():
-        dtype_name(tensor.dtype)
-    rows, n_rows = _rows(tensors, by_row)
-    remove_stale(folder)
-    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    require_free(folder, n_bytes + (1 << 20), f"the checkpoint of step {step}")
 
-    path = free_name(folder, step)
-    temporary = path.with_name(path.name + SUFFIX)
-    try:
-        with disk_full_is_input_error(path):
-            temporary.mkdir(parents=True)
-            pieces, shards = _write_shards(temporary, tensors, max_shard_bytes)
-            layouts = {
-                name: TensorLayout(
-                    tensor.dtype, tuple(tensor.shape), name in rows, tuple(pieces[name])
-                )
-                for name, tensor in tensors.items()
-            }
-            layout = Layout(step, plain_state, n_rows, layouts, tuple(shards))
-            write_manifest(temporary, layout.to_plain())
-        sync_folder(temporary)
-        os.rename(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_folder(folder)
+
+def new_path(folder: Path, step: int, n_bytes: int) -> Path:
+    """Where a checkpoint of so many bytes of tensors will be; what a crash left there is removed.
+
+    Raises:
+        InputError: the disk has not enough space.
+    """
+    remove_stale(folder)
+    require_free(folder, n_bytes + (1 << 20), f"the checkpoint of step {step}")
+    return free_name(folder, step)
+
+
+def temporary_of(path: Path) -> Path:
+    """Where a checkpoint is while it is written."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def complete(path: Path, layout: Layout) -> None:
+    """Give a checkpoint whose shards are written its manifest, then its name."""
+    temporary = temporary_of(path)
+    write_manifest(temporary, layout.to_plain())
+    sync_folder(temporary)
+    os.rename(temporary, path)
+
+
+def settle(path: Path, *, keep: int) -> None:
+    """Make the name of a new checkpoint survive a power cut, and remove the oldest ones."""
+    sync_folder(path.parent)
     remove_older(path, keep=keep)
-    return path
 
 
 def plan_shards(tensors: Mapping[str, Tensor], max_shard_bytes: int) -> list[list[PlannedPiece]]:
@@ -148,27 +249,3 @@ def _rows(
         if name in tensors and name not in rows:
             raise ValueError(f"{name} must be by row, with as many rows as other tensors")
     return rows, next(iter(lengths.values()))[0] if rows else None
-
-
-def _write_shards(
-    folder: Path, tensors: Mapping[str, Tensor], max_shard_bytes: int
-) -> tuple[dict[str, list[Piece]], list[ShardLayout]]:
-    """Write all shards; where each tensor's pieces lie."""
-    pieces: dict[str, list[Piece]] = {name: [] for name in tensors}
-    shards = []
-    for index, planned in enumerate(plan_shards(tensors, max_shard_bytes)):
-        file = shard_name(index)
-        written = write_shard(folder / file, {p.name: p.of(tensors[p.name]) for p in planned})
-        shards.append(
-            ShardLayout(
-                file,
-                written.n_bytes,
-                written.crc32,
-                written.header_bytes,
-                written.header_crc32,
-            )
-        )
-        for p in planned:
-            offset, crc = written.offsets[p.name], written.crcs[p.name]
-            pieces[p.name].append(Piece(index, p.start, p.stop, offset, crc))
-    return pieces, shards

@@ -106,7 +106,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path.parent.absolute())
     with disk_full_is_input_error(path):
-        descriptor, temporary = _new_temporary(path.parent)
+        descriptor, temporary = new_temporary(path.parent)
         try:
             with os.fdopen(descriptor, "w+b") as file:
                 yield file
@@ -134,7 +134,7 @@ def _remove_stale(folder: Path) -> None:
                     os.close(descriptor)
 
 
-def _new_temporary(folder: Path) -> tuple[int, Path]:
+def new_temporary(folder: Path) -> tuple[int, Path]:
     """A new file, open for reading and writing, and locked: it is being written."""
     while True:
         path = folder / f".gs-train-{secrets.token_hex(8)}{SUFFIX}"

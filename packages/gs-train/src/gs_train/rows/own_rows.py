@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gs_train.checkpoint.reader import SavedCheckpoint
 from gs_train.checkpoint.row_names import MEANS, STRANDS
+from gs_train.files.agreement import by_first
 from gs_train.rows.morton import PIECE
 from gs_train.rows.strands import Lattice, owners
+from gs_train.world import World
+
+LATTICE = "lattice"
+"""Name of the lattice in the state of a checkpoint."""
 
 
 class OwnRows(NamedTuple):
@@ -53,3 +59,69 @@ def own_rows(saved: SavedCheckpoint, lattice: Lattice, *, rank: int, n_ranks: in
     ]
     ids = torch.cat([torch.empty(0, dtype=torch.int64), *found])
     return OwnRows(ids, labels.index_select(0, ids))
+
+
+def lattice_of(saved: SavedCheckpoint, world: World) -> Lattice:
+    """The lattice of a run: the saved one, or one for the saved rows where one rank wrote them.
+
+    A collective.
+
+    Raises:
+        InputError: the saved lattice is none, or a file with the rows' positions is damaged; on
+            all ranks.
+
+    Cost: where there is no saved one, rank 0 reads the means: memory for 12 bytes a row.
+    """
+    plain = saved.state.get(LATTICE)
+    if plain is None:
+        plain = by_first(world, lambda: plain_lattice(_lattice_for_rows(saved)))
+    try:
+        return Lattice(_integer(plain["exponent"]), _integer(plain["n_rows"]))
+    except (LookupError, TypeError, ValueError):
+        raise saved.damaged() from None
+
+
+def plain_lattice(lattice: Lattice) -> dict[str, int]:
+    """What the state of a checkpoint holds of a lattice under LATTICE."""
+    return {"exponent": lattice.exponent, "n_rows": lattice.n_rows}
+
+
+class OwnSource:
+    """A `Source` of some rows of a checkpoint, and of all that has no rows.
+
+    A trainer restored from it has these rows alone; steps, schedules and costs of views are those
+    of the run.
+
+    Args:
+        saved: the checkpoint.
+        ids: (R,) int64, sorted: as :attr:`OwnRows.ids`.
+    """
+
+    def __init__(self, saved: SavedCheckpoint, ids: Tensor) -> None:
+        self._saved = saved
+        self._ids = ids
+        self.shapes = {
+            name: (len(ids), *shape[1:]) if name in saved.by_row else shape
+            for name, shape in saved.shapes.items()
+        }
+        self.dtypes = saved.dtypes
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """See `Source.fill`.
+
+        Cost: reads the pieces of tensors that hold rows of these; the rows that one rank wrote are
+            pieces of their own.
+        """
+        rows = {name: target for name, target in targets.items() if name in self._saved.by_row}
+        self._saved.fill(rows, rows=self._ids)
+        self._saved.fill({name: target for name, target in targets.items() if name not in rows})
+
+
+def _lattice_for_rows(saved: SavedCheckpoint) -> Lattice:
+    return Lattice.of_cloud(saved.read([MEANS])[MEANS])
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError("a lattice must be whole numbers")
+    return value

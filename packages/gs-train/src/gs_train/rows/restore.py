@@ -14,6 +14,7 @@ from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians, MakeOptimizer
 from gs_train.rows.keys import KEYS, NEXT_KEY, RowKeys
 from gs_train.rows.saved_state import LAST_STEP, SCHEDULE
+from gs_train.rows.strands import STRANDS
 from gs_train.rows.tiered import Home, TieredGaussians
 
 
@@ -117,7 +118,7 @@ def restored_gaussians(
     """A model in one memory.
 
     Args:
-        source: what `Gaussians.tensors` named; rows must not sleep.
+        source: what `Gaussians.tensors` named; rows must not sleep. Strands are not read.
         device, make_optimizer, capacity: as for `Gaussians`.
         to_look_at: leave out the optimizer's state.
 
@@ -150,7 +151,7 @@ def restored_tiered(
 
     Args:
         source: what `TieredGaussians.tensors` or `Gaussians.tensors` named. Rows may sleep in it
-            only where semantics is deferred.
+            only where semantics is deferred. Strands are not read.
         device, semantics, home, travels, capacity: as for `TieredGaussians`.
         to_look_at: leave out the optimizers' state as far as rows have none to catch up with.
 
@@ -197,7 +198,7 @@ def _described(source: Source, *, is_tiered: bool) -> dict[str, Tensor]:
     rows = {
         name: torch.zeros((), dtype=source.dtypes[name]).expand(shape)
         for name, shape in source.shapes.items()
-        if "." not in name and name not in (KEYS, NEXT_KEY)
+        if "." not in name and name not in (KEYS, NEXT_KEY, STRANDS)
     }
     check_rows(rows)
     for flat, shape in source.shapes.items():

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from gs_train.checkpoint import save_checkpoint
+from gs_train.checkpoint import save_by_ranks
 from gs_train.data import Capture, KeptPhotographs, PhotoReader
 from gs_train.engine.trace import BATCH
 from gs_train.errors import InputError
+from gs_train.files.agreement import by_first
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
@@ -38,6 +39,7 @@ from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_order import view_sampler
 from gs_train.sizes import parse_bytes
 from gs_train.sizing.choice import Choice
+from gs_train.world import World
 
 _LOG_EVERY = 20
 
@@ -55,11 +57,13 @@ def train(
     record: RunRecord,
     photographs: PhotoReader,
     parts: Parts,
+    world: World,
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
 
     Args:
         parts: ``on_step`` is called after each step, before a checkpoint of the step is written.
+        world: of the ranks, which save together.
 
     Returns:
         What the run has cost, ``before`` included.
@@ -84,7 +88,7 @@ def train(
     fed, known = (_view_batches(config, scene.capture, first_step) for _ in range(2))
     next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
-    saver = _Saver(trainer, scene, folder, before, choice, record, photographs, parts)
+    saver = _Saver(trainer, scene, folder, before, choice, record, photographs, parts, world)
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.model.n_rows
     is_whole = True  # no step has begun that has not ended
@@ -235,6 +239,7 @@ class _Saver:
         record: RunRecord,
         photographs: PhotoReader,
         parts: Parts,
+        world: World,
     ) -> None:
         self._trainer = trainer
         self._scene = scene
@@ -245,6 +250,7 @@ class _Saver:
         self._record = record
         self._photographs = photographs
         self._given = parts.given
+        self._world = world
         self._first_step = self.saved_step = trainer.step
         self._started = time.perf_counter()
         self.spent = before
@@ -281,9 +287,10 @@ class _Saver:
                 )
                 self.spent = dataclasses.replace(self.spent, figures=of)
         finally:  # whatever comes between, Ctrl-C included: the training is done
-            self._folder.keep(trainer.config, self._record)
-            save_checkpoint(
+            by_first(self._world, lambda: self._folder.keep(trainer.config, self._record))
+            save_by_ranks(
                 self._folder.checkpoints,
+                world=self._world,
                 step=trainer.step,
                 tensors=trainer.tensors(),
                 state=checkpoint_state(

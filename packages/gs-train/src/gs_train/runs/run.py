@@ -32,12 +32,14 @@ from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.rows.attributes import GEOMETRY, NAMES
 from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians
+from gs_train.rows.own_rows import LATTICE, OwnSource, plain_lattice
 from gs_train.rows.restore import (
     Part,
     has_sleeping_rows,
     restored_gaussians,
     restored_tiered,
 )
+from gs_train.rows.strands import Lattice
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.parts import PARTS, require_given
@@ -216,14 +218,17 @@ class Run:
         self.require_capture(capture)
         return capture
 
-    def geometry(self) -> dict[str, Tensor]:
+    def geometry(self, own: Tensor | None = None) -> dict[str, Tensor]:
         """Means, scales, quats and opacities on the CPU.
+
+        Args:
+            own: (R,) int64, sorted: the rows of this rank; None: all.
 
         Raises:
             InputError: the checkpoint is damaged.
         """
         with _damage(self.checkpoint):
-            read = self.checkpoint.read([f"model/{name}" for name in GEOMETRY])
+            read = self.checkpoint.read([f"model/{name}" for name in GEOMETRY], rows=own)
         return {name: read[f"model/{name}"] for name in GEOMETRY}
 
     def read(self, device: torch.device) -> tuple[Run, Gaussians | TieredGaussians]:
@@ -286,10 +291,14 @@ class Run:
         config: FitConfig,
         choice: Choice,
         strategy: Strategy | None = None,
+        own: Tensor | None = None,
     ) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
 
         One line says so where the checkpoint is of an earlier format.
+
+        Args:
+            own: as for :meth:`geometry`.
 
         Raises:
             InputError: the checkpoint is damaged.
@@ -304,7 +313,7 @@ class Run:
         with damage:
             return Trainer.restore(
                 config,
-                self.checkpoint,
+                self.checkpoint if own is None else OwnSource(self.checkpoint, own),
                 step=self.checkpoint.step,
                 renderer=renderer,
                 extent=self.frame.extent,
@@ -324,6 +333,7 @@ def checkpoint_state(
     run_id: str | None,
     recipe: Mapping[str, Any],
     given: Mapping[str, str],
+    lattice: Lattice | None = None,
 ) -> dict[str, Any]:
     """What a checkpoint keeps beside the tensors; read by :meth:`Run.open`.
 
@@ -332,8 +342,10 @@ def checkpoint_state(
         data: what :meth:`gs_train.data.PhotoReader.fingerprint` gave.
         run_id, recipe: of the run: a checkpoint goes on with no other.
         given: :attr:`gs_train.runs.parts.Parts.given`.
+        lattice: of the rows' strands, where there are ranks.
     """
     return {
+        **({} if lattice is None else {LATTICE: plain_lattice(lattice)}),
         "run_id": run_id,
         "recipe": dict(recipe),
         "given": dict(given),

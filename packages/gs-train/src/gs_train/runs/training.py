@@ -10,12 +10,10 @@ from typing import Any
 from gs_train.data import FROM_PYTHON, Capture, PhotoReader
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_writable
-from gs_train.files.ply import write_ply
 from gs_train.losses.lpips import load_lpips
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.options.config import FitConfig, of_this_version
 from gs_train.renderers import Renderer
-from gs_train.rows.visible import caught_up_chunks
 from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
@@ -23,13 +21,14 @@ from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
 from gs_train.runs.offload import cap_device_memory, choice_for
 from gs_train.runs.parts import Parts
+from gs_train.runs.point_cloud import write_point_cloud
 from gs_train.runs.record import RunRecord, new_run_id
 from gs_train.runs.run import Run, Spent, open_capture, renderer_for, require_windows
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
-from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.choice import Choice
+from gs_train.world import Alone
 
 _NO_PARTS = Parts()
 
@@ -64,6 +63,7 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
     if run is not None:
         parts.require_those_of(run.given, config.out)
     renderer = parts.renderer or renderer_for(config)
+    world = Alone(renderer.device)
     cap_device_memory(config, renderer.device)
     lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
     with StopRequest() as stop:
@@ -102,19 +102,17 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --steps")
         try:
-            spent = train(trainer, scene, folder, spent, stop, choice, record, photographs, parts)
-            frame = ExportFrame.of(config.frame, scene.frame, trainer.model)
-            ply = folder.point_cloud(trainer.step)
-            frame.tell(ply)
-            _say(frame.line)
-            n_lost = write_ply(
-                ply,
-                caught_up_chunks(trainer.model),
-                n_rows=trainer.model.n_rows,
-                transform=frame.rows_out,
+            spent = train(
+                trainer, scene, folder, spent, stop, choice, record, photographs, parts, world
             )
-            if n_lost:
-                _say(f"{n_lost:,} Gaussians are not finite and left out of point_cloud.ply")
+            write_point_cloud(
+                folder.point_cloud(trainer.step),
+                trainer.model,
+                choice=config.frame,
+                trained=scene.frame,
+                world=world,
+                say=_say,
+            )
             stop.check("the writing of results")
             return report(
                 trainer.model,
