@@ -26,6 +26,7 @@ from trained_by_ranks import (
 from world_workers import Workers
 
 from gs_train import backends
+from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import lookahead, shared_planner
 
 LONG = 200
@@ -124,6 +125,27 @@ def test_ranks_that_go_on_leave_the_bits_of_ranks_that_were_not_stopped(
 def test_other_semantics_leave_the_bits_of_one_rank(two: Workers, options: dict[str, Any]) -> None:
     case = Case("none", 3, n_steps=8, first=1, cuts_views=False, options=tuple(options.items()))
     _assert_as_on_one(two, case)
+
+
+def _refined(strategy: str, batch_size: int) -> tuple[tuple[str, Any], ...]:
+    """Options with which rows come, go, move and are sorted again."""
+    b = batch_size
+    often: dict[str, Any] = {"refine_start": 2 * b, "refine_every": 4 * b}
+    adc = AdcConfig(grow_grad2d=0.002, reset_every=9 * b, cap=4600, **often)
+    mcmc = McmcConfig(cap_max=4600, noise_lr=2e2, min_opacity=0.05, **often)
+    options = {"strategy": strategy, "adc": adc, "mcmc": mcmc, "resort_every": 0.02}
+    return tuple(options.items())
+
+
+@pytest.mark.parametrize(("preset", "strategy"), [("none", "adc"), ("best", "mcmc")])
+def test_rows_that_come_and_go_are_those_of_one_rank(
+    two: Workers, preset: str, strategy: str
+) -> None:
+    case = Case(preset, 4, n_steps=24, first=1, options=_refined(strategy, 4))
+    ours = in_order(two.call(on_rank, case))
+    assert sum(map(bool, ours.changes)) > 2
+    assert_same(ours, on_one(case))
+    assert_same(in_order(two.call(on_rank, replace(case, stopped_at=13))), ours)
 
 
 def test_ranks_that_draw_other_views_end_together(two: Workers) -> None:
