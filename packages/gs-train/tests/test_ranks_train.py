@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,16 @@ from trained_by_ranks import (
     on_one,
     on_rank,
     on_threads,
+    trainer_of,
 )
 from world_workers import Workers
 
 from gs_train import backends
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import lookahead, shared_planner
+from gs_train.errors import InputError
+from gs_train.options.presets import PRESETS
+from gs_train.world import Alone
 
 LONG = 200
 
@@ -57,6 +62,25 @@ def test_two_ranks_leave_the_bits_of_one(two: Workers, preset: str, paces: int |
     assert_same(ours, on_one(case))
     # Each photograph is taken where its view is drawn.
     assert sorted(ours.photographs) == sorted(on_one(case).photographs)
+
+
+def test_a_world_of_one_rank_has_nothing_that_several_have() -> None:
+    trainer = trainer_of(Case(), Alone(torch.device("cpu")))
+    assert trainer.backend.together is None
+    assert trainer.dealing is None
+    assert trainer.model.keys.labels is None
+
+
+@pytest.mark.parametrize("preset", ["naive", "clm", "gs-scale"])
+def test_ranks_refuse_schedules_for_one(preset: str) -> None:
+    with pytest.raises(InputError, match=f"--offload {preset} is for one GPU: several take"):
+        on_threads(2, Case(preset))
+
+
+def test_ranks_refuse_a_renderer_without_records() -> None:
+    renderer = SimpleNamespace(name="gsplat")
+    with pytest.raises(InputError, match="the renderer gsplat is for one GPU"):
+        backends._check_shared(PRESETS["none"], renderer)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("known", [0, 1])
