@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,16 @@ from trained_by_ranks import (
     on_one,
     on_rank,
     on_threads,
+    trainer_of,
 )
 from world_workers import Workers
 
 from gs_train import backends
+from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import lookahead, shared_planner
+from gs_train.errors import InputError
+from gs_train.options.presets import PRESETS
+from gs_train.world import Alone
 
 LONG = 200
 
@@ -56,6 +62,25 @@ def test_two_ranks_leave_the_bits_of_one(two: Workers, preset: str, paces: int |
     assert_same(ours, on_one(case))
     # Each photograph is taken where its view is drawn.
     assert sorted(ours.photographs) == sorted(on_one(case).photographs)
+
+
+def test_a_world_of_one_rank_has_nothing_that_several_have() -> None:
+    trainer = trainer_of(Case(), Alone(torch.device("cpu")))
+    assert trainer.backend.together is None
+    assert trainer.dealing is None
+    assert trainer.model.keys.labels is None
+
+
+@pytest.mark.parametrize("preset", ["naive", "clm", "gs-scale"])
+def test_ranks_refuse_schedules_for_one(preset: str) -> None:
+    with pytest.raises(InputError, match=f"--offload {preset} is for one GPU: several take"):
+        on_threads(2, Case(preset))
+
+
+def test_ranks_refuse_a_renderer_without_records() -> None:
+    renderer = SimpleNamespace(name="gsplat")
+    with pytest.raises(InputError, match="the renderer gsplat is for one GPU"):
+        backends._check_shared(PRESETS["none"], renderer)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("known", [0, 1])
@@ -124,6 +149,27 @@ def test_ranks_that_go_on_leave_the_bits_of_ranks_that_were_not_stopped(
 def test_other_semantics_leave_the_bits_of_one_rank(two: Workers, options: dict[str, Any]) -> None:
     case = Case("none", 3, n_steps=8, first=1, cuts_views=False, options=tuple(options.items()))
     _assert_as_on_one(two, case)
+
+
+def _refined(strategy: str, batch_size: int) -> tuple[tuple[str, Any], ...]:
+    """Options with which rows come, go, move and are sorted again."""
+    b = batch_size
+    often: dict[str, Any] = {"refine_start": 2 * b, "refine_every": 4 * b}
+    adc = AdcConfig(grow_grad2d=0.002, reset_every=9 * b, cap=4600, **often)
+    mcmc = McmcConfig(cap_max=4600, noise_lr=2e2, min_opacity=0.05, **often)
+    options = {"strategy": strategy, "adc": adc, "mcmc": mcmc, "resort_every": 0.02}
+    return tuple(options.items())
+
+
+@pytest.mark.parametrize(("preset", "strategy"), [("none", "adc"), ("best", "mcmc")])
+def test_rows_that_come_and_go_are_those_of_one_rank(
+    two: Workers, preset: str, strategy: str
+) -> None:
+    case = Case(preset, 4, n_steps=24, first=1, options=_refined(strategy, 4))
+    ours = in_order(two.call(on_rank, case))
+    assert sum(map(bool, ours.changes)) > 2
+    assert_same(ours, on_one(case))
+    assert_same(in_order(two.call(on_rank, replace(case, stopped_at=13))), ours)
 
 
 def test_ranks_that_draw_other_views_end_together(two: Workers) -> None:

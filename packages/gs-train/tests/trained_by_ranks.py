@@ -19,7 +19,7 @@ from photographed import LIVELY, photo_config, photographed
 from street import drive
 from torch import Tensor
 
-from gs_train.checkpoint.row_names import KEYS, row_names
+from gs_train.checkpoint.row_names import KEYS, STRANDS, row_names
 from gs_train.densify import AdcConfig
 from gs_train.engine.together import Sharing
 from gs_train.errors import InputError
@@ -27,6 +27,7 @@ from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.ranks import first_rows
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
+from gs_train.rows.strands import Lattice
 from gs_train.runs.trainer import Trainer
 from gs_train.world import World
 
@@ -70,6 +71,7 @@ class Left(NamedTuple):
         by_row: tensors that have a row for each of the rank's Gaussians, keys among them.
         others: the other tensors of a checkpoint.
         resides: of each step, whether the device updated rows where they lie.
+        changes: of each step, rows that came, went or moved.
         photographs: those that were asked for, one after the other.
     """
 
@@ -77,28 +79,29 @@ class Left(NamedTuple):
     by_row: dict[str, np.ndarray]
     others: dict[str, np.ndarray]
     resides: list[bool]
+    changes: list[int]
     photographs: list[int]
 
 
 def trainer_of(
     case: Case, world: World | None = None, saved: dict[str, Tensor] | None = None
 ) -> Trainer:
-    """Nothing is densified, and density control takes statistics.
+    """Density control takes statistics, and does nothing unless the case has options of its own.
 
     Args:
         saved: what a trainer saved before it was stopped; None: it is a new one.
     """
     scene = photographed("street")
     later = case.n_steps * case.batch_size + 1
-    config = photo_config(
-        batch_size=case.batch_size,
-        resort_every=0,
-        opacity_reg=0.01,
-        scale_reg=0.01,
-        adc=AdcConfig(refine_start=later, absgrad=case.absgrad),
-        lr=LIVELY,
-        **dict(case.options),
-    )
+    options: dict[str, Any] = {
+        "batch_size": case.batch_size,
+        "resort_every": 0,
+        "opacity_reg": 0.01,
+        "scale_reg": 0.01,
+        "adc": AdcConfig(refine_start=later, absgrad=case.absgrad),
+        "lr": LIVELY,
+    }
+    config = photo_config(**(options | dict(case.options)))
     how: dict[str, Any] = {
         "renderer": _renderer_of(case),
         "extent": scene.extent,
@@ -108,7 +111,11 @@ def trainer_of(
     }
     if saved is not None:
         assert case.stopped_at is not None
-        return Trainer.restore(config, saved, step=case.stopped_at, **how)
+        own = None
+        if world is not None:
+            lattice = Lattice.of_cloud(scene.rows["means"])
+            own = first_rows.Ownership(saved["model/strands"], lattice)
+        return Trainer.restore(config, saved, step=case.stopped_at, ownership=own, **how)
     with pytest.MonkeyPatch.context() as patched:
         if case.owner is not None:
             patched.setattr(first_rows, "owners", functools.partial(_all_of, case.owner))
@@ -139,6 +146,7 @@ def run(case: Case, world: World | None = None) -> Left:
     steps = batches_of(case)
     losses: list[float] = []
     resides: list[bool] = []
+    changes: list[int] = []
     asked: list[int] = []
 
     def photograph(i: int) -> Tensor:
@@ -155,7 +163,9 @@ def run(case: Case, world: World | None = None) -> Left:
             together.planner.pace = random.randint(1, 1000)
         upcoming = [[scene.views[i] for i in of] for of in steps[step + 1 : step + 1 + case.known]]
         pairs = [(scene.views[i], functools.partial(photograph, i)) for i in batch]
-        losses.append(float(trainer.train_step(pairs, upcoming).loss))
+        result = trainer.train_step(pairs, upcoming)
+        losses.append(float(result.loss))
+        changes.append(result.changed.n_changes)
         resides.append(trainer.backend.is_resident)
     tensors = {name: value.cpu().clone().numpy() for name, value in trainer.tensors().items()}
     _close(trainer)
@@ -165,6 +175,7 @@ def run(case: Case, world: World | None = None) -> Left:
         {name: tensors[name] for name in rows},
         {name: value for name, value in tensors.items() if name not in rows},
         resides,
+        changes,
         asked,
     )
 
@@ -213,6 +224,7 @@ def in_order(parts: Sequence[Left]) -> Left:
     for other in others:
         assert other.losses == first.losses
         assert other.resides == first.resides
+        assert other.changes == first.changes
         assert other.by_row.keys() == first.by_row.keys()
         _assert_equal(other.others, first.others)
     order = np.argsort(np.concatenate([part.by_row[KEYS] for part in parts]))
@@ -226,13 +238,18 @@ def in_order(parts: Sequence[Left]) -> Left:
 def assert_same(ours: Left, theirs: Left) -> None:
     """The same bits."""
     assert ours.losses == theirs.losses
-    _assert_equal(ours.by_row, theirs.by_row)
+    assert ours.changes == theirs.changes
+    _assert_equal(*(_without_strands(left.by_row) for left in (ours, theirs)))
     assert_same_besides(ours, theirs)
 
 
 def assert_same_besides(ours: Left, theirs: Left) -> None:
     """The same bits of all that is not of rows: what views cost, and steps."""
     _assert_equal(*(_without_columns(left.others) for left in (ours, theirs)))
+
+
+def _without_strands(by_row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: value for name, value in by_row.items() if name != STRANDS}
 
 
 def _without_columns(others: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

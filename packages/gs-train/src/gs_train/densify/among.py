@@ -21,8 +21,8 @@ class AmongRanks:
     Args:
         company: the ranks.
 
-    Cost: a roll takes 12 bytes for each row of all ranks, 24 more while it is made, and its
-        ``of_all`` 8; each is one exchange.
+    Cost: a roll keeps 8 bytes for each row that it lists, of all ranks; while it is made, the keys
+        are there twice and are sorted. A roll and each ``of_all`` are one exchange.
     """
 
     def __init__(self, company: Company) -> None:
@@ -54,8 +54,9 @@ class RankRoll:
         codes = _from_all(company, torch.cat(list(kinds)), self._counts)
         if len(kinds) > 1:
             kind = torch.arange(len(kinds), device=codes.device).repeat(company.size)
-            runs = torch.from_numpy(lengths.ravel()).to(codes.device)
-            codes = codes + END_OF_KEYS * kind.repeat_interleave(runs)
+            runs = torch.tensor(lengths.ravel().tolist(), device=codes.device)
+            kind = kind.repeat_interleave(runs, output_size=len(codes))
+            codes = codes + END_OF_KEYS * kind
         # Entry e is row e of the lists of all ranks, one behind the other.
         self._entries = torch.argsort(codes)
 

@@ -13,19 +13,29 @@ from gs_train.rows.keys import RowKeys
 from gs_train.rows.strands import Lattice, owners
 
 
+class Ownership(NamedTuple):
+    """Which rows are a rank's, where it has some.
+
+    Attributes:
+        labels: (R,) uint8, the strands of its rows.
+        lattice: that the labels of all ranks come from.
+    """
+
+    labels: Tensor
+    lattice: Lattice
+
+
 class FirstRows(NamedTuple):
     """Those that a rank owns, in the order of all.
 
     Attributes:
         rows: the six attributes.
-        keys: a row's key is its index among the rows of all ranks.
-        labels: (R,) uint8, the rows' strands.
-        lattice: that these come from.
+        keys: with labels; a row's key is its index among the rows of all ranks.
+        lattice: that the labels come from.
     """
 
     rows: dict[str, Tensor]
     keys: RowKeys
-    labels: Tensor
     lattice: Lattice
 
 
@@ -41,5 +51,5 @@ def first_rows(rows: Rows, *, rank: int, n_ranks: int) -> FirstRows:
     labels = lattice.labels(means)
     own = (owners(labels, n_ranks) == rank).nonzero().squeeze(1)
     taken = {name: rows[name].index_select(0, own) for name in NAMES}
-    keys = RowKeys(own.int(), len(means))
-    return FirstRows(taken, keys, labels.index_select(0, own), lattice)
+    keys = RowKeys(own.int(), len(means), labels.index_select(0, own))
+    return FirstRows(taken, keys, lattice)

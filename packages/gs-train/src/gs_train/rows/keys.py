@@ -106,6 +106,11 @@ class RowKeys:
         else:
             self.check(keys, n)
 
+    def to(self, device: torch.device) -> RowKeys:
+        """The same on another device."""
+        labels = None if self.labels is None else self.labels.to(device)
+        return RowKeys(self.values.to(device), self.next, labels)
+
     def reserve(self, n_rows: int, most: int | None) -> None:
         """Take memory for so many rows, see `grown`."""
         n = len(self.values)

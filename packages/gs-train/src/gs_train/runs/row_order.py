@@ -14,16 +14,18 @@ def sort_rows(model: Model, densifier: Densifier, dealing: Dealing | None = None
 
     Args:
         model: the rows of this rank.
-        densifier: whose statistics follow the rows.
+        densifier: whose statistics follow the rows. Where ranks share these, each of its tensors
+            that has dimensions has a row for each Gaussian.
         dealing: of the ranks among which rows are shared: first rows may change ranks. None where
             one rank has all rows.
 
     Synchronises.
     """
     if dealing is not None:
-        statistics = dealing.again(model, densifier.tensors())
-        if statistics is not None:
-            densifier.load(statistics)
+        kept = densifier.tensors()
+        moved = dealing.again(model, {name: value for name, value in kept.items() if value.ndim})
+        if moved is not None:
+            densifier.load({**kept, **moved})
     order = morton_order(model.read("means"))
     model.permute(order)
     densifier.permute(order)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier, direct_of
+from gs_train.densify.among import AmongRanks
+from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.engine.batch_drawing import Truth
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.together import Sharing
@@ -20,12 +22,13 @@ from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
 from gs_train.options.schedule import AdamOptions, active_sh_degree, adam_options, means_decay
-from gs_train.ranks.first_rows import first_rows
+from gs_train.ranks.dealing import Dealing
+from gs_train.ranks.first_rows import Ownership, first_rows
 from gs_train.renderers import Renderer, Rows, Splats, View
 from gs_train.rows.keys import RowKeys
-from gs_train.rows.morton import morton_order
 from gs_train.rows.operations import Model
 from gs_train.rows.restore import Part, Source, as_source, read_all
+from gs_train.runs.row_order import sort_rows
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 from gs_train.sizing.choice import expected_rows
 
@@ -66,6 +69,7 @@ class Trainer:
     Attributes:
         step: steps done.
         sorted_at: steps that were done when this object last re-ordered the rows; 0 if never.
+        dealing: which rows are whose; None where one rank has all.
     """
 
     def __init__(
@@ -80,12 +84,16 @@ class Trainer:
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
     ) -> None:
-        keys = None
+        keys = dealing = None
         if sharing is not None and sharing.world.size > 1:
             world = sharing.world
             own = first_rows(rows, rank=world.rank, n_ranks=world.size)
-            rows, keys = own.rows, RowKeys(own.keys.values.to(renderer.device), own.keys.next)
-        self._start(config, renderer, extent, strategy, preset, limits, rows, None, keys, sharing)
+            rows, keys = own.rows, own.keys.to(renderer.device)
+            dealing = Dealing(world, own.lattice)
+        self._start(
+            *(config, renderer, extent, strategy, preset, limits, rows, None, keys),
+            *(sharing, dealing),
+        )
 
     @classmethod
     def restore(
@@ -100,15 +108,27 @@ class Trainer:
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
+        ownership: Ownership | None = None,
     ) -> Trainer:
-        """The trainer whose :meth:`tensors` these were, after ``step`` steps; of several ranks, one
-        that owns the rows of these tensors."""
+        """The trainer whose :meth:`tensors` these were, after ``step`` steps.
+
+        Args:
+            tensors: those of all rows; of several ranks, each gives those of its own rows, and what
+                has no rows.
+            ownership: of the rows; None where one rank has all.
+        """
         trainer = cls.__new__(cls)
         source = as_source(tensors)
         model = Part(source, _MODEL)
+        dealing = None
+        if ownership is not None and sharing is not None:
+            dealing = Dealing(sharing.world, ownership.lattice)
         trainer._start(
-            *(config, renderer, extent, strategy, preset, limits, None, model, None, sharing)
+            *(config, renderer, extent, strategy, preset, limits, None, model, None),
+            *(sharing, dealing),
         )
+        if ownership is not None:
+            trainer.model.keys.labels = ownership.labels.to(renderer.device)
         trainer.step = step
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         trainer.backend.costs.load(read_all(Part(source, _COSTS)))
@@ -132,6 +152,7 @@ class Trainer:
         source: Source | None,
         keys: RowKeys | None,
         sharing: Sharing | None,
+        dealing: Dealing | None,
     ) -> None:
         self.config = config
         self.renderer = renderer
@@ -139,6 +160,11 @@ class Trainer:
         self.preset = preset
         self.step = self.sorted_at = 0
         self._changes = 0  # of rows, since they were in order
+        self.dealing = dealing
+        self._is_shared = sharing is not None and sharing.world.size > 1
+        self._peers: Peers = NO_PEERS
+        if sharing is not None and self._is_shared:
+            self._peers = AmongRanks(sharing.world)
         self._options = adam_options(config.batch_size, scaled=config.scale_with_batch)
         self._rates = {
             name: float(rate * self._options.lr_factor) for name, rate in vars(config.lr).items()
@@ -156,7 +182,10 @@ class Trainer:
             keys=keys,
             sharing=sharing,
         )
-        n_expected = expected_rows(config, self.model.n_rows)
+        (self._n_rows,) = self._peers.sums(self.model.n_rows)  # of all ranks
+        n_expected = expected_rows(config, self._n_rows)
+        if sharing is not None:  # each rank has an even sample
+            n_expected = -(-n_expected // sharing.world.size)
         self.model.expected = min(n_expected, limits.capacity or n_expected)
         start = StrategyStart(
             n_rows=self.model.n_rows,
@@ -164,6 +193,7 @@ class Trainer:
             seed=config.seed,
             device=self.model.device,
             config=config,
+            peers=self._peers,
         )
         self.densifier: Densifier = made_by(strategy or STRATEGIES[config.strategy], start)
 
@@ -248,14 +278,14 @@ class Trainer:
         """Put the rows in the order of the Morton curve when many came, went or moved: a view then
         sees runs of rows."""
         self._changes += changed.n_changes
-        most = self.config.resort_every * self.model.n_rows
+        if changed.n_changes or not self._is_shared:
+            (self._n_rows,) = self._peers.sums(self.model.n_rows)
+        most = self.config.resort_every * self._n_rows
         if not self.config.resort_every or self._changes < max(1, most):
             return changed
         with self.backend.trace.host("sort rows"):
             self.backend.make_room()
-            order = morton_order(self.model.read("means"))
-            self.model.permute(order)
-            self.densifier.permute(order)
+            sort_rows(self.model, self.densifier, self.dealing)
         self._changes, self.sorted_at = 0, self.step
         return dataclasses.replace(changed, rows_changed=True)
 
