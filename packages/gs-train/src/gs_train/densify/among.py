@@ -21,8 +21,8 @@ class AmongRanks:
     Args:
         company: the ranks.
 
-    Cost: a roll takes 12 bytes for each row of all ranks, 24 more while it is made, and its
-        ``of_all`` 8; each is one exchange.
+    Cost: a roll keeps 8 bytes for each row that it lists, of all ranks; while it is made, the keys
+        are there twice and are sorted. A roll and each ``of_all`` are one exchange.
     """
 
     def __init__(self, company: Company) -> None:
