@@ -10,7 +10,7 @@ import pytest
 import torch
 from one_thread import one_threaded
 from refined_among import MakeDensifier, Play, Rank, alone, lively_rows, together
-from thread_company import ThreadCompany, in_company
+from threads_as_ranks import ThreadCarrier, on_ranks
 from torch import Tensor
 
 from gs_train.densify import Adc, AdcConfig, Mcmc, McmcConfig
@@ -114,7 +114,7 @@ def keys_of_rank(rank: int, n_ranks: int) -> tuple[RowKeys, Tensor]:
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 def test_a_roll_lists_kinds_and_within_them_keys(n_ranks: int) -> None:
-    def run(company: ThreadCompany) -> None:
+    def run(company: ThreadCarrier) -> None:
         keys, order = keys_of_rank(company.rank, n_ranks)
         is_odd = keys.values[order] % 2 == 1
         kinds = order[is_odd], order[~is_odd], order[~is_odd]
@@ -129,7 +129,7 @@ def test_a_roll_lists_kinds_and_within_them_keys(n_ranks: int) -> None:
         assert own[picked.own].tolist() == of_picks.tolist()
         assert len(roll.pick(torch.empty(0, dtype=torch.int64)).own) == 0
 
-    in_company(n_ranks, run)
+    on_ranks(n_ranks, torch.device("cpu"), run)
 
 
 def test_the_roll_of_a_rank_with_all_rows_copies_nothing() -> None:
@@ -146,7 +146,10 @@ def test_the_roll_of_a_rank_with_all_rows_copies_nothing() -> None:
 
 
 def test_counts_are_summed_over_the_ranks() -> None:
-    sums = in_company(3, lambda company: AmongRanks(company).sums(company.rank, 10, 2**40))
+    def run(company: ThreadCarrier) -> tuple[int, ...]:
+        return AmongRanks(company).sums(company.rank, 10, 2**40)
+
+    sums = on_ranks(3, torch.device("cpu"), run)
     assert sums == [(3, 30, 3 * 2**40)] * 3
 
 
@@ -156,7 +159,7 @@ def test_births_beyond_the_last_key_leave_the_rows_of_all_ranks(kind: str) -> No
     """On ranks, too, for whose own children there would have been keys."""
     play = play_of(kind)
 
-    def run(company: ThreadCompany) -> None:
+    def run(company: ThreadCarrier) -> None:
         rank = Rank.of(play, company)
         rank.train(1)
         rank.model.keys.next = END_OF_KEYS - 3
@@ -167,4 +170,4 @@ def test_births_beyond_the_last_key_leave_the_rows_of_all_ranks(kind: str) -> No
         for name, values in rank.present().items():
             assert torch.equal(values, before[name]), name
 
-    in_company(3, run)
+    on_ranks(3, torch.device("cpu"), run)

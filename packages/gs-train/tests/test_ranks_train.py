@@ -28,6 +28,7 @@ from trained_by_ranks import (
 from world_workers import Workers
 
 from gs_train import backends
+from gs_train.checkpoint.row_names import KEYS
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import lookahead, shared_planner
 from gs_train.errors import InputError
@@ -170,6 +171,18 @@ def test_rows_that_come_and_go_are_those_of_one_rank(
     assert sum(map(bool, ours.changes)) > 2
     assert_same(ours, on_one(case))
     assert_same(in_order(two.call(on_rank, replace(case, stopped_at=13))), ours)
+
+
+@pytest.mark.parametrize(("preset", "strategy"), [("none", "mcmc"), ("best", "adc")])
+@pytest.mark.parametrize("owner", [0, 1])
+def test_rows_of_one_rank_are_dealt_to_all_when_they_are_sorted(
+    two: Workers, preset: str, strategy: str, owner: int
+) -> None:
+    case = Case(preset, 4, n_steps=16, first=1, owner=owner, options=_refined(strategy, 4))
+    parts = two.call(on_rank, case)
+    assert_same(in_order(parts), on_one(case))
+    shares = [len(part.by_row[KEYS]) for part in parts]
+    assert max(shares) < 0.55 * sum(shares)
 
 
 def test_ranks_that_draw_other_views_end_together(two: Workers) -> None:

@@ -27,7 +27,7 @@ from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.ranks import first_rows
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
-from gs_train.rows.strands import Lattice
+from gs_train.rows.strands import Lattice, strands_of
 from gs_train.runs.trainer import Trainer
 from gs_train.world import World
 
@@ -42,7 +42,7 @@ class Case:
         known: batches that are known ahead.
         paces: seed of who draws what; None: as work says.
         residents: see `Limits`.
-        owner: of all rows; None: that of their strands.
+        owner: of all first rows; None: that of their strands.
         drawn_by: ``cpu``; ``tables``, the same where splats travel from tables; or ``raster``.
         stopped_at: step after which each rank begins anew from what it has saved; None: none.
         options: others of `FitConfig`.
@@ -118,7 +118,9 @@ def trainer_of(
         return Trainer.restore(config, saved, step=case.stopped_at, ownership=own, **how)
     with pytest.MonkeyPatch.context() as patched:
         if case.owner is not None:
-            patched.setattr(first_rows, "owners", functools.partial(_all_of, case.owner))
+            assert world is not None
+            strand = strands_of(case.owner, world.size)[0]
+            patched.setattr(Lattice, "labels", functools.partialmethod(_all_of, strand))
         return Trainer(config, scene.rows, **how)
 
 
@@ -128,8 +130,8 @@ def _renderer_of(case: Case) -> Renderer:
     return make_renderer(case.drawn_by, RenderOptions(), absgrad=case.absgrad)
 
 
-def _all_of(owner: int, labels: Tensor, n_ranks: int) -> Tensor:
-    return torch.full((len(labels),), owner)
+def _all_of(_: Lattice, strand: int, means: Tensor) -> Tensor:
+    return torch.full((len(means),), strand, dtype=torch.uint8)
 
 
 def batches_of(case: Case) -> list[list[int]]:
