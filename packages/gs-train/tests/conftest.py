@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests marked ``gpu`` are skipped without a CUDA device, unless GS_REQUIRE_GPU=1."""
+"""Tests marked ``gpu`` are skipped without a CUDA device, unless GS_REQUIRE_GPU=1; those marked
+``gpu2`` without two, unless GS_REQUIRE_GPU2=1."""
 
 import os
 import sys
@@ -11,18 +12,23 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-def _has_cuda() -> bool:
+def _n_devices() -> int:
     import torch
 
-    return torch.cuda.is_available()
+    return torch.cuda.device_count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked or os.environ.get("GS_REQUIRE_GPU") == "1" or _has_cuda():
-        return
-    for item in marked:
-        item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    for marker, needed, reason in (
+        ("gpu", 1, "no CUDA device"),
+        ("gpu2", 2, "fewer than two CUDA devices"),
+    ):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        required = os.environ.get(f"GS_REQUIRE_{marker.upper()}") == "1"
+        if not marked or required or _n_devices() >= needed:
+            continue
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

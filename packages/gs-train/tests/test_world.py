@@ -150,13 +150,20 @@ def test_ranks_that_differ_all_end_with_one_line() -> None:
 
 def test_ranks_share_the_cores_of_the_host(ranks: Ranks) -> None:
     allowed = os.sched_getaffinity(0)
-    found = ranks.call(calls.threads)
-    shares = [set(cores) for cores, _ in found]
+    shares = [set(cores) for cores, _ in ranks.call(calls.threads)]
     if len(allowed) < ranks.size:
         assert all(share == allowed for share in shares)
     else:
         assert set.union(*shares) == allowed
         assert sum(map(len, shares)) == len(allowed)
+
+
+def test_ranks_of_torchrun_compute_on_a_thread_a_core() -> None:
+    """torchrun sets OMP_NUM_THREADS=1 where nobody has."""
+    torchrun = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "a run"}
+    with Workers(2, environment=torchrun) as workers:
+        for cores, n_threads in workers.call(calls.threads):
+            assert n_threads == len(cores)
 
 
 def test_all_stop_after_the_same_step(ranks: Ranks) -> None:

@@ -43,8 +43,8 @@ class RowMove:
         """(R', ...) the rows that are this rank's now, those of rank 0 first.
 
         Args:
-            values: (R, ...), in the order of the labels.
-            received: see the method of that name.
+            values: (R, ...), in the order of the labels; both on the carrier's device.
+            received: (W,) rows from each rank, which the method `received` tells.
 
         Cost: memory for the rows that are sent and those that are received.
         """

@@ -116,12 +116,6 @@ class Turns:
         received = [0] * self.n_ranks if mine == NOTHING else self.counts[:, mine].tolist()
         return Splits(tuple(sent), tuple(received))
 
-    def most_rows(self, rank: int) -> tuple[int, int]:
-        """Rows that a rank sends, and that it gets, in a round at most: room for exchanges."""
-        every = [self.splits(index, rank) for index in range(len(self.rounds))]
-        sent = max((sum(splits.sent) for splits in every), default=0)
-        return sent, max((sum(splits.received) for splits in every), default=0)
-
 
 def _dealt(
     microbatches: Sequence[int], work: np.ndarray, paces: np.ndarray, spent: np.ndarray

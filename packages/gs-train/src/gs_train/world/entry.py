@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way into the world: which of the two a process has."""
+"""The way into the world: of several ranks, or of one that is alone."""
 
 from __future__ import annotations
 
