@@ -28,6 +28,7 @@ from gs_train.renderers import Renderer, Rows, Splats, View
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.operations import Model
 from gs_train.rows.restore import Part, Source, as_source, read_all
+from gs_train.rows.strands import EXCESS_PERCENT
 from gs_train.runs.row_order import sort_rows
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 from gs_train.sizing.choice import expected_rows
@@ -121,7 +122,8 @@ class Trainer:
         source = as_source(tensors)
         model = Part(source, _MODEL)
         dealing = None
-        if ownership is not None and sharing is not None:
+        if ownership is not None:
+            assert sharing is not None
             dealing = Dealing(sharing.world, ownership.lattice)
         trainer._start(
             *(config, renderer, extent, strategy, preset, limits, None, model, None),
@@ -184,8 +186,8 @@ class Trainer:
         )
         (self._n_rows,) = self._peers.sums(self.model.n_rows)  # of all ranks
         n_expected = expected_rows(config, self._n_rows)
-        if sharing is not None:  # each rank has an even sample
-            n_expected = -(-n_expected // sharing.world.size)
+        if sharing is not None and self._is_shared:  # a share, and what it may exceed that by
+            n_expected = (100 + EXCESS_PERCENT) * n_expected // (100 * sharing.world.size) + 1
         self.model.expected = min(n_expected, limits.capacity or n_expected)
         start = StrategyStart(
             n_rows=self.model.n_rows,
