@@ -188,6 +188,7 @@ _ON_A_DEVICE = {
         "RoomCheck",
         "RoomCheck.address_of",
         "RoomCheck.begin",
+        "RoomCheck.event_of",
         "RoomCheck.first_overflow",
         "RoomCheck.flag",
         "RoomCheck.go_on",
