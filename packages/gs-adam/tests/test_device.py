@@ -217,6 +217,19 @@ def test_hooks_of_torch_are_called_once_a_step():
     assert called == ["before", "after", "all"]
 
 
+def test_hooks_are_called_once_for_a_step_that_calls_this_one():
+    class Told(DeviceAdam):
+        def step(self, *args, **kwargs):
+            return super().step(*args, **kwargs)
+
+    params, told = make(Told)
+    called = []
+    told.register_step_pre_hook(lambda *_: called.append("before"))
+    told.register_step_post_hook(lambda *_: called.append("after"))
+    told.step(torch.tensor([3, 5]), grads_of(params))
+    assert called == ["before", "after"]
+
+
 def test_a_step_is_in_torchs_profile_and_schedulers_count_it():
     params, device = make(DeviceAdam)
     scheduler = torch.optim.lr_scheduler.StepLR(device, 1, gamma=0.5)
