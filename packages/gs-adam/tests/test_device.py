@@ -217,6 +217,19 @@ def test_hooks_of_torch_are_called_once_a_step():
     assert called == ["before", "after", "all"]
 
 
+def test_hooks_are_called_once_for_a_step_that_calls_this_one():
+    class Told(DeviceAdam):
+        def step(self, *args, **kwargs):
+            return super().step(*args, **kwargs)
+
+    params, told = make(Told)
+    called = []
+    told.register_step_pre_hook(lambda *_: called.append("before"))
+    told.register_step_post_hook(lambda *_: called.append("after"))
+    told.step(torch.tensor([3, 5]), grads_of(params))
+    assert called == ["before", "after"]
+
+
 def test_a_step_is_in_torchs_profile_and_schedulers_count_it():
     params, device = make(DeviceAdam)
     scheduler = torch.optim.lr_scheduler.StepLR(device, 1, gamma=0.5)
@@ -247,3 +260,35 @@ def test_steps_are_read_where_the_states_have_them(dtype):
     device.state[params[1]]["step"].fill_(3)
     with pytest.raises(ValueError, match=r"step must be the same in every state, got \[3, 21\]"):
         walk(device, params, range(5, 6))
+
+
+@pytest.mark.parametrize("how", ["data", "set_", "shared"])
+def test_steps_are_read_where_the_states_have_them_now(how):
+    """The tensor is the same, and its memory another: that of before is free."""
+    params, device = make(DeviceAdam)
+    walk(device, params, range(3))
+    for state in device.state.values():
+        if how == "data":
+            state["step"].data = torch.tensor(20.0)
+        elif how == "set_":
+            state["step"].set_(torch.tensor(20.0))
+        else:
+            state["step"].share_memory_().fill_(20)
+    walk(device, params, range(3, 4))
+    assert [float(state["step"]) for state in device.state.values()] == [21.0] * 4
+
+
+def test_parameters_that_have_become_others_are_refused():
+    params, device = make(DeviceAdam)
+    walk(device, params, range(2))
+    kept = params[0].data
+    for data, error, message in (
+        (torch.tensor(1.0), ValueError, r"params\[0\] must have rows and be contiguous"),
+        (kept.double(), TypeError, r"params\[0\] must be float32, got torch.float64"),
+        (kept[:5], ValueError, "params"),
+    ):
+        params[0].data = data
+        with pytest.raises(error, match=message):
+            device.step(torch.tensor([3, 5]), grads_of(params[1:]))
+    params[0].data = kept
+    walk(device, params, range(2, 3))

@@ -254,6 +254,35 @@ def test_open_steps_have_rates_of_their_own(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_steps_that_are_open_may_be_many_and_visited_in_any_order(device):
+    """More steps than a device keeps the sleeps of, from the last to the first, then back."""
+    n_open, n_rows = 7, 70
+    alone, host = Host(n_rows), Host(n_rows)
+    slots = Slots(host, n_rows, device)
+    slots.enter(torch.arange(n_rows))
+    grads = torch.randn(n_rows, 48, generator=torch.Generator().manual_seed(0))
+    parts = [torch.arange(k, n_rows, n_open) for k in range(n_open)]
+    for turn in range(4):
+        rates = [rate(n_open * turn + k) for k in range(n_open)]
+        steps = [host.begin(each) for each in rates]
+        for k in reversed(range(n_open)):
+            slots.update(parts[k], grads[parts[k]], steps[k])
+        for k in range(turn, n_open - 1):
+            slots.update(parts[k], grads[parts[k]], steps[k + 1])
+        for step in steps:
+            host.adam.end_step(step)
+        for k, each in enumerate(rates):
+            step = alone.begin(each)
+            alone.update(parts[k], grads[parts[k]], step)
+            if k > turn:
+                alone.update(parts[k - 1], grads[parts[k - 1]], step)
+            alone.adam.end_step(step)
+    slots.leave(torch.arange(n_rows))
+    assert torch.equal(host.last_step, alone.last_step)
+    assert_same(host.tables, alone.tables, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_restored_schedule_catches_up_the_same_rows(device):
     host = Host(9, betas=(0.5, 0.9))
     slots = Slots(host, 9, device)

@@ -116,6 +116,18 @@ def test_a_large_permutation_and_its_inverse_cancel() -> None:
     np.testing.assert_array_equal(table.numpy(), before)
 
 
+@pytest.mark.parametrize("places", [(0, 299_999), (63, 64), (65_535, 65_536), (131_072, 7)])
+def test_a_row_that_a_large_permutation_holds_twice_is_named(places: tuple[int, int]) -> None:
+    """Pieces of the permutation are looked at by several threads."""
+    table = Table(300_000, 1)
+    table.numpy()[:, 0] = np.arange(300_000)
+    perm = np.random.default_rng(3).permutation(300_000).astype(np.int32)
+    perm[places[0]] = perm[places[1]]
+    with pytest.raises(ValueError, match=f"got {perm[places[0]]} more than once"):
+        table.permute(perm)
+    np.testing.assert_array_equal(table.numpy()[:, 0], np.arange(300_000))
+
+
 def test_overwriting_replaces_rows_or_single_fields_of_them() -> None:
     table = numbered(5, 4, fields={"a": 1, "b": 3})
     table.overwrite(np.array([4, 0]), np.zeros((2, 4), "f4"))

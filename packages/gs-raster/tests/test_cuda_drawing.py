@@ -164,6 +164,18 @@ def test_rows_that_are_about_as_many_share_a_graph() -> None:
     assert len(workspace.graphs) <= 256
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+def test_a_workspace_that_changes_devices_forgets_its_graphs() -> None:
+    values, view = scene()
+    workspace = Workspace()
+    for k, n_graphs in ((0, 1), (0, 1), (1, 1), (0, 1)):
+        device = torch.device("cuda", k)
+        rows = Rows.of({name: value.to(device) for name, value in values.items()})
+        there = View(view.viewmat.to(device), view.K.to(device), view.width, view.height)
+        gs_raster.draw(rows, there, room=AMPLE, workspace=workspace, **HOW)
+        assert len(workspace.graphs) == n_graphs
+
+
 def test_a_drawing_whose_workspace_has_another_is_refused() -> None:
     values, view = scene()
     rows, workspace = Rows.of(values), Workspace()

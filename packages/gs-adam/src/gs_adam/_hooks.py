@@ -22,7 +22,8 @@ def unwrapped(step: _Step) -> _Step:
 
     torch wraps the ``step`` of every class of optimizers, and the wrapper takes as long as some
     steps. This one calls torch's wrapper where an optimizer has hooks, where all optimizers have
-    some, and where torch's profiler records; elsewhere it calls the method alone.
+    some, and where torch's profiler records; elsewhere it calls the method alone. Torch wraps the
+    ``step`` of a subclass, which may call this one: hooks are not called again.
     """
     wrapped = Optimizer.profile_hook_step(step)
 
@@ -34,7 +35,7 @@ def unwrapped(step: _Step) -> _Step:
             or _global_optimizer_pre_hooks
             or _global_optimizer_post_hooks
             or torch._C._autograd._profiler_enabled()
-        ):
+        ) and type(self).step is call:
             return wrapped(self, *args, **kwargs)
         return step(self, *args, **kwargs)
 

@@ -179,15 +179,17 @@ class DeviceAdam(torch.optim.Optimizer):
         ids, loss = evaluated(ids, grads, closure, "ids")
         self._note_step()
         params = self._params()
-        device, n_rows = params[0].device, params[0].shape[0]
+        device = params[0].device
+        if device.type != "cuda":  # there the native part looks at all of it
+            self._check(params)
+        n_rows = params[0].shape[0]
         gradients = self._gradients(params, ids, grads)
         if ids is not None and device.type == "cpu":
             ids = on_cpu(ids, "ids")
         ids = as_ids(ids, n_rows, "ids")
         losses = _checked(penalties, params)
         states, first = self._states(params)
-        if device.type != "cuda":  # there the native part looks at all of it
-            self._check(params)
+        if device.type != "cuda":
             _check_moments(params, states)
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]

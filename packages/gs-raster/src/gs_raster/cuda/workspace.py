@@ -54,6 +54,8 @@ class Workspace:
         n_words = -(-n_bytes // 4)
         if self._memory is None or n_words > self._n_words or self._device != at.device:
             self.release()  # before more is taken
+            if self._device != at.device:
+                self._graphs = None  # another device may give memory at the addresses of this one
             self._memory, self._device, self._n_words = at.empty(n_words), at.device, n_words
         self._turn += 1
         return self._memory
