@@ -49,7 +49,10 @@ class GraphCache {
     Known& known = found->second;
     if (known.graph == nullptr) known.graph = captured(enqueue);
     known.last_turn = turn_;
-    GS_CUDA_TRY(cudaGraphLaunch(known.graph, stream.get()));
+    if (known.graph == nullptr) return enqueue(stream);
+    const cudaError_t status = cudaGraphLaunch(known.graph, stream.get());
+    if (is_short_of_memory(status)) return enqueue(stream);
+    GS_CUDA_TRY(status);
   }
 
  private:
@@ -69,7 +72,16 @@ class GraphCache {
     return status != cudaStreamCaptureStatusNone;
   }
 
-  /// On a stream of its own: the caller's may be a default stream, which cannot be captured.
+  /// A graph takes memory of the driver's, which others may hold. Work that has none is enqueued
+  /// plainly.
+  static bool is_short_of_memory(cudaError_t status) {
+    if (status != cudaErrorMemoryAllocation) return false;
+    (void)cudaGetLastError();  // which would be met again
+    return true;
+  }
+
+  /// On a stream of its own: the caller's may be a default stream, which cannot be captured. Null
+  /// where memory does not suffice.
   template <class Enqueue>
   static cudaGraphExec_t captured(const Enqueue& enqueue) {
     struct Stream {
@@ -89,6 +101,7 @@ class GraphCache {
     cudaGraphExec_t executable = nullptr;
     const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
     (void)cudaGraphDestroy(graph);
+    if (is_short_of_memory(status)) return nullptr;
     GS_CUDA_TRY(status);
     return executable;
   }
