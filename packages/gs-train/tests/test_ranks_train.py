@@ -214,11 +214,10 @@ def test_splats_travel_from_tables(
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu2
 @pytest.mark.parametrize(("preset", "batch_size"), [("none", 12), ("best", 5)])
 def test_two_devices_leave_the_bits_of_one(preset: str, batch_size: int) -> None:
     """Over NCCL."""
-    if torch.cuda.device_count() < 2:
-        pytest.skip("fewer than two CUDA devices")
     case = Case(preset, batch_size, n_steps=12, cuts_views=False, drawn_by="raster")
     with Workers(2, kinds=("cuda", "cuda")) as workers:
         assert_same(in_order(workers.call(on_rank, case)), on_one(case))

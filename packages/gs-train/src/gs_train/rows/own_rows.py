@@ -42,8 +42,8 @@ def own_rows(saved: SavedCheckpoint, lattice: Lattice, *, rank: int, n_ranks: in
     Raises:
         InputError: a file is damaged.
 
-    Cost: reads a byte of every row, or 12 where there are no labels; memory for 2 bytes a row and
-        12 for each of a few million.
+    Cost: reads a byte of every row, or 12 where there are no labels; memory for a byte of every
+        row and 16 of every own row, and for 12 of each of a few million.
     """
     n_rows = saved.n_rows or 0
     if STRANDS in saved.shapes:
