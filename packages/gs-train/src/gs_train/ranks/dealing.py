@@ -46,7 +46,8 @@ class Dealing:
         Returns:
             The statistics of this rank's rows; None where rows stay.
 
-        Cost: labels of all rows, and two gathers, of 1 and of 512 numbers; for rows that move, `move_home`.
+        Cost: labels of all rows, and two gathers, of 1 and of 512 numbers; for rows that move,
+        `move_home`.
         """
         assert model.keys.labels is not None
         n_own, means = model.n_rows, model.read("means")
