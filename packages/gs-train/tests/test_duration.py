@@ -156,7 +156,8 @@ def _trainer(config: FitConfig, device: str = "cpu", step: int = 0) -> Any:
     return SimpleNamespace(
         config=config,
         step=step,
-        model=SimpleNamespace(n_rows=10_000),
+        n_rows=10_000,
+        n_ranks=1,
         renderer=SimpleNamespace(device=torch.device(device)),
         backend=SimpleNamespace(stats=SimpleNamespace(batches=1, visible=8000, seen=8000)),
     )

@@ -19,14 +19,14 @@ from gs_train.commands.export import ExportConfig, export
 from gs_train.commands.inspection import InspectConfig, inspect
 from gs_train.commands.plan import PlanConfig, plan
 from gs_train.commands.render import RenderConfig, render
-from gs_train.errors import InputError
 from gs_train.machine.interrupt import Interrupted
-from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.names import printable
 from gs_train.options.config import FitConfig
 from gs_train.runs.evaluate import EvalConfig, evaluate
 from gs_train.runs.folder import RunFolder, saved_config
-from gs_train.runs.guard import file_trouble, unforeseen
+from gs_train.runs.guard import in_one_line
+from gs_train.world import ToldError
+from gs_train.world.standing import has_the_word
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),
@@ -62,19 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = _parse(argv)
         folder = _folder_of(config)
         _COMMANDS[_name_of(config)][1](config)
-    except InputError as error:
-        return _failed(str(error), 2)
+    except ToldError as told:
+        return told.exit_status
     except Interrupted as stopped:
-        print(f"gs-train: {stopped}", file=sys.stderr)
+        if has_the_word(os.environ):
+            print(f"gs-train: {stopped}", file=sys.stderr)
         return stopped.exit_status
     except Exception as error:
-        what = memory_that_ran_out(error)
-        if what is not None:
-            return _failed(f"{what} memory ran out{in_short(error)}; what has been saved stays", 2)
-        line = file_trouble(error, folder) if isinstance(error, OSError) else None
-        if line is not None:
-            return _failed(line, 2)
-        return _failed(unforeseen(error, folder), 1)
+        return _failed(*in_one_line(error, folder))
     return 0
 
 
