@@ -125,6 +125,7 @@ def test_the_command_names_every_option_that_differs_from_its_default() -> None:
         cap=7000,
         init=Path("a cloud.ply"),
         test_list=Path("test.txt"),
+        gpus="2",
         scratch=Path("a disk"),
         trace=Path("trace.json"),
         init_opacity=0.3,

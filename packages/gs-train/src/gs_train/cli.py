@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import sys
@@ -10,12 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
 
 from gs_train.api import fit
 from gs_train.commands.command_line import command_of
 from gs_train.commands.demo import DemoConfig, demo
 from gs_train.commands.export import ExportConfig, export
+from gs_train.commands.gpus import ranks_of, require_shareable, without_gpus
 from gs_train.commands.inspection import InspectConfig, inspect
 from gs_train.commands.plan import PlanConfig, plan
 from gs_train.commands.render import RenderConfig, render
@@ -26,6 +29,7 @@ from gs_train.runs.evaluate import EvalConfig, evaluate
 from gs_train.runs.folder import RunFolder, saved_config
 from gs_train.runs.guard import in_one_line
 from gs_train.world import ToldError
+from gs_train.world.launcher import launch
 from gs_train.world.standing import has_the_word
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
@@ -61,6 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = _parse(argv)
         folder = _folder_of(config)
+        n_ranks = _ranks_for(config)
+        if n_ranks is not None:
+            return launch(without_gpus(argv), n_ranks)
+        if isinstance(config, FitConfig):
+            config = dataclasses.replace(config, gpus=None)
         _COMMANDS[_name_of(config)][1](config)
     except ToldError as told:
         return told.exit_status
@@ -71,6 +80,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _failed(*in_one_line(error, folder))
     return 0
+
+
+def _ranks_for(config: Any) -> int | None:
+    """How many processes a command wants; None: this one."""
+    if not isinstance(config, FitConfig):
+        return None
+    n_devices = torch.cuda.device_count() if config.gpus and config.renderer != "cpu" else 0
+    n_ranks = ranks_of(
+        config.gpus, renderer=config.renderer, n_devices=n_devices, environment=os.environ
+    )
+    if n_ranks is not None:
+        require_shareable(config.offload, config.renderer)
+    return n_ranks
 
 
 def _failed(message: str, exit_status: int) -> int:
