@@ -125,6 +125,7 @@ def test_the_command_names_every_option_that_differs_from_its_default() -> None:
         cap=7000,
         init=Path("a cloud.ply"),
         test_list=Path("test.txt"),
+        gpus="2",
         scratch=Path("a disk"),
         trace=Path("trace.json"),
         init_opacity=0.3,
@@ -156,7 +157,8 @@ def _trainer(config: FitConfig, device: str = "cpu", step: int = 0) -> Any:
     return SimpleNamespace(
         config=config,
         step=step,
-        model=SimpleNamespace(n_rows=10_000),
+        n_rows=10_000,
+        n_ranks=1,
         renderer=SimpleNamespace(device=torch.device(device)),
         backend=SimpleNamespace(stats=SimpleNamespace(batches=1, visible=8000, seen=8000)),
     )

@@ -114,10 +114,10 @@ def test_each_rank_restores_a_trainer_of_its_own_rows(
     labels = run.checkpoint.read([STRANDS])
     whole = {**run.trainer(renderer, run.config, choice).tensors(), **labels}
     for rank in range(n_ranks):
-        own, _ = own_rows(run.checkpoint, LATTICE, rank=rank, n_ranks=n_ranks)
+        own = own_rows(run.checkpoint, LATTICE, rank=rank, n_ranks=n_ranks)
         expected = part_of(whole, rank, n_ranks)
         del expected[STRANDS]
-        assert torch.equal(run.geometry(own)["means"], expected[MEANS])
+        assert torch.equal(run.geometry(own.ids)["means"], expected[MEANS])
         trainer = run.trainer(renderer, run.config, choice, own=own)
         assert_same(trainer.tensors(), expected)
 
@@ -129,7 +129,7 @@ def test_the_point_cloud_of_ranks_holds_the_rows_of_all(
     renderer, choice = run.renderer("cpu"), Choice(PRESETS["best"], UNLIMITED, "")
     models = []
     for rank in range(3):
-        own, _ = own_rows(run.checkpoint, LATTICE, rank=rank, n_ranks=3)
+        own = own_rows(run.checkpoint, LATTICE, rank=rank, n_ranks=3)
         models.append(run.trainer(renderer, run.config, choice, own=own).model)
     said: list[str] = []
     ply = tmp_path / "all.ply"

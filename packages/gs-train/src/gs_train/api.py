@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gs_train.data import FROM_PYTHON, Capture
+from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.renderers import Renderer
 from gs_train.runs import training
@@ -68,6 +69,11 @@ def fit(
         options["strategy"], strategy = strategy, None
     parts = Parts(capture, renderer, strategy, on_step)
     config = _config_of(config, options, capture)
+    if config.gpus is not None:
+        raise InputError(
+            "gpus must be left out in Python, where torchrun starts a process for each GPU, got "
+            f"{config.gpus}"
+        )
     metrics = training.fit(config, parts)
     return Fitted(config.out, metrics)
 

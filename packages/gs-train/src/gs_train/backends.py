@@ -13,7 +13,7 @@ from gs_train.engine.slots import HomeSlots, SlotPlacement
 from gs_train.engine.stats import BatchStats
 from gs_train.engine.together import Sharing
 from gs_train.engine.trace import Trace
-from gs_train.errors import InputError
+from gs_train.errors import CommonError, InputError
 from gs_train.machine.lanes import Lanes
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import Preset
@@ -137,13 +137,13 @@ def tiered_engine(
 
 
 def _check_shared(preset: Preset, renderer: Renderer) -> None:
-    """Raise InputError where several ranks cannot draw so."""
+    """Raise CommonError where several ranks cannot draw so."""
     if not preset.residents:
-        raise InputError(
+        raise CommonError(
             f"--offload {preset.name} is for one GPU: several take --offload none or best"
         )
     if not hasattr(renderer, "records"):
-        raise InputError(
+        raise CommonError(
             f"the renderer {renderer.name} is for one GPU: several take --renderer raster, or cpu "
             "without CUDA"
         )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import sys
@@ -10,23 +11,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
 
 from gs_train.api import fit
 from gs_train.commands.command_line import command_of
 from gs_train.commands.demo import DemoConfig, demo
 from gs_train.commands.export import ExportConfig, export
+from gs_train.commands.gpus import ranks_of, require_shareable, without_gpus
 from gs_train.commands.inspection import InspectConfig, inspect
 from gs_train.commands.plan import PlanConfig, plan
 from gs_train.commands.render import RenderConfig, render
-from gs_train.errors import InputError
 from gs_train.machine.interrupt import Interrupted
-from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.names import printable
 from gs_train.options.config import FitConfig
 from gs_train.runs.evaluate import EvalConfig, evaluate
 from gs_train.runs.folder import RunFolder, saved_config
-from gs_train.runs.guard import file_trouble, unforeseen
+from gs_train.runs.guard import in_one_line
+from gs_train.world import ToldError
+from gs_train.world.launcher import launch
+from gs_train.world.standing import has_the_word
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),
@@ -61,21 +65,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = _parse(argv)
         folder = _folder_of(config)
+        n_ranks = _ranks_for(config)
+        if n_ranks is not None:
+            return launch(without_gpus(argv), n_ranks)
+        if isinstance(config, FitConfig):
+            config = dataclasses.replace(config, gpus=None)
         _COMMANDS[_name_of(config)][1](config)
-    except InputError as error:
-        return _failed(str(error), 2)
+    except ToldError as told:
+        return told.exit_status
     except Interrupted as stopped:
-        print(f"gs-train: {stopped}", file=sys.stderr)
+        if has_the_word(os.environ):
+            print(f"gs-train: {stopped}", file=sys.stderr)
         return stopped.exit_status
     except Exception as error:
-        what = memory_that_ran_out(error)
-        if what is not None:
-            return _failed(f"{what} memory ran out{in_short(error)}; what has been saved stays", 2)
-        line = file_trouble(error, folder) if isinstance(error, OSError) else None
-        if line is not None:
-            return _failed(line, 2)
-        return _failed(unforeseen(error, folder), 1)
+        return _failed(*in_one_line(error, folder))
     return 0
+
+
+def _ranks_for(config: Any) -> int | None:
+    """How many processes a command wants; None: this one."""
+    if not isinstance(config, FitConfig):
+        return None
+    n_devices = torch.cuda.device_count() if config.gpus and config.renderer != "cpu" else 0
+    n_ranks = ranks_of(
+        config.gpus, renderer=config.renderer, n_devices=n_devices, environment=os.environ
+    )
+    if n_ranks is not None:
+        require_shareable(config.offload, config.renderer)
+    return n_ranks
 
 
 def _failed(message: str, exit_status: int) -> int:

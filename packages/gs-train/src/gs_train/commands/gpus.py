@@ -50,6 +50,22 @@ def ranks_of(
     return _several(n_ranks)
 
 
+def require_shareable(offload: str, renderer: str) -> None:
+    """Check that several ranks can train so.
+
+    Raises:
+        InputError: they cannot.
+    """
+    if offload not in ("auto", "none", "best"):
+        raise InputError(
+            f"--offload {offload} is for one GPU: several (--gpus) take --offload none or best"
+        )
+    if renderer == "gsplat":
+        raise InputError(
+            "--renderer gsplat is for one GPU: several (--gpus) take --renderer raster"
+        )
+
+
 def without_gpus(arguments: Sequence[str]) -> list[str]:
     """The command line of a rank: the same without ``--gpus``."""
     kept: list[str] = []

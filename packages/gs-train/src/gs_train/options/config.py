@@ -71,6 +71,8 @@ class FitConfig:
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
         test_list: file with the names of the held-out images instead, one a line.
         image_cache: memory for decoded photographs.
+        gpus: number of GPUs of this machine that train the scene together, or all; each owns a part
+            of the Gaussians (one GPU). With --renderer cpu a number of processes.
         scratch: folder for a file of the decoded photographs that image_cache cannot hold, best on
             a disk of this machine; the file goes when the run ends (out).
         offload: where the scene is kept during training; none keeps everything on the device, the
@@ -125,6 +127,7 @@ class FitConfig:
     test_every: int = 8
     test_list: Path | None = None
     image_cache: str = "4GiB"
+    gpus: str | None = None
     scratch: Path | None = None
     offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
     device_memory: str | None = None
@@ -264,7 +267,7 @@ _SIZES = ("image_cache", "device_memory", "host_memory")
 _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
     "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
-    "init", "offload", "frame", "max_pixels", "skip_broken", "scratch",
+    "init", "offload", "frame", "max_pixels", "skip_broken", "scratch", "gpus",
 )  # fmt: skip
 
 _BY_STRATEGY = {
@@ -300,6 +303,7 @@ def for_the_record(config: FitConfig) -> FitConfig:
         resume=False,
         overwrite=False,
         trace=None,
+        gpus=None,
     )
 
 

@@ -40,7 +40,7 @@ def require_room(trainer: Trainer, folder: RunFolder) -> None:
     Raises:
         InputError: there is not.
     """
-    n_bytes = _results_bytes(trainer, trainer.model.n_rows)
+    n_bytes = _results_bytes(trainer, trainer.n_rows)
     require_free(folder.root, n_bytes, "checkpoints and results")
 
 
@@ -55,7 +55,7 @@ def open_scratch(
         where no file is needed.
     """
     config = trainer.config
-    cache = parse_bytes(config.image_cache, option="--image-cache")
+    cache = parse_bytes(config.image_cache, option="--image-cache") // trainer.n_ranks
     n_images = (config.steps - trainer.step) * config.batch_size
     n_bytes = scratch_bytes(capture, cache, n_images)
     if not n_bytes:
@@ -68,9 +68,10 @@ def open_scratch(
     again = "so that photographs are decoded again and again; --scratch names another folder"
     try:
         free = shutil.disk_usage(place).free - _kept_for_results(trainer, place, folder.root)
-        if free < n_bytes:
+        if free < n_bytes * trainer.n_ranks:  # each rank has a file
             has = f"has {format_bytes(max(0, free))} free beside checkpoints and results"
-            return None, f"{beyond}, and {place} {has}, not {format_bytes(n_bytes)}, {again}"
+            wanted = format_bytes(n_bytes * trainer.n_ranks)
+            return None, f"{beyond}, and {place} {has}, not {wanted}, {again}"
         file = PixelFile(place, training_sizes(capture))
     except OSError as error:
         return None, f"{beyond}, and {place} takes no file ({error.strerror}), {again}"
@@ -84,7 +85,8 @@ def _kept_for_results(trainer: Trainer, place: Path, root: Path) -> int:
     """Bytes of the disk of ``place`` that the run will need for other files."""
     if place.stat().st_dev != root.stat().st_dev:
         return 0
-    return _results_bytes(trainer, trainer.model.expected or trainer.model.n_rows)
+    expected = (trainer.model.expected or 0) * trainer.n_ranks
+    return _results_bytes(trainer, expected or trainer.n_rows)
 
 
 def _results_bytes(trainer: Trainer, n_rows: int) -> int:

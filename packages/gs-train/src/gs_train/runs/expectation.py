@@ -47,7 +47,7 @@ class Expectation:
         self._scene = scene
         self._suggests = suggests
         self._clock = clock
-        self._n_first = trainer.model.n_rows
+        self._n_first = trainer.n_rows
         self._n_steps = 0
         self._started = clock()
         self._is_said = trainer.step > 0  # a resumed run's progress says what is left
@@ -95,6 +95,7 @@ class Expectation:
         pixels *= self._trainer.config.batch_size
         # Where a batch lists more rows than it sees, the others cost next to nothing.
         visible = min(stats.visible, stats.seen * self._trainer.config.batch_size)
+        visible *= self._trainer.n_ranks  # each owns as many
         of_rows = _PIXELS_OF_A_ROW * visible / max(1, stats.batches)
         growing_s = step_s * of_rows / (of_rows + pixels)
         return StepTime(step_s - growing_s, growing_s / self._n_first)

@@ -15,9 +15,21 @@ from pathlib import Path
 from gs_train.checkpoint import latest_checkpoint
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing
+from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.runs.folder import RunFolder
 
 _MOST_LETTERS = 300
+
+
+def in_one_line(error: Exception, folder: RunFolder | None) -> tuple[str, int]:
+    """A line for any error, and the exit status of the command that it ends."""
+    if isinstance(error, InputError):
+        return str(error), 2
+    what = memory_that_ran_out(error)
+    if what is not None:
+        return f"{what} memory ran out{in_short(error)}; what has been saved stays", 2
+    line = file_trouble(error, folder) if isinstance(error, OSError) else None
+    return (unforeseen(error, folder), 1) if line is None else (line, 2)
 
 
 def file_trouble(error: OSError, folder: RunFolder | None) -> str | None:

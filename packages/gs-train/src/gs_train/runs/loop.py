@@ -16,7 +16,7 @@ import torch
 from gs_train.checkpoint import save_by_ranks
 from gs_train.data import Capture, KeptPhotographs, PhotoReader
 from gs_train.engine.trace import BATCH
-from gs_train.errors import InputError
+from gs_train.errors import CommonError, InputError
 from gs_train.files.agreement import by_first
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.machine.memory import peak_host_bytes
@@ -39,7 +39,7 @@ from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_order import view_sampler
 from gs_train.sizes import parse_bytes
 from gs_train.sizing.choice import Choice
-from gs_train.world import World
+from gs_train.world import SharedStop, World
 
 _LOG_EVERY = 20
 
@@ -52,7 +52,7 @@ def train(
     scene: Scene,
     folder: RunFolder,
     before: Spent,
-    stop: StopRequest,
+    stop: StopRequest | SharedStop,
     choice: Choice,
     record: RunRecord,
     photographs: PhotoReader,
@@ -61,9 +61,12 @@ def train(
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
 
+    A collective. Where one rank of several meets an error of its own, nothing more is saved.
+
     Args:
+        stop: the request of all ranks, where there are several.
         parts: ``on_step`` is called after each step, before a checkpoint of the step is written.
-        world: of the ranks, which save together.
+        world: of the ranks, which save together; rank 0 writes the log.
 
     Returns:
         What the run has cost, ``before`` included.
@@ -90,22 +93,26 @@ def train(
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
     saver = _Saver(trainer, scene, folder, before, choice, record, photographs, parts, world)
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
-    n_rows = trainer.model.n_rows
+    n_rows = trainer.n_rows
     is_whole = True  # no step has begun that has not ended
     try:
         with (
-            RunLog(folder.root, resume_step=first_step if first_step else None) as log,
+            _log(folder, first_step, world) as log,
             _kept(trainer, scene, folder, photographs) as kept,
-            _feed(config, scene, fed, device, kept) as feed,
+            _feed(config, scene, fed, device, kept, world.size) as feed,
             Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
         ):
             trace = trainer.backend.trace
-            if config.trace is not None:
+            if config.trace is not None and world.rank == 0:
                 trace.start(config.trace)
             saver.start_clock()
+
+            def seen() -> int:
+                return int(world.gather(trainer.backend.stats.seen).sum())
+
             expectation = Expectation(trainer, scene, suggests=not parts.given)
             while trainer.step < config.steps:
-                n_rows = trainer.model.n_rows
+                n_rows = trainer.n_rows
                 with trace.host(BATCH):
                     # The room of the last one is given back while the step waits for the device.
                     last = config.batch_size - 1
@@ -121,23 +128,25 @@ def train(
                 if upcoming:
                     upcoming.popleft()
                 upcoming.extend(itertools.islice(known, 1))
-                n_rows = trainer.model.n_rows
+                n_rows = trainer.n_rows
                 if not n_rows:
-                    raise InputError(_nothing_left(trainer))
-                sight.check(trainer.images_seen, lambda: trainer.backend.stats.seen)
+                    raise CommonError(_nothing_left(trainer))
+                sight.check(trainer.images_seen, seen)
                 saver.pace.step(n_rows)
                 for line in expectation.after_step():
                     bar.message(line)
                 is_last = trainer.step == config.steps
                 with trace.host("log"):
                     bar.update(trainer.step, result.loss.item, n_rows, n_images=config.batch_size)
-                    if trainer.step % _LOG_EVERY == 0 or is_last:
+                    if log is not None and (trainer.step % _LOG_EVERY == 0 or is_last):
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                     trace.settle()
                 for line in kept.news():
                     bar.message(line)
                 asked = None if parts.on_step is None else _tell(parts.on_step, trainer, result)
                 every = config.checkpoint_every
+                if isinstance(stop, SharedStop):
+                    stop.share(world)
                 is_stopping = stop.signal_number is not None  # asked once: it may come at any time
                 is_ending = is_last or is_stopping or asked is not None
                 if is_ending or (every and trainer.step % every == 0):
@@ -147,26 +156,43 @@ def train(
                 if asked is not None and not is_last:
                     raise asked
     except InputError as error:
+        if not _is_common(error, world):
+            raise
         # Nothing can go on from no rows, or from rows that no view sees.
-        has_rows = trainer.model.n_rows > 0 and not isinstance(error, BlindEpochError)
+        has_rows = trainer.n_rows > 0 and not isinstance(error, BlindEpochError)
         if trainer.step == 0 or not (has_rows or saver.saved_step):
-            folder.discard()
+            by_first(world, folder.discard)
         elif has_rows and is_whole and trainer.step > saver.saved_step:
             saver.save()
         raise
     except Interrupted:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and is_whole and trainer.step > saver.saved_step:
+        is_alone = world.size == 1
+        if isinstance(error, OSError) and is_whole and trainer.step > saver.saved_step and is_alone:
             saver.save()
         what = memory_that_ran_out(error)
         if what is None:
             error.add_note(_how_to_go_on(trainer, saver.saved_step))
             raise
-        if not saver.saved_step:
+        if not saver.saved_step and is_alone:
             folder.discard()
         raise InputError(_out_of_memory(what, error, trainer, n_rows, saver.saved_step)) from error
     return saver.spent
+
+
+def _is_common(error: InputError, world: World) -> bool:
+    """Whether all ranks have met it, so that they can still do something together."""
+    return world.size == 1 or isinstance(error, CommonError)
+
+
+def _log(
+    folder: RunFolder, first_step: int, world: World
+) -> contextlib.AbstractContextManager[RunLog | None]:
+    """Of rank 0; None on the others."""
+    if world.rank:
+        return contextlib.nullcontext()
+    return RunLog(folder.root, resume_step=first_step if first_step else None)
 
 
 def _tell(on_step: OnStep, trainer: Trainer, result: StepResult) -> StopTraining | None:
@@ -176,7 +202,7 @@ def _tell(on_step: OnStep, trainer: Trainer, result: StepResult) -> StopTraining
         images_seen=trainer.images_seen,
         loss=result.loss,
         changed=result.changed,
-        n_rows=trainer.model.n_rows,
+        n_rows=trainer.n_rows,
         _backend=trainer.backend,
     )
     try:
@@ -271,10 +297,10 @@ class _Saver:
         self.pace.leave_out(time.perf_counter() - started)
 
     def _save(self, *, is_last: bool) -> None:
-        trainer = self._trainer
+        trainer, dealing = self._trainer, self._trainer.dealing
         n_steps = trainer.step - self._first_step
         try:
-            self.spent = self._spent(n_steps)
+            self.spent, ranks = self._spent(n_steps)
             if is_last:
                 seconds = self.spent.seconds - self._before.seconds
                 of = figures(
@@ -285,6 +311,8 @@ class _Saver:
                     seconds=seconds,
                     pace=self.pace,
                 )
+                if ranks is not None:
+                    of["ranks"] = ranks
                 self.spent = dataclasses.replace(self.spent, figures=of)
         finally:  # whatever comes between, Ctrl-C included: the training is done
             by_first(self._world, lambda: self._folder.keep(trainer.config, self._record))
@@ -302,25 +330,30 @@ class _Saver:
                     run_id=self._record.id,
                     recipe=trainer.config.recipe,
                     given=self._given,
+                    lattice=None if dealing is None else dealing.lattice,
                 ),
                 keep=trainer.config.keep_checkpoints,
             )
             self.saved_step = trainer.step
 
-    def _spent(self, n_steps: int) -> Spent:
+    def _spent(self, n_steps: int) -> tuple[Spent, list[dict[str, int]] | None]:
+        """And what each rank has taken, where there are several."""
         device, before = self._trainer.renderer.device, self._before
         peak = reserved = 0
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             peak = torch.cuda.max_memory_allocated(device)
             reserved = torch.cuda.max_memory_reserved(device)
-        return Spent(
+        names = ("peak_device_bytes", "peak_device_reserved_bytes", "peak_host_bytes")
+        of_ranks = self._world.gather([peak, reserved, peak_host_bytes()])
+        spent = Spent(
             before.seconds + time.perf_counter() - self._started,
             before.images + n_steps * self._trainer.config.batch_size,
-            max(before.peak_device_bytes, peak),
-            max(before.peak_device_reserved_bytes, reserved),
-            max(before.peak_host_bytes, peak_host_bytes()),
+            *(max(getattr(before, name), int(n)) for name, n in zip(names, of_ranks.max(axis=0))),
         )
+        if self._world.size == 1:
+            return spent, None
+        return spent, [dict(zip(names, own)) for own in of_ranks.tolist()]
 
 
 @contextlib.contextmanager
@@ -341,14 +374,16 @@ def _feed(
     batches: Iterator[tuple[int, ...]],
     device: torch.device,
     photographs: KeptPhotographs,
+    n_ranks: int,
 ) -> ImageFeed:
+    """Of a rank, which has its share of the memory for photographs."""
     views = scene.capture.views
     return ImageFeed(
         itertools.chain.from_iterable(batches),
         photographs.load,
         shown=photographs.shown,
         device=device,
-        cache_bytes=parse_bytes(config.image_cache, option="--image-cache"),
+        cache_bytes=parse_bytes(config.image_cache, option="--image-cache") // n_ranks,
         largest_bytes=max(view.width * view.height * 3 for view in views),
     )
 

@@ -13,7 +13,9 @@ from gs_train.errors import InputError
 from gs_train.machine.memory import resident_bytes
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import Limits
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, Rows, View
+from gs_train.rows.strands import EXCESS_PERCENT
 from gs_train.scene.scene import Scene
 from gs_train.scene.view_order import view_sampler
 from gs_train.sizing.census import measure_workload
@@ -21,6 +23,7 @@ from gs_train.sizing.choice import Choice, choose, statistics_bytes
 from gs_train.sizing.forecasts import need, room_under
 from gs_train.sizing.memory import caps_of
 from gs_train.sizing.workload import Workload
+from gs_train.world import World
 
 
 def choice_for(
@@ -30,6 +33,7 @@ def choice_for(
     renderer: Renderer,
     *,
     before: Mapping[str, Any] | None = None,
+    n_ranks: int = 1,
 ) -> Choice:
     """Choose where the rows live, from what views see of them and what memory there is.
 
@@ -42,6 +46,8 @@ def choice_for(
         before: :meth:`Choice.to_plain` of the checkpoint that is resumed. With its preset, and
             where its limits still fit, views are cut as before, so that the run goes on to the same
             bits.
+        n_ranks: of this host, among which rows and host memory are shared; ``rows`` are those of
+            one of them.
 
     Raises:
         InputError: what was asked for does not fit, or cannot go on from the checkpoint.
@@ -50,8 +56,10 @@ def choice_for(
     if before is not None and config.offload == "auto":
         config = dataclasses.replace(config, offload=before["preset"])
         reason = "as before"
-    work = workload_of(config, scene, rows, renderer)
     caps = caps_of(config, renderer.device)
+    if n_ranks > 1:
+        config, caps = _share_of(config, n_ranks), caps.share(n_ranks)
+    work = workload_of(config, scene, rows, renderer)
     choice = choose(config, work, caps)
     limits, reason = choice.limits, reason or choice.reason
     if before is not None and before["preset"] == choice.preset.name:
@@ -61,6 +69,44 @@ def choice_for(
         else:
             reason = f"{reason}, with fewer rows on the device than before"
     return Choice(choice.preset, limits, reason, _resident_without(rows))
+
+
+def choice_of_ranks(
+    config: FitConfig,
+    scene: Scene,
+    rows: Rows,
+    renderer: Renderer,
+    world: World,
+    *,
+    before: Mapping[str, Any] | None = None,
+) -> Choice:
+    """:func:`choice_for` on each rank, with the same preset on all. A collective.
+
+    Args:
+        rows: of this rank.
+    """
+
+    def chosen(config: FitConfig) -> Choice:
+        return choice_for(config, scene, rows, renderer, before=before, n_ranks=world.size)
+
+    choice = chosen(config)
+    names = list(PRESETS)
+    if len(set(world.gather(names.index(choice.preset.name)).tolist())) == 1:
+        return choice
+    choice = chosen(dataclasses.replace(config, offload="best"))
+    return dataclasses.replace(choice, reason="not all ranks have room for all of their rows")
+
+
+def _share_of(config: FitConfig, n_ranks: int) -> FitConfig:
+    """Options of which each rank has a part: the cap, and the memory for photographs."""
+    cap = config.cap
+    if cap is None:
+        cap = config.mcmc.cap_max if config.strategy == "mcmc" else config.adc.cap
+    if cap is not None:
+        cap = max(4, (100 + EXCESS_PERCENT) * cap // (100 * n_ranks) + 1)
+    cache = config.bytes_of("image_cache")
+    assert cache is not None
+    return dataclasses.replace(config, cap=cap, image_cache=str(max(1, cache // n_ranks)))
 
 
 def training_views(scene: Scene) -> list[View]:

@@ -19,6 +19,7 @@ from gs_train.checkpoint import SavedCheckpoint, is_newer, open_latest
 from gs_train.data import FROM_PYTHON, Capture, load_capture
 from gs_train.data.fingerprint import changes, first_of
 from gs_train.data.frame import Frame
+from gs_train.engine.together import Sharing
 from gs_train.errors import InputError
 from gs_train.files.whole import whole
 from gs_train.losses.ssim import WINDOW
@@ -28,11 +29,12 @@ from gs_train.names import printable
 from gs_train.options.config import FitConfig, load_config
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
+from gs_train.ranks.first_rows import Ownership
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.rows.attributes import GEOMETRY, NAMES
 from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians
-from gs_train.rows.own_rows import LATTICE, OwnSource, plain_lattice
+from gs_train.rows.own_rows import LATTICE, OwnRows, OwnSource, plain_lattice
 from gs_train.rows.restore import (
     Part,
     has_sleeping_rows,
@@ -48,7 +50,7 @@ from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import capture_digest
 from gs_train.sizing.choice import Choice
-from gs_train.sizing.memory import caps_of
+from gs_train.sizing.memory import caps_of, free_on
 
 
 @dataclass(frozen=True)
@@ -267,11 +269,16 @@ class Run:
             n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
             if has_sleeping_rows(source):
                 return restored_tiered(source, device=device, semantics="deferred", to_look_at=True)
-            if n_bytes > caps_of(self.config, device).device // 2:
+            if n_bytes > self._room_on(device) // 2:
                 return restored_tiered(source, device=device, semantics="dense", to_look_at=True)
             return restored_gaussians(
                 source, device=device, make_optimizer=torch.optim.SGD, to_look_at=True
             )
+
+    def _room_on(self, device: torch.device) -> int:
+        """Bytes of a device for looking at the run, beside a training that may still have some."""
+        room = caps_of(self.config, device).device
+        return min(room, free_on(device)) if device.type == "cuda" else room
 
     def renderer(self, name: str) -> Renderer:
         """A renderer for looking at the run, named as on the command line.
@@ -291,14 +298,18 @@ class Run:
         config: FitConfig,
         choice: Choice,
         strategy: Strategy | None = None,
-        own: Tensor | None = None,
+        own: OwnRows | None = None,
+        sharing: Sharing | None = None,
+        lattice: Lattice | None = None,
     ) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
 
         One line says so where the checkpoint is of an earlier format.
 
         Args:
-            own: as for :meth:`geometry`.
+            own: the rows of this rank; None: all.
+            sharing: with other ranks, of which each restores its own rows.
+            lattice: of the rows' strands, where there are other ranks.
 
         Raises:
             InputError: the checkpoint is damaged.
@@ -310,16 +321,21 @@ class Run:
             print(printable(said), file=sys.stderr)
         # What a strategy from Python raises is no damage of the checkpoint.
         damage = _damage(self.checkpoint) if strategy is None else contextlib.nullcontext()
+        ownership = None
+        if own is not None and lattice is not None:
+            ownership = Ownership(own.labels, lattice)
         with damage:
             return Trainer.restore(
                 config,
-                self.checkpoint if own is None else OwnSource(self.checkpoint, own),
+                self.checkpoint if own is None else OwnSource(self.checkpoint, own.ids),
                 step=self.checkpoint.step,
                 renderer=renderer,
                 extent=self.frame.extent,
                 strategy=strategy,
                 preset=choice.preset,
                 limits=choice.limits,
+                sharing=sharing,
+                ownership=ownership,
             )
 
 

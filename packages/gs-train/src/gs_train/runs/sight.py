@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gs_train.errors import InputError
+from gs_train.errors import CommonError
 from gs_train.options.config import FitConfig
 
 
-class BlindEpochError(InputError):
+class BlindEpochError(CommonError):
     """An epoch has taught the model nothing: the present state is not worth going on from."""
 
 

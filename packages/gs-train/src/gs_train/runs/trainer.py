@@ -71,6 +71,8 @@ class Trainer:
         step: steps done.
         sorted_at: steps that were done when this object last re-ordered the rows; 0 if never.
         dealing: which rows are whose; None where one rank has all.
+        n_rows: present number of Gaussians, of all ranks.
+        n_ranks: that own these.
     """
 
     def __init__(
@@ -163,9 +165,9 @@ class Trainer:
         self.step = self.sorted_at = 0
         self._changes = 0  # of rows, since they were in order
         self.dealing = dealing
-        self._is_shared = sharing is not None and sharing.world.size > 1
+        self.n_ranks = 1 if sharing is None else sharing.world.size
         self._peers: Peers = NO_PEERS
-        if sharing is not None and self._is_shared:
+        if sharing is not None and self.n_ranks > 1:
             self._peers = AmongRanks(sharing.world)
         self._options = adam_options(config.batch_size, scaled=config.scale_with_batch)
         self._rates = {
@@ -184,10 +186,10 @@ class Trainer:
             keys=keys,
             sharing=sharing,
         )
-        (self._n_rows,) = self._peers.sums(self.model.n_rows)  # of all ranks
-        n_expected = expected_rows(config, self._n_rows)
-        if sharing is not None and self._is_shared:  # a share, and what it may exceed that by
-            n_expected = (100 + EXCESS_PERCENT) * n_expected // (100 * sharing.world.size) + 1
+        (self.n_rows,) = self._peers.sums(self.model.n_rows)
+        n_expected = expected_rows(config, self.n_rows)
+        if self.n_ranks > 1:  # a share, and what it may exceed that by
+            n_expected = (100 + EXCESS_PERCENT) * n_expected // (100 * self.n_ranks) + 1
         self.model.expected = min(n_expected, limits.capacity or n_expected)
         start = StrategyStart(
             n_rows=self.model.n_rows,
@@ -280,9 +282,9 @@ class Trainer:
         """Put the rows in the order of the Morton curve when many came, went or moved: a view then
         sees runs of rows."""
         self._changes += changed.n_changes
-        if changed.n_changes or not self._is_shared:
-            (self._n_rows,) = self._peers.sums(self.model.n_rows)
-        most = self.config.resort_every * self._n_rows
+        if changed.n_changes or self.n_ranks == 1:
+            (self.n_rows,) = self._peers.sums(self.model.n_rows)
+        most = self.config.resort_every * self.n_rows
         if not self.config.resort_every or self._changes < max(1, most):
             return changed
         with self.backend.trace.host("sort rows"):

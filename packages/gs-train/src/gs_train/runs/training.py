@@ -3,23 +3,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import os
 import shlex
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
 
 from gs_train.data import FROM_PYTHON, Capture, PhotoReader
-from gs_train.errors import InputError
+from gs_train.engine.together import Sharing
+from gs_train.errors import CommonError, InputError
+from gs_train.files.agreement import by_each, by_first
 from gs_train.files.atomic import require_writable
+from gs_train.files.one_folder import require_one_folder
 from gs_train.losses.lpips import load_lpips
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.options.config import FitConfig, of_this_version
+from gs_train.options.config import FitConfig, for_the_record, of_this_version
+from gs_train.options.plain import to_plain
+from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers import Renderer
+from gs_train.rows.own_rows import lattice_of, own_rows
 from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
+from gs_train.runs.guard import in_one_line
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
-from gs_train.runs.offload import cap_device_memory, choice_for
+from gs_train.runs.offload import cap_device_memory, choice_for, choice_of_ranks
 from gs_train.runs.parts import Parts
 from gs_train.runs.point_cloud import write_point_cloud
 from gs_train.runs.record import RunRecord, new_run_id
@@ -28,13 +41,16 @@ from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.choice import Choice
-from gs_train.world import Alone
+from gs_train.world import Alone, SharedStop, World, joined
 
 _NO_PARTS = Parts()
 
 
 def fit(config: FitConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
     """Train, checkpoint, evaluate and write the model; what metrics.json holds is returned.
+
+    Where this process is one of several ranks, all of them do so together. Rank 0 alone prints, and
+    writes what is not of its rows alone.
 
     Args:
         parts: taken instead of what ``config`` names.
@@ -46,55 +62,77 @@ def fit(config: FitConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
             is saved.
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint was written if there was a step.
         StopTraining: ``on_step`` did, and a checkpoint was written.
+        ToldError: this rank or another has failed, and a line about it is printed.
     """
-    RunFolder(config.out).check_place()
-    with locked(config.out) as lock:
-        return fit_locked(config, lock, parts)
+    folder = RunFolder(config.out)
+    with joined(_kind(config, parts), describe=_describer(folder)) as world, _quiet(world):
+        if world.size > 1 and parts != _NO_PARTS:
+            raise CommonError("parts from Python are for one process, got several ranks")
+        by_each(world, folder.check_place)
+        require_one_folder(world, config.out, option="--out")
+        with contextlib.ExitStack() as held:
+            locks: list[RunLock] = []
+            by_first(world, lambda: locks.append(held.enter_context(locked(config.out))))
+            return fit_locked(config, locks[0] if locks else None, parts, world)
 
 
-def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> dict[str, Any]:
-    """:func:`fit` for who has the lock of ``config.out`` already."""
+def fit_locked(
+    config: FitConfig,
+    lock: RunLock | None,
+    parts: Parts = _NO_PARTS,
+    world: World | None = None,
+) -> dict[str, Any]:
+    """:func:`fit` for who has the lock of ``config.out`` already.
+
+    Args:
+        lock: of rank 0; None on other ranks.
+        world: of the ranks; None: there is one.
+    """
     folder = RunFolder(config.out, lock)
-    folder.check(config)
-    require_scratch(config)
-    if config.trace is not None:
-        require_writable(config.trace, option="--trace")
+    alone = Alone(torch.device("cpu"))  # asks nobody, until there is a renderer with its device
+    _check_options(config, folder, world or alone)
     run = Run.open(config.out) if config.resume else None
     if run is not None:
         parts.require_those_of(run.given, config.out)
     renderer = parts.renderer or renderer_for(config)
-    world = Alone(renderer.device)
+    if world is None or world.size == 1:
+        world = Alone(renderer.device)
     cap_device_memory(config, renderer.device)
-    lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
-    with StopRequest() as stop:
-        capture = _capture_of(config, folder, stop, parts)
+    lpips = None
+    if world.rank == 0:
+        lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
+    with StopRequest() as own_stop:
+        stop = own_stop if world.size == 1 else SharedStop(own_stop)
+        # Work that all ranks do is not left by one of them.
+        early = own_stop if world.size == 1 else StopRequest()
+        capture = _capture_of_all(config, folder, own_stop, early, parts, world)
         for line in capture.notes:
             _say(line)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
-            trainer, choice = _started(config, scene, renderer, stop, parts.strategy)
+            trainer, choice = _started(config, scene, renderer, early, parts.strategy, world)
             spent = Spent()
             preset = choice.preset.name
-            record = RunRecord.of(capture, new_run_id())
+            record = RunRecord.of(capture, world.broadcast(new_run_id()))
             photographs = PhotoReader(capture, skip_broken=config.skip_broken)
         else:
             _check_resumed(run, config, capture_digest(capture))
             run.require_data(capture)
             saved = run.checkpoint.state.get("data")
             photographs = PhotoReader(capture, skip_broken=config.skip_broken, saved=saved)
-            before = run.placing
-            choice = choice_for(config, scene, run.geometry(), renderer, before=before)
-            trainer, spent = run.trainer(renderer, config, choice, parts.strategy), run.spent
+            trainer, choice = _resumed(run, config, scene, renderer, parts.strategy, world)
+            spent = run.spent
             is_done = trainer.step >= config.steps
-            preset = before["preset"] if is_done else choice.preset.name
+            preset = run.placing["preset"] if is_done else choice.preset.name
             record = run.record or RunRecord.of(capture, run.id)
-        stop.check("the start")
-        require_room(trainer, folder)
-        folder.prepare(config, record)
+        _check_stop(stop, world, "the start")
+        by_first(world, lambda: require_room(trainer, folder))
+        by_first(world, lambda: folder.prepare(config, record))
+        among = "" if world.size == 1 else f" in {world.size} processes"
         _say(
             f"{len(capture.train)} training and {len(capture.test)} test images, "
-            f"{trainer.model.n_rows:,} Gaussians after {trainer.step:,} steps; "
-            f"rendering with {renderer.name} on {renderer.device}"
+            f"{trainer.n_rows:,} Gaussians after {trainer.step:,} steps; "
+            f"rendering with {renderer.name} on {renderer.device}{among}"
         )
         if trainer.step < config.steps:
             _say(f"offload {choice.preset.name}: {choice.reason}")
@@ -113,34 +151,136 @@ def fit_locked(config: FitConfig, lock: RunLock, parts: Parts = _NO_PARTS) -> di
                 world=world,
                 say=_say,
             )
-            stop.check("the writing of results")
-            return report(
-                trainer.model,
-                scene,
-                folder,
-                spent,
-                config=config,
-                step=trainer.step,
-                preset=preset,
-                run_id=record.id,
-                renderer=renderer,
-                lpips=lpips,
-                stop=stop,
-            )
+            _check_stop(stop, world, "the writing of results")
+
+            def results() -> dict[str, Any]:
+                # One rank has no more than its own rows; the checkpoint has all.
+                model = trainer.model
+                if trainer.n_ranks > 1:
+                    _, model = Run.open(config.out).read(renderer.device)
+                return report(
+                    model,
+                    scene,
+                    folder,
+                    spent,
+                    config=config,
+                    step=trainer.step,
+                    preset=preset,
+                    run_id=record.id,
+                    renderer=renderer,
+                    lpips=lpips,
+                    stop=own_stop,
+                )
+
+            return _by_first_unless_stopped(world, results)
         except Interrupted as stopped:
             message = f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written"
             raise Interrupted(
                 stopped.signal_number,
-                f"{message}; go on with: {_again(config, parts)}",
+                f"{message}; go on with: {_again(config, parts, world)}",
                 is_common=stopped.is_common,
             ) from None
 
 
-def _again(config: FitConfig, parts: Parts) -> str:
+def _kind(config: FitConfig, parts: Parts) -> Literal["cuda", "cpu"]:
+    """The kind of device of each rank."""
+    if parts.renderer is not None:
+        return "cuda" if parts.renderer.device.type == "cuda" else "cpu"
+    if config.renderer == "cpu":
+        return "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _describer(folder: RunFolder) -> Callable[[BaseException], str]:
+    def describe(error: BaseException) -> str:
+        if isinstance(error, Exception):
+            return in_one_line(error, folder)[0]
+        return type(error).__name__
+
+    return describe
+
+
+@contextlib.contextmanager
+def _quiet(world: World) -> Iterator[None]:
+    """While entered, ranks but the first print nothing."""
+    if world.rank == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
+
+
+def _check_options(config: FitConfig, folder: RunFolder, world: World) -> None:
+    """Check the options, where they name files too; ranks must have the same. A collective."""
+    if world.size > 1:
+        world.agree("the version of gs-train", importlib.metadata.version("gs-train"))
+        plain = to_plain(for_the_record(config))
+        del plain["out"]  # whose names may differ: it has been looked at
+        for name, value in plain.items():
+            world.agree(f"--{name.replace('_', '-')}", value)
+        world.agree("--resume", config.resume)
+    by_first(world, lambda: folder.check(config))
+    by_each(world, lambda: require_scratch(config))
+    trace = config.trace
+    if trace is not None:
+        by_first(world, lambda: require_writable(trace, option="--trace"))
+
+
+def _capture_of_all(
+    config: FitConfig,
+    folder: RunFolder,
+    stop: StopRequest,
+    early: StopRequest,
+    parts: Parts,
+    world: World,
+) -> Capture:
+    """The photographs and poses, the same on all ranks; rank 0 prepares images. A collective.
+
+    Args:
+        stop: looked at by rank 0.
+        early: by the others, which find all images prepared.
+    """
+    found: list[Capture] = []
+    _by_first_unless_stopped(world, lambda: found.append(_capture_of(config, folder, stop, parts)))
+    capture = found[0] if found else _capture_of(config, folder, early, parts)
+    world.agree("views, poses and held-out images", capture_digest(capture))
+    return capture
+
+
+def _check_stop(stop: StopRequest | SharedStop, world: World, work: str) -> None:
+    """Raise Interrupted where a stop was asked for. A collective."""
+    if isinstance(stop, SharedStop):
+        stop.share(world)
+    stop.check(work)
+
+
+def _by_first_unless_stopped(world: World, work: Callable[[], Any]) -> Any:
+    """What rank 0 got from some work, on all ranks; all are stopped where rank 0 was. A collective.
+
+    Args:
+        work: gives what JSON has.
+    """
+    if world.size == 1:
+        return work()
+
+    def outcome() -> dict[str, Any]:
+        try:
+            return {"result": work()}
+        except Interrupted as stopped:
+            return {"signal": stopped.signal_number, "message": str(stopped)}
+
+    told = by_first(world, outcome)
+    if "signal" in told:
+        raise Interrupted(told["signal"], told["message"], is_common=True)
+    return told["result"]
+
+
+def _again(config: FitConfig, parts: Parts, world: World) -> str:
     """How a run that was stopped goes on."""
     if parts.given:
         return f"gs_train.fit(..., resume=True) and the same {', '.join(parts.given)}"
-    return shlex.join(["gs-train", "fit", str(config.data), "--out", str(config.out), "--resume"])
+    command = ["gs-train", "fit", str(config.data), "--out", str(config.out), "--resume"]
+    return shlex.join([*command, *(["--gpus", str(world.size)] if world.size > 1 else [])])
 
 
 def _capture_of(config: FitConfig, folder: RunFolder, stop: StopRequest, parts: Parts) -> Capture:
@@ -156,9 +296,14 @@ def _started(
     renderer: Renderer,
     stop: StopRequest,
     strategy: Strategy | None,
+    world: World,
 ) -> tuple[Trainer, Choice]:
     rows = scene.initial_rows(config, stop)
-    choice = choice_for(config, scene, rows, renderer)
+    if world.size == 1:
+        choice = choice_for(config, scene, rows, renderer)
+    else:
+        own = first_rows(rows, rank=world.rank, n_ranks=world.size).rows
+        choice = choice_of_ranks(config, scene, own, renderer, world)
     trainer = Trainer(
         config,
         rows,
@@ -167,6 +312,30 @@ def _started(
         strategy=strategy,
         preset=choice.preset,
         limits=choice.limits,
+        sharing=Sharing(world),
+    )
+    return trainer, choice
+
+
+def _resumed(
+    run: Run,
+    config: FitConfig,
+    scene: Scene,
+    renderer: Renderer,
+    strategy: Strategy | None,
+    world: World,
+) -> tuple[Trainer, Choice]:
+    """A collective; any number of ranks goes on with what any other number saved."""
+    if world.size == 1:
+        choice = choice_for(config, scene, run.geometry(), renderer, before=run.placing)
+        return run.trainer(renderer, config, choice, strategy), choice
+    world.agree("the newest checkpoint", run.checkpoint.path.name)
+    lattice = lattice_of(run.checkpoint, world)
+    own = own_rows(run.checkpoint, lattice, rank=world.rank, n_ranks=world.size)
+    rows = run.geometry(own.ids)
+    choice = choice_of_ranks(config, scene, rows, renderer, world, before=run.placing)
+    trainer = run.trainer(
+        renderer, config, choice, strategy, own=own, sharing=Sharing(world), lattice=lattice
     )
     return trainer, choice
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -101,6 +101,15 @@ class Caps:
     def taken_of_host(self, need: Need) -> int:
         """What all of it takes of ``host``, the process included."""
         return self.process + need.host_bytes + (need.device_bytes if self.shared else 0)
+
+    def share(self, n_ranks: int) -> Caps:
+        """Of a rank, each of which has a device of its own unless the device is the host."""
+        return replace(
+            self,
+            device=self.device // n_ranks if self.shared else self.device,
+            host=self.host // n_ranks,
+            host_limit=None if self.host_limit is None else self.host_limit // n_ranks,
+        )
 
     def taken(self, device_bytes: int) -> int:
         """What tensors of so many bytes take of the device, gaps between them included."""

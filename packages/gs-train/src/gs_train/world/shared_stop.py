@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.world.protocol import Ints
+from gs_train.world.protocol import Ints, World
 
 
 class SharedStop:
@@ -30,6 +30,10 @@ class SharedStop:
         """Take the gathered words, (W,), of all ranks; the lowest rank's request counts."""
         if self.signal_number is None:
             self.signal_number = next((int(word) for word in words if word), None)
+
+    def share(self, world: World) -> None:
+        """Tell the requests to each other in a gather of their own. A collective."""
+        self.receive(world.gather([self.word]).reshape(-1))
 
     def check(self, work: str) -> None:
         """Raise :class:`Interrupted` when a rank was asked to stop, on all ranks alike."""

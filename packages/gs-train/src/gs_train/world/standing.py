@@ -64,6 +64,11 @@ def standing(environment: Mapping[str, str]) -> Standing | None:
     )
 
 
+def has_the_word(environment: Mapping[str, str]) -> bool:
+    """Whether a process with these variables prints what all ranks would say."""
+    return environment.get("WORLD_SIZE", "1") == "1" or environment.get("RANK") == "0"
+
+
 def device_of(place: Standing, kind: str) -> torch.device:
     """The device of a rank, which becomes the current one of this thread.
 

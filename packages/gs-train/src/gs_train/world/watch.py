@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import IO
 
 from gs_train.names import printable
 from gs_train.world.board import Board
@@ -60,6 +61,7 @@ class Watch:
         self._rank = rank
         self._lost = lost
         self._end = end or _end_process
+        self._stream = sys.stderr  # a rank may be silent otherwise
         self._peers: dict[int, Process] = {}
         self._beats: list[int] = []
         self._silent: list[int] = []
@@ -210,10 +212,10 @@ class Watch:
                 if self._since < _TURN * turn:
                     return
                 if self._board.claim():
-                    _print_error(failure)
+                    _print_error(failure, self._stream)
         except RuntimeError:  # nobody can be asked
             if turn == 0:
-                _print_error(failure)
+                _print_error(failure, self._stream)
         with contextlib.suppress(RuntimeError):
             self._board.know()
         self._told.set()
@@ -227,9 +229,9 @@ class Watch:
         return sum(self._peers[rank].is_alive for rank in lower)
 
 
-def _print_error(failure: Failure) -> None:
+def _print_error(failure: Failure, stream: IO[str]) -> None:
     with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-        print(f"gs-train: error: {printable(str(failure))}", file=sys.stderr, flush=True)
+        print(f"gs-train: error: {printable(str(failure))}", file=stream, flush=True)
 
 
 def _end_process() -> None:

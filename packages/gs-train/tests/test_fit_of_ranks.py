@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs of several ranks, as the command line starts them, leave what one rank leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from saved_by_ranks import assert_same, by_key
+from torch import Tensor
+
+import gs_train
+from gs_train.checkpoint import latest_checkpoint, load_checkpoint
+from gs_train.checkpoint.row_names import STRANDS
+from gs_train.cli import main
+from gs_train.errors import InputError
+from gs_train.files.ply import load_ply
+from gs_train.runs.step_report import StepReport, StopTraining
+
+STEPS = 16
+RANK_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def _command(capture: Path, out: Path, *more: str, renderer: str = "cpu") -> list[str]:
+    """A run that refines, with batches that two and three ranks draw without cuts."""
+    refines = "--adc.refine-start 12 --adc.refine-every 36 --adc.grow-grad2d 0.00005"
+    options = f"--renderer {renderer} --batch-size 6 --sh-degree 1 --resort-every 0.05 {refines}"
+    return ["fit", str(capture), "--out", str(out), "--steps", str(STEPS), *options.split(), *more]
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one rank; not to be written to."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    assert main(_command(tiny_capture, out)) == 0
+    return out
+
+
+def _rows(run: Path) -> list[list[float]]:
+    """Of the PLY file, in an order of their own."""
+    (ply,) = run.rglob("point_cloud.ply")
+    rows = load_ply(ply)
+    return sorted(torch.cat([v.reshape(len(v), -1) for v in rows.values()], 1).tolist())
+
+
+def _saved(run: Path) -> dict[str, Tensor]:
+    """Rows of the newest checkpoint in the order of keys, without what only ranks have."""
+    newest = latest_checkpoint(run / "checkpoints")
+    assert newest is not None
+    tensors = by_key(load_checkpoint(newest).tensors)
+    return {
+        name: tensors[name]
+        for name in sorted(tensors)
+        if name != STRANDS and not name.startswith("columns/")
+    }
+
+
+def _assert_as_alone(run: Path, alone: Path) -> None:
+    assert len(_rows(run)) > 8000  # it has grown
+    assert _rows(run) == _rows(alone)
+    assert_same(_saved(run), _saved(alone))
+    assert (run / "log.csv").read_text() == (alone / "log.csv").read_text()
+    ours, theirs = (json.loads((at / "metrics.json").read_text()) for at in (run, alone))
+    for name in ("psnr", "ssim", "n_gaussians", "steps", "images"):
+        assert ours[name] == theirs[name], name
+
+
+def test_two_ranks_leave_what_one_leaves(
+    tiny_capture: Path, alone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(_command(tiny_capture, out, "--gpus", "2")) == 0
+    said = capfd.readouterr().err
+    assert said.count("training and 2 test images") == 1  # one rank speaks
+    assert "rendering with cpu on cpu in 2 processes" in said
+    _assert_as_alone(out, alone)
+    ranks = json.loads((out / "metrics.json").read_text())["ranks"]
+    assert len(ranks) == 2
+    assert all(rank["peak_host_bytes"] > 0 for rank in ranks)
+
+
+@pytest.mark.gpu
+@pytest.mark.gpu2
+def test_two_gpus_leave_what_one_leaves(tiny_capture: Path, tmp_path: Path) -> None:
+    runs = [tmp_path / "one", tmp_path / "two"]
+    for n, out in enumerate(runs, 1):
+        command = _command(tiny_capture, out, "--gpus", str(n), renderer="raster")
+        assert main(command) == 0
+    _assert_as_alone(runs[1], runs[0])
+    ranks = json.loads((runs[1] / "metrics.json").read_text())["ranks"]
+    assert all(rank["peak_device_bytes"] > 0 for rank in ranks)
+
+
+@pytest.mark.long
+def test_a_run_of_two_that_was_stopped_goes_on_with_one_and_then_with_three(
+    tiny_capture: Path, alone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "gs_train", *_command(tiny_capture, out, "--gpus=2")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        said = next(line for line in run.stderr if line.startswith("step 1/"))
+        run.send_signal(signal.SIGINT)
+        said += run.stderr.read()
+    assert run.returncode == 128 + signal.SIGINT
+    assert said.count("gs-train: stopped after step") == 1
+    assert said.endswith("--resume --gpus 2\n")
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    stopped_at = load_checkpoint(newest).step
+    assert 1 <= stopped_at < STEPS - 2
+
+    def stop(report: StepReport) -> None:
+        if report.step == stopped_at + 1:
+            raise StopTraining
+
+    with pytest.raises(StopTraining):
+        gs_train.fit(out=out, resume=True, on_step=stop)
+    assert main(["fit", str(tiny_capture), "--out", str(out), "--resume", "--gpus", "3"]) == 0
+    capfd.readouterr()
+    _assert_as_alone(out, alone)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--offload clm", "--offload clm is for one GPU: several (--gpus) take --offload none or "),
+        ("--offload gs-scale", "--offload gs-scale is for one GPU"),
+        ("--offload naive", "--offload naive is for one GPU"),
+        ("--renderer gsplat", "--gpus needs CUDA devices, there are none here"),
+        ("--gpus 0", "--gpus must be a number of at least 1, or all, got '0'"),
+    ],
+)
+def test_what_is_for_one_gpu_is_refused_before_anything_is_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: str, message: str
+) -> None:
+    out = tmp_path / "run"
+    command = ["fit", "DATA", "--out", str(out), "--renderer", "cpu", "--gpus", "2"]
+    if "gsplat" in options and torch.cuda.is_available():
+        message = "--gpus must be at most" if torch.cuda.device_count() < 2 else "--renderer gsplat"
+    assert main([*command, *options.split()]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"gs-train: error: {message}")
+    assert not out.exists()
+
+
+def test_trouble_of_all_ranks_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = ["fit", str(tmp_path / "nothing"), "--out", str(out), "--renderer", "cpu"]
+    assert main([*command, "--gpus", "2"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("gs-train: error: rank 0: ")
+    assert not out.exists()
+
+
+def test_python_does_not_start_ranks(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gpus must be left out in Python"):
+        gs_train.fit(data=tmp_path, out=tmp_path / "run", gpus="2")
+
+
+def test_a_run_of_one_gpu_is_that_of_no_option(
+    tiny_capture: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = ["fit", str(tiny_capture), "--out", str(out), "--renderer", "cpu", "--steps", "1"]
+    assert main([*command, "--gpus", "1", "--cap", "200"]) == 0
+    assert "processes" not in capfd.readouterr().err
+    assert "gpus: null" in (out / "config.yml").read_text()
