@@ -48,7 +48,7 @@ class TableRows:
     def read_rows(self, ids):
         return {name: self.read(name, ids) for name in NAMES}
 
-    def replace(self, removed, rows=None, keys=None):
+    def replace(self, removed, rows=None, keys=None, labels=None):
         new = self.packed(rows)
         places = sources(self.n_rows, removed.tolist(), len(new))
         self.table = np.concatenate([self.table, new])

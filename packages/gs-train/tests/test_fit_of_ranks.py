@@ -107,7 +107,10 @@ def test_a_run_of_two_that_was_stopped_goes_on_with_one_and_then_with_three(
     tiny_capture: Path, alone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "gs_train", *_command(tiny_capture, out, "--gpus=2")]
+    # SIGINT is ignored below nohup.
+    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program += "from gs_train.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, *_command(tiny_capture, out, "--gpus=2")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         said = next(line for line in run.stderr if line.startswith("step 1/"))

@@ -16,7 +16,8 @@ import pytest
 from gs_train.world.launcher import launch
 
 HERE = Path(__file__).parent
-LAUNCHER = "import sys; from gs_train.world.launcher import launch; "
+LAUNCHER = "import signal, sys; from gs_train.world.launcher import launch; "
+LAUNCHER += "signal.signal(signal.SIGINT, signal.default_int_handler); "  # ignored below nohup
 LAUNCHER += "sys.exit(launch(sys.argv[1:], 2, module='world_target'))"
 
 
