@@ -43,10 +43,11 @@ GS_RASTER_HD constexpr int slot_width(const Extras& extras) {
 
 /// Where the gradients of n splats are. Device memory.
 struct SplatGradients {
-  const SplatGradient* records;  // (n,), or none:
-  const float* slots;            // the first slot of each splat, all of one width, holds its sums
-  Extras extras;
-  const std::uint32_t *firsts, *counts;  // (n,); the gradient of a splat without slots is 0
+  const SplatGradient* records = nullptr;  // (n,), or none:
+  const float* slots = nullptr;  // the first slot of each splat, all of one width, holds its sums
+  Extras extras = {};
+  const std::uint32_t* firsts = nullptr;
+  const std::uint32_t* counts = nullptr;  // (n,) both; the gradient of a splat without slots is 0
 };
 
 /// Gradients of splats. Every instance's go to its slot, and each splat's slots are summed in an
