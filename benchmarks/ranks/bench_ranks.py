@@ -5,8 +5,8 @@ Decides whether a second GPU pays, by preset and batch size. The synthetic city 
 ``train/bench_engine.py`` in shuffled epochs, through gs-train's engine in rounds, one process for
 each GPU. The ceiling is W times one rank, which is measured in the same processes: for each line
 rank 0 first trains all rows alone, with all cores of the host, while the others wait, and then all
-ranks train. The peer is gsplat's ``rasterization`` with ``distributed=True`` and torch's fused Adam,
-whose batches must be multiples of W; alone it is the same without ``distributed``.
+ranks train. The peer is gsplat's ``rasterization`` with ``distributed=True`` and torch's fused
+Adam, whose batches must be multiples of W; alone it is the same without ``distributed``.
 
     PYTHONPATH=benchmarks python benchmarks/ranks/bench_ranks.py --json ranks.json
     ... bench_ranks.py --rows 40_000_000 --batch 4 16

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes of a benchmark on several ranks, and the lines that rank 0 measures.
 
-A script that a user starts hands a plan to a module of its own, which runs once on each rank. Rank 0
-appends each line of the table to a file as soon as the line is measured, so that a call that is
-ended early keeps what it has.
+A script that a user starts hands a plan to a module of its own, which runs once on each rank.
+Rank 0 appends each line of the table to a file as soon as the line is measured, so that a call that
+is ended early keeps what it has.
 """
 
 from __future__ import annotations
