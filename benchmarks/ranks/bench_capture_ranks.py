@@ -5,7 +5,7 @@ Decides whether a second GPU pays for a scene of some hundred thousand Gaussians
 bounds a step. Every run is a process that a user could start, ``gs-train fit CAPTURE --gpus W``;
 rates, scores and memory are those of its metrics.json. The ceiling is W times one GPU. For each
 batch size and seed one GPU comes first, then the others; before them all, a short run of each does
-not count, so that no run compiles kernels. Batches share ``--images``, so that all runs see as many.
+not count, so that no run compiles kernels. All runs see as many images, whatever the batch.
 
 Below the table several GPUs are compared with one seed by seed: the median (least to most) of the
 ratios of their rates, and the mean difference of their scores with its standard error. Ranks that

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gs_train.machine.interrupt import Interrupted
 from gs_train.world.entry import joined
 from gs_train.world.failure import ToldError
 from gs_train.world.launcher import launch
@@ -86,8 +87,8 @@ def as_rank(work: Callable[[World, Any, Lines], object]) -> None:
     try:
         with joined("cpu" if plan["renderer"] == "cpu" else "cuda") as world:
             work(world, plan, Lines(None if world.rank else lines))
-    except ToldError as told:
-        sys.exit(told.exit_status)
+    except (Interrupted, ToldError) as ended:
+        sys.exit(ended.exit_status)
 
 
 def worlds(given: list[int] | None, renderer: str) -> list[int]:
