@@ -93,9 +93,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
-    record = Record(
-        options.json, gpus=torch.cuda.device_count(), links=links(), seeds=options.seeds
-    )
+    record = Record(options.json, gpus=torch.cuda.device_count(), links=links())
+    record.facts["seeds"] = options.seeds
     sizes = worlds(options.ranks, options.renderer)
     print(f"{'batch':>5s} {'ranks':>5s}" + "".join(f"{column:>28s}" for column in UNITS))
     for n in sizes:
