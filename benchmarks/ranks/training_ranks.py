@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -213,7 +214,7 @@ class Measuring:
             **_shares(waits, noted, steps * batch, world),
         }
         if len(of_one):
-            facts["times_one"] = sorted(rates)[len(rates) // 2] / sorted(of_one)[len(of_one) // 2]
+            facts["times_one"] = statistics.median(rates) / statistics.median(of_one)
         self._lines.add(name, rates, "images/s", self._axes(scene, batch, world.size), **facts)
         if world.rank == 0:
             print(row_of(name, batch, world.size, rates, facts), flush=True)
@@ -283,7 +284,7 @@ def clear(device: torch.device) -> None:
 
 def row_of(name: str, batch: int, ranks: int, rates: list[float], facts: dict[str, Any]) -> str:
     """A row of the table, see `HEAD`."""
-    rate = sorted(rates)[len(rates) // 2]
+    rate = statistics.median(rates)
     peaks = " ".join(f"{n / 1e9:.2f}" for n in facts["ranks_peak_bytes"])
     times = f"{facts['times_one']:.2f}" if "times_one" in facts else ""
     waited = " ".join(f"{share:.1%}" for share in facts["waited_share"])
