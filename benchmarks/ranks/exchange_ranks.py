@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -220,7 +221,7 @@ class Measuring:
             "barrier": world.barrier,
         }
         for name, call in calls.items():
-            self._add(name, self._samples(lambda call=call: self._seconds(call, TIMES)), {})
+            self._add(name, self._samples(partial(self._seconds, call, TIMES)), {})
 
     def _samples(self, sample: Callable[[], Any]) -> list[Any]:
         sample()  # the first one takes memory

@@ -211,8 +211,9 @@ class Measuring:
             "ranks_process_bytes": memory[:, 1].tolist(),
             "steps": steps,
             "visible": scene.visible,
-            **_shares(waits, noted, steps * batch, world),
         }
+        if name != gsplat_ranks.NAME:  # which waits in calls of its own
+            facts |= _shares(waits, noted, steps * batch, world)
         if len(of_one):
             facts["times_one"] = statistics.median(rates) / statistics.median(of_one)
         self._lines.add(name, rates, "images/s", self._axes(scene, batch, world.size), **facts)
@@ -287,11 +288,13 @@ def row_of(name: str, batch: int, ranks: int, rates: list[float], facts: dict[st
     rate = statistics.median(rates)
     peaks = " ".join(f"{n / 1e9:.2f}" for n in facts["ranks_peak_bytes"])
     times = f"{facts['times_one']:.2f}" if "times_one" in facts else ""
-    waited = " ".join(f"{share:.1%}" for share in facts["waited_share"])
-    on_host = " ".join(f"{share:.1%}" for share in facts["host_waited_share"])
-    sent = facts["sent_bytes_an_image"] / 1e6
+    waited, on_host = (
+        " ".join(f"{share:.1%}" for share in facts.get(name, ()))
+        for name in ("waited_share", "host_waited_share")
+    )
+    sent = f"{facts['sent_bytes_an_image'] / 1e6:.1f}" if "sent_bytes_an_image" in facts else ""
     return (
-        f"{name:8s} {batch:5d} {ranks:5d} {rate:9.1f} {times:>9s} {sent:9.1f}  {peaks:20s} "
+        f"{name:8s} {batch:5d} {ranks:5d} {rate:9.1f} {times:>9s} {sent:>9s}  {peaks:20s} "
         f"{waited:20s} {on_host}"
     )
 
