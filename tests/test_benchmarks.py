@@ -198,7 +198,8 @@ def _capture_ranks() -> dict[str, Any]:
     ]
     pairs = {"ratio": [1.75, 1.85], "dB": [0.25, 0.75]}
     lines += [_line("2 GPUs over 1", values, unit, axes) for unit, values in pairs.items()]
-    return _result(lines, facts={"seeds": [0, 1]})
+    command = "PYTHONPATH=benchmarks python benchmarks/ranks/bench_capture_ranks.py data/fox"
+    return _result(lines, facts={"seeds": [0, 1]}, command=command)
 
 
 def _all_results() -> dict[str, dict[str, Any]]:
@@ -291,7 +292,7 @@ def test_the_page_is_short_with_every_table_too(pages: Path, tmp_path: Path) -> 
     assert ours in page
     assert "| gsplat, `distributed=True` | 2 | - | 84.0 (83.0 to 85.0); 1.42 | 8.5 |  |" in page
     assert "forward, 480,000 rows a view: 0.1 (0.099 to 0.101) ms, 125 GB/s, 0.25 ms be" in page
-    assert "2 GPUs: 1,400 (1,400 to 1,401) images/s, 1.80 (1.75 to 1.85) of one, PSNR" in page
+    assert "2 GPUs: 1,400 (1,400 to 1,401) images/s, 1.80 (1.75 to 1.85) times one, PSNR" in page
     assert _render(pages, results, "--check").returncode == 0
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 from pages.cells import below, difference, grid, item, number, required, spread
@@ -75,11 +77,11 @@ def capture(name: str, result: Result) -> list[str]:
             ratio = result.line(pair, "ratio", batch=batch)
             if ratio:
                 apart = difference(result.line(pair, "dB", batch=batch), 2)
-                words += f", {spread(ratio, 2)} of one, PSNR {apart} dB of one's"
+                words += f", {spread(ratio, 2)} times one, PSNR {apart} dB more"
             said.append(f"{words}, {psnr.median:.2f} dB")
-    axes = result.lines[0].axes
+    axes, called = result.lines[0].axes, Path(shlex.split(result.command)[3]).name
     words = (
-        f"A capture in {axes['images']:,} images with `{axes['offload']}`, median of "
+        f"{called} in {axes['images']:,} images with `{axes['offload']}`, median of "
         f"{len(result.facts['seeds'])} seeds (least to most)"
     )
     return item(name, result, words, said)

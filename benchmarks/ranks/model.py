@@ -165,10 +165,11 @@ def measured(folder: Path) -> Measured:
     is_ranks = "ranks" in results
     axis = {"ranks": 1} if is_ranks else {"order": "shuffle"}
     found = [line for line in alone.lines if line.name in PRESETS]
-    one = {
-        preset: OneGpu.of({line.axes["batch"]: line.median for line in _of(found, preset, axis)})
+    rates = {
+        preset: {line.axes["batch"]: line.median for line in _of(found, preset, axis)}
         for preset in PRESETS
     }
+    one = {preset: OneGpu.of(those) for preset, those in rates.items() if len(those) > 1}
     several = {
         (line.name, line.axes["ranks"], line.axes["batch"]): line.median
         for line in found
