@@ -14,7 +14,8 @@ from gs_adam._arguments import listed, number, shown
 from gs_adam._checkpoint import check_kinds
 from gs_adam._hooks import unwrapped
 from gs_adam._options import check_torchs, options_of
-from gs_adam._step_numbers import StepNumbers
+from gs_adam._step_numbers import Places, StepNumbers
+from gs_adam._streams import current_handle
 from gs_adam._tensors import (
     MOMENTS,
     Closure,
@@ -194,7 +195,8 @@ class DeviceAdam(torch.optim.Optimizer):
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
         exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
-        self._count_from(states)
+        places = self._numbers.find(states)
+        self._count_from(states, places)
         plan = self._schedule.propose(options)
         tensors = (params, exp_avg, exp_avg_sq, groups)
         self._taking = plan.step, params, states, first
@@ -211,14 +213,14 @@ class DeviceAdam(torch.optim.Optimizer):
             else:
                 if ids is not None and _core.checks_index():
                     _check_ids(ids, n_rows)
-                stream = torch.cuda.current_stream(device.index).cuda_stream
+                stream = current_handle(device.index)
                 words = None if ids is None else self._words_on(stream, n_rows, device)
                 _core.device_step(
                     self._schedule, plan, *tensors, ids, gradients, losses, words,
                     device.index, stream,
                 )  # fmt: skip
         finally:
-            self._note_step()
+            self._note_step(places)
         return loss
 
     def _words_on(self, stream: int, n_rows: int, device: torch.device) -> torch.Tensor:
@@ -229,13 +231,17 @@ class DeviceAdam(torch.optim.Optimizer):
             self._words = place, torch.empty(n_words, dtype=torch.int64, device=device)
         return self._words[1]
 
-    def _note_step(self) -> None:
-        """Keep the state of the step that has been taken, also of one that Ctrl-C cut short."""
+    def _note_step(self, places: Places | None = None) -> None:
+        """Keep the state of the step that has been taken, also of one that Ctrl-C cut short.
+
+        Args:
+            places: of the step's numbers, in the call that takes the step; None: later.
+        """
         if self._taking is None:
             return
         step, params, states, first = self._taking
         if step == self._schedule.step:
-            self._numbers.write(states, step)
+            self._numbers.write(states, places or self._numbers.find(states), step)
             if first:
                 kept = set(map(id, self._params()))  # others may have replaced some since
                 self.state.update({params[k]: states[k] for k in first if id(params[k]) in kept})
@@ -286,9 +292,9 @@ class DeviceAdam(torch.optim.Optimizer):
             states.append(state)
         return states, first
 
-    def _count_from(self, states: list[dict[str, Any]]) -> None:
+    def _count_from(self, states: list[dict[str, Any]], places: Places) -> None:
         """Follow a loaded state dict: the state's step is the truth."""
-        step = self._numbers.read(states)
+        step = self._numbers.read(states, places)
         if step != self._schedule.step:
             self._schedule.restart(step)
             self._marks = None
