@@ -45,7 +45,7 @@ class OneByOne:
 
         def from_copies(k: int, microbatch: Microbatch, truth: Tensor) -> Tensor:
             taken = placement.take(k)
-            with self._trace.host(f"draw {k}"), self._trace.on("compute", f"draw {k}"):
+            with self._trace.both(f"draw {k}"):
                 share = drawing.draw(microbatch, truth, taken.ids, taken.leaves)
             placement.give(k, taken)
             return share
@@ -73,7 +73,7 @@ class OneByOne:
             truth = pixels_of(run.truths[microbatch.index])
             rows = None if from_tables is None else placement.tables(k)
             if from_tables is not None and rows is not None:
-                with self._trace.host(f"draw {k}"), self._trace.on("compute", f"draw {k}"):
+                with self._trace.both(f"draw {k}"):
                     share = from_tables.draw(k, microbatch, truth, rows)
                 if share is not None:
                     return share

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -12,8 +11,7 @@ from torch import Tensor
 from gs_train.renderers.protocol import Rect, Splats, View
 
 
-@dataclass(frozen=True, eq=False)
-class TableRows:
+class TableRows(NamedTuple):
     """R rows of a batch in the tables that they live in, and where their gradients go.
 
     A tensor that comes again has the shape that it had, and lies where it lay: what was checked of
