@@ -228,7 +228,7 @@ class TableDrawing:
             sh_degree=settings.sh_degree,
             room=one.room,
             index=one.index,
-            is_direct=self._direct is not None,
+            direct=self._direct,
         )
         one.room = drawn.room
         truth = one.truth

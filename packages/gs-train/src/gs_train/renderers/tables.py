@@ -102,12 +102,13 @@ class TableRenderer(Protocol):
         sh_degree: int,
         room: int,
         index: int,
-        is_direct: bool = False,
+        direct: Direct | None = None,
     ) -> Drawn:
         """Draw a rectangle of the batch's view ``index``. Does not synchronise.
 
         Args:
-            is_direct: `send_back` gets a ``direct``, before the next view is drawn.
+            direct: that `send_back` gets as well, before the next view is drawn; None: `send_back`
+                may come later, and gives splats.
 
         Raises:
             OutOfMemoryError: nothing has been drawn.
