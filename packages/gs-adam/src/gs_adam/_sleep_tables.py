@@ -71,12 +71,15 @@ class SleepTables:
             (bytes,) uint8 each, to be used on the stream.
         """
         with self._lock:
-            found = [upload for known, upload in self._uploads if known is plan]
-            if not found:
-                found.append(self._upload(plan, handle))
-                self._uploads.append((plan, found[0]))
-            upload = found[0]
-        self._use(upload, handle)
+            for known, made in reversed(self._uploads):
+                if known is plan:
+                    upload = made
+                    break
+            else:
+                upload = self._upload(plan, handle)
+                self._uploads.append((plan, upload))
+        if upload.stream != handle:
+            self._use(upload)
         return upload.recent, upload.past
 
     def _upload(self, plan: _core.StepPlan, handle: int) -> _Upload:
@@ -112,15 +115,14 @@ class SleepTables:
         if self._uploads:
             last, upload = self._uploads[-1]
             if plan.shares_past(last) and size <= upload.past.nbytes:
-                self._use(upload, handle)
+                if upload.stream != handle:
+                    self._use(upload)
                 return upload.past, min(last.step, plan.step)
         room = max(_FIRST_STEPS * (size // plan.step), 2 * size)
         return torch.empty(room, dtype=torch.uint8, device=self._device), 0
 
-    def _use(self, upload: _Upload, handle: int) -> None:
-        """Order an upload before what comes on the current stream."""
-        if handle == upload.stream:
-            return
+    def _use(self, upload: _Upload) -> None:
+        """Order the upload of another stream before what comes on the current one."""
         stream = torch.cuda.current_stream(self._device.index)
         stream.wait_event(upload.is_ready)
         upload.recent.record_stream(stream)

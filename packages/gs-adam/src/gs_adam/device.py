@@ -18,6 +18,7 @@ from gs_adam._step_numbers import Places, StepNumbers
 from gs_adam._streams import current_handle
 from gs_adam._tensors import (
     MOMENTS,
+    STATE_KEYS,
     Closure,
     as_ids,
     as_step,
@@ -188,13 +189,16 @@ class DeviceAdam(torch.optim.Optimizer):
         if ids is not None and device.type == "cpu":
             ids = on_cpu(ids, "ids")
         ids = as_ids(ids, n_rows, "ids")
-        losses = _checked(penalties, params)
+        losses = [_NO_PENALTY] * len(params)
+        if penalties is not None:
+            losses = _checked(penalties, params)
         states, first = self._states(params)
         if device.type != "cuda":
             _check_moments(params, states)
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
-        exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
+        exp_avg = [state["exp_avg"] for state in states]
+        exp_avg_sq = [state["exp_avg_sq"] for state in states]
         places = self._numbers.find(states)
         self._count_from(states, places)
         plan = self._schedule.propose(options)
@@ -288,7 +292,8 @@ class DeviceAdam(torch.optim.Optimizer):
                     "step": as_step(0),
                     **{key: torch.zeros_like(param) for key in MOMENTS},
                 }
-            check_keys(state, f"params[{k}]")
+            if not state.keys() >= STATE_KEYS:
+                check_keys(state, f"params[{k}]")
             states.append(state)
         return states, first
 
@@ -310,11 +315,7 @@ def _check_moments(params: list[torch.Tensor], states: list[dict[str, Any]]) -> 
                 )
 
 
-def _checked(
-    penalties: Sequence[Penalty | None] | None, params: list[torch.Tensor]
-) -> list[Penalty]:
-    if penalties is None:
-        return [_NO_PENALTY] * len(params)
+def _checked(penalties: Sequence[Penalty | None], params: list[torch.Tensor]) -> list[Penalty]:
     penalties = listed(penalties, "penalties")
     if len(penalties) != len(params):
         raise ValueError(f"penalties must be {len(params)}, one a parameter, got {len(penalties)}")

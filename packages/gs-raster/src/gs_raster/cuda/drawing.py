@@ -163,7 +163,7 @@ def draw(
         address("keys", keys, (rows.means.shape[0],), torch.int32, at.device),
         projection_of(rows, view, sh_degree, options, at),
         place,
-        address("background", background, (3,), _REAL, at.device),
+        0 if background is None else address("background", background, (3,), _REAL, at.device),
         radii,
     )
     overflowed, count, drawn = 0, 0, 0
@@ -172,7 +172,7 @@ def draw(
         if not 0 <= index < check_room.n_views:
             raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
         overflowed = check_room.flag("overflowed", at.device)
-        count, drawn = check_room.address_of(index), check_room.event_of(index)
+        count, drawn = check_room.places_of(index)
     holds = workspace is not None and workspace.holds_gradient
     parts = parts_of(rows.n, room, place, depth, absgrad, radii, holds, at.number)
     depths, for_gradient = at.empty(h, w) if depth else None, None
@@ -295,14 +295,17 @@ def draw_backward(
     Asynchrony: enqueued on torch's current stream; does not synchronise. The same inputs give the
         same bits.
     """
-    rows, rect, memory = drawing.rows, drawing.rect, drawing._memory
+    rows, memory = drawing.rows, drawing._memory
     memory.check()
     at = place_of("rows", rows.means)
     check_out(out, rows, places, at)
-    h, w = rect.height, rect.width
+    h, w, _ = drawing.image.shape
     of_image = address("grad_image", grad_image, (h, w, 3), _REAL, at.device)
-    of_alpha = address("grad_alpha", grad_alpha, (h, w), _REAL, at.device)
-    of_depth = address("grad_depth", grad_depth, (h, w), _REAL, at.device)
+    of_alpha = of_depth = 0
+    if grad_alpha is not None:
+        of_alpha = address("grad_alpha", grad_alpha, (h, w), _REAL, at.device)
+    if grad_depth is not None:
+        of_depth = address("grad_depth", grad_depth, (h, w), _REAL, at.device)
     if statistics is not None and statistics.absgrad and not absgrad:
         raise ValueError("absgrad must be True for statistics of absolute gradients, got False")
     begin, n_bytes = memory.scratch

@@ -69,10 +69,13 @@ class Parts(NamedTuple):
     def at(self, first: int) -> tuple[Span, Span, Span, Span]:
         """Lists, pixels, slots and what is sorted, of memory at this address."""
 
-        def moved(span: Span) -> Span:
-            return first + span[0], span[1]
-
-        return moved(self.lists), moved(self.pixels), moved(self.slots), moved(self.sort)
+        lists, pixels, slots, sort = self.lists, self.pixels, self.slots, self.sort
+        return (
+            (first + lists[0], lists[1]),
+            (first + pixels[0], pixels[1]),
+            (first + slots[0], slots[1]),
+            (first + sort[0], sort[1]),
+        )
 
 
 class Workspace:
@@ -84,6 +87,9 @@ class Workspace:
 
     Args:
         holds_gradient: with room for the gradient of the image, see `Drawing.for_gradient`.
+
+    Attributes:
+        turn: how often memory was taken.
     """
 
     def __init__(self, *, holds_gradient: bool = True) -> None:
@@ -91,7 +97,7 @@ class Workspace:
         self._memory: Tensor | None = None
         self._device: torch.device | None = None
         self._n_words = 0
-        self._turn = 0
+        self.turn = 0
         self._graphs: _core.GraphCache | None = None
         self._images: dict[tuple[int, int, int], Tensor] = {}  # of the present memory
 
@@ -102,11 +108,6 @@ class Workspace:
     def n_bytes(self) -> int:
         """Bytes that the workspace holds."""
         return 4 * self._n_words
-
-    @property
-    def turn(self) -> int:
-        """How often memory was taken."""
-        return self._turn
 
     @property
     def graphs(self) -> _core.GraphCache:
@@ -128,7 +129,7 @@ class Workspace:
             if self._device != at.device:
                 self._graphs = None  # another device may give memory at the addresses of this one
             self._memory, self._device, self._n_words = at.empty(n_words), at.device, n_words
-        self._turn += 1
+        self.turn += 1
         return self._memory
 
     def image(self, height: int, width: int, begin: int) -> Tensor:
