@@ -51,7 +51,7 @@ class OneByOne:
             return share
 
         from_tables, direct = None, run.direct
-        if not all(microbatch.is_whole for microbatch in microbatches):
+        if len(microbatches) > n_views:  # some are crops
             # Gradients of crops add up before the norm is taken, and the order in which views count
             # must not follow from their room.
             direct = None
@@ -71,8 +71,7 @@ class OneByOne:
         def draw(k: int, i: int) -> Tensor:
             microbatch = microbatches[i]
             truth = pixels_of(run.truths[microbatch.index])
-            rows = None if from_tables is None else placement.tables(k)
-            if from_tables is not None and rows is not None:
+            if from_tables is not None and (rows := placement.tables(k)) is not None:
                 with self._trace.both(f"draw {k}"):
                     share = from_tables.draw(k, microbatch, truth, rows)
                 if share is not None:

@@ -232,7 +232,7 @@ class TableDrawing:
         )
         one.room = drawn.room
         truth = one.truth
-        if truth.shape[:2] != (rect.height, rect.width):
+        if truth.shape != drawn.image.shape:
             truth = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
         share, gradient = loss_and_gradient(
             drawn.image,
