@@ -153,6 +153,31 @@ def test_sorts_that_come_again_are_replayed_with_the_same_bits(own_stream: bool)
     assert 0 < n_graphs[1] <= n_graphs[2] == n_graphs[3] == n_graphs[4]
 
 
+def test_views_with_and_without_keys_are_replayed_from_graphs_of_their_own() -> None:
+    """Of rows in pairs of equal depth, keys put the second one first."""
+    values, view = scene()
+    pairs = {name: column.repeat_interleave(2, 0) for name, column in values.items()}
+    pairs["sh0"][1::2] = -pairs["sh0"][1::2]
+    rows, workspace = Rows.of(pairs), Workspace()
+    swapped = torch.arange(1800, dtype=torch.int32, device=DEVICE) ^ 1
+    keyed: dict[bool, list[torch.Tensor]] = {}
+    for _ in range(4):
+        for has_keys in (False, True):
+            found = []
+            for place in (None, workspace):
+                drawing = gs_raster.draw(
+                    rows, view, room=AMPLE, keys=swapped if has_keys else None, workspace=place,
+                    **HOW,
+                )  # fmt: skip
+                out, image = sums(1800), drawing.image.clone()
+                gs_raster.draw_backward(drawing, noise(101, 150, 3), out=out, gives_splats=False)
+                found.append(bits(image, *out.columns.values()))
+            assert_same_bits(*found)
+            assert_same_bits(keyed.setdefault(has_keys, found[0]), found[0])
+    assert len(workspace.graphs) == 2
+    assert not torch.equal(keyed[False][0], keyed[True][0])
+
+
 def test_rows_that_are_about_as_many_share_a_graph() -> None:
     values, view = scene()
     workspace = Workspace()
