@@ -3,11 +3,12 @@
 
 Decides which renderer a trainer takes, and which stage is worth work. Rows that a view sees are
 known and lie together, as a trainer's do; gradients of pixels are given, without a loss. Ours are
-the five stages one after the other, the same in one call each way, as differentiable functions, and
-with splats that two ranks projected, without their travel. The peers are gsplat's kernels behind
-gs-train's activation, as the renderer ``gsplat`` draws, ``gsplat.rasterization``, and Faster-GS
-where it is installed. Faster-GS and the splats of ranks have no alpha: they are given the gradients
-of the colours alone. The ceiling is what each kernel would take at the memory's rate.
+the five stages one after the other, the same in one call each way, one call each way in a workspace
+where gradients lie over the image, differentiable functions, and splats that two ranks projected,
+without their travel. The peers are gsplat's kernels behind gs-train's activation, as the renderer
+``gsplat`` draws, ``gsplat.rasterization``, and Faster-GS where it is installed. Faster-GS and the
+splats of ranks have no alpha: they are given the gradients of the colours alone. The ceiling is
+what each kernel would take at the memory's rate.
 
 Wall time includes what the host takes to launch and to wait; busy time is the sum of the kernels'
 own times, by the profiler; launches are kernels, copies and fills. With ``--stages`` each kernel's
@@ -60,6 +61,7 @@ class Case:
 
     Attributes:
         room: for its instances, an eighth more than it has.
+        keeps_image: whether the image is looked at after the gradient has been taken.
     """
 
     rows: dict[str, Tensor]
@@ -67,6 +69,7 @@ class Case:
     grad_image: Tensor
     grad_alpha: Tensor
     room: int
+    keeps_image: bool = False
 
     def leaves(self) -> dict[str, Tensor]:
         return {name: values.detach().requires_grad_() for name, values in self.rows.items()}
@@ -104,6 +107,18 @@ def one_call(case: Case) -> Drawn:
     out = gs_raster.RowGradients(**{k: torch.zeros_like(v) for k, v in case.rows.items()})
     gs_raster.draw_backward(drawing, case.grad_image, case.grad_alpha, out=out, gives_splats=False)
     return drawing.image, out.columns
+
+
+def in_workspace(case: Case) -> Drawn:
+    """As a trainer draws, whose loss has done with the image."""
+    rows, workspace = gs_raster.Rows.of(case.rows), gs_raster.Workspace(holds_gradient=False)
+    drawing = gs_raster.draw(
+        rows, case.camera, sh_degree=DEGREE, room=case.room, workspace=workspace, radii=False
+    )
+    image = drawing.image.clone() if case.keeps_image else drawing.image
+    out = gs_raster.RowGradients(**{k: torch.zeros_like(v) for k, v in case.rows.items()})
+    gs_raster.draw_backward(drawing, case.grad_image, case.grad_alpha, out=out, gives_splats=False)
+    return image, out.columns
 
 
 def functions(case: Case) -> Drawn:
@@ -177,6 +192,7 @@ WITHOUT_ALPHA = (FASTER_GS, RECORDS)
 CALLS: dict[str, Draw] = {
     "gs-raster, stages": stages,
     "gs-raster, one call each way": one_call,
+    "gs-raster, in a workspace": in_workspace,
     "gs-raster, functions": functions,
     RECORDS: as_records,
     "gsplat, gs-train's renderer": gsplat_renderer,
@@ -237,6 +253,7 @@ def check(case: Case) -> None:
     away, depths a millimetre apart do. Faster-GS does not cap alpha, and it draws the row at which
     a pixel becomes opaque, where the others stop before that row.
     """
+    case = replace(case, keeps_image=True)
     without_alpha = replace(case, grad_alpha=torch.zeros_like(case.grad_alpha))
     for name, call in CALLS.items():
         same, most_pixels, most_apart = case, 1e-3, 1e-2

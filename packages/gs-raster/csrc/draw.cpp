@@ -8,42 +8,60 @@ namespace gs::raster {
 
 namespace {
 
-/// What a drawing keeps. The Python module finds the first three arrays by itself.
-struct Kept {
+/// What a drawing keeps. The Python module finds the first arrays of both parts by itself.
+struct KeptLists {
   Splat* splats;
-  std::int32_t* radii;
-  float* transmittance;
+  std::int32_t* radii;  // or none
   TileLists lists;
-  std::int32_t* last;
 
-  Kept(Cutter& cutter, std::int64_t n, std::int64_t room, const Rect& rect) {
-    const std::int64_t n_tiles = Grid(rect).n_tiles();
-    const std::int64_t n_pixels = static_cast<std::int64_t>(rect.width()) * rect.height();
+  KeptLists(Cutter& cutter, std::int64_t n, std::int64_t room, const Rect& rect, bool has_radii) {
     splats = cutter.take<Splat>(n);
-    radii = cutter.take<std::int32_t>(2 * n);
-    transmittance = cutter.take<float>(n_pixels);
+    radii = has_radii ? cutter.take<std::int32_t>(2 * n) : nullptr;
     lists.room = room;
-    lists.begins = cutter.take<std::uint32_t>(n_tiles + 1);
+    lists.begins = cutter.take<std::uint32_t>(Grid(rect).n_tiles() + std::int64_t{1});
     lists.splats = cutter.take<std::int32_t>(room);
     lists.slots = cutter.take<std::int32_t>(room);
     lists.firsts = cutter.take<std::uint32_t>(n);
     lists.counts = cutter.take<std::uint32_t>(n);
+  }
+};
+
+struct KeptPixels {
+  float* transmittance;
+  std::int32_t* last;
+
+  KeptPixels(Cutter& cutter, const Rect& rect) {
+    const std::int64_t n_pixels = static_cast<std::int64_t>(rect.width()) * rect.height();
+    transmittance = cutter.take<float>(n_pixels);
     last = cutter.take<std::int32_t>(n_pixels);
   }
 };
 
-Kept cut_kept(const Memory& drawing, const Scene& scene, std::int64_t room) {
-  Cutter cutter(drawing.data);
-  const Kept kept(cutter, scene.rows.n, room, scene.rect);
-  cutter.check(drawing.n_bytes);
+struct Kept : KeptLists, KeptPixels {
+  Kept(Cutter& of_lists, Cutter& of_pixels, const Scene& scene, std::int64_t room)
+      : KeptLists(of_lists, scene.rows.n, room, scene.rect, scene.has_radii),
+        KeptPixels(of_pixels, scene.rect) {}
+};
+
+Kept cut_kept(const Drawing& drawing, const Scene& scene, std::int64_t room) {
+  Cutter of_lists(drawing.lists.data), of_pixels(drawing.pixels.data);
+  const Kept kept(of_lists, of_pixels, scene, room);
+  of_lists.check(drawing.lists.n_bytes);
+  of_pixels.check(drawing.pixels.n_bytes);
   return kept;
 }
 
 }  // namespace
 
-std::size_t drawing_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect) {
+std::size_t lists_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect, bool has_radii) {
   Cutter cutter;
-  Kept(cutter, n_rows, room, rect);
+  KeptLists(cutter, n_rows, room, rect, has_radii);
+  return cutter.used();
+}
+
+std::size_t pixels_bytes(const Rect& rect) {
+  Cutter cutter;
+  KeptPixels(cutter, rect);
   return cutter.used();
 }
 
@@ -58,7 +76,7 @@ std::size_t draw_backward_scratch_bytes(std::int64_t room, const Extras& extras)
 }
 
 void draw(const Scene& scene, std::int64_t room, const Report& report, float* image, float* depth,
-          const Memory& drawing, const Memory& scratch, GraphCache* cache,
+          const Drawing& drawing, const Memory& scratch, GraphCache* cache,
           cuda::StreamView stream) {
   const Kept kept = cut_kept(drawing, scene, room);
   const ViewSort sort(scene.rows.n, room, scene.rect);
@@ -70,7 +88,7 @@ void draw(const Scene& scene, std::int64_t room, const Report& report, float* im
   blend(kept.splats, kept.lists, scene.rect, scene.background, pixels, stream);
 }
 
-void draw_backward(const Scene& scene, std::int64_t room, const Memory& drawing,
+void draw_backward(const Scene& scene, std::int64_t room, const Drawing& drawing,
                    const PixelGradients& of_pixels, const Extras& extras, SplatGradient* of_splats,
                    const RowGradients& out, Statistics statistics, const Memory& scratch,
                    cuda::StreamView stream) {

@@ -16,7 +16,8 @@ namespace gs::raster {
 
 /// CUDA graphs of work by its arguments. Work is enqueued plainly the first time, which also loads
 /// its kernels, and is captured the second time. A graph is a function of addresses: it holds no
-/// memory of the arrays that it reads and writes.
+/// memory of the arrays that it reads and writes. The driver has memory for each of a graph's
+/// launches: few graphs are kept.
 class GraphCache {
  public:
   /// All that the launches depend on.
@@ -56,7 +57,7 @@ class GraphCache {
   }
 
  private:
-  static constexpr std::size_t kMost = 256;
+  static constexpr std::size_t kMost = 64;
   // Work that came later than so many turns ago keeps its graph: where more takes turns than can be
   // kept, some of it is captured once and the rest never.
   static constexpr std::uint64_t kKept = 4096;

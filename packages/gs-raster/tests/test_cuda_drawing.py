@@ -99,6 +99,7 @@ def test_one_drawing_after_the_other_lies_in_a_workspace(
                 of_image = drawing.for_gradient.copy_(of_image)
             given = of_image, of_alpha, of_depth if depth else None
             outs = sums(rows.n), sums(rows.n)
+            image = drawing.image.clone()  # the gradient writes over it
             of_splats = gs_raster.draw_backward(drawing, *given, out=outs[0], absgrad=absgrad)
             nothing = gs_raster.draw_backward(
                 drawing, *given, out=outs[1], absgrad=absgrad, gives_splats=False
@@ -106,7 +107,7 @@ def test_one_drawing_after_the_other_lies_in_a_workspace(
             assert nothing is None
             splats = drawing.splats
             assert splats.radii is not None
-            some = [drawing.image, drawing.alpha, of_splats, splats.records, splats.radii]
+            some = [image, drawing.alpha, of_splats, splats.records, splats.radii]
             some += [column for out in outs for column in out.columns.values()]
             found.append(bits(*some, *([] if drawing.depth is None else [drawing.depth])))
         assert_same_bits(*found)
@@ -143,13 +144,38 @@ def test_sorts_that_come_again_are_replayed_with_the_same_bits(own_stream: bool)
                         rows, camera, rect=rect, room=room, keys=keys, check_room=check,
                         workspace=place, **HOW,
                     )  # fmt: skip
-                    out = sums(max(n, 1))
+                    out, image = sums(max(n, 1)), drawing.image.clone()
                     gs_raster.draw_backward(drawing, gradient, out=out, gives_splats=place is None)
-                    found.append(bits(drawing.image, drawing.alpha, *out.columns.values()))
+                    found.append(bits(image, drawing.alpha, *out.columns.values()))
                     found[-1].append(torch.tensor(check.wait_for(0)))
                 assert_same_bits(*found)
             n_graphs.append(len(workspace.graphs))
     assert 0 < n_graphs[1] <= n_graphs[2] == n_graphs[3] == n_graphs[4]
+
+
+def test_views_with_and_without_keys_are_replayed_from_graphs_of_their_own() -> None:
+    """Of rows in pairs of equal depth, keys put the second one first."""
+    values, view = scene()
+    pairs = {name: column.repeat_interleave(2, 0) for name, column in values.items()}
+    pairs["sh0"][1::2] = -pairs["sh0"][1::2]
+    rows, workspace = Rows.of(pairs), Workspace()
+    swapped = torch.arange(1800, dtype=torch.int32, device=DEVICE) ^ 1
+    keyed: dict[bool, list[torch.Tensor]] = {}
+    for _ in range(4):
+        for has_keys in (False, True):
+            found = []
+            for place in (None, workspace):
+                drawing = gs_raster.draw(
+                    rows, view, room=AMPLE, keys=swapped if has_keys else None, workspace=place,
+                    **HOW,
+                )  # fmt: skip
+                out, image = sums(1800), drawing.image.clone()
+                gs_raster.draw_backward(drawing, noise(101, 150, 3), out=out, gives_splats=False)
+                found.append(bits(image, *out.columns.values()))
+            assert_same_bits(*found)
+            assert_same_bits(keyed.setdefault(has_keys, found[0]), found[0])
+    assert len(workspace.graphs) == 2
+    assert not torch.equal(keyed[False][0], keyed[True][0])
 
 
 def test_rows_that_are_about_as_many_share_a_graph() -> None:
@@ -161,7 +187,7 @@ def test_rows_that_are_about_as_many_share_a_graph() -> None:
     assert len(workspace.graphs) == 2
     for room in range(1000, 1400):
         gs_raster.draw(rows, view, room=room, workspace=workspace, **HOW)
-    assert len(workspace.graphs) <= 256
+    assert len(workspace.graphs) <= 64
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
@@ -186,6 +212,50 @@ def test_a_drawing_whose_workspace_has_another_is_refused() -> None:
         gs_raster.draw_backward(drawing, noise(101, 150, 3), out=sums(900))
     with pytest.raises(RuntimeError, match="drawing must be the last one of its workspace"):
         _ = drawing.splats
+
+
+@pytest.mark.parametrize("depth", [False, True])
+@pytest.mark.parametrize("absgrad", [False, True])
+@pytest.mark.parametrize("radii", [False, True])
+def test_the_bytes_of_a_workspace_are_foretold(depth: bool, absgrad: bool, radii: bool) -> None:
+    values, view = scene()
+    for n in (1, 900):
+        rows = Rows.of(values, torch.arange(n, dtype=torch.int32, device=DEVICE))
+        for room in (0, 1, AMPLE):
+            how: dict[str, Any] = {"room": room, "depth": depth, "absgrad": absgrad, "radii": radii}
+            for holds in (True, False):
+                workspace = Workspace(holds_gradient=holds)
+                drawing = gs_raster.draw(rows, view, workspace=workspace, **how, **HOW)
+                assert (drawing.for_gradient is not None) == holds
+                foretold = gs_raster.drawing_bytes(
+                    n, width=150, height=101, holds_gradient=holds, **how
+                )
+                assert workspace.n_bytes == foretold
+
+
+def test_a_drawing_without_radii_has_the_same_bits_and_takes_no_statistics() -> None:
+    values, view = scene()
+    rows, gradient = Rows.of(values), noise(101, 150, 3)
+    found = []
+    for radii in (True, False):
+        for place in (None, Workspace()):
+            drawing = gs_raster.draw(rows, view, room=AMPLE, workspace=place, radii=radii, **HOW)
+            image, out = drawing.image.clone(), sums(900)
+            gs_raster.draw_backward(drawing, gradient, out=out)
+            found.append(bits(image, *out.columns.values()))
+            assert (drawing.splats.radii is not None) == radii
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
+    told = gs_raster.Statistics(torch.zeros(900, device=DEVICE), torch.zeros(900, device=DEVICE))
+    with pytest.raises(ValueError, match="drawing must have radii for statistics"):
+        gs_raster.draw_backward(drawing, gradient, out=sums(900), statistics=told)
+
+
+def test_a_gradient_in_the_memory_of_the_image_is_refused() -> None:
+    values, view = scene()
+    drawing = gs_raster.draw(Rows.of(values), view, room=AMPLE, workspace=Workspace(), **HOW)
+    with pytest.raises(ValueError, match="grad_image must have memory of its own"):
+        gs_raster.draw_backward(drawing, drawing.image, out=sums(900))
 
 
 def test_tensors_that_come_again_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ class CpuTables:
         sh_degree: int,
         room: int,
         index: int,
-        is_direct: bool = False,
+        direct: Direct | None = None,
     ) -> Drawn:
         """See `TableRenderer`."""
         self.fails("draw")

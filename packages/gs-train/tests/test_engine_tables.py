@@ -292,6 +292,9 @@ def test_room_is_what_a_view_needed_when_it_was_drawn_last(
     assert [count <= room for _, room, count in noted.drawn[-n_known:]] == [True] * n_known
     assert len(noted.added) == _n_views()
     assert noted.n_skipped >= _n_views() - n_known
+    # Of few sizes, also where a view is drawn again: a renderer prepares each size once.
+    for _, room, _ in noted.drawn:
+        assert room % (1 << max(room.bit_length() - 5, 0)) == 0
 
 
 # -- crops

@@ -7,6 +7,7 @@ import torch
 
 from gs_adam import _core
 from gs_adam._sleep_tables import SleepTables
+from gs_adam._streams import current_handle
 from gs_adam._visit import Visit
 
 
@@ -47,9 +48,10 @@ class RowsOnCuda:
 
     def _enqueue(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
         param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts = visit
-        stream = torch.cuda.current_stream(self._device.index)
-        recent, past = (None, None) if last_step is None else self._tables.of(plan, stream)
+        index = self._device.index
+        handle = current_handle(index)
+        recent, past = (None, None) if last_step is None else self._tables.of(plan, handle)
         _core.device_slots(
             plan, self._widths, self._groups, param, exp_avg, exp_avg_sq, slots, last_step, ids,
-            marks, grads, counts, recent, past, self._device.index, stream.cuda_stream,
+            marks, grads, counts, recent, past, index, handle,
         )  # fmt: skip

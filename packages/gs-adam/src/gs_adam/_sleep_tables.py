@@ -60,30 +60,31 @@ class SleepTables:
         # so that memory is the same from step to step.
         self._pieces: dict[int, deque[torch.Tensor]] = {}
 
-    def of(
-        self, plan: _core.StepPlan, stream: torch.cuda.Stream
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def of(self, plan: _core.StepPlan, handle: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The sleeps that end at the step before the plan's, and the steps before it.
 
         Args:
             plan: of the step.
-            stream: the current one.
+            handle: of the current stream.
 
         Returns:
             (bytes,) uint8 each, to be used on the stream.
         """
         with self._lock:
-            found = [upload for known, upload in self._uploads if known is plan]
-            if not found:
-                found.append(self._upload(plan, stream))
-                self._uploads.append((plan, found[0]))
-            upload = found[0]
-        _use(upload, stream)
+            for known, made in reversed(self._uploads):
+                if known is plan:
+                    upload = made
+                    break
+            else:
+                upload = self._upload(plan, handle)
+                self._uploads.append((plan, upload))
+        if upload.stream != handle:
+            self._use(upload)
         return upload.recent, upload.past
 
-    def _upload(self, plan: _core.StepPlan, stream: torch.cuda.Stream) -> _Upload:
-        index, handle = self._device.index, stream.cuda_stream
-        past, first = self._continued(plan, stream)
+    def _upload(self, plan: _core.StepPlan, handle: int) -> _Upload:
+        index = self._device.index
+        past, first = self._continued(plan, handle)
         n_recent = plan.recent_bytes
         recent = self._room(n_recent, handle)
         size = _rounded(max(n_recent + plan.past_bytes(first), _STAGED_BYTES))
@@ -92,7 +93,7 @@ class SleepTables:
         try:
             _core.upload_sleeps(plan, first, staged.memory, recent, past, index, handle)
         finally:  # also where Ctrl-C is raised behind the call
-            staged.is_copied.record(stream)
+            staged.is_copied.record(torch.cuda.current_stream(index))
             waiting.append(staged)
         # Later uploads from the same memory record the event again, when this one is done: whoever
         # waits for it then waits for more than this one, never for less.
@@ -108,18 +109,24 @@ class SleepTables:
             self._pieces.setdefault(handle, deque(maxlen=2)).append(together)
         return rooms.pop()
 
-    def _continued(
-        self, plan: _core.StepPlan, stream: torch.cuda.Stream
-    ) -> tuple[torch.Tensor, int]:
+    def _continued(self, plan: _core.StepPlan, handle: int) -> tuple[torch.Tensor, int]:
         """Where the past goes, and the first step of it that is not there."""
         size = plan.past_bytes(0)
         if self._uploads:
             last, upload = self._uploads[-1]
             if plan.shares_past(last) and size <= upload.past.nbytes:
-                _use(upload, stream)
+                if upload.stream != handle:
+                    self._use(upload)
                 return upload.past, min(last.step, plan.step)
         room = max(_FIRST_STEPS * (size // plan.step), 2 * size)
         return torch.empty(room, dtype=torch.uint8, device=self._device), 0
+
+    def _use(self, upload: _Upload) -> None:
+        """Order the upload of another stream before what comes on the current one."""
+        stream = torch.cuda.current_stream(self._device.index)
+        stream.wait_event(upload.is_ready)
+        upload.recent.record_stream(stream)
+        upload.past.record_stream(stream)
 
 
 def _rounded(n_bytes: int) -> int:
@@ -139,11 +146,3 @@ def _free_or_new(waiting: deque[_Staging], size: int) -> _Staging:
         waiting.append(staged)
     memory = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
     return _Staging(memory, torch.cuda.Event())
-
-
-def _use(upload: _Upload, stream: torch.cuda.Stream) -> None:
-    if stream.cuda_stream == upload.stream:
-        return
-    stream.wait_event(upload.is_ready)
-    upload.recent.record_stream(stream)
-    upload.past.record_stream(stream)

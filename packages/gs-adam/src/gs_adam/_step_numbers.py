@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from operator import is_
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from gs_adam._tensors import write_step
+
+Places: TypeAlias = list[np.ndarray | None]
+"""The memory of each state's number; None where torch has to read and write the number."""
 
 
 class StepNumbers:
@@ -22,37 +26,46 @@ class StepNumbers:
     def __init__(self) -> None:
         # Of the states that were read or written last; all change together, also where Ctrl-C is
         # raised. An array does not keep the memory of a tensor that was given other memory.
-        self._seen: tuple[list[Any], list[int], list[np.ndarray | None]] = [], [], []
+        self._seen: tuple[list[Any], list[int], Places] = [], [], []
 
-    def read(self, states: Sequence[dict[str, Any]]) -> int:
+    def find(self, states: Sequence[dict[str, Any]]) -> Places:
+        """Where the numbers of some states are now."""
+        tensors = [state["step"] for state in states]
+        places = [t.data_ptr() if isinstance(t, torch.Tensor) else 0 for t in tensors]
+        seen, seen_places, numbers = self._seen
+        if places != seen_places or not all(map(is_, tensors, seen)):
+            numbers = [_in_memory(tensor) for tensor in tensors]
+            self._seen = tensors, places, numbers
+        return numbers
+
+    def read(self, states: Sequence[dict[str, Any]], places: Places) -> int:
         """The number of all states.
+
+        Args:
+            places: of the states, just found.
 
         Raises:
             ValueError: they differ.
         """
         steps = {
             int(state["step"] if number is None else number.item())
-            for state, number in zip(states, self._numbers(states), strict=True)
+            for state, number in zip(states, places, strict=True)
         }
         if len(steps) != 1:
             raise ValueError(f"step must be the same in every state, got {sorted(steps)}")
         return steps.pop()
 
-    def write(self, states: Sequence[dict[str, Any]], step: int) -> None:
-        """Set the number of all states."""
-        for state, number in zip(states, self._numbers(states), strict=True):
+    def write(self, states: Sequence[dict[str, Any]], places: Places, step: int) -> None:
+        """Set the number of all states.
+
+        Args:
+            places: of the states, found since others could give a tensor other memory.
+        """
+        for state, number in zip(states, places, strict=True):
             if number is None:
                 write_step(state, step)
             else:
                 number.fill(step)
-
-    def _numbers(self, states: Sequence[dict[str, Any]]) -> list[np.ndarray | None]:
-        """The memory of each state's number; None where torch has to read and write it."""
-        tensors = [state["step"] for state in states]
-        places = [t.data_ptr() if isinstance(t, torch.Tensor) else 0 for t in tensors]
-        if places != self._seen[1] or list(map(id, tensors)) != list(map(id, self._seen[0])):
-            self._seen = tensors, places, [_in_memory(tensor) for tensor in tensors]
-        return self._seen[2]
 
 
 def _in_memory(tensor: Any) -> np.ndarray | None:

@@ -14,7 +14,7 @@ from gs_adam import _core, _memory
 from gs_adam._arguments import array, shown
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-_STATE_KEYS = {"step", *MOMENTS}
+STATE_KEYS = {"step", *MOMENTS}
 
 Closure = Callable[[], Any] | None
 """What torch's optimizers call to make gradients."""
@@ -118,7 +118,7 @@ def check_state(param: torch.Tensor, state: dict[str, Any], name: str) -> None:
 
 def check_keys(state: dict[str, Any], name: str) -> None:
     """Raise unless ``state`` is all that Adam keeps of a parameter."""
-    if not state.keys() >= _STATE_KEYS:
+    if not state.keys() >= STATE_KEYS:
         missing = [key for key in ("step", *MOMENTS) if key not in state]
         raise ValueError(
             f"state of {name} must hold step, {' and '.join(MOMENTS)}, or nothing before its first "

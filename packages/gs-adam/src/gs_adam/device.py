@@ -14,9 +14,11 @@ from gs_adam._arguments import listed, number, shown
 from gs_adam._checkpoint import check_kinds
 from gs_adam._hooks import unwrapped
 from gs_adam._options import check_torchs, options_of
-from gs_adam._step_numbers import StepNumbers
+from gs_adam._step_numbers import Places, StepNumbers
+from gs_adam._streams import current_handle
 from gs_adam._tensors import (
     MOMENTS,
+    STATE_KEYS,
     Closure,
     as_ids,
     as_step,
@@ -187,14 +189,18 @@ class DeviceAdam(torch.optim.Optimizer):
         if ids is not None and device.type == "cpu":
             ids = on_cpu(ids, "ids")
         ids = as_ids(ids, n_rows, "ids")
-        losses = _checked(penalties, params)
+        losses = [_NO_PENALTY] * len(params)
+        if penalties is not None:
+            losses = _checked(penalties, params)
         states, first = self._states(params)
         if device.type != "cuda":
             _check_moments(params, states)
         options = [options_of(group) for group in self.param_groups]
         groups = [g for g, group in enumerate(self.param_groups) for _ in group["params"]]
-        exp_avg, exp_avg_sq = ([state[key] for state in states] for key in MOMENTS)
-        self._count_from(states)
+        exp_avg = [state["exp_avg"] for state in states]
+        exp_avg_sq = [state["exp_avg_sq"] for state in states]
+        places = self._numbers.find(states)
+        self._count_from(states, places)
         plan = self._schedule.propose(options)
         tensors = (params, exp_avg, exp_avg_sq, groups)
         self._taking = plan.step, params, states, first
@@ -211,14 +217,14 @@ class DeviceAdam(torch.optim.Optimizer):
             else:
                 if ids is not None and _core.checks_index():
                     _check_ids(ids, n_rows)
-                stream = torch.cuda.current_stream(device.index).cuda_stream
+                stream = current_handle(device.index)
                 words = None if ids is None else self._words_on(stream, n_rows, device)
                 _core.device_step(
                     self._schedule, plan, *tensors, ids, gradients, losses, words,
                     device.index, stream,
                 )  # fmt: skip
         finally:
-            self._note_step()
+            self._note_step(places)
         return loss
 
     def _words_on(self, stream: int, n_rows: int, device: torch.device) -> torch.Tensor:
@@ -229,13 +235,17 @@ class DeviceAdam(torch.optim.Optimizer):
             self._words = place, torch.empty(n_words, dtype=torch.int64, device=device)
         return self._words[1]
 
-    def _note_step(self) -> None:
-        """Keep the state of the step that has been taken, also of one that Ctrl-C cut short."""
+    def _note_step(self, places: Places | None = None) -> None:
+        """Keep the state of the step that has been taken, also of one that Ctrl-C cut short.
+
+        Args:
+            places: of the step's numbers, in the call that takes the step; None: later.
+        """
         if self._taking is None:
             return
         step, params, states, first = self._taking
         if step == self._schedule.step:
-            self._numbers.write(states, step)
+            self._numbers.write(states, places or self._numbers.find(states), step)
             if first:
                 kept = set(map(id, self._params()))  # others may have replaced some since
                 self.state.update({params[k]: states[k] for k in first if id(params[k]) in kept})
@@ -282,13 +292,14 @@ class DeviceAdam(torch.optim.Optimizer):
                     "step": as_step(0),
                     **{key: torch.zeros_like(param) for key in MOMENTS},
                 }
-            check_keys(state, f"params[{k}]")
+            if not state.keys() >= STATE_KEYS:
+                check_keys(state, f"params[{k}]")
             states.append(state)
         return states, first
 
-    def _count_from(self, states: list[dict[str, Any]]) -> None:
+    def _count_from(self, states: list[dict[str, Any]], places: Places) -> None:
         """Follow a loaded state dict: the state's step is the truth."""
-        step = self._numbers.read(states)
+        step = self._numbers.read(states, places)
         if step != self._schedule.step:
             self._schedule.restart(step)
             self._marks = None
@@ -304,11 +315,7 @@ def _check_moments(params: list[torch.Tensor], states: list[dict[str, Any]]) -> 
                 )
 
 
-def _checked(
-    penalties: Sequence[Penalty | None] | None, params: list[torch.Tensor]
-) -> list[Penalty]:
-    if penalties is None:
-        return [_NO_PENALTY] * len(params)
+def _checked(penalties: Sequence[Penalty | None], params: list[torch.Tensor]) -> list[Penalty]:
     penalties = listed(penalties, "penalties")
     if len(penalties) != len(params):
         raise ValueError(f"penalties must be {len(params)}, one a parameter, got {len(penalties)}")

@@ -8,6 +8,7 @@ what they point to is checked here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -39,9 +40,19 @@ def _place(tensor: Tensor) -> _Place:
             "arrays must be on the CPU, got CUDA tensors: this build of gs-cull has no CUDA. "
             "Reinstall it where nvcc is on the PATH"
         )
-    device = tensor.device
-    stream = torch.cuda.current_stream(device.index).cuda_stream
-    return _Place(device, tensor.get_device(), stream)
+    number = tensor.get_device()
+    return _Place(tensor.device, number, _current_stream(number))
+
+
+def _public_current_stream(number: int) -> int:
+    return torch.cuda.current_stream(number).cuda_stream
+
+
+# The handle without torch's object around it, where this torch has that: making the object takes as
+# long as a launch.
+_current_stream: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", _public_current_stream
+)
 
 
 def _totals() -> Tensor:
@@ -186,7 +197,7 @@ def mark(
     at = _place(geometry[0])
     rows, views = _rows(geometry, at.device), _views(cameras, at)
     id_address = address("ids", ids, (-1,), torch.int32, at.device)
-    n, n_views = ids.shape[0], cameras.sizes.shape[0]
+    n, n_views = ids.shape[0], len(cameras.sizes)
     mask_address = address("mask", mask, (n, (n_views + 31) // 32), torch.int32, at.device)
     if out is None:
         out = torch.empty(n, dtype=torch.bool, device=at.device)

@@ -29,14 +29,15 @@ class SceneAt {
  public:
   /// keys: by slot of the geometry.
   SceneAt(const RowsAt& rows, Address keys, const ProjectionAt& projection, const Corners& rect,
-          Address background)
+          Address background, bool has_radii)
       : scene_{rows.rows(),
                Keys{at<const std::int32_t>(keys), rows.rows().slots},
                projection.view(),
                projection.options(),
                projection.sh_degree(),
                rect_of(rect),
-               at<const float>(background)} {}
+               at<const float>(background),
+               has_radii} {}
   const Scene& scene() const { return scene_; }
 
  private:
@@ -50,20 +51,27 @@ Memory memory_of(const Workspace& workspace) {
   return {at<void>(workspace.first), workspace.second};
 }
 
+/// Lists, and pixels.
+using DrawingAt = std::pair<Workspace, Workspace>;
+
+Drawing drawing_of(const DrawingAt& drawing) {
+  return {memory_of(drawing.first), memory_of(drawing.second)};
+}
+
 /// drawn: an event that is recorded behind the drawing, or none.
 void draw_cuda(const SceneAt& scene, std::int64_t room, Address overflowed, Address n_instances,
-               Address image, Address depth, const Workspace& drawing, const Workspace& scratch,
+               Address image, Address depth, const DrawingAt& drawing, const Workspace& scratch,
                GraphCache* cache, Address drawn, int device, std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   draw(scene.scene(), room, {at<std::int32_t>(overflowed), at<std::uint64_t>(n_instances)},
-       at<float>(image), at<float>(depth), memory_of(drawing), memory_of(scratch), cache,
+       at<float>(image), at<float>(depth), drawing_of(drawing), memory_of(scratch), cache,
        StreamView::from_handle(stream));
   if (drawn != 0)
     GS_CUDA_TRY(cudaEventRecord(at<CUevent_st>(drawn), StreamView::from_handle(stream).get()));
 }
 
-void draw_backward_cuda(const SceneAt& scene, std::int64_t room, const Workspace& drawing,
+void draw_backward_cuda(const SceneAt& scene, std::int64_t room, const DrawingAt& drawing,
                         Address grad_image, Address grad_alpha, Address grad_depth, bool absgrad,
                         Address of_splats, const RowGradientsAt& out,
                         const StatisticsAt& statistics, const Workspace& scratch, int device,
@@ -72,7 +80,7 @@ void draw_backward_cuda(const SceneAt& scene, std::int64_t room, const Workspace
   const DeviceGuard guard(device);
   const auto [grad2d, count, extents, scale_x, scale_y, of_absgrad] = statistics;
   draw_backward(
-      scene.scene(), room, memory_of(drawing),
+      scene.scene(), room, drawing_of(drawing),
       {at<const float>(grad_image), at<const float>(grad_alpha), at<const float>(grad_depth)},
       {grad_depth != 0, absgrad}, at<SplatGradient>(of_splats), out.gradients(),
       {at<float>(grad2d), at<float>(count), at<float>(extents), nullptr, scale_x, scale_y,
@@ -80,12 +88,15 @@ void draw_backward_cuda(const SceneAt& scene, std::int64_t room, const Workspace
       memory_of(scratch), StreamView::from_handle(stream));
 }
 
-/// Bytes of a drawing, and of the scratch memory of draw().
-std::pair<std::size_t, std::size_t> draw_bytes_cuda(std::int64_t n_rows, std::int64_t room,
-                                                    const Corners& rect, int device) {
+/// Bytes of a drawing's lists and pixels, and of the scratch memory of draw().
+std::tuple<std::size_t, std::size_t, std::size_t> draw_bytes_cuda(std::int64_t n_rows,
+                                                                  std::int64_t room,
+                                                                  const Corners& corners,
+                                                                  bool has_radii, int device) {
   const DeviceGuard guard(device);
-  return {drawing_bytes(n_rows, room, rect_of(rect)),
-          draw_scratch_bytes(n_rows, room, rect_of(rect))};
+  const Rect rect = rect_of(corners);
+  return {lists_bytes(n_rows, room, rect, has_radii), pixels_bytes(rect),
+          draw_scratch_bytes(n_rows, room, rect)};
 }
 
 /// Bytes of the scratch memory of draw_backward().
@@ -100,11 +111,11 @@ void register_draw(py::module_& module) {
       .def(py::init<>())
       .def("__len__", &GraphCache::size);
   py::class_<SceneAt>(module, "SceneAt", py::module_local())
-      .def(py::init<const RowsAt&, Address, const ProjectionAt&, const Corners&, Address>(),
+      .def(py::init<const RowsAt&, Address, const ProjectionAt&, const Corners&, Address, bool>(),
            py::arg("rows"), py::arg("keys"), py::arg("projection"), py::arg("rect"),
-           py::arg("background"));
+           py::arg("background"), py::arg("has_radii"));
   module.def("draw_bytes", &draw_bytes_cuda, py::arg("n_rows"), py::arg("room"), py::arg("rect"),
-             py::arg("device"));
+             py::arg("has_radii"), py::arg("device"));
   module.def("draw_backward_bytes", &draw_backward_bytes_of, py::arg("room"), py::arg("depth"),
              py::arg("absgrad"));
   module.def("draw_cuda", &draw_cuda, py::arg("scene"), py::arg("room"), py::arg("overflowed"),

@@ -8,6 +8,7 @@
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::python::register_exceptions(module);
   gs::python::register_build_info(module);
+  gs::raster::register_indices(module);
   gs::raster::register_cuda(module);
   gs::raster::register_draw(module);
 }

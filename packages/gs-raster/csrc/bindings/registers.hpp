@@ -6,6 +6,9 @@
 
 namespace gs::raster {
 
+/// What GS_CHECK_INDEX asks for.
+void register_indices(pybind11::module_& module);
+
 /// The stages on a device; nothing in a build without CUDA.
 void register_cuda(pybind11::module_& module);
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gs_raster.cuda.drawing import Drawing, draw, draw_backward
     from gs_raster.cuda.loss import photometric_loss
     from gs_raster.cuda.noise import perturb
-    from gs_raster.cuda.planning import workspace_bytes
+    from gs_raster.cuda.planning import drawing_bytes, workspace_bytes
     from gs_raster.cuda.projection import project, project_backward
     from gs_raster.cuda.room_check import RoomCheck
     from gs_raster.cuda.rows import RowGradients, Rows
@@ -55,6 +55,7 @@ __all__ = [
     "build_info",
     "draw",
     "draw_backward",
+    "drawing_bytes",
     "perturb",
     "photometric_loss",
     "project",
@@ -80,6 +81,7 @@ _LATER = {
     "blend_backward": "cuda.blending",
     "draw": "cuda.drawing",
     "draw_backward": "cuda.drawing",
+    "drawing_bytes": "cuda.planning",
     "perturb": "cuda.noise",
     "photometric_loss": "cuda.loss",
     "project": "cuda.projection",

@@ -12,6 +12,8 @@ _Rules: TypeAlias = tuple[bool, float, float, float, float]
 _Corners: TypeAlias = Sequence[int]
 # Address and bytes.
 _Workspace: TypeAlias = tuple[int, int]
+# Lists and pixels of a drawing.
+_Drawing: TypeAlias = tuple[_Workspace, _Workspace]
 
 # Addresses of grad2d, count and extents; scales of x and y; whether of absgrad.
 _Statistics: TypeAlias = tuple[int, int, int, float, float, bool]
@@ -19,6 +21,7 @@ _Statistics: TypeAlias = tuple[int, int, int, float, float, bool]
 __version__: str
 
 def build_info() -> dict[str, Any]: ...
+def looks_at_indices() -> bool: ...
 
 class CudaError(RuntimeError): ...
 
@@ -167,9 +170,12 @@ class SceneAt:
         projection: ProjectionAt,
         rect: _Corners,
         background: int,
+        has_radii: bool,
     ) -> None: ...
 
-def draw_bytes(n_rows: int, room: int, rect: _Corners, device: int) -> tuple[int, int]: ...
+def draw_bytes(
+    n_rows: int, room: int, rect: _Corners, has_radii: bool, device: int
+) -> tuple[int, int, int]: ...
 def draw_backward_bytes(room: int, depth: bool, absgrad: bool) -> int: ...
 def draw_cuda(
     scene: SceneAt,
@@ -178,7 +184,7 @@ def draw_cuda(
     n_instances: int,
     image: int,
     depth: int,
-    drawing: _Workspace,
+    drawing: _Drawing,
     scratch: _Workspace,
     cache: GraphCache | None,
     drawn: int,
@@ -188,7 +194,7 @@ def draw_cuda(
 def draw_backward_cuda(
     scene: SceneAt,
     room: int,
-    drawing: _Workspace,
+    drawing: _Drawing,
     grad_image: int,
     grad_alpha: int,
     grad_depth: int,

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from gs_raster.cuda.indices import looks_at_indices
+from gs_raster import _core
 from gs_raster.cuda.rows import RowGradients, Rows
 
 Made = TypeVar("Made", Rows, RowGradients)
@@ -47,7 +47,7 @@ class CheckCache(Generic[Made]):
         tensors = (*columns.values(), *slots.values())
         before = [reference() for reference in self._tensors]
         is_known = names == self._names and all(map(is_, before, tensors))
-        if is_known and not (slots and looks_at_indices()):
+        if is_known and not (slots and _core.looks_at_indices()):
             again = object.__new__(self._kind)
             again.__dict__.update(columns, **slots, **self._facts)
             return again

@@ -22,12 +22,11 @@ from gs_raster.cuda.sorting import corners, tiles_of
 from gs_raster.cuda.splats import WORDS, Splats
 from gs_raster.cuda.statistics import NO_STATISTICS, Statistics
 from gs_raster.cuda.views import View
-from gs_raster.cuda.workspace import Workspace
+from gs_raster.cuda.workspace import Parts, Span, Workspace, rounded
 from gs_raster.numbers import whole
 from gs_raster.types import MAX_INSTANCES, Options, Rect
 
 _REAL = torch.float32
-_ALIGNMENT = 256  # of arrays in a drawing's memory
 
 
 class _Memory(NamedTuple):
@@ -35,16 +34,14 @@ class _Memory(NamedTuple):
 
     Attributes:
         words: float32.
-        begin: of the drawing in these, in words.
-        span: address and bytes of the drawing.
-        scratch: address and bytes that its gradient may use.
+        spans: addresses and bytes of its lists and pixels.
+        scratch: likewise, what its gradient may use.
         workspace: that all of this belongs to, and its turn.
     """
 
     words: Tensor
-    begin: int
-    span: tuple[int, int]
-    scratch: tuple[int, int] = (0, 0)
+    spans: tuple[Span, Span]
+    scratch: Span = (0, 0)
     workspace: Workspace | None = None
     turn: int = 0
 
@@ -53,11 +50,11 @@ class _Memory(NamedTuple):
         if self.workspace is not None and self.workspace.turn != self.turn:
             raise RuntimeError("drawing must be the last one of its workspace, got an earlier one")
 
-    def part(self, shape: tuple[int, ...], begin: int) -> Tensor:
-        """A contiguous array of the drawing, which begins so many bytes behind its begin."""
+    def part(self, shape: tuple[int, ...], address: int) -> Tensor:
+        """A contiguous array of the drawing."""
         self.check()
         strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-        return self.words.as_strided(shape, strides, self.begin + begin // 4)
+        return self.words.as_strided(shape, strides, (address - self.words.data_ptr()) // 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +68,9 @@ class Drawing:
         rows, view, rect: what was drawn.
         room: instances that there was room for.
         for_gradient: (h, w, 3) float32 in the workspace, which the gradient of the image may be
-            written to; None without a workspace.
+            written to; None without a workspace that holds it.
+
+    In a workspace the image lasts until :func:`draw_backward`, which writes over it.
     """
 
     image: Tensor
@@ -83,20 +82,24 @@ class Drawing:
     for_gradient: Tensor | None
     _scene: _core.SceneAt
     _memory: _Memory
+    _has_radii: bool
     _alive: tuple[Any, ...]
 
     @functools.cached_property
     def alpha(self) -> Tensor:
         """Computed when first asked for, on torch's stream of that moment."""
-        _, begin = _begins(self.rows.n)
-        return 1.0 - self._memory.part((self.rect.height, self.rect.width), begin)
+        _, (pixels, _) = self._memory.spans
+        return 1.0 - self._memory.part((self.rect.height, self.rect.width), pixels)
 
     @property
     def splats(self) -> Splats:
-        """The rows as splats of the view, with their radii; in the drawing's memory."""
-        n = self.rows.n
-        records = self._memory.part((n, WORDS), 0).view(torch.int32)
-        radii = self._memory.part((n, 2), _begins(n)[0]).view(torch.int32)
+        """The rows as splats of the view, with their radii where these were asked for; in the
+        drawing's memory."""
+        n, ((begin, _), _) = self.rows.n, self._memory.spans
+        records = self._memory.part((n, WORDS), begin).view(torch.int32)
+        radii = None
+        if self._has_radii:  # behind the records, see csrc/draw.cpp
+            radii = self._memory.part((n, 2), begin + rounded(4 * WORDS * n)).view(torch.int32)
         return Splats(records, self.view, radii=radii)
 
 
@@ -115,6 +118,7 @@ def draw(
     index: int = 0,
     workspace: Workspace | None = None,
     absgrad: bool = False,
+    radii: bool = True,
 ) -> Drawing:
     """Draw a rectangle of a view: :func:`gs_raster.project`, :func:`gs_raster.sort` and
     :func:`gs_raster.blend` in one call that waits for nothing.
@@ -131,10 +135,11 @@ def draw(
         depth: also sum depths.
         check_room: told how many instances there are.
         index: of the view in its batch, for ``check_room``.
-        workspace: in which the drawing lies, with its image, until the next view is drawn there;
-            None: memory of its own. The gradient of the rows uses it as well.
+        workspace: in which the drawing lies until the next view is drawn there, and its image until
+            the gradient is taken; None: memory of its own.
         absgrad: whether the workspace has room for a gradient with ``absgrad``, which else takes
             memory besides.
+        radii: also keep the half extents, which statistics of :func:`draw_backward` read.
 
     Raises:
         TypeError: a dtype differs.
@@ -144,7 +149,7 @@ def draw(
 
     Asynchrony: enqueued on torch's current stream; does not synchronise. The same inputs give the
         same bits, those of the three stages.
-    Cost: memory as :func:`gs_raster.workspace_bytes` says, for ``room`` instances.
+    Cost: a workspace takes :func:`gs_raster.drawing_bytes`.
     """
     at = place_of("rows", rows.means)
     rect = view.checked_rect(rect)
@@ -158,7 +163,8 @@ def draw(
         address("keys", keys, (rows.means.shape[0],), torch.int32, at.device),
         projection_of(rows, view, sh_degree, options, at),
         place,
-        address("background", background, (3,), _REAL, at.device),
+        0 if background is None else address("background", background, (3,), _REAL, at.device),
+        radii,
     )
     overflowed, count, drawn = 0, 0, 0
     if check_room is not None:
@@ -166,25 +172,24 @@ def draw(
         if not 0 <= index < check_room.n_views:
             raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
         overflowed = check_room.flag("overflowed", at.device)
-        count, drawn = check_room.address_of(index), check_room.event_of(index)
-    n_kept, n_scratch = _draw_bytes(rows.n, room, place, at.number)
+        count, drawn = check_room.places_of(index)
+    holds = workspace is not None and workspace.holds_gradient
+    parts = parts_of(rows.n, room, place, depth, absgrad, radii, holds, at.number)
     depths, for_gradient = at.empty(h, w) if depth else None, None
     if workspace is None:
-        image, words = at.empty(h, w, 3), at.empty(n_kept // 4)
-        memory, graphs = _Memory(words, 0, (words.data_ptr(), n_kept)), None
-        own = at.workspace(n_scratch)
+        (_, n_lists), (_, n_pixels) = parts.lists, parts.pixels
+        image, words, graphs = at.empty(h, w, 3), at.empty((n_lists + n_pixels) // 4), None
+        first = words.data_ptr()
+        memory = _Memory(words, ((first, n_lists), (first + n_lists, n_pixels)))
+        own = at.workspace(parts.sort[1])
         scratch = span(own)
     else:
-        # What sorts use comes first: it lies in the same place whatever the view.
-        n_scratch = max(n_scratch, _core.draw_backward_bytes(room, depth, absgrad))
-        n_image, begin = _rounded(12 * h * w), n_scratch + n_kept
-        words, graphs = workspace.take(begin + 2 * n_image, at), workspace.graphs
-        shape, strides = (h, w, 3), (3 * w, 3, 1)
-        image = words.as_strided(shape, strides, begin // 4)
-        for_gradient = words.as_strided(shape, strides, (begin + n_image) // 4)
-        first = words.data_ptr()
-        scratch, kept = (first, n_scratch), (first + n_scratch, n_kept)
-        memory = _Memory(words, n_scratch // 4, kept, scratch, workspace, workspace.turn)
+        words, graphs = workspace.take(parts.n_bytes, at), workspace.graphs
+        image = workspace.image(h, w, parts.image[0])
+        if holds:
+            for_gradient = workspace.image(h, w, parts.gradient[0])
+        lists, pixels, slots, scratch = parts.at(words.data_ptr())
+        memory = _Memory(words, (lists, pixels), slots, workspace, workspace.turn)
     _core.draw_cuda(
         scene,
         room,
@@ -192,7 +197,7 @@ def draw(
         count,
         image.data_ptr(),
         0 if depths is None else depths.data_ptr(),
-        memory.span,
+        memory.spans,
         scratch,
         graphs,
         drawn,
@@ -212,6 +217,7 @@ def draw(
         for_gradient=for_gradient,
         _scene=scene,
         _memory=memory,
+        _has_radii=radii,
         _alive=(keys, background),
     )
     return drawing
@@ -266,7 +272,7 @@ def draw_backward(
     :func:`gs_raster.project_backward` in one call.
 
     Args:
-        drawing: from :func:`draw`.
+        drawing: from :func:`draw`. Of a drawing in a workspace the image is gone afterwards.
         grad_image: (h, w, 3) float32; None for 0.
         grad_alpha, grad_depth: (h, w) float32; None for 0.
         out: sums of gradients, added to.
@@ -282,24 +288,33 @@ def draw_backward(
         they are not asked for.
 
     Raises:
-        TypeError, ValueError, CudaError: as the two stages.
+        TypeError, ValueError, CudaError: as the two stages; ValueError also for statistics of a
+            drawing without radii, and for a gradient that lies where the image does.
         RuntimeError: another view has been drawn in the drawing's workspace.
 
     Asynchrony: enqueued on torch's current stream; does not synchronise. The same inputs give the
         same bits.
     """
-    rows, rect, memory = drawing.rows, drawing.rect, drawing._memory
+    rows, memory = drawing.rows, drawing._memory
     memory.check()
     at = place_of("rows", rows.means)
     check_out(out, rows, places, at)
-    h, w = rect.height, rect.width
+    h, w, _ = drawing.image.shape
     of_image = address("grad_image", grad_image, (h, w, 3), _REAL, at.device)
-    of_alpha = address("grad_alpha", grad_alpha, (h, w), _REAL, at.device)
-    of_depth = address("grad_depth", grad_depth, (h, w), _REAL, at.device)
+    of_alpha = of_depth = 0
+    if grad_alpha is not None:
+        of_alpha = address("grad_alpha", grad_alpha, (h, w), _REAL, at.device)
+    if grad_depth is not None:
+        of_depth = address("grad_depth", grad_depth, (h, w), _REAL, at.device)
     if statistics is not None and statistics.absgrad and not absgrad:
         raise ValueError("absgrad must be True for statistics of absolute gradients, got False")
+    begin, n_bytes = memory.scratch
+    if begin <= of_image < begin + n_bytes:
+        raise ValueError("grad_image must have memory of its own, got the image's")
     told = NO_STATISTICS
     if statistics is not None:
+        if not drawing._has_radii:
+            raise ValueError("drawing must have radii for statistics, got radii=False")
         told = statistics.native(rows.means.shape[0], at.device)
     skip = 0
     if check_room is not None:
@@ -313,7 +328,7 @@ def draw_backward(
     _core.draw_backward_cuda(
         drawing._scene,
         drawing.room,
-        memory.span,
+        memory.spans,
         of_image,
         of_alpha,
         of_depth,
@@ -342,23 +357,29 @@ def _scene_at(
     projection: _core.ProjectionAt,
     place: tuple[int, int, int, int],
     background: int,
+    has_radii: bool,
 ) -> _core.SceneAt:
-    return _core.SceneAt(rows, keys, projection, place, background)
+    return _core.SceneAt(rows, keys, projection, place, background, has_radii)
 
 
 @functools.lru_cache(1024)
-def _draw_bytes(
-    n_rows: int, room: int, place: tuple[int, int, int, int], device: int
-) -> tuple[int, int]:
-    return _core.draw_bytes(n_rows, room, place, device)
-
-
-def _begins(n: int) -> tuple[int, int]:
-    """Where radii and transmittance begin in a drawing's memory, behind the records, see
-    csrc/draw.cpp."""
-    of_radii = _rounded(4 * WORDS * n)
-    return of_radii, of_radii + _rounded(8 * n)
-
-
-def _rounded(n_bytes: int) -> int:
-    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+def parts_of(
+    n_rows: int,
+    room: int,
+    place: tuple[int, int, int, int],
+    depth: bool,
+    absgrad: bool,
+    radii: bool,
+    holds_gradient: bool,
+    device: int,
+) -> Parts:
+    """Of a drawing of a rectangle with these corners; other arguments are those of :func:`draw` and
+    :class:`Workspace`."""
+    x0, y0, x1, y1 = place
+    lists, pixels, sort = _core.draw_bytes(n_rows, room, place, radii, device)
+    slots = _core.draw_backward_bytes(room, depth, absgrad)
+    image = rounded(12 * (x1 - x0) * (y1 - y0))
+    gradient = image if holds_gradient else 0
+    return Parts.of(
+        sort=sort, image=image, gradient=gradient, pixels=pixels, slots=slots, lists=lists
+    )

@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor
 
-
-def looks_at_indices() -> bool:
-    """Whether ``GS_CHECK_INDEX=1`` asks for a look."""
-    return os.environ.get("GS_CHECK_INDEX", "0") not in ("", "0")
+from gs_raster import _core
 
 
 def check_indices(name: str, indices: Tensor, n: int | None, *, distinct: bool) -> None:
@@ -27,7 +22,7 @@ def check_indices(name: str, indices: Tensor, n: int | None, *, distinct: bool) 
         IndexError: an index is out of range.
         ValueError: an index occurs twice.
     """
-    if not looks_at_indices() or not len(indices):
+    if not _core.looks_at_indices() or not len(indices):
         return
     ordered = indices.detach().long().sort().values
     twice = torch.zeros_like(ordered, dtype=torch.bool)
@@ -45,5 +40,5 @@ def check_indices(name: str, indices: Tensor, n: int | None, *, distinct: bool) 
 
 def check_keys(keys: Tensor) -> None:
     """:func:`check_indices` of keys that are at least 0 and distinct, but for any number of -1."""
-    if looks_at_indices():
+    if _core.looks_at_indices():
         check_indices("keys", keys[keys != -1], None, distinct=True)

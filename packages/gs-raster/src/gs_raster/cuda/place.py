@@ -40,7 +40,8 @@ def place_of(name: str, tensor: Tensor) -> Place:
         CudaError: this build of gs-raster has no CUDA.
         ValueError: the tensor is not on a CUDA device.
     """
-    require_cuda()
+    if not HAS_CUDA:
+        require_cuda()
     if not tensor.is_cuda:
         raise ValueError(
             f"{name} must be on a CUDA device, got {device_name(tensor.device)}; gs_raster.cpu "

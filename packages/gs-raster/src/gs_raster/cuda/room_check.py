@@ -101,13 +101,10 @@ class RoomCheck:
             return self._flag[1]
         return address(name, self.overflowed, (1,), torch.int32, device)
 
-    def address_of(self, index: int) -> int:
-        """Where the device writes the instances of a view."""
-        return self._address + 8 * index
-
-    def event_of(self, index: int) -> int:
-        """Handle of the event that is recorded behind a view."""
-        return self._handles[index]
+    def places_of(self, index: int) -> tuple[int, int]:
+        """Where the device writes the instances of a view, and the handle of the event that is
+        recorded behind the view."""
+        return self._address + 8 * index, self._handles[index]
 
     def note(self, index: int, room: int) -> None:
         """View ``index`` has been enqueued with this room, and its event behind it; :func:`draw`

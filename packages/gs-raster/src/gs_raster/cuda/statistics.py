@@ -45,5 +45,7 @@ class Statistics:
         """Checked, for n slots."""
         grad2d = address("statistics.grad2d", self.grad2d, (n,), torch.float32, device)
         count = address("statistics.count", self.count, (n,), torch.float32, device)
-        extents = address("statistics.extents", self.extents, (n,), torch.float32, device)
+        extents = 0
+        if self.extents is not None:
+            extents = address("statistics.extents", self.extents, (n,), torch.float32, device)
         return grad2d, count, extents, *self.scale, self.absgrad

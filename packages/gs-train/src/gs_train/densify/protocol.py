@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol, cast
 
 from torch import Tensor
@@ -100,11 +99,13 @@ class DirectDensifier(Densifier, Protocol):
 def direct_of(densifier: Densifier, batch_size: int) -> Direct | None:
     """See `DirectDensifier.direct`; None where views must be observed: an object or a subclass may
     have an ``observe`` of its own."""
-    places = chain((getattr(densifier, "__dict__", {}),), map(vars, type(densifier).__mro__))
-    first = next((names for names in places if "observe" in names or "direct" in names), {})
-    if "direct" not in first:
-        return None
-    return cast(DirectDensifier, densifier).direct(batch_size)
+    for owner in (densifier, *type(densifier).__mro__):
+        names = getattr(owner, "__dict__", ())
+        if "direct" in names:
+            return cast(DirectDensifier, densifier).direct(batch_size)
+        if "observe" in names:
+            break
+    return None
 
 
 def multiple_seen(every: int, images_before: int, images_after: int) -> int | None:

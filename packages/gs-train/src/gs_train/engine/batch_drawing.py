@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -23,8 +22,7 @@ def pixels_of(truth: Truth) -> Tensor:
     return truth if isinstance(truth, Tensor) else truth()
 
 
-@dataclass(frozen=True, eq=False)
-class Running:
+class Running(NamedTuple):
     """A batch between `Placement.begin` and `Placement.update`.
 
     Attributes:

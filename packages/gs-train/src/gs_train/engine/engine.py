@@ -80,7 +80,12 @@ class Engine:
         else:
             self._lookahead = Lookahead(model, renderer, tools.lanes)
             self._planner = Planner(
-                *(model, renderer, placements, self._lookahead, all_rows, self.costs),
+                model,
+                renderer,
+                placements,
+                lookahead=self._lookahead,
+                all_rows=all_rows,
+                costs=self.costs,
                 most_rows=most_rows,
                 most_share=most_share,
             )

@@ -95,22 +95,22 @@ class BatchGeometry:
             looked: behind everything that reads the geometry on other lanes.
         """
         trace, name = self._tools.trace, "update geometry"
-        with trace.host(name), trace.on("compute", name):
+        with trace.both(name):
             self._tools.lanes.wait("compute", looked)
             self._take_step()
 
     def _take_step(self) -> None:
-        params, names = self._rows.params, list(self.sums)
         losses = penalties(self._settings, self._n_rows)
         if not self._settings.regularise_all:
             rows = self._ids.long()
+            params = self._rows.params
             values = {name: params[name].index_select(0, rows) for name in losses}
             add_to(self.sums, values, losses)
             losses = {}
         self._rows.optimizer.step(  # type: ignore[call-overload]
             self._ids,
-            [self.sums[name] for name in names],
-            penalties=[losses.get(name) for name in names],
+            list(self.sums.values()),
+            penalties=[losses.get(name) for name in self.sums] if losses else None,
         )
 
 

@@ -141,14 +141,14 @@ class _RankWork:
     def project(self, microbatch: int, out: SplatRecords) -> None:
         """See `Work`."""
         name = f"project {microbatch}"
-        with self._trace.host(name), self._trace.on("compute", name):
+        with self._trace.both(name):
             self._own.project(microbatch, self._microbatches[microbatch], out)
 
     def draw(self, microbatch: int, records: SplatRecords) -> Tensor:
         """See `Work`."""
         one, name = self._microbatches[microbatch], f"draw {microbatch}"
         truth = pixels_of(self._truths[one.index])
-        with self._trace.host(name), self._trace.on("compute", name):
+        with self._trace.both(name):
             drawn = self._drawing.draw(one.crop, truth, records)
             self.shares[microbatch] = drawn.share
         self._news.note(microbatch, drawn)
@@ -157,5 +157,5 @@ class _RankWork:
     def give_back(self, microbatch: int, gradients: Tensor) -> None:
         """See `Work`."""
         name = f"give back {microbatch}"
-        with self._trace.host(name), self._trace.on("compute", name):
+        with self._trace.both(name):
             self._own.give_back(microbatch, self._microbatches[microbatch], gradients)

@@ -45,13 +45,13 @@ class OneByOne:
 
         def from_copies(k: int, microbatch: Microbatch, truth: Tensor) -> Tensor:
             taken = placement.take(k)
-            with self._trace.host(f"draw {k}"), self._trace.on("compute", f"draw {k}"):
+            with self._trace.both(f"draw {k}"):
                 share = drawing.draw(microbatch, truth, taken.ids, taken.leaves)
             placement.give(k, taken)
             return share
 
         from_tables, direct = None, run.direct
-        if not all(microbatch.is_whole for microbatch in microbatches):
+        if len(microbatches) > n_views:  # some are crops
             # Gradients of crops add up before the norm is taken, and the order in which views count
             # must not follow from their room.
             direct = None
@@ -71,9 +71,8 @@ class OneByOne:
         def draw(k: int, i: int) -> Tensor:
             microbatch = microbatches[i]
             truth = pixels_of(run.truths[microbatch.index])
-            rows = None if from_tables is None else placement.tables(k)
-            if from_tables is not None and rows is not None:
-                with self._trace.host(f"draw {k}"), self._trace.on("compute", f"draw {k}"):
+            if from_tables is not None and (rows := placement.tables(k)) is not None:
+                with self._trace.both(f"draw {k}"):
                     share = from_tables.draw(k, microbatch, truth, rows)
                 if share is not None:
                     return share

@@ -29,8 +29,7 @@ class Tools:
     stats: BatchStats
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(NamedTuple):
     """A batch that begins.
 
     Attributes:

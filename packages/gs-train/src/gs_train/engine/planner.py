@@ -36,10 +36,10 @@ class Planner:
         model: Model,
         renderer: Renderer,
         placements: Sequence[Placement],
+        *,
         lookahead: Lookahead,
         all_rows: AllRows,
         costs: ViewCosts,
-        *,
         most_rows: int | None,
         most_share: float | None,
     ) -> None:

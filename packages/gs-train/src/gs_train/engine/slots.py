@@ -62,7 +62,7 @@ class SlotPlacement:
 
     def open(self, batch: Batch) -> np.ndarray:
         trace = self._tools.trace
-        with trace.host("bring"), trace.on("cull", "bring"):
+        with trace.both("bring", "cull"):
             self._at = self._slots.bring(batch.seen.ids)
         self._batch = batch
         return batch.order
@@ -76,13 +76,11 @@ class SlotPlacement:
         appearance = self._model.appearance
         appearance.set_rates(settings.rates, betas=settings.betas, eps=settings.eps)
         step = appearance.begin()
-        with trace.host("wake"):
-            with trace.on("compute", "wake"):
-                counts = self._tools.stats.counts_on(self._model.device)
-                self._slots.wake(self._at, seen.ids, step, marks, counts)
-            tables = {**rows.columns, **self._slots.columns}
-            places = Places(seen, self._at)
-            self._run = _Run(geometry, step, tables, sums, places)
+        with trace.both("wake"):
+            counts = self._tools.stats.counts_on(self._model.device)
+            self._slots.wake(self._at, seen.ids, step, marks, counts)
+        tables = {**rows.columns, **self._slots.columns}
+        self._run = _Run(geometry, step, tables, sums, Places(seen, self._at))
         return step
 
     def take(self, k: int) -> Taken:
@@ -118,7 +116,7 @@ class SlotPlacement:
     def update(self, looked: torch.cuda.Event | None) -> None:
         run, slots, name = self._run, self._slots, "update appearance"
         seen, marks, trace = self._batch.seen, self._batch.marks, self._tools.trace
-        with trace.host(name), trace.on("compute", name):
+        with trace.both(name):
             slots.update(self._at, seen.ids, run.sums.appearance, run.step, marks)
         self._tools.stats.count(
             seen,

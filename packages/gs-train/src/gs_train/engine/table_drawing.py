@@ -51,6 +51,11 @@ def room_for(n_rows: int, known: int | None) -> int:
     return min(_rounded_up(expected + _SPARE), MAX_INSTANCES)
 
 
+def _room_that_suffices(count: int) -> int:
+    """For intersections that have been counted; more than `MAX_INSTANCES` for too many."""
+    return count if count > MAX_INSTANCES else min(_rounded_up(count), MAX_INSTANCES)
+
+
 def _rounded_up(n: int) -> int:
     """To one of 16 numbers in an octave: rooms that differ little are equal, so that a renderer can
     go on with what it prepared for a room."""
@@ -176,7 +181,7 @@ class TableDrawing:
         had_room, is_told = count <= last.room, False
         if not had_room:
             self._renderer.go_on()
-            last.room = count
+            last.room = _room_that_suffices(count)
             is_told = not self._again(last)
         if not is_told:
             core, view = last.microbatch.crop.core, last.microbatch.crop.view
@@ -223,11 +228,11 @@ class TableDrawing:
             sh_degree=settings.sh_degree,
             room=one.room,
             index=one.index,
-            is_direct=self._direct is not None,
+            direct=self._direct,
         )
         one.room = drawn.room
         truth = one.truth
-        if truth.shape[:2] != (rect.height, rect.width):
+        if truth.shape != drawn.image.shape:
             truth = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
         share, gradient = loss_and_gradient(
             drawn.image,

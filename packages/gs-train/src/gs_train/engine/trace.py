@@ -77,6 +77,15 @@ class Trace:
         """What the calls inside take on this thread."""
         return _NOTHING if self._path is None else self._here(name, track)
 
+    def both(self, name: str, lane: Name = "compute") -> AbstractContextManager[None]:
+        """What the calls inside take on this thread, and what they enqueue on a stream."""
+        return _NOTHING if self._path is None else self._both(name, lane)
+
+    @contextmanager
+    def _both(self, name: str, lane: Name) -> Iterator[None]:
+        with self.host(name), self.on(lane, name):
+            yield
+
     @contextmanager
     def _there(self, stream: torch.cuda.Stream, name: str, track: str) -> Iterator[None]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

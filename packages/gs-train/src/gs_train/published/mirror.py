@@ -72,7 +72,7 @@ class MirrorPlacement:
     def update(self, looked: torch.cuda.Event | None) -> None:
         seen, trace = self._batch.seen, self._tools.trace
         set_options(self._model.optimizer, self._settings)
-        with trace.host("update"), trace.on("compute", "update"):
+        with trace.both("update"):
             self._regularise()
             self._model.optimizer.step()
         n = self._model.n_rows

@@ -262,7 +262,7 @@ class StreamedPlacement:
         if k > _AHEAD:
             lanes.wait("load", run.read[k - 1 - _AHEAD])
         before = _turn(run.values, k - 1) if len(run.values) == 2 and k else None
-        with trace.host(f"load {k}"), trace.on("load", f"load {k}"):
+        with trace.both(f"load {k}", "load"):
             self._loads.bring(run.plan[k], _turn(run.values, k), before)
         run.loaded.append(lanes.mark("load"))
 
@@ -270,7 +270,7 @@ class StreamedPlacement:
         """Enqueue the gradients that are complete after microbatch k."""
         run, lanes, trace = self._run, self._tools.lanes, self._tools.trace
         lanes.wait("store", run.given[k])
-        with trace.host(f"store {k}"), trace.on("store", f"store {k}"):
+        with trace.both(f"store {k}", "store"):
             slots, ids = run.plan[k].slots_of("final"), run.on_host.wait().final[k]
             self._stores.send(_turn(run.gradients, k), slots, ids, step=run.step)
         run.stored.append(lanes.mark("store"))

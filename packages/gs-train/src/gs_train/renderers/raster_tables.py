@@ -64,7 +64,7 @@ class RasterTables:
         sh_degree: int,
         room: int,
         index: int,
-        is_direct: bool = False,
+        direct: Direct | None = None,
     ) -> Drawn:
         """See `TableRenderer`."""
         drawing = gs_raster.draw(
@@ -78,8 +78,9 @@ class RasterTables:
             check_room=self._check,
             index=index,
             # Of others something lives on while the next view is drawn.
-            workspace=self._workspace if is_direct else None,
+            workspace=None if direct is None else self._workspace,
             absgrad=self._absgrad,
+            radii=direct is None or direct.sums is not None,
         )
         return RasterDrawn(drawing.image, room, drawing.for_gradient, drawing, rows, view)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -12,8 +11,7 @@ from torch import Tensor
 from gs_train.renderers.protocol import Rect, Splats, View
 
 
-@dataclass(frozen=True, eq=False)
-class TableRows:
+class TableRows(NamedTuple):
     """R rows of a batch in the tables that they live in, and where their gradients go.
 
     A tensor that comes again has the shape that it had, and lies where it lay: what was checked of
@@ -104,12 +102,13 @@ class TableRenderer(Protocol):
         sh_degree: int,
         room: int,
         index: int,
-        is_direct: bool = False,
+        direct: Direct | None = None,
     ) -> Drawn:
         """Draw a rectangle of the batch's view ``index``. Does not synchronise.
 
         Args:
-            is_direct: `send_back` gets a ``direct``, before the next view is drawn.
+            direct: that `send_back` gets as well, before the next view is drawn; None: `send_back`
+                may come later, and gives splats.
 
         Raises:
             OutOfMemoryError: nothing has been drawn.

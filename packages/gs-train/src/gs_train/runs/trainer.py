@@ -94,8 +94,16 @@ class Trainer:
             rows, keys = own.rows, own.keys.to(renderer.device)
             dealing = Dealing(world, own.lattice)
         self._start(
-            *(config, renderer, extent, strategy, preset, limits, rows, None, keys),
-            *(sharing, dealing),
+            config,
+            renderer,
+            extent=extent,
+            strategy=strategy,
+            preset=preset,
+            limits=limits,
+            rows=rows,
+            keys=keys,
+            sharing=sharing,
+            dealing=dealing,
         )
 
     @classmethod
@@ -128,8 +136,15 @@ class Trainer:
             assert sharing is not None
             dealing = Dealing(sharing.world, ownership.lattice)
         trainer._start(
-            *(config, renderer, extent, strategy, preset, limits, None, model, None),
-            *(sharing, dealing),
+            config,
+            renderer,
+            extent=extent,
+            strategy=strategy,
+            preset=preset,
+            limits=limits,
+            source=model,
+            sharing=sharing,
+            dealing=dealing,
         )
         if ownership is not None:
             trainer.model.keys.labels = ownership.labels.to(renderer.device)
@@ -148,16 +163,18 @@ class Trainer:
         self,
         config: FitConfig,
         renderer: Renderer,
+        *,
         extent: float,
         strategy: Strategy | None,
         preset: Preset,
         limits: Limits,
-        rows: Rows | None,
-        source: Source | None,
-        keys: RowKeys | None,
+        rows: Rows | None = None,
+        keys: RowKeys | None = None,
+        source: Source | None = None,
         sharing: Sharing | None,
         dealing: Dealing | None,
     ) -> None:
+        """Begin with rows and their keys, or with a source of what `tensors` gave."""
         self.config = config
         self.renderer = renderer
         self.extent = extent
