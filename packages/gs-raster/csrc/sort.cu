@@ -20,10 +20,21 @@ __device__ __forceinline__ std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }
 
+/// Of n splats.
 __global__ void __launch_bounds__(kThreads)
     depth_keys_kernel(const Splat* __restrict__ splats, std::int64_t n, DepthKeys keys) {
   const std::int64_t i = global_thread();
-  if (i < n) put_depth_key(keys, i, splats[i].columns, splats[i].depth);
+  if (i < n)
+    put_depth_key(keys, i, splats[i].columns, splats[i].depth);
+  else if (i < keys.n)
+    put_depth_key(keys, i, 0, 0.0f);
+}
+
+void put_depth_keys(const Splat* splats, std::int64_t n, const DepthKeys& keys,
+                    cuda::StreamView stream) {
+  depth_keys_kernel<<<blocks_for(std::max(n, keys.n)), kThreads, 0, stream.get()>>>(splats, n,
+                                                                                    keys);
+  GS_CUDA_TRY(cudaGetLastError());
 }
 
 /// counts: (n_places,), 0 behind the splats.
@@ -237,9 +248,7 @@ void order_splats(const Splat* splats, const Keys& keys, std::int64_t n, std::in
   OrderArrays arrays(cutter, n);
   cutter.check(workspace_bytes);
   const SortJob job{n, splats, keys};
-  depth_keys_kernel<<<blocks_for(n), kThreads, 0, stream.get()>>>(splats, n,
-                                                                  arrays.keys(n, job, nullptr));
-  GS_CUDA_TRY(cudaGetLastError());
+  put_depth_keys(splats, n, arrays.keys(n, job, nullptr), stream);
   order_by_depth(GivenJob{job}, keys.keys != nullptr, n, order, arrays, stream);
 }
 
@@ -295,6 +304,11 @@ DepthKeys ViewSort::keys_in(void* workspace, std::size_t workspace_bytes, SortJo
   const DepthArrays depths(cutter, n_places_);
   cutter.check(workspace_bytes);
   return depths.keys(n_places_, job, arrays.job);
+}
+
+void ViewSort::put_keys(void* workspace, std::size_t workspace_bytes, const SortJob& job,
+                        cuda::StreamView stream) const {
+  put_depth_keys(job.splats, job.n, keys_in(workspace, workspace_bytes, job), stream);
 }
 
 void ViewSort::run(bool has_keys, void* workspace, std::size_t workspace_bytes, GraphCache* cache,

@@ -51,6 +51,10 @@ class ViewSort {
   /// What must have been put into the workspace before run(); `job` has no total of its own.
   DepthKeys keys_in(void* workspace, std::size_t workspace_bytes, SortJob job) const;
 
+  /// Puts it there, of splats that were projected elsewhere.
+  void put_keys(void* workspace, std::size_t workspace_bytes, const SortJob& job,
+                cuda::StreamView stream) const;
+
   /// Fills the lists of the job and says how many instances there were. All that is launched
   /// depends on the workspace's address, on the room, on the magnitudes of n and of the number of
   /// tiles, and on whether there are keys: it is a graph of `cache`, if there is one.

@@ -124,4 +124,18 @@ class TileListsAt {
   TileLists lists_;
 };
 
+/// Sums of density control: grad2d, count, extents, scales of x and y, absgrad.
+using StatisticsAt = std::tuple<Address, Address, Address, float, float, bool>;
+
+inline Statistics statistics_of(const StatisticsAt& sums, Address radii) {
+  const auto [grad2d, count, extents, scale_x, scale_y, absgrad] = sums;
+  return {at<float>(grad2d),
+          at<float>(count),
+          at<float>(extents),
+          at<const std::int32_t>(radii),
+          scale_x,
+          scale_y,
+          absgrad};
+}
+
 }  // namespace gs::raster

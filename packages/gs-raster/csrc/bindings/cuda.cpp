@@ -36,13 +36,14 @@ void project_cuda(const RowsAt& rows, const ProjectionAt& projection, Address sp
 }
 
 void project_backward_cuda(const RowsAt& rows, const ProjectionAt& projection, Address splats,
-                           Address gradients, const RowGradientsAt& out, int device,
+                           Address gradients, const RowGradientsAt& out,
+                           const StatisticsAt& statistics, Address radii, int device,
                            std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
   project_backward(rows.rows(), projection.view(), projection.options(), projection.sh_degree(),
                    at<const Splat>(splats), {at<const SplatGradient>(gradients)}, out.gradients(),
-                   {}, StreamView::from_handle(stream));
+                   statistics_of(statistics, radii), StreamView::from_handle(stream));
 }
 
 std::size_t order_workspace_bytes_cuda(std::int64_t n, int device) {
@@ -188,7 +189,7 @@ void register_cuda(py::module_& module) {
              py::arg("splats"), py::arg("radii"), py::arg("device"), py::arg("stream"));
   module.def("project_backward_cuda", &project_backward_cuda, py::arg("rows"),
              py::arg("projection"), py::arg("splats"), py::arg("gradients"), py::arg("out"),
-             py::arg("device"), py::arg("stream"));
+             py::arg("statistics"), py::arg("radii"), py::arg("device"), py::arg("stream"));
   module.def("order_workspace_bytes", &order_workspace_bytes_cuda, py::arg("n"), py::arg("device"));
   module.def("count_workspace_bytes", &count_workspace_bytes_cuda, py::arg("n"), py::arg("device"));
   module.def("list_workspace_bytes", &list_workspace_bytes_cuda, py::arg("room"), py::arg("rect"),

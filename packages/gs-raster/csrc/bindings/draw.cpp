@@ -44,9 +44,6 @@ class SceneAt {
   Scene scene_;
 };
 
-/// Sums of density control: grad2d, count, extents, scales of x and y, absgrad.
-using StatisticsAt = std::tuple<Address, Address, Address, float, float, bool>;
-
 Memory memory_of(const Workspace& workspace) {
   return {at<void>(workspace.first), workspace.second};
 }
@@ -71,6 +68,32 @@ void draw_cuda(const SceneAt& scene, std::int64_t room, Address overflowed, Addr
     GS_CUDA_TRY(cudaEventRecord(at<CUevent_st>(drawn), StreamView::from_handle(stream).get()));
 }
 
+/// Bytes of scratch memory of sort_cuda().
+std::size_t sort_bytes_cuda(std::int64_t n, std::int64_t room, const Corners& rect, int device) {
+  const DeviceGuard guard(device);
+  return draw_scratch_bytes(n, room, rect_of(rect));
+}
+
+/// sorted: an event that is recorded behind the sort, or none.
+void sort_cuda(Address splats, Address keys, std::int64_t n, const TileListsAt& lists,
+               Address overflowed, Address n_instances, const Workspace& scratch, GraphCache* cache,
+               Address sorted, int device, std::uintptr_t stream) {
+  const ReleaseGil unlocked;
+  const DeviceGuard guard(device);
+  const StreamView on = StreamView::from_handle(stream);
+  const SortJob job{n,
+                    at<const Splat>(splats),
+                    {at<const std::int32_t>(keys), nullptr},
+                    lists.rect(),
+                    nullptr,
+                    lists.lists(),
+                    {at<std::int32_t>(overflowed), at<std::uint64_t>(n_instances)}};
+  const ViewSort sort(n, job.lists.room, job.rect);
+  sort.put_keys(at<void>(scratch.first), scratch.second, job, on);
+  sort.run(keys != 0, at<void>(scratch.first), scratch.second, cache, on);
+  if (sorted != 0) GS_CUDA_TRY(cudaEventRecord(at<CUevent_st>(sorted), on.get()));
+}
+
 void draw_backward_cuda(const SceneAt& scene, std::int64_t room, const DrawingAt& drawing,
                         Address grad_image, Address grad_alpha, Address grad_depth, bool absgrad,
                         Address of_splats, const RowGradientsAt& out,
@@ -78,14 +101,11 @@ void draw_backward_cuda(const SceneAt& scene, std::int64_t room, const DrawingAt
                         std::uintptr_t stream) {
   const ReleaseGil unlocked;
   const DeviceGuard guard(device);
-  const auto [grad2d, count, extents, scale_x, scale_y, of_absgrad] = statistics;
   draw_backward(
       scene.scene(), room, drawing_of(drawing),
       {at<const float>(grad_image), at<const float>(grad_alpha), at<const float>(grad_depth)},
       {grad_depth != 0, absgrad}, at<SplatGradient>(of_splats), out.gradients(),
-      {at<float>(grad2d), at<float>(count), at<float>(extents), nullptr, scale_x, scale_y,
-       of_absgrad},
-      memory_of(scratch), StreamView::from_handle(stream));
+      statistics_of(statistics, 0), memory_of(scratch), StreamView::from_handle(stream));
 }
 
 /// Bytes of a drawing's lists and pixels, and of the scratch memory of draw().
@@ -122,6 +142,11 @@ void register_draw(py::module_& module) {
              py::arg("n_instances"), py::arg("image"), py::arg("depth"), py::arg("drawing"),
              py::arg("scratch"), py::arg("cache"), py::arg("drawn"), py::arg("device"),
              py::arg("stream"));
+  module.def("sort_bytes", &sort_bytes_cuda, py::arg("n"), py::arg("room"), py::arg("rect"),
+             py::arg("device"));
+  module.def("sort_cuda", &sort_cuda, py::arg("splats"), py::arg("keys"), py::arg("n"),
+             py::arg("lists"), py::arg("overflowed"), py::arg("n_instances"), py::arg("scratch"),
+             py::arg("cache"), py::arg("sorted"), py::arg("device"), py::arg("stream"));
   module.def("draw_backward_cuda", &draw_backward_cuda, py::arg("scene"), py::arg("room"),
              py::arg("drawing"), py::arg("grad_image"), py::arg("grad_alpha"),
              py::arg("grad_depth"), py::arg("absgrad"), py::arg("of_splats"), py::arg("out"),

@@ -65,6 +65,8 @@ def project_backward_cuda(
     splats: int,
     gradients: int,
     out: RowGradientsAt,
+    statistics: _Statistics,
+    radii: int,
     device: int,
     stream: int,
 ) -> None: ...
@@ -188,6 +190,20 @@ def draw_cuda(
     scratch: _Workspace,
     cache: GraphCache | None,
     drawn: int,
+    device: int,
+    stream: int,
+) -> None: ...
+def sort_bytes(n: int, room: int, rect: _Corners, device: int) -> int: ...
+def sort_cuda(
+    splats: int,
+    keys: int,
+    n: int,
+    lists: TileListsAt,
+    overflowed: int,
+    n_instances: int,
+    scratch: _Workspace,
+    cache: GraphCache | None,
+    sorted: int,
     device: int,
     stream: int,
 ) -> None: ...

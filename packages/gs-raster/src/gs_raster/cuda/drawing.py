@@ -18,13 +18,12 @@ from gs_raster.cuda.place import place_of
 from gs_raster.cuda.projection import check_out, projection_of
 from gs_raster.cuda.room_check import RoomCheck
 from gs_raster.cuda.rows import RowGradients, Rows
-from gs_raster.cuda.sorting import corners, tiles_of
+from gs_raster.cuda.sorting import check_room_of, corners, tiles_of
 from gs_raster.cuda.splats import WORDS, Splats
 from gs_raster.cuda.statistics import NO_STATISTICS, Statistics
 from gs_raster.cuda.views import View
 from gs_raster.cuda.workspace import Parts, Span, Workspace, rounded
-from gs_raster.numbers import whole
-from gs_raster.types import MAX_INSTANCES, Options, Rect
+from gs_raster.types import Options, Rect
 
 _REAL = torch.float32
 
@@ -154,8 +153,7 @@ def draw(
     at = place_of("rows", rows.means)
     rect = view.checked_rect(rect)
     h, w, place = _place_in(rect)
-    if not 0 <= whole("room", room) <= MAX_INSTANCES:
-        raise ValueError(f"room must be from 0 to {MAX_INSTANCES}, got {room}")
+    check_room_of(room)
     if keys is not None:
         check_indices("keys", keys, None, distinct=True)
     scene = _scene_at(
@@ -168,10 +166,7 @@ def draw(
     )
     overflowed, count, drawn = 0, 0, 0
     if check_room is not None:
-        index = whole("index", index)
-        if not 0 <= index < check_room.n_views:
-            raise ValueError(f"index must be from 0 to {check_room.n_views - 1}, got {index}")
-        overflowed = check_room.flag("overflowed", at.device)
+        overflowed = check_room.flag("check_room.overflowed", at.device)
         count, drawn = check_room.places_of(index)
     holds = workspace is not None and workspace.holds_gradient
     parts = parts_of(rows.n, room, place, depth, absgrad, radii, holds, at.number)

@@ -15,6 +15,7 @@ from gs_raster.cuda.indices import check_indices
 from gs_raster.cuda.place import Place, device_name, place_of
 from gs_raster.cuda.rows import RowGradients, Rows
 from gs_raster.cuda.splats import WORDS, Splats
+from gs_raster.cuda.statistics import NO_STATISTICS, Statistics
 from gs_raster.cuda.views import View
 from gs_raster.numbers import whole
 from gs_raster.types import Options
@@ -83,6 +84,7 @@ def project_backward(
     options: Options = Options(),  # noqa: B008 (immutable)
     out: RowGradients | None = None,
     places: Tensor | None = None,
+    statistics: Statistics | None = None,
 ) -> RowGradients:
     """The gradients of rows from those of their splats.
 
@@ -93,13 +95,15 @@ def project_backward(
         out: added to; None: new rows, one for each row, 0 for rows that do not show.
         places: (R,) int32, distinct: the gradient of row i is added to row ``places[i]`` of
             ``out``. None: to row i. Values are trusted unless ``GS_CHECK_INDEX=1``.
+        statistics: added to.
 
     Returns:
         ``out`` if given.
 
     Raises:
         TypeError, ValueError, CudaError: as :func:`project`; ValueError also for places without
-            ``out``, and for an ``out`` of too few rows or of other bases.
+            ``out``, for an ``out`` of too few rows or of other bases, and for statistics of splats
+            without radii.
         IndexError: a place is out of range, with ``GS_CHECK_INDEX=1`` alone.
 
     Asynchrony: one kernel on torch's current stream; does not synchronise. The same inputs give the
@@ -117,6 +121,11 @@ def project_backward(
         out = RowGradients.empty(rows.n, rows.n_bases, at.device)
     else:
         check_out(out, rows, places, at)
+    told, radii = NO_STATISTICS, 0
+    if statistics is not None:
+        if splats.radii is None:
+            raise ValueError("splats must have radii for statistics, got radii=None")
+        told, radii = statistics.native(rows.means.shape[0], at.device), splats.radii.data_ptr()
     if rows.n:
         _core.project_backward_cuda(
             rows.native(),
@@ -124,6 +133,8 @@ def project_backward(
             splats.records.data_ptr(),
             gradient,
             out.native(places, add=add),
+            told,
+            radii,
             at.number,
             at.stream,
         )

@@ -103,7 +103,13 @@ class RoomCheck:
 
     def places_of(self, index: int) -> tuple[int, int]:
         """Where the device writes the instances of a view, and the handle of the event that is
-        recorded behind the view."""
+        recorded behind the view.
+
+        Raises:
+            ValueError: the index is out of range.
+        """
+        if not 0 <= whole("index", index) < self.n_views:
+            raise ValueError(f"index must be from 0 to {self.n_views - 1}, got {index}")
         return self._address + 8 * index, self._handles[index]
 
     def note(self, index: int, room: int) -> None:
