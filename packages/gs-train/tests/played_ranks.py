@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 import torch
-from threads_as_ranks import ThreadCarrier, on_ranks
+from threads_as_ranks import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.densify.statistics import Statistics
@@ -192,10 +192,10 @@ def together(
     work = [RankWork(rank, ids, jobs, renderer) for rank, ids in zip(ranks, listed)]
     words = renderer.records.gradient_words  # type: ignore[attr-defined]
 
-    def run(carrier: ThreadCarrier) -> None:
+    def run(carrier: ThreadWorld) -> None:
         draw_in_rounds(turns, Exchange(carrier, words), work[carrier.rank])
 
-    on_ranks(len(ranks), renderer.device, run)
+    results(len(ranks), run, renderer.device)
     images: dict[int, Tensor] = {}
     losses: dict[int, Tensor] = {}
     for one in work:

@@ -7,7 +7,7 @@ import errno
 from typing import Any
 
 import pytest
-from threads_as_world import ThreadWorld, outcomes, results
+from threads_as_ranks import ThreadWorld, outcomes, results
 
 from gs_train.errors import CommonError, InputError
 from gs_train.files.agreement import by_each, by_first

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from threads_as_world import outcomes
+from threads_as_ranks import outcomes
 from torch import Tensor
 
 from gs_train.checkpoint import open_checkpoint, save_checkpoint
