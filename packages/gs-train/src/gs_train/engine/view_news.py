@@ -19,6 +19,9 @@ from gs_train.renderers.protocol import Rect
 from gs_train.renderers.records import TILE
 from gs_train.world.protocol import Ints, Pending, World
 
+_UNKNOWN = -1
+"""In place of counts of columns."""
+
 
 @dataclass(frozen=True)
 class _OnItsWay:
@@ -51,7 +54,15 @@ class ViewNews:
 
     Counts of a batch are posted when it has been drawn, and received when the next one begins, or
     when somebody reads the costs. A message has a word for each microbatch: 0 where it is another
-    rank's or was not counted, else its count and 1 more.
+    rank's or was not counted, else its count and 1 more. Columns, where they are counted, follow.
+
+    | a microbatch was drawn | word | its columns | noted of a view | and of a crop |
+    |---|---|---|---|---|
+    | in one piece | count + 1 | their counts | cost and columns | once all crops are there |
+    | in parts, as its count says | count + 1 | -1 | cost | nothing |
+    | in parts, for want of memory | 0 | 0 | nothing | nothing |
+
+    The order of a batch thereby never depends on the memory of a rank.
 
     Args:
         world: all ranks.
@@ -96,7 +107,7 @@ class ViewNews:
                         counted.ready.synchronize()
                     own[:] = counted.columns.numpy()
                 elif counted is not None:
-                    counts[k] = 0  # drawn in parts
+                    own[:] = _UNKNOWN
                 parts.append(own)
         self._drawn.clear()
         table = self.world.post_gather(np.concatenate(parts))
@@ -120,13 +131,15 @@ class ViewNews:
             news.microbatches, counts.tolist(), np.split(rest, np.cumsum(sizes)[:-1])
         ):
             view = microbatch.crop.view
-            found = whole.setdefault(microbatch.index, np.full(-(-view.width // TILE), -1))
+            found = whole.setdefault(microbatch.index, np.full(-(-view.width // TILE), _UNKNOWN))
             columns = _columns_of(microbatch.crop.rect)
-            if count:
+            if count and (own != _UNKNOWN).all():
                 found[columns.start : columns.stop] = own
+            elif microbatch.is_whole:  # in parts, which have rows of tiles in common
+                self._note(view, count - 1, news.step)
         for microbatch in news.microbatches:
-            found = whole.pop(microbatch.index, np.full(1, -1))
-            if (found >= 0).all():
+            found = whole.pop(microbatch.index, np.full(1, _UNKNOWN))
+            if (found != _UNKNOWN).all():
                 view = microbatch.crop.view
                 self.columns.note(view.name, len(found), 0, found, step=news.step)
                 self._note(view, int(found.sum()), news.step)
