@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +18,8 @@ from torch import Tensor
 from gs_train.densify import Changed
 from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.engine.together import Sharing
+from gs_train.errors import CommonError
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import RenderOptions, make_renderer
 from gs_train.rows.operations import RowOperations
 from gs_train.runs.strategies import Strategy, StrategyStart
@@ -137,3 +141,42 @@ def test_several_ranks_restore_with_ownership_and_one_without() -> None:
     for outcome in outcomes(2, run):
         assert isinstance(outcome, ValueError)
         assert str(outcome) == "ownership must be given where the rows are of 2 rank(s)"
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("culprit", [0, 1])
+@one_threaded
+def test_a_photograph_that_one_rank_cannot_read_ends_all_before_a_row_changes(
+    preset: str, culprit: int
+) -> None:
+    """What they have can be saved, and goes on."""
+    scene = photographed("street")
+    error = OSError(errno.EIO, "Input/output error", "/photographs/7.jpg")
+
+    def run(world: ThreadWorld) -> tuple[str, bool]:
+        def photograph(view: int, is_there: bool) -> Tensor:
+            if world.rank == culprit and not is_there:
+                raise error
+            return scene.photographs[view]
+
+        def step(is_there: bool) -> None:
+            taken = [functools.partial(photograph, view, is_there) for view in VIEWS]
+            trainer.train_step([(scene.views[i], of) for i, of in zip(VIEWS, taken)])
+
+        config = photo_config(batch_size=len(VIEWS))
+        parts = {**_parts(world), "preset": PRESETS[preset]}
+        trainer = Trainer(config, scene.rows, **parts)
+        step(True)
+        before = {name: value.clone() for name, value in trainer.tensors().items()}
+        with pytest.raises(CommonError) as raised:
+            step(False)
+        after = trainer.tensors()
+        is_same = all(torch.equal(value, after[name]) for name, value in before.items())
+        step(True)
+        if preset == "best":
+            trainer.model.close()  # type: ignore[attr-defined]
+        assert trainer.is_whole
+        return str(raised.value), is_same
+
+    said = f"rank {culprit}: /photographs/7.jpg: Input/output error"
+    assert results(2, run) == [(said, True)] * 2

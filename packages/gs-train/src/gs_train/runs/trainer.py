@@ -174,6 +174,7 @@ class Trainer:
         self.preset = preset
         self.step = self.sorted_at = 0
         self._changes = 0  # of rows, since they were in order
+        self._is_whole = True
         self.dealing = dealing
         self.n_ranks = 1 if sharing is None else sharing.world.size
         self._peers: Peers = NO_PEERS
@@ -218,6 +219,11 @@ class Trainer:
     def model(self) -> Model:
         """The rows."""
         return self.backend.model
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each step that has changed something has ended: the state may be saved."""
+        return self._is_whole and self.backend.is_whole
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state but the step, not copied. Waits for work in the background."""
@@ -265,6 +271,7 @@ class Trainer:
         loss = self.backend.step(
             batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
         )
+        self._is_whole = False
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
@@ -278,6 +285,7 @@ class Trainer:
             )
         self.step += 1
         changed = self._resort(changed)
+        self._is_whole = True
         return StepResult(loss, changed)
 
     def _settings(self, images_before: int, images_total: int) -> StepSettings:
