@@ -26,10 +26,11 @@ IN_PARTS, FOR_MEMORY = "in parts", "for want of memory"
 
 
 class Known(NamedTuple):
-    """Of the view, once all ranks have it."""
+    """Of the view, once all ranks have it; and what is said."""
 
     cost: int | None
     columns: list[int] | None
+    lines: list[str]
 
 
 def _drawn(rect: Rect, how: str) -> DrawnSplats:
@@ -60,7 +61,8 @@ def _known(n_crops: int, how: str, *, has_columns: bool) -> Known:
             costs.end_batch()
         news.receive()
         found = columns.known(VIEW.name)
-        return Known(costs.known(VIEW), None if found is None else found.tolist())
+        columns_found = None if found is None else found.tolist()
+        return Known(costs.known(VIEW), columns_found, news.lines())
 
     first, second = results(2, run)
     assert first == second
@@ -72,24 +74,28 @@ COLUMNS = [*range(1, N_COLUMNS + 1)]
 
 @pytest.mark.parametrize("n_crops", [1, 2])
 def test_a_view_in_one_piece_or_in_crops_is_noted_with_its_columns(n_crops: int) -> None:
-    assert _known(n_crops, "", has_columns=True) == (sum(COLUMNS), COLUMNS)
+    assert _known(n_crops, "", has_columns=True) == (sum(COLUMNS), COLUMNS, [])
 
 
 def test_a_view_whose_columns_are_not_counted_is_noted() -> None:
-    assert _known(1, "", has_columns=False) == (sum(COLUMNS), None)
+    assert _known(1, "", has_columns=False) == (sum(COLUMNS), None, [])
 
 
 @pytest.mark.parametrize("has_columns", [False, True])
 def test_a_whole_view_in_parts_is_noted_without_its_columns(has_columns: bool) -> None:
     """As on one rank: its count decides the parts, and not a rank's memory."""
-    assert _known(1, IN_PARTS, has_columns=has_columns) == (100, None)
+    assert _known(1, IN_PARTS, has_columns=has_columns) == (100, None, [])
 
 
 def test_a_view_with_a_crop_in_parts_is_not_noted() -> None:
     """Parts of a crop draw some tiles twice, and nobody knows how often."""
-    assert _known(2, IN_PARTS, has_columns=True) == (None, None)
+    assert _known(2, IN_PARTS, has_columns=True) == (None, None, [])
 
 
 @pytest.mark.parametrize(("n_crops", "has_columns"), [(1, False), (1, True), (2, True)])
-def test_what_memory_decides_is_not_noted(n_crops: int, has_columns: bool) -> None:
-    assert _known(n_crops, FOR_MEMORY, has_columns=has_columns) == (None, None)
+def test_what_memory_decides_is_said_and_not_noted(n_crops: int, has_columns: bool) -> None:
+    line = (
+        f"rank 1 has too little device memory for view {VIEW.name} in step 1 and draws it in "
+        "parts: results differ by rounding"
+    )
+    assert _known(n_crops, FOR_MEMORY, has_columns=has_columns) == (None, None, [line])

@@ -140,7 +140,7 @@ def train(
                     if log is not None and (trainer.step % _LOG_EVERY == 0 or is_last):
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                     trace.settle()
-                for line in kept.news():
+                for line in [*kept.news(), *trainer.news()]:
                     bar.message(line)
                 asked = None if parts.on_step is None else _tell(parts.on_step, trainer, result)
                 every = config.checkpoint_every

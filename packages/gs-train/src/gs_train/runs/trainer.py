@@ -288,6 +288,11 @@ class Trainer:
         self._is_whole = True
         return StepResult(loss, changed)
 
+    def news(self) -> list[str]:
+        """Lines about what befell a rank and did not end the run, since this was asked last."""
+        together = self.backend.together
+        return [] if together is None else together.news.lines()
+
     def _settings(self, images_before: int, images_total: int) -> StepSettings:
         """This step's rates, constants and weights; most are those of every step."""
         config = self.config
