@@ -5,22 +5,29 @@ from __future__ import annotations
 
 import errno
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from one_thread import one_threaded
 from photographed import photo_config, photographed
+from street import street_views
 from threads_as_ranks import ThreadWorld, outcomes, results
 from torch import Tensor
 
 from gs_train.densify import Changed
 from gs_train.densify.peers import NO_PEERS, Peers
+from gs_train.engine.batch_drawing import Running
 from gs_train.engine.together import Sharing
 from gs_train.errors import CommonError
 from gs_train.options.presets import PRESETS
+from gs_train.ranks.cuts import cut
 from gs_train.renderers import RenderOptions, make_renderer
+from gs_train.renderers.protocol import Rect
+from gs_train.renderers.records import TILE
 from gs_train.rows.operations import RowOperations
 from gs_train.runs.strategies import Strategy, StrategyStart
 from gs_train.runs.trainer import Trainer
@@ -180,3 +187,57 @@ def test_a_photograph_that_one_rank_cannot_read_ends_all_before_a_row_changes(
 
     said = f"rank {culprit}: /photographs/7.jpg: Input/output error"
     assert results(2, run) == [(said, True)] * 2
+
+
+class _Moving(_Removing):
+    """Moves the street after each step, so that one of its ends is somewhere in a view."""
+
+    def __init__(self) -> None:
+        super().__init__(removes=False, reported=lambda n: n)
+        self._n_moves = 0
+
+    def after_step(self, rows: RowOperations, **_: Any) -> Changed:
+        step = self._n_moves = self._n_moves + 1
+        along = (118 + 7 * math.sin(2 * step)) * (-1) ** step
+        means = photographed("street").rows["means"].index_select(0, rows.keys.values)
+        rows.overwrite(None, {"means": means + torch.tensor([along, 0.0, 0.0])})
+        return Changed()
+
+
+@one_threaded
+def test_cuts_follow_from_what_was_drawn_three_steps_ago() -> None:
+    view = street_views(width=16 * TILE, height=2 * TILE, focal=0.4)[30]
+    truth = torch.zeros(view.height, view.width, 3, dtype=torch.uint8)
+
+    def run(world: ThreadWorld) -> tuple[list[list[Rect]], list[np.ndarray]]:
+        trainer = Trainer(
+            photo_config(batch_size=1, resort_every=0),
+            photographed("street").rows,
+            strategy=lambda _: _Moving(),
+            **_parts(world),
+        )
+        together = trainer.backend.together
+        assert together is not None
+        cuts, draw = [], together.drawing.draw
+
+        def noted(run: Running, meanwhile: Callable[[], object] | None) -> Tensor:
+            cuts.append([microbatch.crop.core for microbatch in run.batch.seen.microbatches])
+            return draw(run, meanwhile)
+
+        together.drawing.draw = noted  # type: ignore[method-assign]
+        counts = []
+        for _ in range(9):
+            trainer.train_step([(view, truth)], [[view]] * 2)
+            tensors = trainer.tensors()
+            counts.append(tensors["columns/counts"][-16:].numpy().copy())
+        return cuts, counts
+
+    first, second = results(2, run)
+    assert first[0] == second[0]
+    cuts, counts = first
+    after = {lag: [cut(view.rect, 2, known) for known in counts[:-lag]] for lag in (2, 3, 4)}
+    assert cuts[:3] == [cut(view.rect, 2, None)] * 3
+    assert cuts[3:] == after[3]
+    # Other delays would have given other cuts.
+    assert cuts[2:] != after[2]
+    assert cuts[4:] != after[4]

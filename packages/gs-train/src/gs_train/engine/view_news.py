@@ -164,10 +164,10 @@ class ViewNews:
         for rank, k in np.argwhere(counts == _TIGHT).tolist():
             if rank not in self._short:
                 self._short.add(rank)
+                view = news.microbatches[k].crop.view.name
                 self._lines.append(
-                    f"rank {rank} has too little device memory for view "
-                    f"{news.microbatches[k].crop.view.name} in step {news.step + 1} and draws it in "
-                    "parts: results differ by rounding"
+                    f"rank {rank} has too little device memory for view {view} in step "
+                    f"{news.step + 1} and draws it in parts: results differ by rounding"
                 )
 
     def _note(self, view: View, count: int, step: int) -> None:
