@@ -46,6 +46,7 @@ END = [("the point cloud is written", "gs_train.runs.training:write_point_cloud"
 END_OF_FIRST = [("views are scored", "gs_train.runs.training:report", 1)]
 
 SAVED_BEFORE = {"the folder has its name", "older ones are removed"}
+SAVED_BY_FIRST = ("shards have been written", LAST)
 SAVED_BEFORE |= {phase for phase, *_ in (*END, *END_OF_FIRST)}
 
 EACH = [
@@ -131,7 +132,8 @@ def test_a_rank_that_is_killed(meet: _Meet, phase: str, point: str, call: int, r
     assert fault.seconds_ago() < 20
     assert ran.status == 2
     assert ran.errors == [f"gs-train: error: rank {rank}: {GONE}"]
-    assert meet.newest() == (STEPS if phase in SAVED_BEFORE else SAVED)
+    is_saved = phase in SAVED_BEFORE or (phase, rank) == SAVED_BY_FIRST
+    assert meet.newest() == (STEPS if is_saved else SAVED)
 
 
 @pytest.mark.long
