@@ -23,6 +23,7 @@ from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.engine.batch_drawing import Running
 from gs_train.engine.together import Sharing
 from gs_train.errors import CommonError
+from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.ranks.cuts import cut
 from gs_train.renderers import RenderOptions, make_renderer
@@ -150,11 +151,15 @@ def test_several_ranks_restore_with_ownership_and_one_without() -> None:
         assert str(outcome) == "ownership must be given where the rows are of 2 rank(s)"
 
 
-@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize(
+    ("preset", "limits"),
+    [("none", UNLIMITED), ("best", UNLIMITED), ("best", Limits(residents=0))],
+    ids=["none", "best", "best on the host"],
+)
 @pytest.mark.parametrize("culprit", [0, 1])
 @one_threaded
 def test_a_photograph_that_one_rank_cannot_read_ends_all_before_a_row_changes(
-    preset: str, culprit: int
+    preset: str, limits: Limits, culprit: int
 ) -> None:
     """What they have can be saved, and goes on."""
     scene = photographed("street")
@@ -171,7 +176,7 @@ def test_a_photograph_that_one_rank_cannot_read_ends_all_before_a_row_changes(
             trainer.train_step([(scene.views[i], of) for i, of in zip(VIEWS, taken)])
 
         config = photo_config(batch_size=len(VIEWS))
-        parts = {**_parts(world), "preset": PRESETS[preset]}
+        parts = {**_parts(world), "preset": PRESETS[preset], "limits": limits}
         trainer = Trainer(config, scene.rows, **parts)
         step(True)
         before = {name: value.clone() for name, value in trainer.tensors().items()}

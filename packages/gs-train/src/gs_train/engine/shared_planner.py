@@ -11,15 +11,14 @@ from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
 from gs_train.engine.lookahead import EarlyList, Lookahead
-from gs_train.engine.microbatches import Microbatch, Seen, look_at
-from gs_train.engine.placement import Batch, Placement
+from gs_train.engine.microbatches import Microbatch, Seen, look_at, marks_of
+from gs_train.engine.placement import Batch, Placement, first_with_room
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.shared_views import SharedViews, digest_of
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.view_news import ViewNews
 from gs_train.ranks.turns import Turns
 from gs_train.renderers import Renderer, View
-from gs_train.renderers.culling import mark
 from gs_train.rows.operations import Model
 from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
@@ -127,14 +126,10 @@ class SharedPlanner:
         return _Own(seen, None, None, max(self._place_for(seen), least))
 
     def _marks(self, seen: Seen) -> Tensor:
-        """(U,) bool: what the batch really sees."""
-        return mark(self._model.params, seen.cameras, seen.ids, seen.mask, self._renderer)
+        return marks_of(seen, self._model.params, self._renderer)
 
     def _place_for(self, seen: Seen) -> int:
-        """The first of the placements that has room for so many rows."""
-        n_rows = seen.ids.shape[0]
-        able = [k for k, one in enumerate(self._placements) if one.fits(n_rows)]
-        return able[0]
+        return first_with_room(self._placements, seen)
 
     def _gather(self, own: _Own, n_views: int) -> _Table:
         """What all ranks say of the batch that begins.
