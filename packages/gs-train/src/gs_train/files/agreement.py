@@ -57,7 +57,7 @@ def by_each(world: World, work: Callable[[], Result]) -> list[Result]:
 def post_by_each(world: World, work: Callable[[], Result]) -> Pending[Result]:
     """This rank's result of some work, which counts once no rank has met trouble.
 
-    A collective, and so is ``wait``, which does not wait for a rank that has done its work long
+    A collective, and so is ``wait``, which returns at once where all ranks did their work some time
     ago. In a world of one the work is done, and its errors are as they are.
 
     Raises:
