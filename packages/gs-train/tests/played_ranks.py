@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 import torch
-from threads_as_ranks import ThreadWorld, results
+from threads_as_ranks import ThreadWorld, on_ranks
 from torch import Tensor
 
 from gs_train.densify.statistics import Statistics
@@ -202,7 +202,7 @@ def together(
     def run(carrier: ThreadWorld) -> None:
         draw_in_rounds(turns, Exchange(carrier, words), work[carrier.rank])
 
-    results(len(ranks), run, renderer.device)
+    on_ranks(len(ranks), renderer.device, run)
     images: dict[int, Tensor] = {}
     losses: dict[int, Tensor] = {}
     for one in work:

@@ -231,8 +231,8 @@ def outcomes(
     return [future.exception() or future.result() for future in futures]
 
 
-def results(
-    n_ranks: int, run: Callable[[ThreadWorld], Result], device: torch.device = CPU
+def on_ranks(
+    n_ranks: int, device: torch.device, run: Callable[[ThreadWorld], Result]
 ) -> list[Result]:
     """What each rank returns; none may raise."""
     found = outcomes(n_ranks, run, device)
@@ -240,3 +240,8 @@ def results(
     for error in sorted(errors, key=lambda each: isinstance(each, OthersFailedError)):
         raise error
     return found  # type: ignore[return-value]
+
+
+def results(n_ranks: int, run: Callable[[ThreadWorld], Result]) -> list[Result]:
+    """The same, where rows are on the host."""
+    return on_ranks(n_ranks, CPU, run)

@@ -216,7 +216,7 @@ def on_threads(n_ranks: int, case: Case) -> list[Left]:
     """Of threads of this process, which share its device."""
     device = torch.device("cuda:0" if case.drawn_by == "raster" else "cpu")
     photographed("street").on(device.type)  # once
-    return threads_as_ranks.results(n_ranks, lambda world: run(case, world), device)
+    return threads_as_ranks.on_ranks(n_ranks, device, lambda world: run(case, world))
 
 
 def on_one(case: Case) -> Left:
