@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from random import Random
 
 import torch
-from threads_as_ranks import ThreadCarrier, on_ranks
+from threads_as_ranks import ThreadWorld, on_ranks
 from torch import Tensor
 
 from gs_train.densify.statistics import Statistics
+from gs_train.engine.crop_statistics import CropStatistics
+from gs_train.engine.microbatches import Microbatch
 from gs_train.losses.loss import Crop, loss_and_gradient
 from gs_train.ranks.exchange import Exchange
 from gs_train.ranks.rounds import draw_in_rounds
@@ -78,6 +80,7 @@ class Rank:
         self.sums = {name: torch.zeros_like(values) for name, values in self.rows.items()}
         self.statistics = Statistics(len(own), device=own.device, absgrad=absgrad, radii=True)
         self.drawn: dict[int, tuple[Tensor, dict[str, Tensor], Splats]] = {}
+        self._told: CropStatistics | None = None
 
     def listed(self, visible: Tensor) -> Tensor:
         """Which of the rank's rows are among these keys."""
@@ -94,14 +97,18 @@ class Rank:
         self.drawn[m] = ids, leaves, splats
         return splats
 
-    def add(self, m: int, n_views: int) -> None:
+    def add(self, m: int, jobs: Sequence[Job]) -> None:
         """What the leaves of a microbatch have got, and what density control is told."""
         ids, leaves, splats = self.drawn.pop(m)
         for name, leaf in leaves.items():
             if leaf.grad is not None:
                 self.sums[name].index_add_(0, ids, leaf.grad)
-        if len(ids):
-            self.statistics.observe(ids, splats, batch_size=n_views)
+        if self._told is None:
+            n_views = _n_views(jobs)
+            self._told = CropStatistics(
+                lambda ids, splats: self.statistics.observe(ids, splats, batch_size=n_views)
+            )
+        self._told.note(_microbatch(m, jobs), ids, splats if len(ids) else None)
 
 
 def outcome_of(ranks: Sequence[Rank], images: list[Tensor], losses: list[Tensor]) -> Outcome:
@@ -128,7 +135,7 @@ def alone(
         share, gradient = _loss(image, job, n_views)
         if len(ids):
             image.backward(gradient)
-        rank.add(m, n_views)
+        rank.add(m, jobs)
         images.append(image.detach())
         losses.append(share)
     return outcome_of([rank], images, losses)
@@ -169,7 +176,7 @@ class RankWork:
         ids, _, splats = self._rank.drawn[microbatch]
         if len(ids):
             self._records.backward(splats, gradients)
-        self._rank.add(microbatch, self._n_views)
+        self._rank.add(microbatch, self._jobs)
 
 
 def together(
@@ -192,7 +199,7 @@ def together(
     work = [RankWork(rank, ids, jobs, renderer) for rank, ids in zip(ranks, listed)]
     words = renderer.records.gradient_words  # type: ignore[attr-defined]
 
-    def run(carrier: ThreadCarrier) -> None:
+    def run(carrier: ThreadWorld) -> None:
         draw_in_rounds(turns, Exchange(carrier, words), work[carrier.rank])
 
     on_ranks(len(ranks), renderer.device, run)
@@ -207,6 +214,11 @@ def together(
 
 def _n_views(jobs: Sequence[Job]) -> int:
     return len({job.crop.view.name for job in jobs})
+
+
+def _microbatch(m: int, jobs: Sequence[Job]) -> Microbatch:
+    names = [job.crop.view.name for job in jobs]
+    return Microbatch(names.index(names[m]), jobs[m].crop, names.count(names[m]))
 
 
 def _loss(image: Tensor, job: Job, n_views: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from street import street_rows
-from threads_as_ranks import ThreadCarrier, on_ranks
+from threads_as_ranks import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.densify import Changed, Densifier
@@ -105,10 +105,10 @@ def alone(play: Play) -> Left:
 def together(play: Play, n_ranks: int) -> Left:
     """Several ranks, each with the rows of its strands."""
 
-    def run(company: ThreadCarrier) -> Left:
+    def run(company: ThreadWorld) -> Left:
         return Rank.of(play, company).run()
 
-    return _joined(on_ranks(n_ranks, torch.device("cpu"), run))
+    return _joined(results(n_ranks, run))
 
 
 class Rank:
@@ -119,7 +119,7 @@ class Rank:
         company: the ranks; None: it has all rows.
     """
 
-    def __init__(self, play: Play, own: Tensor, company: ThreadCarrier | None = None) -> None:
+    def __init__(self, play: Play, own: Tensor, company: ThreadWorld | None = None) -> None:
         self._play = play
         self._company = company
         # Neither in the order of keys nor in that of the other ranks.
@@ -135,7 +135,7 @@ class Rank:
         self.dealing = None if company is None else Dealing(company, Lattice(0, len(play.labels)))
 
     @classmethod
-    def of(cls, play: Play, company: ThreadCarrier) -> Rank:
+    def of(cls, play: Play, company: ThreadWorld) -> Rank:
         """A rank with the rows of its strands."""
         own = (owners(play.labels, company.size) == company.rank).nonzero().squeeze(1)
         return cls(play, own, company)

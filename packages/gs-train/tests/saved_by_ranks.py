@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from threads_as_world import ThreadWorld, outcomes
+from threads_as_ranks import ThreadWorld, outcomes
 from torch import Tensor
 
 from gs_train.checkpoint import save_by_ranks

@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 from saved_by_ranks import assert_same, by_key, made_up_tensors, part_of, save, saved
-from threads_as_world import DeathError, ThreadWorld, outcomes, results
+from threads_as_ranks import DeathError, ThreadWorld, outcomes, results
 from torch import Tensor
 
 from gs_train.checkpoint import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 from one_thread import one_threaded
 from refined_among import Play, Rank, alone, lively_rows, together
-from threads_as_ranks import ThreadCarrier, on_ranks
+from threads_as_ranks import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.densify import Adc, AdcConfig, Mcmc, McmcConfig
@@ -65,7 +65,7 @@ def test_rows_stay_where_ranks_are_even() -> None:
     play = uneven(mcmc, n_steps=1, sort_every=None)
     play = replace(play, labels=(torch.arange(N) * 256 // N).to(torch.uint8))
 
-    def run(company: ThreadCarrier) -> None:
+    def run(company: ThreadWorld) -> None:
         rank = Rank.of(play, company)
         assert rank.dealing is not None
         lattice, labels = rank.dealing.lattice, rank.model.keys.labels
@@ -73,7 +73,7 @@ def test_rows_stay_where_ranks_are_even() -> None:
         assert rank.dealing.lattice is lattice
         assert rank.model.keys.labels is labels
 
-    on_ranks(2, torch.device("cpu"), run)
+    results(2, run)
 
 
 @pytest.mark.parametrize("home", ["host", "device"])
@@ -83,7 +83,7 @@ def test_rows_arrive_with_all_that_belongs_to_them(home: str) -> None:
     play = replace(uneven(adc, home=home), labels=torch.zeros(N, dtype=torch.uint8))
     fresh = Lattice(0, N).labels(play.rows["means"])
 
-    def run(company: ThreadCarrier) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def run(company: ThreadWorld) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         rank = Rank.of(play, company)
         for step in range(3):
             rank.train(step)
@@ -100,7 +100,7 @@ def test_rows_arrive_with_all_that_belongs_to_them(home: str) -> None:
         rank.model.close()
         return before, after
 
-    left = on_ranks(3, torch.device("cpu"), run)
+    left = results(3, run)
     before = left[0][0]
     assert len(before["keys"]) == N
     assert len(before["appearance.last_step"].unique()) > 1

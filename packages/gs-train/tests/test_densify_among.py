@@ -10,7 +10,7 @@ import pytest
 import torch
 from one_thread import one_threaded
 from refined_among import MakeDensifier, Play, Rank, alone, lively_rows, together
-from threads_as_ranks import ThreadCarrier, on_ranks
+from threads_as_ranks import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.densify import Adc, AdcConfig, Mcmc, McmcConfig
@@ -114,7 +114,7 @@ def keys_of_rank(rank: int, n_ranks: int) -> tuple[RowKeys, Tensor]:
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 def test_a_roll_lists_kinds_and_within_them_keys(n_ranks: int) -> None:
-    def run(company: ThreadCarrier) -> None:
+    def run(company: ThreadWorld) -> None:
         keys, order = keys_of_rank(company.rank, n_ranks)
         is_odd = keys.values[order] % 2 == 1
         kinds = order[is_odd], order[~is_odd], order[~is_odd]
@@ -129,7 +129,7 @@ def test_a_roll_lists_kinds_and_within_them_keys(n_ranks: int) -> None:
         assert own[picked.own].tolist() == of_picks.tolist()
         assert len(roll.pick(torch.empty(0, dtype=torch.int64)).own) == 0
 
-    on_ranks(n_ranks, torch.device("cpu"), run)
+    results(n_ranks, run)
 
 
 def test_the_roll_of_a_rank_with_all_rows_copies_nothing() -> None:
@@ -146,10 +146,10 @@ def test_the_roll_of_a_rank_with_all_rows_copies_nothing() -> None:
 
 
 def test_counts_are_summed_over_the_ranks() -> None:
-    def run(company: ThreadCarrier) -> tuple[int, ...]:
+    def run(company: ThreadWorld) -> tuple[int, ...]:
         return AmongRanks(company).sums(company.rank, 10, 2**40)
 
-    sums = on_ranks(3, torch.device("cpu"), run)
+    sums = results(3, run)
     assert sums == [(3, 30, 3 * 2**40)] * 3
 
 
@@ -159,7 +159,7 @@ def test_births_beyond_the_last_key_leave_the_rows_of_all_ranks(kind: str) -> No
     """On ranks, too, for whose own children there would have been keys."""
     play = play_of(kind)
 
-    def run(company: ThreadCarrier) -> None:
+    def run(company: ThreadWorld) -> None:
         rank = Rank.of(play, company)
         rank.train(1)
         rank.model.keys.next = END_OF_KEYS - 3
@@ -170,4 +170,4 @@ def test_births_beyond_the_last_key_leave_the_rows_of_all_ranks(kind: str) -> No
         for name, values in rank.present().items():
             assert torch.equal(values, before[name]), name
 
-    on_ranks(3, torch.device("cpu"), run)
+    results(3, run)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 import torch
-from threads_as_ranks import Board, ThreadCarrier, on_ranks
+from threads_as_ranks import Board, ThreadWorld, results
 from torch import Tensor
 
 from gs_train.ranks.exchange import Exchange
@@ -62,7 +62,7 @@ def test_every_rank_gets_what_others_sent(n_ranks: int, n_microbatches: int) -> 
     ]
     turns = Turns.of(torch.tensor(counts).view(n_ranks, n_microbatches).numpy())
 
-    def run(carrier: ThreadCarrier) -> tuple[list[tuple[str, int]], int, int]:
+    def run(carrier: ThreadWorld) -> tuple[list[tuple[str, int]], int, int]:
         exchange = Exchange(carrier, WORDS)
         sizes = []
         for _ in range(2):
@@ -74,7 +74,7 @@ def test_every_rank_gets_what_others_sent(n_ranks: int, n_microbatches: int) -> 
         assert exchange.n_bytes == 0
         return work.calls, *sizes
 
-    found = on_ranks(n_ranks, CPU, run)
+    found = results(n_ranks, run)
     for rank, (calls, first, second) in enumerate(found):
         assert first == second  # memory is taken once
         for what in ("project", "give back"):
@@ -86,12 +86,12 @@ def test_every_rank_gets_what_others_sent(n_ranks: int, n_microbatches: int) -> 
 def test_two_rounds_are_on_their_way_at_once() -> None:
     turns = Turns.of([[1, 1, 1, 1]])
 
-    def run(carrier: ThreadCarrier) -> list[tuple[str, int]]:
+    def run(carrier: ThreadWorld) -> list[tuple[str, int]]:
         work = Numbers(0, turns)
         draw_in_rounds(turns, Exchange(carrier, WORDS), work)
         return work.calls
 
-    (calls,) = on_ranks(1, CPU, run)
+    (calls,) = results(1, run)
     assert [f"{name} {m}" for name, m in calls] == [
         *("project 0", "project 1"),
         *("draw 0", "project 2", "give back 0"),
@@ -103,7 +103,7 @@ def test_two_rounds_are_on_their_way_at_once() -> None:
 
 def test_gradients_of_other_splats_are_refused() -> None:
     turns = Turns.of([[3]])
-    exchange = Exchange(ThreadCarrier(Board(1), 0, CPU), WORDS)
+    exchange = Exchange(ThreadWorld(Board(1), 0, CPU), WORDS)
     parcels = exchange.round(0, turns)
     parcels.segment(0).words.zero_()
     parcels.send()

@@ -12,7 +12,7 @@ from street import drive, street_rows
 from torch import Tensor
 
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.errors import InputError
+from gs_train.errors import CommonError
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.rows.gaussians import Gaussians
@@ -99,10 +99,10 @@ def test_tensors_load_as_they_were() -> None:
 
 def test_the_last_key_is_given_and_none_beyond() -> None:
     keys = keys_of(0, next_key=END_OF_KEYS - 1)
-    with pytest.raises(InputError, match=r"2 Gaussians more need keys up to 2,147,483,648, and"):
+    with pytest.raises(CommonError, match=r"2 Gaussians more need keys up to 2,147,483,648, and"):
         keys.born(2)
     assert keys.born(1).tolist() == [END_OF_KEYS - 1]
-    with pytest.raises(InputError, match="1 Gaussians more"):
+    with pytest.raises(CommonError, match="1 Gaussians more"):
         keys.born(1)
 
 
@@ -147,7 +147,7 @@ def test_births_beyond_the_last_key_leave_rows_as_they_are(
         return after_step(*args, **options)
 
     monkeypatch.setattr(trainer.densifier, "after_step", watched)
-    with pytest.raises(InputError, match="Gaussians more need keys"):
+    with pytest.raises(CommonError, match="Gaussians more need keys"):
         train(trainer, _steps(), scene=photographed("street"))
     for name, value in _present(trainer).items():
         assert torch.equal(value, before[name]), name

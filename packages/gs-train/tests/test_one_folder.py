@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from threads_as_world import ThreadWorld, outcomes, results
+from threads_as_ranks import ThreadWorld, outcomes, results
 
 from gs_train.errors import CommonError
 from gs_train.files.one_folder import require_one_folder

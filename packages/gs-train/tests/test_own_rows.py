@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from threads_as_world import outcomes
+from threads_as_ranks import outcomes
 from torch import Tensor
 
 from gs_train.checkpoint import open_checkpoint, save_checkpoint
 from gs_train.checkpoint.reader import SavedCheckpoint
 from gs_train.checkpoint.row_names import KEYS, MEANS, STRANDS
-from gs_train.errors import InputError
+from gs_train.errors import CommonError
 from gs_train.rows.own_rows import LATTICE as NAME_OF_LATTICE
 from gs_train.rows.own_rows import lattice_of, own_rows, plain_lattice
 from gs_train.rows.strands import STRANDS as OF_MODEL
@@ -85,8 +85,8 @@ def test_without_a_saved_lattice_all_ranks_have_that_of_the_rows(tmp_path: Path)
 def test_a_lattice_that_cannot_be_is_damage(tmp_path: Path, plain: object) -> None:
     path = save_checkpoint(tmp_path, step=1, tensors={}, state={NAME_OF_LATTICE: plain})
     for outcome in _lattices(open_checkpoint(path)):
-        assert isinstance(outcome, InputError)
-        assert str(outcome).startswith(f"{path}/manifest.json is damaged")
+        assert isinstance(outcome, CommonError)
+        assert str(outcome).startswith(f"rank 0: {path}/manifest.json is damaged")
 
 
 def test_labels_have_one_name() -> None:

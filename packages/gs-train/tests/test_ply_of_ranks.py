@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from threads_as_world import ThreadWorld, outcomes, results
+from threads_as_ranks import ThreadWorld, outcomes, results
 from torch import Tensor
 
 from gs_train.errors import CommonError

@@ -149,3 +149,7 @@ def test_a_view_that_is_left_over_is_drawn_in_crops(drawn_by: str) -> None:
     for name, sums in whole.sums.items():
         most = float(sums.abs().max())
         torch.testing.assert_close(in_crops.sums[name], sums, atol=1e-6 * most, rtol=0)
+    # A row of two crops is a row of one view.
+    assert torch.equal(in_crops.count, whole.count)
+    most = float(whole.grad2d.abs().max())
+    torch.testing.assert_close(in_crops.grad2d, whole.grad2d, atol=1e-6 * most, rtol=0)

@@ -115,19 +115,22 @@ def test_views_that_are_cut_give_the_same_gradients_but_for_rounding(
     assert ours.others["columns/counts"].sum() == theirs.others["costs/counts"].sum() > 0
 
 
-def test_cuts_follow_from_what_was_drawn_three_steps_ago(two: Workers) -> None:
+def test_cuts_follow_neither_from_who_draws_nor_from_what_is_known_ahead(two: Workers) -> None:
     case = Case("best", 3, n_steps=24, first=1)
     ours, theirs = in_order(two.call(on_rank, case)), on_one(case)
     assert ours.losses == pytest.approx(theirs.losses, rel=1e-4)
     assert_same(in_order(two.call(on_rank, replace(case, paces=1, known=1))), ours)
 
 
-@pytest.mark.parametrize(("residents", "owner"), [(0, None), (330, None), (640, 1)])
+@pytest.mark.parametrize(
+    ("residents", "owners"), [(0, {}), (330, {}), (640, {"owner": 1}), (400, {"most_of": 1})]
+)
 def test_a_batch_that_one_rank_has_no_room_for_is_updated_by_all_hosts(
-    two: Workers, residents: int, owner: int | None
+    two: Workers, residents: int, owners: dict[str, int]
 ) -> None:
+    """With the last case, the other rank has an early list, and must look for an exact one."""
     case = Case("best", 5, n_steps=16, first=1, cuts_views=False)
-    case = replace(case, residents=residents, owner=owner)
+    case = replace(case, residents=residents, **owners)
     ours = in_order(two.call(on_rank, case))
     assert {*ours.resides} == ({False, True} if residents else {False})
     assert_same(ours, on_one(case))

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from threads_as_ranks import ThreadCarrier, on_ranks
+from threads_as_ranks import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.ranks.row_move import RowMove
@@ -43,7 +43,7 @@ def test_rows_arrive_whole_and_once(n_ranks: int, all_on_first: bool) -> None:
         for start, stop in itertools.pairwise(ends)
     ]
 
-    def run(carrier: ThreadCarrier) -> dict[str, Tensor]:
+    def run(carrier: ThreadWorld) -> dict[str, Tensor]:
         part = slice(ends[carrier.rank], ends[carrier.rank + 1])
         own = {name: values[part] for name, values in rows.items()}
         move = RowMove(own["strands"], carrier, n_ranks)
@@ -51,7 +51,7 @@ def test_rows_arrive_whole_and_once(n_ranks: int, all_on_first: bool) -> None:
         received = move.received(table)
         return {name: move.of(values, received) for name, values in own.items()}
 
-    found = on_ranks(n_ranks, CPU, run)
+    found = results(n_ranks, run)
     for rank, own in enumerate(found):
         assert (owners(own["strands"], n_ranks) == rank).all()
         assert {name: values.shape[1:] for name, values in own.items()} == {

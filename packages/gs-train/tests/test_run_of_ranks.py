@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from saved_by_ranks import assert_same, by_key, part_of, saved
-from threads_as_world import ThreadWorld, results
+from threads_as_ranks import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint

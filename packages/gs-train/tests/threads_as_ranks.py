@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads of one process as ranks, which exchange rows as late as they may.
+"""Threads of one process as the ranks of a world.
 
 Rows are copied when the last rank waits for them, not when they are sent, and what will be received
 holds other numbers until then: who writes or reads a buffer too early is found out.
+
+A test may have one rank end in a call of the host: the others then end in the call that they wait
+in. Ranks that wait for each other for ever are an error at once, of the test that has them.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +18,28 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 Result = TypeVar("Result")
+
+LIMIT_S = 300.0
+"""For which a rank waits at most, where another one waits for something else than a rank."""
+
+CPU = torch.device("cpu")
+
+
+class DeathError(BaseException):
+    """A rank has ended, as by SIGKILL."""
+
+
+class OthersFailedError(RuntimeError):
+    """Another rank has failed."""
+
+
+class HangError(AssertionError):
+    """Ranks wait for what never comes."""
 
 
 @dataclass
@@ -29,19 +51,65 @@ class _Posted:
 
 
 class Board:
-    """What ranks have posted, by the number of the exchange."""
+    """What ranks have posted and said, by the number of the exchange or of the call.
+
+    Attributes:
+        posted: exchanges.
+        said: calls of the host: what each rank has said.
+        changed: notified when a rank has posted, said or failed.
+    """
 
     def __init__(self, n_ranks: int) -> None:
         self.n_ranks = n_ranks
         self.posted: dict[int, _Posted] = {}
+        self.said: dict[int, dict[int, Any]] = {}
         self.changed = threading.Condition()
-        self.has_failed = False
+        self._has_failed = False
+        self._n_ended = 0
+        self._waiting: dict[int, tuple[str, Callable[[], bool]]] = {}  # by thread
 
-    def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """With the lock held."""
-        self.changed.wait_for(lambda: is_so() or self.has_failed)
-        if self.has_failed:
-            raise RuntimeError("another rank has failed")
+    def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
+        """Wait, with the lock held.
+
+        Args:
+            what: it waits for, in words.
+
+        Raises:
+            OthersFailedError: a rank has failed.
+            HangError: it never comes.
+        """
+        me = threading.get_ident()
+        self._waiting[me] = what, is_so
+        try:
+            self._find_hang()
+            has_come = self.changed.wait_for(lambda: is_so() or self._has_failed, LIMIT_S)
+        finally:
+            del self._waiting[me]
+        if self._has_failed and not is_so():
+            raise OthersFailedError("another rank has failed")
+        if not has_come:
+            raise HangError(f"a rank has waited {LIMIT_S:.0f} s for {what}")
+
+    def end(self) -> None:
+        """A rank has done its work."""
+        with self.changed:
+            self._n_ended += 1
+            if self._waiting:
+                self._find_hang()
+
+    def fail(self) -> None:
+        """A rank has failed."""
+        with self.changed:
+            self._has_failed = True
+            self.changed.notify_all()
+
+    def _find_hang(self) -> None:
+        if len(self._waiting) + self._n_ended < self.n_ranks or self._has_failed:
+            return
+        if not any(is_so() for _, is_so in self._waiting.values()):
+            what = ", ".join(sorted(what for what, _ in self._waiting.values()))
+            ended = f", and {self._n_ended} have ended" if self._n_ended else ""
+            raise HangError(f"ranks wait for each other for ever, for {what}{ended}")
 
 
 @dataclass
@@ -54,14 +122,15 @@ class _Pending:
 
     def wait(self) -> Tensor:
         board, posted = self.board, self.board.posted[self.number]
+        what = f"exchange {self.number}"
         with board.changed:
-            board.wait_until(lambda: len(posted.sent) == board.n_ranks)
+            board.wait_until(what, lambda: len(posted.sent) == board.n_ranks)
             parts = [posted.sent[source][self.rank] for source in range(board.n_ranks)]
             assert [len(part) for part in parts] == list(self.recv_rows)
             torch.cat(parts, out=self.recv)
             posted.n_done += 1
             board.changed.notify_all()
-            board.wait_until(lambda: posted.n_done == board.n_ranks)
+            board.wait_until(what, lambda: posted.n_done == board.n_ranks)
         return self.recv
 
 
@@ -72,22 +141,38 @@ class _Table:
     pending: _Pending
     shape: tuple[int, ...]
 
-    def wait(self) -> np.ndarray:
+    def wait(self) -> npt.NDArray[np.int64]:
         return self.pending.wait().numpy().reshape(-1, *self.shape)
 
 
-class ThreadCarrier:
-    """A `Carrier`, and what an engine asks of a `World` besides."""
+class ThreadWorld:
+    """A `World` of threads.
 
-    def __init__(self, board: Board, rank: int, device: torch.device) -> None:
+    Attributes:
+        n_calls: of the host so far.
+        dies_at: the number of the call that this rank does not live to make; None: it lives.
+    """
+
+    def __init__(self, board: Board, rank: int, device: torch.device = CPU) -> None:
         self.rank, self.device, self.size = rank, device, board.n_ranks
+        self.n_calls = 0
+        self.dies_at: int | None = None
         self._board = board
         self._n_posted = 0
 
-    def gather(self, values: Any) -> np.ndarray:
-        return self.post_gather(values).wait()
+    def gather(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        said = self._all(np.array(values, dtype=np.int64))
+        assert len({own.shape for own in said}) == 1, "all ranks must gather as many numbers"
+        return np.stack(said)
 
-    def post_gather(self, values: Any) -> _Table:
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        told = self._all(json.dumps(value) if self.rank == root else "")
+        return json.loads(told[root])
+
+    def barrier(self) -> None:
+        self._all(None)
+
+    def post_gather(self, values: npt.ArrayLike) -> _Table:
         own = torch.tensor(values, dtype=torch.int64)
         send = own.reshape(1, -1).repeat(self.size, 1)
         rows = [1] * self.size
@@ -113,26 +198,50 @@ class ThreadCarrier:
             self._board.changed.notify_all()
         return _Pending(self._board, number, self.rank, recv, recv_rows)
 
+    def _all(self, value: Any) -> list[Any]:
+        """What all ranks have said in this call."""
+        number, self.n_calls = self.n_calls, self.n_calls + 1
+        if number == self.dies_at:
+            raise DeathError
+        with self._board.changed:
+            said = self._board.said.setdefault(number, {})
+            said[self.rank] = value
+            self._board.changed.notify_all()
+            self._board.wait_until(f"call {number}", lambda: len(said) == self.size)
+            return [said[rank] for rank in range(self.size)]
 
-def on_ranks(
-    n_ranks: int, device: torch.device, run: Callable[[ThreadCarrier], Result]
-) -> list[Result]:
-    """What each rank returns."""
+
+def outcomes(
+    n_ranks: int, run: Callable[[ThreadWorld], Result], device: torch.device = CPU
+) -> list[Result | BaseException]:
+    """What each rank returns or raises."""
     board = Board(n_ranks)
 
     def guarded(rank: int) -> Result:
         try:
-            return run(ThreadCarrier(board, rank, device))
+            result = run(ThreadWorld(board, rank, device))
+            board.end()
         except BaseException:
-            with board.changed:
-                board.has_failed = True
-                board.changed.notify_all()
+            board.fail()
             raise
+        return result
 
     with ThreadPoolExecutor(n_ranks) as pool:
         futures = [pool.submit(guarded, rank) for rank in range(n_ranks)]
-    failures = [future.exception() for future in futures]
-    for failure in failures:
-        if failure is not None and str(failure) != "another rank has failed":
-            raise failure
-    return [future.result() for future in futures]
+    return [future.exception() or future.result() for future in futures]
+
+
+def on_ranks(
+    n_ranks: int, device: torch.device, run: Callable[[ThreadWorld], Result]
+) -> list[Result]:
+    """What each rank returns; none may raise."""
+    found = outcomes(n_ranks, run, device)
+    errors = [each for each in found if isinstance(each, BaseException)]
+    for error in sorted(errors, key=lambda each: isinstance(each, OthersFailedError)):
+        raise error
+    return found  # type: ignore[return-value]
+
+
+def results(n_ranks: int, run: Callable[[ThreadWorld], Result]) -> list[Result]:
+    """The same, where rows are on the host."""
+    return on_ranks(n_ranks, CPU, run)

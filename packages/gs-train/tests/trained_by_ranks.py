@@ -43,6 +43,7 @@ class Case:
         paces: seed of who draws what; None: as work says.
         residents: see `Limits`.
         owner: of all first rows; None: that of their strands.
+        most_of: owner of three quarters of the first rows; the other one is rank 0.
         drawn_by: ``cpu``; ``tables``, the same where splats travel from tables; or ``raster``.
         stopped_at: step after which each rank begins anew from what it has saved; None: none.
         options: others of `FitConfig`.
@@ -58,6 +59,7 @@ class Case:
     residents: int | None = None
     absgrad: bool = False
     owner: int | None = None
+    most_of: int | None = None
     drawn_by: str = "cpu"
     stopped_at: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
@@ -121,6 +123,10 @@ def trainer_of(
             assert world is not None
             strand = strands_of(case.owner, world.size)[0]
             patched.setattr(Lattice, "labels", functools.partialmethod(_all_of, strand))
+        if case.most_of is not None:
+            assert world is not None
+            strand = strands_of(case.most_of, world.size)[0]
+            patched.setattr(Lattice, "labels", functools.partialmethod(_most_of, strand))
         return Trainer(config, scene.rows, **how)
 
 
@@ -132,6 +138,10 @@ def _renderer_of(case: Case) -> Renderer:
 
 def _all_of(_: Lattice, strand: int, means: Tensor) -> Tensor:
     return torch.full((len(means),), strand, dtype=torch.uint8)
+
+
+def _most_of(_: Lattice, strand: int, means: Tensor) -> Tensor:
+    return torch.where(torch.arange(len(means)) % 4 == 0, 0, strand).to(torch.uint8)
 
 
 def batches_of(case: Case) -> list[list[int]]:
@@ -212,7 +222,9 @@ def on_threads(n_ranks: int, case: Case) -> list[Left]:
 def on_one(case: Case) -> Left:
     """The run on one rank that has room for all rows."""
     case = replace(case, drawn_by="raster" if case.drawn_by == "raster" else "cpu", stopped_at=None)
-    return _on_one(replace(case, cuts_views=True, paces=None, owner=None, residents=None))
+    return _on_one(
+        replace(case, cuts_views=True, paces=None, owner=None, most_of=None, residents=None)
+    )
 
 
 @functools.cache

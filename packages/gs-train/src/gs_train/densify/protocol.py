@@ -16,7 +16,10 @@ from gs_train.rows.operations import RowOperations
 
 @dataclass(frozen=True)
 class Changed:
-    """What densification did after a step.
+    """What densification did after a step, to the rows of all ranks that share them.
+
+    Ranks decide with these counts whether to sort and to deal rows, so each rank must report the
+    same: `gs_train.densify.peers.Peers.sums` adds up the counts of all.
 
     Attributes:
         grown: Gaussians added, net of the originals that splitting removed.

@@ -97,6 +97,11 @@ class Engine:
         """Whether the last batch's rows were updated on the device, where they lie."""
         return self.placement.is_resident
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether each batch that has begun has ended."""
+        return self._is_whole
+
     def step(
         self,
         batch: Sequence[tuple[View, Truth]],
@@ -124,12 +129,16 @@ class Engine:
 
         Raises:
             RuntimeError: an earlier batch ended in the middle.
+            CommonError: where ranks are several, one has no photograph of a view that it draws. On
+                all ranks, and no row has changed.
         """
         self._check_whole()
         with self.trace.host("prepare"):
             planned = self._planner.batch([view for view, _ in batch], settings)
+            photographs = self._drawing.photographs(planned, [truth for _, truth in batch])
             placement = self._changed_to(planned.placement)
             order = placement.open(planned)
+            truths = photographs.wait()
         self._is_whole = False
         n_following = len(upcoming[0]) if upcoming else 0
         looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)
@@ -138,7 +147,6 @@ class Engine:
             if looks or not placement.is_resident:  # else no other lane reads what was edited
                 edited = self._lanes.mark("compute")
             step = placement.begin(settings, edited)
-        truths = [truth for _, truth in batch]
         run = Running(planned, order.tolist(), truths, settings, observe, direct)
 
         def look_ahead() -> None:

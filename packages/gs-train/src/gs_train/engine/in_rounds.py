@@ -3,26 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from gs_train.engine.batch_drawing import Running, pixels_of
+from gs_train.engine.batch_drawing import Running, Truth, pixels_of
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.own_rows import CopiedRows, OwnRows, TabledRows
+from gs_train.engine.placement import Batch
 from gs_train.engine.record_drawing import RecordDrawing
 from gs_train.engine.shared_views import SharedViews
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.view_news import ViewNews
+from gs_train.files.agreement import post_by_each
 from gs_train.ranks.exchange import Exchange
 from gs_train.ranks.rounds import draw_in_rounds
+from gs_train.ranks.turns import NOTHING
 from gs_train.renderers import Renderer
 from gs_train.renderers.records import RecordRenderer, SplatRecords, TableRecordRenderer
 from gs_train.rows.operations import Model
-from gs_train.world.protocol import World
+from gs_train.world.protocol import Pending, World
 
 
 class InRounds:
@@ -59,6 +62,18 @@ class InRounds:
         self._news = news
         self._world = world
         self._exchange = Exchange(world, self._records.gradient_words)
+
+    def photographs(self, batch: Batch, truths: Sequence[Truth]) -> Pending[Sequence[Truth]]:
+        """See `BatchDrawing`: of the views that this rank draws."""
+        assert batch.turns is not None
+        drawn = [turn.drawn[self._world.rank] for turn in batch.turns.rounds]
+        views = [batch.seen.microbatches[k].index for k in drawn if k != NOTHING]
+
+        def taken() -> Sequence[Truth]:
+            pixels = {i: pixels_of(truths[i]) for i in dict.fromkeys(views)}
+            return [pixels.get(i, truth) for i, truth in enumerate(truths)]
+
+        return post_by_each(self._world, taken)
 
     def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:
         """See `BatchDrawing`."""

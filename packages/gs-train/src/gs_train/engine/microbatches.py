@@ -14,7 +14,7 @@ import gs_cull
 from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
 from gs_train.renderers import Renderer, View
-from gs_train.renderers.culling import Cameras, balanced_split, cameras_of, cull
+from gs_train.renderers.culling import Cameras, balanced_split, cameras_of, cull, mark
 from gs_train.renderers.protocol import Rect
 from gs_train.renderers.records import TILE
 
@@ -146,3 +146,8 @@ def _cut(
         n = min(2 * n, most)
     cores = [Rect(*(int(x) for x in part)) for part in split.parts]
     return [Microbatch(microbatch.index, Crop(view, core), len(cores)) for core in cores]
+
+
+def marks_of(seen: Seen, geometry: Mapping[str, Tensor], renderer: Renderer) -> Tensor:
+    """(U,) bool: which of the listed rows the batch really sees, by the present geometry."""
+    return mark(geometry, seen.cameras, seen.ids, seen.mask, renderer)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -72,7 +73,8 @@ class Placement(Protocol):
 
         open, begin, (take, give), or tables, of each microbatch, update, close
 
-    and `expect` on any thread between `begin` and `update`. Between batches: `finish`, `leave`.
+    and `expect` on any thread between `begin` and `update`. Between batches, and after `open` where
+    the batch does not begin: `finish`, `leave`.
 
     Attributes:
         is_resident: rows are updated on the device where they lie, those alone that the batch
@@ -156,3 +158,11 @@ class Placement(Protocol):
     def n_bytes(self) -> int:
         """Bytes of rows and sums that the device holds from batch to batch."""
         ...
+
+
+def first_with_room(placements: Sequence[Placement], seen: Seen) -> int:
+    """The first of the placements that a batch can run in which lists these rows."""
+    # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
+    n_rows = seen.ids.shape[0]
+    able = [k for k, one in enumerate(placements) if one.fits(n_rows)]
+    return able[0]

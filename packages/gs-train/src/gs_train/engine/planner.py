@@ -10,12 +10,11 @@ from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
 from gs_train.engine.lookahead import EarlyList, Lookahead
-from gs_train.engine.microbatches import Seen, look
-from gs_train.engine.placement import Batch, Placement
+from gs_train.engine.microbatches import Seen, look, marks_of
+from gs_train.engine.placement import Batch, Placement, first_with_room
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.renderers import Renderer, View
-from gs_train.renderers.culling import mark
 from gs_train.rows.operations import Model
 
 
@@ -80,8 +79,7 @@ class Planner:
         return fits and self._all_rows.suffices(n_views, settings)
 
     def _marks(self, seen: Seen) -> Tensor:
-        """(U,) bool: what the batch really sees."""
-        return mark(self._model.params, seen.cameras, seen.ids, seen.mask, self._renderer)
+        return marks_of(seen, self._model.params, self._renderer)
 
     def _made(
         self, placement: Placement, seen: Seen, marks: Tensor | None, early: EarlyList | None
@@ -93,10 +91,7 @@ class Planner:
         return Batch(placement, seen, marks, order, early, self._model.n_rows)
 
     def _placement_for(self, seen: Seen) -> Placement:
-        # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
-        n_rows = seen.ids.shape[0]
-        able = [one for one in self._placements if one.fits(n_rows)]
-        return able[0]
+        return self._placements[first_with_room(self._placements, seen)]
 
     @property
     def _most_rows(self) -> int | None:

@@ -11,18 +11,20 @@ from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
 from gs_train.engine.lookahead import EarlyList, Lookahead
-from gs_train.engine.microbatches import Microbatch, Seen, look_at
-from gs_train.engine.placement import Batch, Placement
+from gs_train.engine.microbatches import Microbatch, Seen, look_at, marks_of
+from gs_train.engine.placement import Batch, Placement, first_with_room
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.shared_views import SharedViews, digest_of
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.view_news import ViewNews
 from gs_train.ranks.turns import Turns
 from gs_train.renderers import Renderer, View
-from gs_train.renderers.culling import mark
 from gs_train.rows.operations import Model
 from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
+
+_HEAD = 4
+"""Numbers in front of the counts of a rank: the digest, its placement, its rows and its pace."""
 
 
 class SharedPlanner:
@@ -70,7 +72,7 @@ class SharedPlanner:
         self.pace = 1
 
     def batch(self, views: Sequence[View], settings: StepSettings) -> Batch:
-        """The batch of these views. All ranks call it with the same ones.
+        """The batch of these views. All ranks call it with the same ones, or as many at least.
 
         Raises:
             DisagreementError: on all ranks: they do not have the same batch.
@@ -80,11 +82,11 @@ class SharedPlanner:
         self._news.receive()
         microbatches = self._views.of(views)
         own = self._listed(views, microbatches, settings)
-        table = self._gather(own)
+        table = self._gather(own, len(views))
         if table.places.min() < table.places.max():
             # There is room here and not there. Where the host updates rows, a list must be exact.
             own = self._found(microbatches, least=int(table.places.max()))
-            table = self._gather(own)
+            table = self._gather(own, len(views))
         place = int(table.places.max())
         return Batch(
             self._placements[place],
@@ -124,28 +126,31 @@ class SharedPlanner:
         return _Own(seen, None, None, max(self._place_for(seen), least))
 
     def _marks(self, seen: Seen) -> Tensor:
-        """(U,) bool: what the batch really sees."""
-        return mark(self._model.params, seen.cameras, seen.ids, seen.mask, self._renderer)
+        return marks_of(seen, self._model.params, self._renderer)
 
     def _place_for(self, seen: Seen) -> int:
-        """The first of the placements that has room for so many rows."""
-        n_rows = seen.ids.shape[0]
-        able = [k for k, one in enumerate(self._placements) if one.fits(n_rows)]
-        return able[0]
+        return first_with_room(self._placements, seen)
 
-    def _gather(self, own: _Own) -> _Table:
-        """What all ranks say of the batch that begins."""
+    def _gather(self, own: _Own, n_views: int) -> _Table:
+        """What all ranks say of the batch that begins.
+
+        A row is as long as any cuts of so many views can make it: ranks that have cut them
+        differently gather rows of one length, and find that out.
+        """
         step, n_rows = self._costs.step, self._model.n_rows
         digest = digest_of(step, own.seen.microbatches)
-        row = [digest, own.place, n_rows, self.pace, *own.seen.counts]
+        n_microbatches = len(own.seen.counts)
+        row = np.zeros(_HEAD + n_views + self._world.size, np.int64)
+        row[:_HEAD] = digest, own.place, n_rows, self.pace
+        row[_HEAD : _HEAD + n_microbatches] = own.seen.counts
         table = self._world.gather(row)
-        digests, places, ranks_rows, paces = table[:, :4].T
+        digests, places, ranks_rows, paces = table[:, :_HEAD].T
         if (digests != digests[0]).any():
             raise DisagreementError(
                 f"all ranks must draw the same views, and in step {step} they do not: start all "
                 "with the same command, on the same capture"
             )
-        return _Table(places, ranks_rows, paces, table[:, 4:])
+        return _Table(places, ranks_rows, paces, table[:, _HEAD : _HEAD + n_microbatches])
 
 
 def _same(ours: Sequence[Microbatch], theirs: Sequence[Microbatch]) -> bool:

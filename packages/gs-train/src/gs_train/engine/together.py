@@ -38,12 +38,14 @@ class Together(NamedTuple):
 
     Attributes:
         columns: of the views: a checkpoint needs them as it needs their costs.
+        news: what ranks tell each other about these.
     """
 
     lookahead: Lookahead
     planner: SharedPlanner
     drawing: InRounds
     columns: ViewColumns
+    news: ViewNews
 
     @classmethod
     def of(
@@ -73,4 +75,4 @@ class Together(NamedTuple):
             *(model, renderer, placements, lookahead, all_rows, costs), views, news, world
         )
         drawing = InRounds(model, renderer, tools.trace, costs, views, news, world)
-        return cls(lookahead, planner, drawing, columns)
+        return cls(lookahead, planner, drawing, columns, news)

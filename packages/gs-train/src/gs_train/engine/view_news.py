@@ -19,6 +19,12 @@ from gs_train.renderers.protocol import Rect
 from gs_train.renderers.records import TILE
 from gs_train.world.protocol import Ints, Pending, World
 
+_UNKNOWN = -1
+"""In place of counts of columns."""
+
+_TIGHT = -1
+"""In place of a count where memory decided what was drawn at once."""
+
 
 @dataclass(frozen=True)
 class _OnItsWay:
@@ -40,9 +46,14 @@ class _OnItsWay:
 class _Counted:
     """What this rank has drawn of a microbatch: ``ready`` is behind the copy to ``columns``."""
 
-    n_intersections: int
+    n_intersections: int | None
     columns: Tensor | None = None
     ready: torch.cuda.Event | None = None
+
+    @property
+    def word(self) -> int:
+        """Of the message, see `ViewNews`."""
+        return _TIGHT if self.n_intersections is None else self.n_intersections + 1
 
 
 @dataclass
@@ -51,7 +62,15 @@ class ViewNews:
 
     Counts of a batch are posted when it has been drawn, and received when the next one begins, or
     when somebody reads the costs. A message has a word for each microbatch: 0 where it is another
-    rank's or was not counted, else its count and 1 more.
+    rank's, else as the table says. Columns, where they are counted, follow.
+
+    | a microbatch was drawn | word | its columns | noted of a view | and of a crop |
+    |---|---|---|---|---|
+    | in one piece | count + 1 | their counts | cost and columns | once all crops are there |
+    | in parts, as its count says | count + 1 | -1 | cost | nothing |
+    | in parts, for want of memory | -1 | -1 | nothing | nothing |
+
+    The order of a batch thereby never depends on the memory of a rank.
 
     Args:
         world: all ranks.
@@ -63,11 +82,11 @@ class ViewNews:
     columns: ViewColumns
     _drawn: dict[int, _Counted] = field(default_factory=dict)
     _on_its_way: _OnItsWay | None = None
+    _short: set[int] = field(default_factory=set)  # ranks whose memory has not sufficed
+    _lines: list[str] = field(default_factory=list)
 
     def note(self, k: int, drawn: DrawnSplats) -> None:
         """This rank has drawn the k-th microbatch of the batch."""
-        if drawn.n_intersections is None:
-            return
         counted = self._drawn[k] = _Counted(drawn.n_intersections)
         if drawn.columns is not None:
             counted.columns = drawn.columns.to("cpu", non_blocking=True)
@@ -88,7 +107,7 @@ class ViewNews:
         for k, microbatch in enumerate(microbatches):
             counted = self._drawn.get(k)
             if counted is not None:
-                counts[k] = counted.n_intersections + 1
+                counts[k] = counted.word
             if has_columns:
                 own = np.zeros(len(_columns_of(microbatch.crop.rect)), np.int64)
                 if counted is not None and counted.columns is not None:
@@ -96,7 +115,7 @@ class ViewNews:
                         counted.ready.synchronize()
                     own[:] = counted.columns.numpy()
                 elif counted is not None:
-                    counts[k] = 0  # drawn in parts
+                    own[:] = _UNKNOWN
                 parts.append(own)
         self._drawn.clear()
         table = self.world.post_gather(np.concatenate(parts))
@@ -108,7 +127,9 @@ class ViewNews:
         self.columns.step = self.costs.step
         if news is None:
             return
-        words = news.table.wait().sum(0)  # each word is of one rank
+        table = news.table.wait()
+        self._note_shortages(table[:, : len(news.microbatches)], news)
+        words = table.sum(0)  # each word is of one rank
         counts, rest = np.split(words, [len(news.microbatches)])
         if not news.has_columns:
             for microbatch, count in zip(news.microbatches, counts.tolist()):
@@ -120,16 +141,34 @@ class ViewNews:
             news.microbatches, counts.tolist(), np.split(rest, np.cumsum(sizes)[:-1])
         ):
             view = microbatch.crop.view
-            found = whole.setdefault(microbatch.index, np.full(-(-view.width // TILE), -1))
+            found = whole.setdefault(microbatch.index, np.full(-(-view.width // TILE), _UNKNOWN))
             columns = _columns_of(microbatch.crop.rect)
-            if count:
+            if count > 0 and (own != _UNKNOWN).all():
                 found[columns.start : columns.stop] = own
+            elif microbatch.is_whole:  # in parts, which have rows of tiles in common
+                self._note(view, count - 1, news.step)
         for microbatch in news.microbatches:
-            found = whole.pop(microbatch.index, np.full(1, -1))
-            if (found >= 0).all():
+            found = whole.pop(microbatch.index, np.full(1, _UNKNOWN))
+            if (found != _UNKNOWN).all():
                 view = microbatch.crop.view
                 self.columns.note(view.name, len(found), 0, found, step=news.step)
                 self._note(view, int(found.sum()), news.step)
+
+    def lines(self) -> list[str]:
+        """About ranks whose memory has not sufficed for a view, since this was asked last; each
+        rank once."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def _note_shortages(self, counts: Ints, news: _OnItsWay) -> None:
+        for rank, k in np.argwhere(counts == _TIGHT).tolist():
+            if rank not in self._short:
+                self._short.add(rank)
+                view = news.microbatches[k].crop.view.name
+                self._lines.append(
+                    f"rank {rank} has too little device memory for view {view} in step "
+                    f"{news.step + 1} and draws it in parts: results differ by rounding"
+                )
 
     def _note(self, view: View, count: int, step: int) -> None:
         """Of none nothing is noted, as on one rank."""

@@ -11,51 +11,15 @@ once and take turns, so that two rounds can be on their way while a third is giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
-import torch
 from torch import Tensor
 
 from gs_train.ranks.buffers import RoundBuffers
 from gs_train.ranks.turns import Round, Turns
 from gs_train.renderers.records import SplatRecords
+from gs_train.world.protocol import Pending, World
 
 N_SETS = 3
 """Sets of buffers: a round's are free again when the third round after it begins."""
-
-
-class Pending(Protocol):
-    """An exchange that has been enqueued."""
-
-    def wait(self) -> object:
-        """Return when what comes next, on the current stream, may use what was sent and got."""
-        ...
-
-
-class Carrier(Protocol):
-    """What moves rows between ranks; a `World` does.
-
-    Attributes:
-        rank: of this process.
-        device: of all rows.
-    """
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def device(self) -> torch.device: ...
-
-    def all_to_all(
-        self, recv: Tensor, send: Tensor, recv_rows: Sequence[int], send_rows: Sequence[int]
-    ) -> Pending:
-        """Send rows to every rank and get rows from every rank, in the order of ranks.
-
-        Args:
-            recv, send: (rows, width) contiguous; left alone until the exchange was waited for.
-            recv_rows, send_rows: (W,) rows from and for each rank.
-        """
-        ...
 
 
 class RoundExchange:
@@ -64,19 +28,19 @@ class RoundExchange:
     Args:
         index: of the round.
         turns: of the batch.
-        carrier: moves rows.
+        world: moves splats.
         buffers: for this round alone until it has ended.
     """
 
-    def __init__(self, index: int, turns: Turns, carrier: Carrier, buffers: RoundBuffers) -> None:
+    def __init__(self, index: int, turns: Turns, world: World, buffers: RoundBuffers) -> None:
         self.turn: Round = turns.rounds[index]
-        self._splits = turns.splits(index, carrier.rank)
-        self._carrier = carrier
+        self._splits = turns.splits(index, world.rank)
+        self._world = world
         self._n_sent, self._n_arrived = sum(self._splits.sent), sum(self._splits.received)
         self._sent = buffers.sent(self._n_sent)
         self._arrived = buffers.arrived(self._n_arrived)
         self._back = buffers.back(self._n_sent)
-        self._pending: list[Pending] = []
+        self._pending: list[Pending[Tensor]] = []
         self._gradients: Tensor | None = None
 
     def segment(self, microbatch: int) -> SplatRecords:
@@ -90,7 +54,7 @@ class RoundExchange:
             (self._arrived.words, self._sent.words),
             (self._arrived.keys, self._sent.keys),
         ):
-            self._pending.append(self._carrier.all_to_all(recv, send, recv_rows, send_rows))
+            self._pending.append(self._world.all_to_all(recv, send, recv_rows, send_rows))
 
     def receive(self) -> SplatRecords:
         """The splats of the microbatch that this rank draws; none where it draws nothing."""
@@ -114,7 +78,7 @@ class RoundExchange:
         self._gradients = gradients.contiguous()  # kept until it has been waited for
         splits = self._splits.back
         self._pending.append(
-            self._carrier.all_to_all(self._back, self._gradients, splits.received, splits.sent)
+            self._world.all_to_all(self._back, self._gradients, splits.received, splits.sent)
         )
 
     def receive_back(self) -> None:
@@ -142,18 +106,18 @@ class Exchange:
     """Exchanges of one batch after the other.
 
     Args:
-        carrier: moves rows.
+        world: moves splats.
         gradient_words: of a splat's gradient, see `RecordRenderer`.
     """
 
-    def __init__(self, carrier: Carrier, gradient_words: int) -> None:
-        self._carrier = carrier
-        self._sets = [RoundBuffers(carrier.device, gradient_words) for _ in range(N_SETS)]
+    def __init__(self, world: World, gradient_words: int) -> None:
+        self._world = world
+        self._sets = [RoundBuffers(world.device, gradient_words) for _ in range(N_SETS)]
 
     @property
     def rank(self) -> int:
         """Of this process."""
-        return self._carrier.rank
+        return self._world.rank
 
     @property
     def n_bytes(self) -> int:
@@ -162,7 +126,7 @@ class Exchange:
 
     def round(self, index: int, turns: Turns) -> RoundExchange:
         """The exchanges of a round. The third round before it has ended."""
-        return RoundExchange(index, turns, self._carrier, self._sets[index % N_SETS])
+        return RoundExchange(index, turns, self._world, self._sets[index % N_SETS])
 
     def release(self) -> None:
         """Give the memory of buffers back, between two batches."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from gs_train.ranks.exchange import Carrier
 from gs_train.rows.strands import dealt
+from gs_train.world.protocol import World
 
 
 class RowMove:
@@ -19,16 +19,16 @@ class RowMove:
 
     Args:
         labels: (R,) uint8 strands of this rank's rows.
-        carrier: moves rows.
+        world: moves rows.
         n_ranks: W.
 
     Attributes:
         sent: (W,) rows for each rank: all ranks gather them into a table.
     """
 
-    def __init__(self, labels: Tensor, carrier: Carrier, n_ranks: int) -> None:
+    def __init__(self, labels: Tensor, world: World, n_ranks: int) -> None:
         self._order, counts = dealt(labels, n_ranks)
-        self._carrier = carrier
+        self._world = world
         self.sent: list[int] = counts.tolist()
 
     def received(self, table: Sequence[Sequence[int]]) -> list[int]:
@@ -37,24 +37,22 @@ class RowMove:
         Args:
             table: (W, W) what all ranks have as `sent`, by rank.
         """
-        return [int(row[self._carrier.rank]) for row in table]
+        return [int(row[self._world.rank]) for row in table]
 
     def of(self, values: Tensor, received: Sequence[int]) -> Tensor:
         """(R', ...) the rows that are this rank's now, those of rank 0 first.
 
         Args:
-            values: (R, ...), in the order of the labels; both on the carrier's device.
+            values: (R, ...), in the order of the labels; both on the world's device.
             received: (W,) rows from each rank, which the method `received` tells.
 
         Cost: memory for the rows that are sent and those that are received.
         """
         ordered = values.index_select(0, self._order)
-        return exchanged(self._carrier, ordered, received, self.sent)
+        return exchanged(self._world, ordered, received, self.sent)
 
 
-def exchanged(
-    carrier: Carrier, rows: Tensor, received: Sequence[int], sent: Sequence[int]
-) -> Tensor:
+def exchanged(world: World, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
     """(R', ...) the rows that all ranks send to this one, those of rank 0 first.
 
     Args:
@@ -66,5 +64,5 @@ def exchanged(
     recv = rows.new_empty((sum(received), width))
     if width:  # harmonics of degree 0 have no values
         send = rows.reshape(len(rows), width).contiguous()
-        carrier.all_to_all(recv, send, received, sent).wait()
+        world.all_to_all(recv, send, received, sent).wait()
     return recv.view(len(recv), *shape)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gs_train.errors import InputError
+from gs_train.errors import CommonError
 from gs_train.rows.replacement import Replacement, grown
 from gs_train.rows.strands import STRANDS
 
@@ -44,7 +44,7 @@ class RowKeys:
         """Of an initial cloud: each row's key is its index.
 
         Raises:
-            InputError: there are more rows than keys.
+            CommonError: there are more rows than keys.
         """
         keys = cls(torch.empty(0, dtype=torch.int32, device=device), 0)
         keys.values = keys.born(n_rows)
@@ -64,7 +64,7 @@ class RowKeys:
             (n,) int32, ascending.
 
         Raises:
-            InputError: so many are not left; none is taken.
+            CommonError: so many are not left; none is taken. All ranks count keys alike.
         """
         self.require(n)
         first, self.next = self.next, self.next + n
@@ -74,10 +74,10 @@ class RowKeys:
         """Check that n more keys are left, and take none.
 
         Raises:
-            InputError: so many are not left.
+            CommonError: so many are not left.
         """
         if self.next + n > END_OF_KEYS:
-            raise InputError(
+            raise CommonError(
                 f"{n:,} Gaussians more need keys up to {self.next + n - 1:,}, and keys are below "
                 f"{END_OF_KEYS:,}: too many were born in this run; export its last checkpoint and "
                 "start a new run from that"
@@ -95,7 +95,7 @@ class RowKeys:
         Raises:
             TypeError, ValueError: as `check`; keys are missing; labels are missing, or of another
                 type or number.
-            InputError: as `require`.
+            CommonError: as `require`.
         """
         if self.labels is not None and n:
             if keys is None:

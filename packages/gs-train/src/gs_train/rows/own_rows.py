@@ -67,18 +67,14 @@ def lattice_of(saved: SavedCheckpoint, world: World) -> Lattice:
     A collective.
 
     Raises:
-        InputError: the saved lattice is none, or a file with the rows' positions is damaged; on
-            all ranks.
+        CommonError: the saved lattice is none, or rank 0 found a file with the rows' positions
+            damaged; on all ranks. InputError where one rank reads.
 
-    Cost: where there is no saved one, rank 0 reads the means: memory for 12 bytes a row.
+    Cost: a broadcast. Where there is no saved one, rank 0 reads the means: memory for 12 bytes a
+        row.
     """
-    plain = saved.state.get(LATTICE)
-    if plain is None:
-        plain = by_first(world, lambda: plain_lattice(_lattice_for_rows(saved)))
-    try:
-        return Lattice(_integer(plain["exponent"]), _integer(plain["n_rows"]))
-    except (LookupError, TypeError, ValueError):
-        raise saved.damaged() from None
+    found = by_first(world, lambda: plain_lattice(_lattice_in(saved)))
+    return Lattice(**found)
 
 
 def plain_lattice(lattice: Lattice) -> dict[str, int]:
@@ -117,8 +113,14 @@ class OwnSource:
         self._saved.fill({name: target for name, target in targets.items() if name not in rows})
 
 
-def _lattice_for_rows(saved: SavedCheckpoint) -> Lattice:
-    return Lattice.of_cloud(saved.read([MEANS])[MEANS])
+def _lattice_in(saved: SavedCheckpoint) -> Lattice:
+    plain = saved.state.get(LATTICE)
+    if plain is None:
+        return Lattice.of_cloud(saved.read([MEANS])[MEANS])
+    try:
+        return Lattice(_integer(plain["exponent"]), _integer(plain["n_rows"]))
+    except (LookupError, TypeError, ValueError):
+        raise saved.damaged() from None
 
 
 def _integer(value: Any) -> int:

@@ -6,15 +6,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 import torch
 
 from gs_train.checkpoint import save_by_ranks
 from gs_train.data import Capture, KeptPhotographs, PhotoReader
+from gs_train.engine.batch_drawing import Truth
 from gs_train.engine.trace import BATCH
 from gs_train.errors import CommonError, InputError
 from gs_train.files.agreement import by_first
@@ -61,7 +64,8 @@ def train(
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
 
-    A collective. Where one rank of several meets an error of its own, nothing more is saved.
+    A collective. Where one rank of several meets an error of its own, nothing more is saved, unless
+    it is a photograph that cannot be read.
 
     Args:
         stop: the request of all ranks, where there are several.
@@ -89,12 +93,11 @@ def train(
     first_step = trainer.step
     # Two of the same: one is consumed by the feed, ahead of need and in its own threads.
     fed, known = (_view_batches(config, scene.capture, first_step) for _ in range(2))
-    next(known)
+    present = next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
     saver = _Saver(trainer, scene, folder, before, choice, record, photographs, parts, world)
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.n_rows
-    is_whole = True  # no step has begun that has not ended
     try:
         with (
             _log(folder, first_step, world) as log,
@@ -114,19 +117,15 @@ def train(
             while trainer.step < config.steps:
                 n_rows = trainer.n_rows
                 with trace.host(BATCH):
-                    # The room of the last one is given back while the step waits for the device.
-                    last = config.batch_size - 1
-                    batch = [feed.next(refill=k < last) for k in range(config.batch_size)]
-                is_whole = False
+                    batch = _photographs(feed, present, world)
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
                     [[scene.views[kept.shown(i)] for i in batch] for batch in upcoming],
                     meanwhile=feed.refill,
                 )
-                is_whole = True
                 batch.clear()  # before the next photographs come
                 if upcoming:
-                    upcoming.popleft()
+                    present = upcoming.popleft()
                 upcoming.extend(itertools.islice(known, 1))
                 n_rows = trainer.n_rows
                 if not n_rows:
@@ -141,7 +140,7 @@ def train(
                     if log is not None and (trainer.step % _LOG_EVERY == 0 or is_last):
                         log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
                     trace.settle()
-                for line in kept.news():
+                for line in [*kept.news(), *trainer.news()]:
                     bar.message(line)
                 asked = None if parts.on_step is None else _tell(parts.on_step, trainer, result)
                 every = config.checkpoint_every
@@ -162,14 +161,15 @@ def train(
         has_rows = trainer.n_rows > 0 and not isinstance(error, BlindEpochError)
         if trainer.step == 0 or not (has_rows or saver.saved_step):
             by_first(world, folder.discard)
-        elif has_rows and is_whole and trainer.step > saver.saved_step:
+        elif has_rows and trainer.is_whole and trainer.step > saver.saved_step:
             saver.save()
         raise
     except Interrupted:
         raise
     except Exception as error:
         is_alone = world.size == 1
-        if isinstance(error, OSError) and is_whole and trainer.step > saver.saved_step and is_alone:
+        is_unsaved = trainer.is_whole and trainer.step > saver.saved_step
+        if isinstance(error, OSError) and is_unsaved and is_alone:
             saver.save()
         what = memory_that_ran_out(error)
         if what is None:
@@ -179,6 +179,28 @@ def train(
             folder.discard()
         raise InputError(_out_of_memory(what, error, trainer, n_rows, saver.saved_step)) from error
     return saver.spent
+
+
+def _photographs(feed: ImageFeed, views: Sequence[int], world: World) -> list[tuple[int, Truth]]:
+    """The views of a batch with their photographs.
+
+    Of several ranks, one that cannot read a photograph goes on to the step, which ends on all ranks
+    before it changes anything, if this rank is to draw the view.
+    """
+    batch: list[tuple[int, Truth]] = []
+    for k, view in enumerate(views, 1):
+        try:
+            # The room of the last one is given back while the step waits for the device.
+            batch.append(feed.next(refill=k < len(views)))
+        except (InputError, OSError) as error:
+            if world.size == 1:
+                raise
+            batch.append((view, functools.partial(_raise, error)))
+    return batch
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _is_common(error: InputError, world: World) -> bool:

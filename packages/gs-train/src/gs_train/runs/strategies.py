@@ -24,7 +24,8 @@ class StrategyStart:
         seed: of the run; all random numbers of a densifier should follow from it.
         device: where ids and values are exchanged with the rows.
         config: the run's options.
-        peers: the ranks among which the Gaussians are shared.
+        peers: the ranks among which the Gaussians are shared. What `Densifier.after_step` reports
+            is of all these ranks.
     """
 
     n_rows: int

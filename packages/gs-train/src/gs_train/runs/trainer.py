@@ -32,6 +32,8 @@ from gs_train.rows.strands import EXCESS_PERCENT
 from gs_train.runs.row_order import sort_rows
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 from gs_train.sizing.choice import expected_rows
+from gs_train.world.failure import DisagreementError
+from gs_train.world.protocol import World
 
 _MODEL, _DENSIFY, _COSTS, _COLUMNS = "model/", "densify/", "costs/", "columns/"
 _CHANGES = "order/changes"
@@ -61,7 +63,8 @@ class Trainer:
         rows: the first Gaussians; those of all ranks, where there are several.
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.data.frame.Frame`).
-        strategy: makes the densifier; None: the one that the options name.
+        strategy: makes the densifier; None: the one that the options name. Of several ranks, each
+            reports the changes of all, see `Changed`.
         preset: where the rows live.
         limits: of rows, where memory sets them.
         sharing: with other ranks, whose trainers make the same calls; None: there are none. Each
@@ -127,13 +130,20 @@ class Trainer:
             tensors: those of all rows; of several ranks, each gives those of its own rows, and what
                 has no rows.
             ownership: of the rows; None where one rank has all.
+
+        Raises:
+            ValueError: several ranks share the rows and there is no ownership, or one rank has all
+                rows and there is one.
         """
+        n_ranks = 1 if sharing is None else sharing.world.size
+        if (n_ranks > 1) != (ownership is not None):
+            rule = "given" if ownership is None else "None"
+            raise ValueError(f"ownership must be {rule} where the rows are of {n_ranks} rank(s)")
         trainer = cls.__new__(cls)
         source = as_source(tensors)
         model = Part(source, _MODEL)
         dealing = None
-        if ownership is not None:
-            assert sharing is not None
+        if sharing is not None and ownership is not None:
             dealing = Dealing(sharing.world, ownership.lattice)
         trainer._start(
             config,
@@ -181,10 +191,14 @@ class Trainer:
         self.preset = preset
         self.step = self.sorted_at = 0
         self._changes = 0  # of rows, since they were in order
+        self._is_whole = True
         self.dealing = dealing
         self.n_ranks = 1 if sharing is None else sharing.world.size
         self._peers: Peers = NO_PEERS
+        self._world: World | None = None
+        self._is_own_strategy = strategy is not None
         if sharing is not None and self.n_ranks > 1:
+            self._world = sharing.world
             self._peers = AmongRanks(sharing.world)
         self._options = adam_options(config.batch_size, scaled=config.scale_with_batch)
         self._rates = {
@@ -222,6 +236,11 @@ class Trainer:
     def model(self) -> Model:
         """The rows."""
         return self.backend.model
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each step that has changed something has ended: the state may be saved."""
+        return self._is_whole and self.backend.is_whole
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state but the step, not copied. Waits for work in the background."""
@@ -269,6 +288,7 @@ class Trainer:
         loss = self.backend.step(
             batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
         )
+        self._is_whole = False
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
@@ -282,7 +302,13 @@ class Trainer:
             )
         self.step += 1
         changed = self._resort(changed)
+        self._is_whole = True
         return StepResult(loss, changed)
+
+    def news(self) -> list[str]:
+        """Lines about what befell a rank and did not end the run, since this was asked last."""
+        together = self.backend.together
+        return [] if together is None else together.news.lines()
 
     def _settings(self, images_before: int, images_total: int) -> StepSettings:
         """This step's rates, constants and weights; most are those of every step."""
@@ -295,12 +321,35 @@ class Trainer:
             **self._constants,
         )
 
+    def _count_rows(self, changed: Changed) -> None:
+        """Count the rows of all ranks. A collective of all ranks or of none.
+
+        What the strategies of this package report is of all ranks, so they decide with it whether
+        to ask. A caller's strategy may report of its own rank: ranks ask after each step then, and
+        compare the reports.
+
+        Raises:
+            DisagreementError: ranks report different changes; on all ranks.
+        """
+        if self._world is None or not self._is_own_strategy:
+            if changed.n_changes or self.n_ranks == 1:
+                (self.n_rows,) = self._peers.sums(self.model.n_rows)
+            return
+        reports = [changed.grown, changed.pruned, changed.relocated]
+        table = self._world.gather([self.model.n_rows, *reports])
+        self.n_rows = int(table[:, 0].sum())
+        if (table[:, 1:] != table[0, 1:]).any():
+            said = ", ".join(f"{sum(row)} on rank {rank}" for rank, row in enumerate(table[:, 1:]))
+            raise DisagreementError(
+                f"a strategy must report the changes of all ranks, and after step {self.step} "
+                f"it reported {said}: sum them with StrategyStart.peers.sums"
+            )
+
     def _resort(self, changed: Changed) -> Changed:
         """Put the rows in the order of the Morton curve when many came, went or moved: a view then
         sees runs of rows."""
         self._changes += changed.n_changes
-        if changed.n_changes or self.n_ranks == 1:
-            (self.n_rows,) = self._peers.sums(self.model.n_rows)
+        self._count_rows(changed)
         most = self.config.resort_every * self.n_rows
         if not self.config.resort_every or self._changes < max(1, most):
             return changed

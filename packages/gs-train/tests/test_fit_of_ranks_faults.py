@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank of a run meets a fault in each phase: all ranks end soon, one line names the rank, and the
+last checkpoint goes on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from rank_faults import VARIABLE, Fault
+
+from gs_train.checkpoint import latest_checkpoint, load_checkpoint
+from gs_train.cli import main
+from gs_train.world.launcher import launch
+
+STEPS, SAVED = 4, 2
+GONE = "its process has ended without a word (the system may have run out of memory)"
+SILENT = "it has not been heard of for 25 seconds"
+FIRST, LAST = 0, 1
+
+BATCH = [
+    ("a batch begins", "gs_train.world.ranks:Ranks.gather", 1),
+    ("photographs are agreed on", "gs_train.world.ranks:Ranks.post_gather", 1),
+    ("splats travel", "gs_train.world.ranks:Ranks.all_to_all", 1),
+    ("keys travel", "gs_train.world.ranks:Ranks.all_to_all", 2),
+    ("gradients travel", "gs_train.world.ranks:Ranks.all_to_all", 3),
+    ("losses are added", "gs_train.world.ranks:Ranks.sum", 1),
+    ("rows are refined", "gs_train.densify.among:AmongRanks.roll", 1),
+    ("rows are dealt", "gs_train.ranks.dealing:Dealing.again", 1),
+]
+SAVE = [
+    ("a save begins", "gs_train.runs.loop:save_by_ranks", 1),
+    ("shards are written", "gs_train.checkpoint.writer:write_shard", 1),
+    ("shards have been written", "gs_train.checkpoint.ranks_writer:by_first", 2),
+    ("older ones are removed", "gs_train.checkpoint.ranks_writer:by_first", 3),
+]
+SAVE_OF_FIRST = [
+    ("the folder is made", "gs_train.checkpoint.ranks_writer:new_path", 1),
+    ("the manifest is written", "gs_train.checkpoint.writer:write_manifest", 1),
+    ("the manifest is there", "gs_train.checkpoint.writer:sync_folder", 1),
+    ("the folder has its name", "gs_train.checkpoint.writer:sync_folder", 2),
+]
+END = [("the point cloud is written", "gs_train.runs.training:write_point_cloud", 1)]
+END_OF_FIRST = [("views are scored", "gs_train.runs.training:report", 1)]
+
+SAVED_BEFORE = {"the folder has its name", "older ones are removed"}
+SAVED_BY_FIRST = ("shards have been written", LAST)
+SAVED_BEFORE |= {phase for phase, *_ in (*END, *END_OF_FIRST)}
+
+EACH = [
+    *((*each, rank) for each in (*BATCH, *SAVE, *END) for rank in (FIRST, LAST)),
+    *((*each, FIRST) for each in (*SAVE_OF_FIRST, *END_OF_FIRST)),
+]
+
+
+class Ran(NamedTuple):
+    """A run that had a fault.
+
+    Attributes:
+        said: all lines.
+        errors: those about errors.
+    """
+
+    status: int
+    said: list[str]
+    errors: list[str]
+
+
+@pytest.fixture
+def meet(
+    tiny_capture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> _Meet:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return _Meet(tiny_capture, tmp_path, monkeypatch, capfd)
+
+
+class _Meet:
+    """Runs of two ranks, which refine and sort rows in each step."""
+
+    def __init__(
+        self,
+        capture: Path,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        self.capture, self.out, self.moment = capture, folder / "run", folder / "moment"
+        self._monkeypatch, self._capfd = monkeypatch, capfd
+
+    def __call__(self, fault: Fault, *more: str, saves_every: int = SAVED) -> Ran:
+        self._monkeypatch.setenv(VARIABLE, fault.in_words())
+        refines = "--adc.refine-start 1 --adc.refine-every 2 --adc.grow-grad2d 0.00005"
+        options = f"--renderer cpu --batch-size 2 --sh-degree 0 --resort-every 0.000001 {refines}"
+        often = f"--steps {STEPS} --checkpoint-every {saves_every}"
+        command = ["fit", str(self.capture), "--out", str(self.out), *options.split()]
+        status = launch([*command, *often.split(), *more], 2, module="rank_faults")
+        said = self._capfd.readouterr().err.replace("\r", "\n").splitlines()
+        errors = [line for line in said if "error" in line]
+        return Ran(status, said, errors)
+
+    def fault(self, rank: int, point: str, how: str, *, call: int = 1, after: int = 3) -> Fault:
+        return Fault(rank, after, point, how, str(self.moment), call)
+
+    def newest(self) -> int:
+        """The step of its last checkpoint, which opens."""
+        newest = latest_checkpoint(self.out / "checkpoints")
+        assert newest is not None
+        assert main(["inspect", str(newest), "--verify"]) == 0
+        return load_checkpoint(newest).step
+
+    def goes_on(self) -> None:
+        """With one rank."""
+        command = ["fit", str(self.capture), "--out", str(self.out), "--resume"]
+        assert main([*command, "--steps", str(STEPS + 1)]) == 0
+        self._capfd.readouterr()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("phase", "point", "call", "rank"), EACH, ids=[f"{each[0]}-{each[3]}" for each in EACH]
+)
+def test_a_rank_that_is_killed(meet: _Meet, phase: str, point: str, call: int, rank: int) -> None:
+    fault = meet.fault(rank, point, "SIGKILL", call=call)
+    ran = meet(fault)
+    assert fault.seconds_ago() < 20
+    assert ran.status == 2
+    assert ran.errors == [f"gs-train: error: rank {rank}: {GONE}"]
+    is_saved = phase in SAVED_BEFORE or (phase, rank) == SAVED_BY_FIRST
+    assert meet.newest() == (STEPS if is_saved else SAVED)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [FIRST, LAST])
+@pytest.mark.parametrize(
+    "point", ["gs_train.world.ranks:Ranks.all_to_all", "gs_train.checkpoint.writer:write_shard"]
+)
+def test_a_rank_that_is_stopped(meet: _Meet, point: str, rank: int) -> None:
+    fault = meet.fault(rank, point, "SIGSTOP")
+    ran = meet(fault)
+    assert fault.seconds_ago() < 60
+    assert ran.status == 2
+    assert ran.errors == [f"gs-train: error: rank {rank}: {SILENT}"]
+    assert meet.newest() == SAVED
+    meet.goes_on()
+
+
+@pytest.mark.long
+def test_a_photograph_that_one_rank_cannot_read_ends_all_after_a_save(meet: _Meet) -> None:
+    point = "gs_train.data.kept_photographs:KeptPhotographs.load"
+    fault = meet.fault(LAST, point, "file", after=1)
+    ran = meet(fault, "--image-cache", "20KB", saves_every=0)
+    assert ran.status == 2
+    assert ran.errors == ["gs-train: error: rank 1: /photographs/7.jpg cannot be read"]
+    assert meet.newest() in (1, 2, 3)
+    meet.goes_on()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [FIRST, LAST])
+def test_a_rank_without_memory_for_a_view_draws_it_in_parts(meet: _Meet, rank: int) -> None:
+    point = "gs_train.renderers.cpu_records:CpuRecords.draw"
+    ran = meet(meet.fault(rank, point, "memory", after=1))
+    assert (ran.status, ran.errors) == (0, [])
+    lines = [line for line in ran.said if "too little device memory" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"rank {rank} has too little device memory for view ")
+    assert meet.newest() == STEPS
