@@ -33,10 +33,11 @@ def _nobody_around(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _command(capture: Path, out: Path, *more: str, renderer: str = "cpu") -> list[str]:
-    """A run that refines, with batches that two and three ranks draw without cuts."""
+    """A run that refines. Neither two nor three ranks draw as many whole views each."""
     refines = "--adc.refine-start 12 --adc.refine-every 36 --adc.grow-grad2d 0.00005"
-    options = f"--renderer {renderer} --batch-size 6 --sh-degree 1 --resort-every 0.05 {refines}"
-    return ["fit", str(capture), "--out", str(out), "--steps", str(STEPS), *options.split(), *more]
+    options = f"--renderer {renderer} --batch-size 5 --cut-views never --sh-degree 1 {refines}"
+    whole = ["fit", str(capture), "--out", str(out), "--steps", str(STEPS), *options.split()]
+    return [*whole, "--resort-every", "0.05", *more]
 
 
 @pytest.fixture(scope="module")

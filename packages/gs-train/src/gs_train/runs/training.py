@@ -312,7 +312,7 @@ def _started(
         strategy=strategy,
         preset=choice.preset,
         limits=choice.limits,
-        sharing=Sharing(world),
+        sharing=_sharing(config, world),
     )
     return trainer, choice
 
@@ -335,9 +335,19 @@ def _resumed(
     rows = run.geometry(own.ids)
     choice = choice_of_ranks(config, scene, rows, renderer, world, before=run.placing)
     trainer = run.trainer(
-        renderer, config, choice, strategy, own=own, sharing=Sharing(world), lattice=lattice
+        renderer,
+        config,
+        choice,
+        strategy,
+        own=own,
+        sharing=_sharing(config, world),
+        lattice=lattice,
     )
     return trainer, choice
+
+
+def _sharing(config: FitConfig, world: World) -> Sharing:
+    return Sharing(world, cuts_views=config.cut_views == "auto")
 
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
