@@ -12,6 +12,7 @@ from torch import Tensor
 from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.own_rows import CopiedRows, OwnRows, TabledRows
+from gs_train.engine.pace import DrawingPace
 from gs_train.engine.record_drawing import RecordDrawing
 from gs_train.engine.shared_views import SharedViews
 from gs_train.engine.trace import Trace
@@ -34,6 +35,7 @@ class InRounds:
         costs: of the views.
         views: cuts those that are left over.
         news: told about the views that this rank draws.
+        pace: told how long this rank draws.
         world: all ranks.
     """
 
@@ -45,6 +47,7 @@ class InRounds:
         costs: ViewCosts,
         views: SharedViews,
         news: ViewNews,
+        pace: DrawingPace,
         world: World,
     ) -> None:
         self._model = model
@@ -57,6 +60,7 @@ class InRounds:
         self._costs = costs
         self._views = views
         self._news = news
+        self._pace = pace
         self._world = world
         self._exchange = Exchange(world, self._records.gradient_words)
 
@@ -72,6 +76,7 @@ class InRounds:
                 self._records, run.settings, n_views, self._costs, counts_columns=counts_columns
             ),
             self._news,
+            self._pace,
             self._trace,
             torch.zeros(len(run.order), device=self._model.device),
         )
@@ -116,7 +121,7 @@ class _RankWork:
         run: the batch.
         own: this rank's rows.
         drawing: of the batch.
-        news: told about each microbatch that is drawn.
+        news, pace: told about each microbatch that is drawn.
         trace: of the engine.
         shares: (M,) zeros; those of the loss that this rank draws are written there.
     """
@@ -127,6 +132,7 @@ class _RankWork:
         own: OwnRows,
         drawing: RecordDrawing,
         news: ViewNews,
+        pace: DrawingPace,
         trace: Trace,
         shares: Tensor,
     ) -> None:
@@ -135,6 +141,7 @@ class _RankWork:
         self._own = own
         self._drawing = drawing
         self._news = news
+        self._pace = pace
         self._trace = trace
         self.shares = shares
 
@@ -148,7 +155,8 @@ class _RankWork:
         """See `Work`."""
         one, name = self._microbatches[microbatch], f"draw {microbatch}"
         truth = pixels_of(self._truths[one.index])
-        with self._trace.host(name), self._trace.on("compute", name):
+        on_trace = self._trace.host(name), self._trace.on("compute", name)
+        with on_trace[0], on_trace[1], self._pace.drawing(records.n):
             drawn = self._drawing.draw(one.crop, truth, records)
             self.shares[microbatch] = drawn.share
         self._news.note(microbatch, drawn)

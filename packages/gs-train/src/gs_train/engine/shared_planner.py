@@ -12,6 +12,7 @@ from torch import Tensor
 from gs_train.engine.all_rows import AllRows
 from gs_train.engine.lookahead import EarlyList, Lookahead
 from gs_train.engine.microbatches import Microbatch, Seen, look_at
+from gs_train.engine.pace import DrawingPace, paces_of
 from gs_train.engine.placement import Batch, Placement
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.shared_views import SharedViews, digest_of
@@ -39,11 +40,8 @@ class SharedPlanner:
         costs: of the views.
         views: makes microbatches.
         news: of the views that were drawn last.
+        pace: of this rank, by which ranks choose who draws what.
         world: all ranks.
-
-    Attributes:
-        pace: what this rank takes for a unit of work, in any unit that all ranks use, above 0. It
-            decides who draws what, and no result.
     """
 
     def __init__(
@@ -56,6 +54,7 @@ class SharedPlanner:
         costs: ViewCosts,
         views: SharedViews,
         news: ViewNews,
+        pace: DrawingPace,
         world: World,
     ) -> None:
         self._model = model
@@ -66,8 +65,8 @@ class SharedPlanner:
         self._costs = costs
         self._views = views
         self._news = news
+        self.pace = pace
         self._world = world
-        self.pace = 1
 
     def batch(self, views: Sequence[View], settings: StepSettings) -> Batch:
         """The batch of these views. All ranks call it with the same ones.
@@ -80,11 +79,12 @@ class SharedPlanner:
         self._news.receive()
         microbatches = self._views.of(views)
         own = self._listed(views, microbatches, settings)
-        table = self._gather(own)
+        pace = self.pace.next_batch()
+        table = self._gather(own, pace)
         if table.places.min() < table.places.max():
             # There is room here and not there. Where the host updates rows, a list must be exact.
             own = self._found(microbatches, least=int(table.places.max()))
-            table = self._gather(own)
+            table = self._gather(own, pace)
         place = int(table.places.max())
         return Batch(
             self._placements[place],
@@ -93,7 +93,7 @@ class SharedPlanner:
             np.arange(len(microbatches)),
             own.early,
             int(table.n_rows.sum()),
-            Turns.of(table.counts, paces=table.paces),
+            Turns.of(table.counts, paces=paces_of(table.paces)),
         )
 
     def lists_all(self, n_views: int, settings: StepSettings) -> bool:
@@ -133,11 +133,11 @@ class SharedPlanner:
         able = [k for k, one in enumerate(self._placements) if one.fits(n_rows)]
         return able[0]
 
-    def _gather(self, own: _Own) -> _Table:
+    def _gather(self, own: _Own, pace: int) -> _Table:
         """What all ranks say of the batch that begins."""
         step, n_rows = self._costs.step, self._model.n_rows
         digest = digest_of(step, own.seen.microbatches)
-        row = [digest, own.place, n_rows, self.pace, *own.seen.counts]
+        row = [digest, own.place, n_rows, pace, *own.seen.counts]
         table = self._world.gather(row)
         digests, places, ranks_rows, paces = table[:, :4].T
         if (digests != digests[0]).any():
