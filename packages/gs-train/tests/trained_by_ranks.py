@@ -178,7 +178,7 @@ def run(case: Case, world: World | None = None) -> Left:
             if isinstance(case.paces, tuple):
                 assert world is not None
                 given = case.paces[world.rank]
-            together.planner.pace = GivenPace(given)
+            together.planner.drawing_pace = GivenPace(given)
         upcoming = [[scene.views[i] for i in of] for of in steps[step + 1 : step + 1 + case.known]]
         pairs = [(scene.views[i], functools.partial(photograph, i)) for i in batch]
         result = trainer.train_step(pairs, upcoming)

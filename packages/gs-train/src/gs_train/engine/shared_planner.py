@@ -12,7 +12,7 @@ from torch import Tensor
 from gs_train.engine.all_rows import AllRows
 from gs_train.engine.lookahead import EarlyList, Lookahead
 from gs_train.engine.microbatches import Microbatch, Seen, look_at
-from gs_train.engine.pace import DrawingPace, paces_of
+from gs_train.engine.pace import UNKNOWN, DrawingPace, paces_of
 from gs_train.engine.placement import Batch, Placement
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.shared_views import SharedViews, digest_of
@@ -40,8 +40,12 @@ class SharedPlanner:
         costs: of the views.
         views: makes microbatches.
         news: of the views that were drawn last.
-        pace: of this rank, by which ranks choose who draws what.
+        drawing_pace: of this rank.
         world: all ranks.
+
+    Attributes:
+        drawing_pace: the same.
+        pace: what it said of the batch that began last. It decides who draws what, and no result.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class SharedPlanner:
         costs: ViewCosts,
         views: SharedViews,
         news: ViewNews,
-        pace: DrawingPace,
+        drawing_pace: DrawingPace,
         world: World,
     ) -> None:
         self._model = model
@@ -65,8 +69,9 @@ class SharedPlanner:
         self._costs = costs
         self._views = views
         self._news = news
-        self.pace = pace
+        self.drawing_pace = drawing_pace
         self._world = world
+        self.pace = UNKNOWN
 
     def batch(self, views: Sequence[View], settings: StepSettings) -> Batch:
         """The batch of these views. All ranks call it with the same ones.
@@ -76,15 +81,15 @@ class SharedPlanner:
 
         Cost: as `Planner.batch`, and a gather of some numbers for each microbatch.
         """
+        self.pace = self.drawing_pace.next_batch()
         self._news.receive()
         microbatches = self._views.of(views)
         own = self._listed(views, microbatches, settings)
-        pace = self.pace.next_batch()
-        table = self._gather(own, pace)
+        table = self._gather(own)
         if table.places.min() < table.places.max():
             # There is room here and not there. Where the host updates rows, a list must be exact.
             own = self._found(microbatches, least=int(table.places.max()))
-            table = self._gather(own, pace)
+            table = self._gather(own)
         place = int(table.places.max())
         return Batch(
             self._placements[place],
@@ -133,11 +138,11 @@ class SharedPlanner:
         able = [k for k, one in enumerate(self._placements) if one.fits(n_rows)]
         return able[0]
 
-    def _gather(self, own: _Own, pace: int) -> _Table:
+    def _gather(self, own: _Own) -> _Table:
         """What all ranks say of the batch that begins."""
         step, n_rows = self._costs.step, self._model.n_rows
         digest = digest_of(step, own.seen.microbatches)
-        row = [digest, own.place, n_rows, pace, *own.seen.counts]
+        row = [digest, own.place, n_rows, self.pace, *own.seen.counts]
         table = self._world.gather(row)
         digests, places, ranks_rows, paces = table[:, :4].T
         if (digests != digests[0]).any():
