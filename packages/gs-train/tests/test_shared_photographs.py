@@ -21,9 +21,16 @@ from small_captures import LENS, PINHOLE, TALL, damage_the_middle, write_capture
 from threads_as_world import ThreadWorld, results
 
 from gs_train import FitConfig
-from gs_train.data import Capture, KeptPhotographs, PhotoReader, load_capture, read_image
+from gs_train.data import (
+    Capture,
+    KeptPhotographs,
+    PhotoReader,
+    load_capture,
+    pixels,
+    read_image,
+)
 from gs_train.data.pixel_file import PixelFile, file_bytes
-from gs_train.data.shared.board import PixelBoard, State, board_bytes
+from gs_train.data.shared.board import Known, PixelBoard, State, board_bytes
 from gs_train.data.shared.memory import PixelMemory, new_memory, path_for_others
 from gs_train.data.shared.photographs import SharedPhotographs, Store
 from gs_train.errors import CommonError
@@ -208,7 +215,6 @@ def test_an_error_of_the_system_is_the_same_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture = load(tmp_path)
-    from gs_train.data import pixels
 
     def fails(path: Path) -> Any:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -258,22 +264,20 @@ def test_photographs_are_decoded_ahead_and_not_again(tmp_path: Path) -> None:
     capture = load(tmp_path)
     damage_the_middle(tmp_path / "data/images" / NAMES[5])
     with hosted(capture, tmp_path, 2) as host:
-        ahead, _, _ = host.rank()
+        (ahead, reader, _), (photographs, _, _) = (host.rank() for _ in range(2))
+        begun = threading.Semaphore(0)
+        reader.before = lambda _: begun.release()
         ahead.decode_ahead([5, 4, 3, 2, 1], n_threads=2)
-        for thread in ahead._threads:
-            thread.join()
-        board = PixelBoard(host.board_path)
-        assert [board.state(index) for index in TRAIN] == [State.HELD] * 4 + [State.BROKEN]
-        board.close()
-        photographs, _, _ = host.rank()
+        for _ in TRAIN:
+            assert begun.acquire(timeout=60)
         for index in TRAIN[:-1]:
             assert_right(photographs, capture, index)
+        with pytest.raises(CommonError):
+            photographs.load(5)
         assert sorted(host.log) == list(TRAIN)
 
 
 def test_a_long_reason_is_cut_and_none_is_lost(tmp_path: Path) -> None:
-    from gs_train.data.shared.board import Known
-
     descriptor = new_memory(board_bytes(3))
     board = PixelBoard(path_for_others(descriptor))
     os.close(descriptor)
@@ -292,12 +296,18 @@ def test_a_long_reason_is_cut_and_none_is_lost(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def run_of(
-    world: ThreadWorld, capture: Capture, out: Path, log: list[int], image_cache: int
+    world: ThreadWorld,
+    capture: Capture,
+    out: Path,
+    log: list[int],
+    image_cache: int,
+    before: Callable[[int], object] = lambda index: None,
 ) -> Iterator[Any]:
     config = FitConfig(Path("data"), out, image_cache=str(image_cache), batch_size=2, steps=20)
     model = SimpleNamespace(sh_degree=3, n_rows=10, expected=10)
     trainer: Any = SimpleNamespace(config=config, step=0, model=model, n_rows=10, n_ranks=2)
     reader = Counting(capture, log)
+    reader.before = before
     order = [3, 1, 5, 4, 2, *TRAIN]
     with opened(trainer, capture, RunFolder(out), reader, order, world) as photographs:  # type: ignore[arg-type]
         yield photographs
@@ -324,6 +334,21 @@ def test_ranks_of_a_host_open_their_photographs_together(
     assert cache_bytes == [{10**6: 10**6, 30_000: 3_750, 1: 1}[image_cache]] * 2
     said = capsys.readouterr().err
     assert said.count("is decoded once, into a file of") == (0 if image_cache == 10**6 else 2)
+
+
+def test_each_rank_decodes_its_part_before_anybody_asks(tmp_path: Path) -> None:
+    capture, out = load(tmp_path), tmp_path / "out"
+    out.mkdir()
+
+    def run(world: ThreadWorld) -> list[int]:
+        log: list[int] = []
+        n_own, begun = len(TRAIN[world.rank :: 2]), threading.Semaphore(0)
+        with run_of(world, capture, out, log, 10**6, lambda _: begun.release()):
+            for _ in range(n_own):
+                assert begun.acquire(timeout=60)
+        return sorted(log)
+
+    assert results(2, run) == [[1, 3, 5], [2, 4]]
 
 
 @pytest.mark.parametrize("failing", ["memfd_create", "open"])

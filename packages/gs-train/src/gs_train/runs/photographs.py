@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from gs_train.data import Capture, KeptPhotographs, PhotoReader
@@ -30,6 +30,8 @@ from gs_train.world.processes import this_process
 _AHEAD_SHARE = 4
 """Where a file keeps what memory cannot, one part in so many of the memory is for photographs that
 have been read ahead; photographs that stay in memory for the whole run have the rest."""
+
+_TROUBLE = "trouble"
 
 _MOST_DECODERS, _CORES_PER_DECODER = 4, 4
 
@@ -105,6 +107,13 @@ def opened(
         yield Opened(KeptPhotographs(reader, file), cache // world.size)
 
 
+class _Parts(NamedTuple):
+    """(height, width) by index of photographs."""
+
+    in_memory: Sizes
+    beyond: Sizes
+
+
 def _shared(
     trainer: Trainer,
     capture: Capture,
@@ -117,77 +126,94 @@ def _shared(
     """Those that the ranks of this host have together; None, on all ranks: some cannot."""
     mates = _ranks_of_this_host(world)
     cache = parse_bytes(trainer.config.image_cache, option="--image-cache")
-    sizes = training_sizes(capture)
     fits_all = decoded_bytes(capture) <= cache
-    budget = file_bytes(sizes.values()) if fits_all else cache - cache // _AHEAD_SHARE
-    in_memory = _first_within(budget, sizes)
-    beyond = {index: size for index, size in sizes.items() if index not in in_memory}
-    with contextlib.ExitStack() as until_all_have_opened:
+    sizes = training_sizes(capture)
+    in_memory = sizes if fits_all else _first_within(cache - cache // _AHEAD_SHARE, sizes)
+    parts = _Parts(in_memory, {i: size for i, size in sizes.items() if i not in in_memory})
+    joined: list[SharedPhotographs] = []
+    with contextlib.ExitStack() as until_all_have_joined:
 
         def make() -> dict[str, Any]:
             if world.rank != mates[0]:
                 return {}
-            try:
-                made = _Made(until_all_have_opened)
-                places = {"board": made.memory(board_bytes(len(capture.views)))}
-                if in_memory:
-                    places["memory"] = made.memory(file_bytes(in_memory.values()))
-                line = None
-                if beyond:
-                    n_bytes = file_bytes(beyond.values())
-                    file, line = open_shared_scratch(trainer, capture, folder, n_bytes)
-                    if file is not None:
-                        until_all_have_opened.enter_context(file)
-                        places["file"] = path_for_others(file.fileno())
-                return {"places": places, "line": line}
-            except OSError as error:
-                return {"trouble": _words(error)}
+            return _made(trainer, capture, folder, parts, until_all_have_joined)
 
-        stores: dict[int, Store] = {}
-        boards: list[PixelBoard] = []
-        made = by_each(world, make)[mates[0]]
+        made = by_each(world, lambda: _tried(make))[mates[0]]
 
-        def join() -> str | None:
-            if "trouble" in made:
-                return str(made["trouble"])
-            places = made["places"]
-            try:
-                boards.append(PixelBoard(places["board"]))
-                held.callback(boards[0].close)
-                if "memory" in places:
-                    memory = PixelMemory(places["memory"], in_memory)
-                    stores.update(dict.fromkeys(in_memory, memory))
-                if "file" in places:
-                    file = held.enter_context(PixelFile.shared(places["file"], beyond))
-                    stores.update(dict.fromkeys(beyond, file))
-            except OSError as error:
-                return _words(error)
-            return None
+        def join() -> dict[str, Any]:
+            joined.append(_joined(made["places"], parts, reader, held))
+            return {}
 
-        troubles = by_each(world, join)
-    for rank, trouble in enumerate(troubles):
-        if trouble is not None:
-            why = f"rank {rank}: {trouble}"
+        outcomes = by_each(world, lambda: made if _TROUBLE in made else _tried(join))
+    for rank, outcome in enumerate(outcomes):
+        if _TROUBLE in outcome:
+            why = f"rank {rank}: {outcome[_TROUBLE]}"
             print(f"each rank decodes all photographs for itself ({why})", file=sys.stderr)
             return None
     if made["line"] is not None:
         print(made["line"], file=sys.stderr)
-    photographs = held.enter_context(SharedPhotographs(reader, boards[0], stores))
-    n_cores = len(os.sched_getaffinity(0))
-    photographs.decode_ahead(
+    joined[0].decode_ahead(
         _own_of(order, capture.train, mates.index(world.rank), len(mates)),
-        n_threads=max(1, min(_MOST_DECODERS, n_cores // _CORES_PER_DECODER)),
+        n_threads=max(1, min(_MOST_DECODERS, len(os.sched_getaffinity(0)) // _CORES_PER_DECODER)),
     )
-    return Opened(photographs, cache if fits_all else max(1, cache // _AHEAD_SHARE // len(mates)))
+    return Opened(joined[0], cache if fits_all else max(1, cache // _AHEAD_SHARE // len(mates)))
 
 
-class _Made:
-    """What the first rank of a host makes for the others, until these have opened it."""
+def _made(
+    trainer: Trainer,
+    capture: Capture,
+    folder: RunFolder,
+    parts: _Parts,
+    until: contextlib.ExitStack,
+) -> dict[str, Any]:
+    """What the first rank of a host makes for all: ``places`` by name, and a ``line`` to print.
+
+    Args:
+        until: closes what the others must open before.
+    """
+    memory = _Memory(until)
+    places, line = {"board": memory.of(board_bytes(len(capture.views)))}, None
+    if parts.in_memory:
+        places["memory"] = memory.of(file_bytes(parts.in_memory.values()))
+    if parts.beyond:
+        n_bytes = file_bytes(parts.beyond.values())
+        file, line = open_shared_scratch(trainer, capture, folder, n_bytes)
+        if file is not None:
+            places["file"] = path_for_others(until.enter_context(file).fileno())
+    return {"places": places, "line": line}
+
+
+def _joined(
+    places: Mapping[str, str], parts: _Parts, reader: PhotoReader, held: contextlib.ExitStack
+) -> SharedPhotographs:
+    """What a rank opens of that, until ``held`` is closed."""
+    board = PixelBoard(places["board"])
+    held.callback(board.close)
+    stores: dict[int, Store] = {}
+    if "memory" in places:
+        memory = PixelMemory(places["memory"], parts.in_memory)
+        stores.update(dict.fromkeys(parts.in_memory, memory))
+    if "file" in places:
+        file = held.enter_context(PixelFile.shared(places["file"], parts.beyond))
+        stores.update(dict.fromkeys(parts.beyond, file))
+    return held.enter_context(SharedPhotographs(reader, board, stores))
+
+
+def _tried(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the work gives, or the trouble that it meets with the system."""
+    try:
+        return work()
+    except OSError as error:
+        return {_TROUBLE: f"{error.filename}: {error.strerror}" if error.filename else str(error)}
+
+
+class _Memory:
+    """Memory that the first rank of a host makes for the others, until these have opened it."""
 
     def __init__(self, until: contextlib.ExitStack) -> None:
         self._until = until
 
-    def memory(self, n_bytes: int) -> str:
+    def of(self, n_bytes: int) -> str:
         """Where the others find so many bytes."""
         descriptor = new_memory(n_bytes)
         self._until.callback(os.close, descriptor)
@@ -224,7 +250,3 @@ def _own_of(order: Iterable[int], train: Iterable[int], rank: int, n_ranks: int)
 
 def _digest(values: Any) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
-
-
-def _words(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)

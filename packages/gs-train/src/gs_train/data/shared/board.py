@@ -67,14 +67,21 @@ class PixelBoard:
     Args:
         path: of memory of `board_bytes`, zeros at first.
 
+    Raises:
+        OSError: the memory cannot be opened, or the system has no locks on bytes.
+
     Threads: any.
     """
 
     def __init__(self, path: str) -> None:
         self._records = np.frombuffer(mapped(path), _RECORD)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        with self.turn(0):  # some systems have no such locks
-            pass
+        try:
+            with self.turn(0):
+                pass
+        except OSError:  # a system without such locks
+            self.close()
+            raise
 
     def state(self, index: int) -> State:
         """What has become of a photograph."""
