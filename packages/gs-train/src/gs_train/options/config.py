@@ -70,7 +70,7 @@ class FitConfig:
         overwrite: remove the run that out holds, then start.
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
         test_list: file with the names of the held-out images instead, one a line.
-        image_cache: memory for decoded photographs.
+        image_cache: memory for decoded photographs, of all GPUs of a machine together.
         gpus: number of GPUs of this machine that train the scene together, or all; each owns a part
             of the Gaussians (one GPU). With --renderer cpu a number of processes.
         cut_views: on several GPUs, views that are left over when all GPUs have drawn as many whole
