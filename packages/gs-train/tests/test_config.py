@@ -130,6 +130,7 @@ def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
         ({"host_memory": "-1"}, "--host-memory must be a size"),
         ({"semantics": "lazy"}, "--semantics must be dense or sparse, got lazy"),
         ({"regularise": "none"}, "--regularise must be all or visible, got none"),
+        ({"cut_views": "always"}, "--cut-views must be auto or never, got always"),
         ({"mem_limit": 0.0}, "--mem-limit must be above 0 and at most 1, got 0.0"),
         ({"mem_limit": float("nan")}, "--mem-limit must be above 0 and at most 1, got nan"),
     ],
@@ -156,7 +157,7 @@ def test_the_recipe_is_what_decides_the_result() -> None:
     assert {"batch_size", "seed", "lr", "adc", "max_side"} <= set(recipe)
     assert {"semantics", "regularise", "mem_limit", "order", "tile_views"} <= set(recipe)
     free = {"out", "steps", "resume", "image_cache", "device_memory", "host_memory", "trace"}
-    free |= {"scratch"}
+    free |= {"scratch", "gpus", "cut_views"}
     free |= {"init", "offload"}  # what was started from, and where: the checkpoint says
     assert not free & set(recipe)
 

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from one_thread import one_threaded
@@ -49,7 +52,7 @@ def uneven(make: object, **options: object) -> Play:
 def test_dealing_again_leaves_the_bits_of_one_rank(
     make: object, home: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dealing, "PIECE", 17)
+    monkeypatch.setattr(dealing, "PIECE_BYTES", 5_000)  # some twenty rows
     play = uneven(make, home=home)
     expected = alone(play)
     for n_ranks in (2, 3):
@@ -110,3 +113,46 @@ def test_rows_arrive_with_all_that_belongs_to_them(home: str) -> None:
         if before[name].shape[:1] == (N,):
             moved = torch.cat([own[name] for _, own in left])[joined]
             assert torch.equal(moved, before[name][order]), name
+
+
+class Scales(ThreadWorld):
+    """A carrier that weighs what arrives between one gather and the next."""
+
+    def __init__(self, carrier: ThreadWorld) -> None:
+        self.__dict__ = carrier.__dict__
+        self.arrived = [0]
+
+    def gather(self, values: Any) -> np.ndarray:
+        table = super().gather(values)
+        self.arrived.append(0)
+        return table
+
+    def all_to_all(
+        self, recv: Tensor, send: Tensor, recv_rows: Sequence[int], send_rows: Sequence[int]
+    ) -> Any:
+        self.arrived[-1] += recv.nbytes
+        return super().all_to_all(recv, send, recv_rows, send_rows)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 4])
+@one_threaded
+def test_what_arrives_at_once_is_bounded(n_ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all other ranks send to one."""
+    monkeypatch.setattr(dealing, "PIECE_BYTES", 5_000)
+    labels = torch.arange(N).mul(256).div(N, rounding_mode="floor").to(torch.uint8)
+    play = replace(uneven(adc), labels=labels)
+
+    def run(company: ThreadWorld) -> tuple[list[int], int]:
+        rank, scales = Rank.of(play, company), Scales(company)
+        assert rank.model.keys.labels is not None
+        rank.model.keys.labels.zero_()
+        move_home(rank.model, rank.densifier.tensors(), scales)
+        n_rows = rank.model.n_rows
+        rank.model.close()
+        return scales.arrived, n_rows
+
+    left = results(n_ranks, run)
+    assert [n_rows for _, n_rows in left] == [N] + [0] * (n_ranks - 1)
+    arrived = [max(0, n - 8 * n_ranks**2) for n in left[0][0]]  # without the gather of counts
+    assert 2_500 < max(arrived) <= 5_000
+    assert sum(n > 0 for n in arrived) >= 5

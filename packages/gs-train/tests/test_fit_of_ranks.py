@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from saved_by_ranks import assert_same, by_key
+from small_captures import damage_the_middle
 from torch import Tensor
 
 import gs_train
@@ -33,10 +36,11 @@ def _nobody_around(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _command(capture: Path, out: Path, *more: str, renderer: str = "cpu") -> list[str]:
-    """A run that refines, with batches that two and three ranks draw without cuts."""
+    """A run that refines. Neither two nor three ranks draw as many whole views each."""
     refines = "--adc.refine-start 12 --adc.refine-every 36 --adc.grow-grad2d 0.00005"
-    options = f"--renderer {renderer} --batch-size 6 --sh-degree 1 --resort-every 0.05 {refines}"
-    return ["fit", str(capture), "--out", str(out), "--steps", str(STEPS), *options.split(), *more]
+    options = f"--renderer {renderer} --batch-size 5 --cut-views never --sh-degree 1 {refines}"
+    whole = ["fit", str(capture), "--out", str(out), "--steps", str(STEPS), *options.split()]
+    return [*whole, "--resort-every", "0.05", *more]
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +84,12 @@ def test_two_ranks_leave_what_one_leaves(
     tiny_capture: Path, alone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    assert main(_command(tiny_capture, out, "--gpus", "2")) == 0
+    # Memory for less than half of the photographs; a file has the others.
+    little = ["--image-cache", "64KiB"]
+    assert main(_command(tiny_capture, out, "--gpus", "2", *little)) == 0
     said = capfd.readouterr().err
     assert said.count("training and 2 test images") == 1  # one rank speaks
+    assert said.count("is decoded once, into a file of 72.0 KiB") == 1
     assert "rendering with cpu on cpu in 2 processes" in said
     _assert_as_alone(out, alone)
     ranks = json.loads((out / "metrics.json").read_text())["ranks"]
@@ -167,6 +174,28 @@ def test_trouble_of_all_ranks_is_one_line(
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("gs-train: error: rank 0: ")
     assert not out.exists()
+
+
+@pytest.mark.long
+def test_a_photograph_that_is_broken_ends_all_ranks_with_their_steps_saved(
+    tiny_capture: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data, out = Path(shutil.copytree(tiny_capture, tmp_path / "data")), tmp_path / "run"
+    broken = sorted((data / "images").iterdir())[9]
+    with Image.open(broken) as image:
+        image.save(broken, format="PNG")
+    damage_the_middle(broken)
+    command = _command(data, out, "--gpus", "2")
+    command[command.index("--batch-size") + 1] = "1"
+    assert main(command) == 2
+    lines = capfd.readouterr().err.splitlines()
+    (line,) = (line for line in lines if "error" in line)
+    assert f"{broken} must be a readable image, got: " in line
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    step = load_checkpoint(newest).step
+    assert 0 < step < 10
+    assert main([*command, "--resume", "--skip-broken"]) == 0
 
 
 def test_python_does_not_start_ranks(tmp_path: Path) -> None:

@@ -93,6 +93,16 @@ def test_with_whole_views_some_ranks_are_idle(two: Workers, batch_size: int) -> 
     _assert_as_on_one(two, Case("best", batch_size, n_steps=12, cuts_views=False, absgrad=True))
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_rank_draws_less_and_changes_no_bit(two: Workers, slow: int) -> None:
+    paces = (4000, 1000) if slow == 0 else (1000, 4000)
+    case = Case("best", 5, n_steps=4, first=1, cuts_views=False, paces=paces)
+    parts = two.call(on_rank, case)
+    assert len(parts[slow].photographs) == 4 * 2
+    assert len(parts[1 - slow].photographs) == 4 * 3
+    assert_same(in_order(parts), on_one(case))
+
+
 @pytest.mark.parametrize("owner", [0, 1])
 def test_a_rank_may_have_no_rows(two: Workers, owner: int) -> None:
     _assert_as_on_one(two, Case("best", 3, n_steps=6, cuts_views=False, owner=owner))

@@ -3,10 +3,22 @@
 
 from __future__ import annotations
 
+import math
+import os
+from pathlib import Path
+
 import hypothesis.strategies as st
+import pytest
+import torch
 from hypothesis import given
 
-from gs_train.world.cores import allowed_cores, cores_of_list, share_of_cores
+from gs_train.world.cores import (
+    allowed_cores,
+    cores_of_list,
+    granted_cores,
+    on_cores,
+    share_of_cores,
+)
 
 NOWHERE: frozenset[int] = frozenset()
 
@@ -52,3 +64,46 @@ def test_the_system_names_every_core_once() -> None:
 def test_lists_of_cores_are_read_as_the_kernel_writes_them() -> None:
     assert cores_of_list("0-3,8,10-11") == {0, 1, 2, 3, 8, 10, 11}
     assert cores_of_list("") == NOWHERE
+
+
+def _written(root: Path, texts: dict[str, str]) -> Path:
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+SECOND = "0::/pod/run\n"
+FIRST = "7:cpuset:/\n4:cpu,cpuacct:/box\n0::/\n"
+HALF = {"cpu/box/cpu.cfs_quota_us": "50000\n", "cpu/box/cpu.cfs_period_us": "100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "granted"),
+    [
+        (SECOND, {}, math.inf),
+        (SECOND, {"pod/run/cpu.max": "max 100000\n"}, math.inf),
+        (SECOND, {"pod/run/cpu.max": "max 100000\n", "pod/cpu.max": "350000 100000\n"}, 3.5),
+        (SECOND, {"cpu.max": "400000 100000\n"}, 4.0),  # of a container, which sees its own top
+        (FIRST, {f"cpu,cpuacct/{name[4:]}": text for name, text in HALF.items()}, 0.5),
+        (FIRST, {"cpu,cpuacct/box/cpu.cfs_quota_us": "-1\n"}, math.inf),
+        ("", {"cpu.max": "400000 100000\n"}, math.inf),
+    ],
+)
+def test_a_group_of_processes_may_have_the_time_of_few_cores(
+    groups: str, limits: dict[str, str], granted: float, tmp_path: Path
+) -> None:
+    process = _written(tmp_path / "proc", {"cgroup": groups})
+    system = _written(tmp_path / "sys", {f"fs/cgroup/{name}": limits[name] for name in limits})
+    assert granted_cores(system, process) == granted
+
+
+@pytest.mark.parametrize(("most", "n_threads"), [(0.25, 1), (2.0, 2), (math.inf, 3)])
+def test_threads_are_no_more_than_the_cores_time(
+    most: float, n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    with on_cores((0, 1, 2), most):
+        assert torch.get_num_threads() == n_threads

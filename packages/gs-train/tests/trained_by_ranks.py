@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gs_train.checkpoint.row_names import KEYS, STRANDS, row_names
 from gs_train.densify import AdcConfig
+from gs_train.engine.pace import DrawingPace, HostClock
 from gs_train.engine.together import Sharing
 from gs_train.errors import InputError
 from gs_train.options.limits import UNLIMITED, Limits
@@ -40,7 +41,7 @@ class Case:
         cuts_views: see `Sharing`.
         first: of the drive, the step that the run begins with. The very first shows nothing.
         known: batches that are known ahead.
-        paces: seed of who draws what; None: as work says.
+        paces: seed of who draws what, or the pace of each rank; None: as their clocks say.
         residents: see `Limits`.
         owner: of all first rows; None: that of their strands.
         most_of: owner of three quarters of the first rows; the other one is rank 0.
@@ -55,7 +56,7 @@ class Case:
     cuts_views: bool = True
     first: int = 0
     known: int = 2
-    paces: int | None = None
+    paces: int | tuple[int, ...] | None = None
     residents: int | None = None
     absgrad: bool = False
     owner: int | None = None
@@ -63,6 +64,17 @@ class Case:
     drawn_by: str = "cpu"
     stopped_at: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
+
+
+class GivenPace(DrawingPace):
+    """A pace that no clock decides."""
+
+    def __init__(self, pace: int) -> None:
+        super().__init__(HostClock())
+        self._pace = pace
+
+    def next_batch(self) -> int:
+        return self._pace
 
 
 class Left(NamedTuple):
@@ -172,7 +184,11 @@ def run(case: Case, world: World | None = None) -> Left:
             trainer = trainer_of(case, world, saved)
         together = trainer.backend.together
         if together is not None and case.paces is not None:
-            together.planner.pace = random.randint(1, 1000)
+            given = random.randint(1, 1000)
+            if isinstance(case.paces, tuple):
+                assert world is not None
+                given = case.paces[world.rank]
+            together.planner.drawing_pace = GivenPace(given)
         upcoming = [[scene.views[i] for i in of] for of in steps[step + 1 : step + 1 + case.known]]
         pairs = [(scene.views[i], functools.partial(photograph, i)) for i in batch]
         result = trainer.train_step(pairs, upcoming)

@@ -22,6 +22,7 @@ import numpy as np
 from gs_train.data.capture import Capture, CaptureView, read_image
 from gs_train.data.files import open_file, readable
 from gs_train.data.pixels import BrokenPhotographError
+from gs_train.errors import InputError
 
 _CHUNK_BYTES = 1 << 20
 _N_THREADS = 8
@@ -82,6 +83,22 @@ def photograph_crc(view: CaptureView) -> int:
         InputError: it cannot be read.
     """
     return file_crc(view.path) if view.pixels is None else zlib.crc32(read_image(view).data)
+
+
+def crcs(capture: Capture) -> list[int | None]:
+    """Of all photographs; None where one cannot be read.
+
+    Cost: reads all.
+    """
+
+    def one(view: CaptureView) -> int | None:
+        try:
+            return photograph_crc(view)
+        except InputError:
+            return None
+
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        return list(pool.map(one, capture.views))
 
 
 def changes(saved: Mapping[str, Any], capture: Capture) -> Changes:

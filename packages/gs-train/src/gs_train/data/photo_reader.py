@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,14 @@ class PhotoReader:
             self._broken |= set(saved["skipped"])
             self._crcs = [None if before is None else before[2] for before in saved["photographs"]]
 
-    def load(self, index: int) -> NDArray[np.uint8]:
+    def load(
+        self, index: int, decoded: Callable[[int], NDArray[np.uint8]] | None = None
+    ) -> NDArray[np.uint8]:
         """The pixels of a training view, or of the one that stands in for it.
+
+        Args:
+            decoded: gives the pixels of a view, as the method of this name does, which None stands
+                for.
 
         Returns:
             (H, W, 3) uint8 RGB, of the size of view :meth:`shown`.
@@ -61,11 +68,8 @@ class PhotoReader:
         """
         while True:
             shown = self._candidate(index)
-            view = self._capture.views[shown]
             try:
-                pixels = read_image(view)
-                if self._crcs[shown] is None:
-                    self._crcs[shown] = photograph_crc(view)
+                pixels = (decoded or self.decoded)(shown)
             except BrokenPhotographError as error:
                 if self._may_come_back(shown, error):
                     raise InputError(f"{error}; go on with --resume when it can be read") from error
@@ -78,6 +82,31 @@ class PhotoReader:
                 continue
             self._shown[index] = shown
             return pixels
+
+    def decoded(self, index: int) -> NDArray[np.uint8]:
+        """The pixels of a view, and of no other in its place; remembers the CRC of the file.
+
+        Raises:
+            BrokenPhotographError: the photograph is broken, or the system failed to read the file.
+        """
+        view = self._capture.views[index]
+        pixels = read_image(view)
+        if self._crcs[index] is None:
+            self._crcs[index] = photograph_crc(view)
+        return pixels
+
+    def crc(self, index: int) -> int | None:
+        """Of the file of a view; None: it has not been read yet."""
+        return self._crcs[index]
+
+    def note_crc(self, index: int, crc: int | None) -> None:
+        """Remember the CRC of a file that another process has read, unless one is known."""
+        if self._crcs[index] is None:
+            self._crcs[index] = crc
+
+    def path_of(self, index: int) -> Path:
+        """The file of a view."""
+        return self._capture.views[index].path
 
     def shown(self, index: int) -> int:
         """The view that a training view's place in a batch goes to, as far as is known."""

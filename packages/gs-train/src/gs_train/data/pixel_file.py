@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,14 @@ which takes ten times the processor's time of the read itself."""
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
+    """Of a photograph.
+
+    Attributes:
+        offset: of its first byte.
+        room: bytes from there to the next photograph.
+    """
+
     offset: int
     height: int
     width: int
@@ -66,17 +74,36 @@ class PixelFile:
     """
 
     def __init__(self, folder: Path, sizes: Mapping[int, tuple[int, int]]) -> None:
-        self._places: dict[int, _Place] = {}
-        offset = 0
-        for index, (height, width) in sizes.items():
-            self._places[index] = _Place(offset, height, width)
-            offset += self._places[index].room
+        self._start(tempfile.TemporaryFile(dir=folder, buffering=0), sizes)  # noqa: SIM115
+        self._is_direct = _go_past_the_cache(self._descriptor)
+
+    @classmethod
+    def shared(cls, path: str, sizes: Mapping[int, tuple[int, int]]) -> PixelFile:
+        """A file that several processes open and read.
+
+        Its pages stay in the page cache as long as the system likes: processes that train together
+        read a photograph at about the same time, and the disk once for all of them.
+
+        Args:
+            path: of an open file without a name, such as ``/proc/1/fd/5``.
+            sizes: the same in all processes. `holds` knows of what this process has written.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        file = cls.__new__(cls)
+        file._start(open(path, "r+b", buffering=0), sizes)  # noqa: SIM115
+        file._is_direct, file._keeps_cache = False, True
+        return file
+
+    def _start(self, file: IO[bytes], sizes: Mapping[int, tuple[int, int]]) -> None:
+        self._places = places_of(sizes)
         self._lock = threading.Lock()
         self._written: set[int] = set()
         self._spare: deque[mmap.mmap] = deque()
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (see close)
-        self._descriptor = self._file.fileno()
-        self._is_direct = _go_past_the_cache(self._descriptor)
+        self._file = file
+        self._descriptor = file.fileno()
+        self._is_direct = self._keeps_cache = False
 
     def holds(self, index: int) -> bool:
         """Whether :meth:`read` can give this photograph."""
@@ -143,7 +170,7 @@ class PixelFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _memory(self, place: _Place) -> tuple[mmap.mmap, NDArray[np.uint8]]:
+    def _memory(self, place: Place) -> tuple[mmap.mmap, NDArray[np.uint8]]:
         """Memory that begins on a page, and the same as an image."""
         try:
             memory = self._spare.pop()
@@ -157,12 +184,22 @@ class PixelFile:
         weakref.finalize(flat, _give_back, self._spare, memory).atexit = False
         return memory, flat.reshape(place.height, place.width, 3)
 
-    def _drop_from_cache(self, place: _Place, *, is_new: bool = False) -> None:
-        if self._is_direct or not hasattr(os, "posix_fadvise"):
+    def _drop_from_cache(self, place: Place, *, is_new: bool = False) -> None:
+        if self._is_direct or self._keeps_cache or not hasattr(os, "posix_fadvise"):
             return
         if is_new:
             os.fdatasync(self._descriptor)  # pages that are not on the disk yet cannot be dropped
         os.posix_fadvise(self._descriptor, place.offset, place.room, os.POSIX_FADV_DONTNEED)
+
+
+def places_of(sizes: Mapping[int, tuple[int, int]]) -> dict[int, Place]:
+    """Of photographs of these (height, width), one behind the other."""
+    places: dict[int, Place] = {}
+    offset = 0
+    for index, (height, width) in sizes.items():
+        places[index] = Place(offset, height, width)
+        offset += places[index].room
+    return places
 
 
 def file_bytes(sizes: Iterable[tuple[int, int]]) -> int:

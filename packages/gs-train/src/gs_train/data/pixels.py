@@ -35,11 +35,13 @@ class BrokenPhotographError(InputError):
     """A photograph that is missing, is no image or breaks off: a run can go on without it.
 
     Attributes:
+        path: of its file.
         reason: what is wrong, without the path.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} must be a readable image, got: {reason}")
+        self.path = path
         self.reason = reason
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from gs_train.engine.batch_drawing import Running, Truth, pixels_of
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.own_rows import CopiedRows, OwnRows, TabledRows
+from gs_train.engine.pace import DrawingPace
 from gs_train.engine.placement import Batch
 from gs_train.engine.record_drawing import RecordDrawing
 from gs_train.engine.shared_views import SharedViews
@@ -37,6 +38,7 @@ class InRounds:
         costs: of the views.
         views: cuts those that are left over.
         news: told about the views that this rank draws.
+        pace: told how long this rank draws.
         world: all ranks.
     """
 
@@ -48,6 +50,7 @@ class InRounds:
         costs: ViewCosts,
         views: SharedViews,
         news: ViewNews,
+        pace: DrawingPace,
         world: World,
     ) -> None:
         self._model = model
@@ -60,6 +63,7 @@ class InRounds:
         self._costs = costs
         self._views = views
         self._news = news
+        self._pace = pace
         self._world = world
         self._exchange = Exchange(world, self._records.gradient_words)
 
@@ -87,6 +91,7 @@ class InRounds:
                 self._records, run.settings, n_views, self._costs, counts_columns=counts_columns
             ),
             self._news,
+            self._pace,
             self._trace,
             torch.zeros(len(run.order), device=self._model.device),
         )
@@ -131,7 +136,7 @@ class _RankWork:
         run: the batch.
         own: this rank's rows.
         drawing: of the batch.
-        news: told about each microbatch that is drawn.
+        news, pace: told about each microbatch that is drawn.
         trace: of the engine.
         shares: (M,) zeros; those of the loss that this rank draws are written there.
     """
@@ -142,6 +147,7 @@ class _RankWork:
         own: OwnRows,
         drawing: RecordDrawing,
         news: ViewNews,
+        pace: DrawingPace,
         trace: Trace,
         shares: Tensor,
     ) -> None:
@@ -150,6 +156,7 @@ class _RankWork:
         self._own = own
         self._drawing = drawing
         self._news = news
+        self._pace = pace
         self._trace = trace
         self.shares = shares
 
@@ -163,7 +170,7 @@ class _RankWork:
         """See `Work`."""
         one, name = self._microbatches[microbatch], f"draw {microbatch}"
         truth = pixels_of(self._truths[one.index])
-        with self._trace.both(name):
+        with self._trace.both(name), self._pace.drawing(records.n):
             drawn = self._drawing.draw(one.crop, truth, records)
             self.shares[microbatch] = drawn.share
         self._news.note(microbatch, drawn)

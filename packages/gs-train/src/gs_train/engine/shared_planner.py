@@ -12,6 +12,7 @@ from torch import Tensor
 from gs_train.engine.all_rows import AllRows
 from gs_train.engine.lookahead import EarlyList, Lookahead
 from gs_train.engine.microbatches import Microbatch, Seen, look_at, marks_of
+from gs_train.engine.pace import UNKNOWN, DrawingPace, paces_of
 from gs_train.engine.placement import Batch, Placement, first_with_room
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.shared_views import SharedViews, digest_of
@@ -41,11 +42,12 @@ class SharedPlanner:
         costs: of the views.
         views: makes microbatches.
         news: of the views that were drawn last.
+        drawing_pace: of this rank.
         world: all ranks.
 
     Attributes:
-        pace: what this rank takes for a unit of work, in any unit that all ranks use, above 0. It
-            decides who draws what, and no result.
+        drawing_pace: the same.
+        pace: what it said of the batch that began last. It decides who draws what, and no result.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class SharedPlanner:
         costs: ViewCosts,
         views: SharedViews,
         news: ViewNews,
+        drawing_pace: DrawingPace,
         world: World,
     ) -> None:
         self._model = model
@@ -68,8 +71,9 @@ class SharedPlanner:
         self._costs = costs
         self._views = views
         self._news = news
+        self.drawing_pace = drawing_pace
         self._world = world
-        self.pace = 1
+        self.pace = UNKNOWN
 
     def batch(self, views: Sequence[View], settings: StepSettings) -> Batch:
         """The batch of these views. All ranks call it with the same ones, or as many at least.
@@ -79,6 +83,7 @@ class SharedPlanner:
 
         Cost: as `Planner.batch`, and a gather of some numbers for each microbatch.
         """
+        self.pace = self.drawing_pace.next_batch()
         self._news.receive()
         microbatches = self._views.of(views)
         own = self._listed(views, microbatches, settings)
@@ -95,7 +100,7 @@ class SharedPlanner:
             np.arange(len(microbatches)),
             own.early,
             int(table.n_rows.sum()),
-            Turns.of(table.counts, paces=table.paces),
+            Turns.of(table.counts, paces=paces_of(table.paces)),
         )
 
     def lists_all(self, n_views: int, settings: StepSettings) -> bool:

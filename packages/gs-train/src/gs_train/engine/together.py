@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gs_train.engine.all_rows import AllRows
 from gs_train.engine.in_rounds import InRounds
 from gs_train.engine.lookahead import Lookahead
+from gs_train.engine.pace import DrawingPace, clock_of
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.shared_planner import SharedPlanner
 from gs_train.engine.shared_views import SharedViews
@@ -71,8 +72,9 @@ class Together(NamedTuple):
         lookahead = Lookahead(
             model, renderer, tools.lanes, lambda some, ahead: views.of(some, ahead=ahead)
         )
+        pace = DrawingPace(clock_of(model.device))
         planner = SharedPlanner(
-            *(model, renderer, placements, lookahead, all_rows, costs), views, news, world
+            *(model, renderer, placements, lookahead, all_rows, costs), views, news, pace, world
         )
-        drawing = InRounds(model, renderer, tools.trace, costs, views, news, world)
+        drawing = InRounds(model, renderer, tools.trace, costs, views, news, pace, world)
         return cls(lookahead, planner, drawing, columns, news)

@@ -70,9 +70,12 @@ class FitConfig:
         overwrite: remove the run that out holds, then start.
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
         test_list: file with the names of the held-out images instead, one a line.
-        image_cache: memory for decoded photographs.
+        image_cache: memory for decoded photographs, of all GPUs of a machine together.
         gpus: number of GPUs of this machine that train the scene together, or all; each owns a part
             of the Gaussians (one GPU). With --renderer cpu a number of processes.
+        cut_views: on several GPUs, views that are left over when all GPUs have drawn as many whole
+            ones are cut into crops for all; never leaves GPUs without a view idle instead, and a
+            run then leaves the bits of one GPU at any batch size.
         scratch: folder for a file of the decoded photographs that image_cache cannot hold, best on
             a disk of this machine; the file goes when the run ends (out).
         offload: where the scene is kept during training; none keeps everything on the device, the
@@ -128,6 +131,7 @@ class FitConfig:
     test_list: Path | None = None
     image_cache: str = "4GiB"
     gpus: str | None = None
+    cut_views: Literal["auto", "never"] = "auto"
     scratch: Path | None = None
     offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
     device_memory: str | None = None
@@ -216,6 +220,7 @@ class FitConfig:
             ("frame", ("auto", "capture", "local")),
             ("semantics", ("dense", "sparse")),
             ("regularise", ("all", "visible")),
+            ("cut_views", ("auto", "never")),
         ):
             value = getattr(self, name)
             _require(value in choices, name, one_of(choices), value)
@@ -268,6 +273,7 @@ _NOT_RECIPE = (
     "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
     "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
     "init", "offload", "frame", "max_pixels", "skip_broken", "scratch", "gpus",
+    "cut_views",
 )  # fmt: skip
 
 _BY_STRATEGY = {

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from gs_train.rows.operations import Model
 from gs_train.rows.replacement import Replacement
 from gs_train.rows.strands import Lattice, must_deal_again, owners, rows_of_strands
 
-PIECE = 1 << 18
-"""Rows that a rank sends at once: about 190 MB of them, and as many as others send."""
+PIECE_BYTES = 64_000_000
+"""Of rows that a rank sends at once, and of those that it gets at once from all others together."""
 
 
 class Dealing:
@@ -78,13 +79,16 @@ def move_home(
     Returns:
         The statistics of the rows that this rank has now.
 
-    Cost: the rows that move, both ways, `PIECE` at a time, each through the device's memory.
+    Cost: the rows that move, both ways, `PIECE_BYTES` at a time, through the device's memory.
     """
     moved, keys = {name: values.clone() for name, values in statistics.items()}, model.keys
+    assert keys.labels is not None
+    states = model.states(torch.empty(0, dtype=torch.int64, device=model.device)).values()
+    row_bytes = _row_bytes([*states, keys.values, keys.labels, *moved.values()])
+    # Each of the others may send as much, and all may send it to one rank.
+    most_rows = max(1, PIECE_BYTES // row_bytes // (company.size - 1))
     while True:
-        assert keys.labels is not None
-        is_foreign = owners(keys.labels, company.size) != company.rank
-        leaving = is_foreign.nonzero().squeeze(1)[:PIECE]
+        leaving = _leaving(owners(keys.labels, company.size), company, most_rows)
         move = RowMove(keys.labels.index_select(0, leaving), company, company.size)
         table = company.gather(move.sent)
         if not table.any():
@@ -102,3 +106,19 @@ def move_home(
             moved[name] = change.edited(values, new)
         model.replace(leaving, {name: arrived[name] for name in NAMES}, new_keys, labels)
         model.write_states(change.placed, arrived)
+
+
+def _leaving(owner: Tensor, company: Company, most_rows: int) -> Tensor:
+    """(R,) int64, rising: rows of other ranks, at most so many of each.
+
+    Args:
+        owner: (N,) the rank of each row.
+    """
+    others = [rank for rank in range(company.size) if rank != company.rank]
+    of_each = [(owner == rank).nonzero().squeeze(1)[:most_rows] for rank in others]
+    return torch.cat(of_each).sort().values
+
+
+def _row_bytes(tensors: Iterable[Tensor]) -> int:
+    """Of one row of all of these, which have a row for each Gaussian."""
+    return sum(math.prod(values.shape[1:]) * values.element_size() for values in tensors)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO, TypeVar
 
 from gs_train.data import Capture
 from gs_train.data.pixel_file import PixelFile
@@ -16,6 +18,8 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.trainer import Trainer
 from gs_train.sizes import format_bytes, parse_bytes
 from gs_train.sizing.photographs import decoded_bytes, scratch_bytes, training_sizes
+
+File = TypeVar("File")
 
 
 def require_scratch(config: FitConfig) -> None:
@@ -60,6 +64,36 @@ def open_scratch(
     n_bytes = scratch_bytes(capture, cache, n_images)
     if not n_bytes:
         return None, None
+    sizes = training_sizes(capture)
+    return _opened(  # each rank has a file
+        *(trainer, capture, folder, n_bytes),
+        make=lambda place: PixelFile(place, sizes),
+        n_files=trainer.n_ranks,
+    )
+
+
+def open_shared_scratch(
+    trainer: Trainer, capture: Capture, folder: RunFolder, n_bytes: int
+) -> tuple[IO[bytes] | None, str | None]:
+    """The same for one file of so many bytes that ranks have together."""
+
+    def make(place: Path) -> IO[bytes]:
+        return tempfile.TemporaryFile(dir=place, buffering=0)
+
+    return _opened(trainer, capture, folder, n_bytes, make=make)
+
+
+def _opened(
+    trainer: Trainer,
+    capture: Capture,
+    folder: RunFolder,
+    n_bytes: int,
+    *,
+    make: Callable[[Path], File],
+    n_files: int = 1,
+) -> tuple[File | None, str | None]:
+    """A file of ``n_bytes``; a line about it, or why there is none."""
+    config = trainer.config
     place = config.scratch or folder.root
     beyond = (
         f"{format_bytes(decoded_bytes(capture))} of decoded photographs are more than "
@@ -68,11 +102,11 @@ def open_scratch(
     again = "so that photographs are decoded again and again; --scratch names another folder"
     try:
         free = shutil.disk_usage(place).free - _kept_for_results(trainer, place, folder.root)
-        if free < n_bytes * trainer.n_ranks:  # each rank has a file
+        if free < n_bytes * n_files:
             has = f"has {format_bytes(max(0, free))} free beside checkpoints and results"
-            wanted = format_bytes(n_bytes * trainer.n_ranks)
+            wanted = format_bytes(n_bytes * n_files)
             return None, f"{beyond}, and {place} {has}, not {wanted}, {again}"
-        file = PixelFile(place, training_sizes(capture))
+        file = make(place)
     except OSError as error:
         return None, f"{beyond}, and {place} takes no file ({error.strerror}), {again}"
     return file, (

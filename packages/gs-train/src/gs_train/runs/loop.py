@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
@@ -16,7 +15,7 @@ from typing import NoReturn
 import torch
 
 from gs_train.checkpoint import save_by_ranks
-from gs_train.data import Capture, KeptPhotographs, PhotoReader
+from gs_train.data import Capture, PhotoReader
 from gs_train.engine.batch_drawing import Truth
 from gs_train.engine.trace import BATCH
 from gs_train.errors import CommonError, InputError
@@ -26,13 +25,13 @@ from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.machine.progress import Progress
 from gs_train.options.config import FitConfig
-from gs_train.runs.disk import open_scratch
 from gs_train.runs.expectation import Expectation
 from gs_train.runs.feed import ImageFeed
 from gs_train.runs.figures import Pace, figures
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.logs import RunLog
 from gs_train.runs.parts import Parts
+from gs_train.runs.photographs import Opened, opened
 from gs_train.runs.record import RunRecord
 from gs_train.runs.run import Spent, checkpoint_state
 from gs_train.runs.sight import BlindEpochError, Sight
@@ -40,7 +39,6 @@ from gs_train.runs.step_report import OnStep, StepReport, StopTraining
 from gs_train.runs.trainer import StepResult, Trainer
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_order import view_sampler
-from gs_train.sizes import parse_bytes
 from gs_train.sizing.choice import Choice
 from gs_train.world import SharedStop, World
 
@@ -91,8 +89,9 @@ def train(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     first_step = trainer.step
-    # Two of the same: one is consumed by the feed, ahead of need and in its own threads.
-    fed, known = (_view_batches(config, scene.capture, first_step) for _ in range(2))
+    # All the same; two are consumed ahead of need, in threads of their own.
+    fed, known, decoded = (_view_batches(config, scene.capture, first_step) for _ in range(3))
+    order = itertools.chain.from_iterable(decoded)
     present = next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
     saver = _Saver(trainer, scene, folder, before, choice, record, photographs, parts, world)
@@ -101,11 +100,11 @@ def train(
     try:
         with (
             _log(folder, first_step, world) as log,
-            _kept(trainer, scene, folder, photographs) as kept,
-            _feed(config, scene, fed, device, kept, world.size) as feed,
+            opened(trainer, scene.capture, folder, photographs, order, world) as photos,
+            _feed(scene, fed, device, photos) as feed,
             Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
         ):
-            trace = trainer.backend.trace
+            kept, trace = photos.photographs, trainer.backend.trace
             if config.trace is not None and world.rank == 0:
                 trace.start(config.trace)
             saver.start_clock()
@@ -378,34 +377,16 @@ class _Saver:
         return spent, [dict(zip(names, own)) for own in of_ranks.tolist()]
 
 
-@contextlib.contextmanager
-def _kept(
-    trainer: Trainer, scene: Scene, folder: RunFolder, photographs: PhotoReader
-) -> Iterator[KeptPhotographs]:
-    """The photographs, with a file for those that memory cannot hold until the block ends."""
-    file, line = open_scratch(trainer, scene.capture, folder)
-    if line is not None:
-        print(line, file=sys.stderr)
-    with file or contextlib.nullcontext():
-        yield KeptPhotographs(photographs, file)
-
-
 def _feed(
-    config: FitConfig,
-    scene: Scene,
-    batches: Iterator[tuple[int, ...]],
-    device: torch.device,
-    photographs: KeptPhotographs,
-    n_ranks: int,
+    scene: Scene, batches: Iterator[tuple[int, ...]], device: torch.device, photographs: Opened
 ) -> ImageFeed:
-    """Of a rank, which has its share of the memory for photographs."""
     views = scene.capture.views
     return ImageFeed(
         itertools.chain.from_iterable(batches),
-        photographs.load,
-        shown=photographs.shown,
+        photographs.photographs.load,
+        shown=photographs.photographs.shown,
         device=device,
-        cache_bytes=parse_bytes(config.image_cache, option="--image-cache") // n_ranks,
+        cache_bytes=photographs.cache_bytes,
         largest_bytes=max(view.width * view.height * 3 for view in views),
     )
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import os
 import shlex
@@ -34,6 +35,7 @@ from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
 from gs_train.runs.offload import cap_device_memory, choice_for, choice_of_ranks
 from gs_train.runs.parts import Parts
+from gs_train.runs.photographs import require_same_photographs
 from gs_train.runs.point_cloud import write_point_cloud
 from gs_train.runs.record import RunRecord, new_run_id
 from gs_train.runs.run import Run, Spent, open_capture, renderer_for, require_windows
@@ -117,7 +119,7 @@ def fit_locked(
             photographs = PhotoReader(capture, skip_broken=config.skip_broken)
         else:
             _check_resumed(run, config, capture_digest(capture))
-            run.require_data(capture)
+            by_first(world, functools.partial(run.require_data, capture))
             saved = run.checkpoint.state.get("data")
             photographs = PhotoReader(capture, skip_broken=config.skip_broken, saved=saved)
             trainer, choice = _resumed(run, config, scene, renderer, parts.strategy, world)
@@ -125,6 +127,7 @@ def fit_locked(
             is_done = trainer.step >= config.steps
             preset = run.placing["preset"] if is_done else choice.preset.name
             record = run.record or RunRecord.of(capture, run.id)
+        require_same_photographs(capture, photographs, world)
         _check_stop(stop, world, "the start")
         by_first(world, lambda: require_room(trainer, folder))
         by_first(world, lambda: folder.prepare(config, record))
@@ -312,7 +315,7 @@ def _started(
         strategy=strategy,
         preset=choice.preset,
         limits=choice.limits,
-        sharing=Sharing(world),
+        sharing=_sharing(config, world),
     )
     return trainer, choice
 
@@ -335,9 +338,19 @@ def _resumed(
     rows = run.geometry(own.ids)
     choice = choice_of_ranks(config, scene, rows, renderer, world, before=run.placing)
     trainer = run.trainer(
-        renderer, config, choice, strategy, own=own, sharing=Sharing(world), lattice=lattice
+        renderer,
+        config,
+        choice,
+        strategy,
+        own=own,
+        sharing=_sharing(config, world),
+        lattice=lattice,
     )
     return trainer, choice
+
+
+def _sharing(config: FitConfig, world: World) -> Sharing:
+    return Sharing(world, cuts_views=config.cut_views == "auto")
 
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:

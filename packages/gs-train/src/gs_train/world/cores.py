@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -75,18 +76,43 @@ def cores_of_list(text: str) -> frozenset[int]:
     return frozenset(cores)
 
 
+def granted_cores(system: Path = _SYSTEM, process: Path = Path("/proc/self")) -> float:
+    """How many cores' time the control groups of this process grant; infinite where they do not
+    limit the time.
+
+    A container may see all cores of its host and have the time of few: threads beyond these only
+    wait for each other.
+
+    Args:
+        system, process: where the kernel tells about itself and about this process.
+    """
+    granted, top = math.inf, system / "fs/cgroup"
+    for line in _read(process / "cgroup").splitlines():
+        _, controllers, place = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        inner = top / controllers / place.lstrip("/")  # the second version has no controllers
+        for folder in (inner, *inner.parents):
+            if folder.is_relative_to(top):  # a container may see a part of them, or none
+                granted = min(granted, _quota(folder))
+    return granted
+
+
 @contextlib.contextmanager
-def on_cores(cores: Sequence[int]) -> Iterator[None]:
+def on_cores(cores: Sequence[int], most_threads: float = math.inf) -> Iterator[None]:
     """While entered, this thread and what it starts run on these cores, torch on as many threads.
 
     ``OMP_NUM_THREADS`` decides the threads where it is set, but not the 1 that torchrun sets where
     it was not.
+
+    Args:
+        most_threads: of torch; at least one.
     """
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
     os.sched_setaffinity(0, cores)
     chosen = os.environ.get("OMP_NUM_THREADS")
     if chosen is None or (chosen == "1" and "TORCHELASTIC_RUN_ID" in os.environ):
-        torch.set_num_threads(len(cores))
+        torch.set_num_threads(max(1, int(min(len(cores), most_threads))))
     try:
         yield
     finally:
@@ -97,6 +123,19 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
 def _physical(core: int) -> tuple[int, int]:
     siblings = _read(_SYSTEM / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list")
     return min(cores_of_list(siblings), default=core), core
+
+
+def _quota(group: Path) -> float:
+    """Cores' time of a control group, of the second version or of the first."""
+    words = _read(group / "cpu.max").split()
+    if not words:
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = " ".join(_read(group / name) for name in names).split()
+    if len(words) == 2 and all(word.isdecimal() for word in words):  # else max, or -1
+        quota, period = map(int, words)
+        if quota and period:
+            return quota / period
+    return math.inf
 
 
 def _read(path: Path) -> str:
