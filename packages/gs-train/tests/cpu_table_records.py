@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from gs_train.densify.statistics import Statistics
 from gs_train.renderers import RenderOptions, Splats, View
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.renderers.cpu_records import CpuRecords
 from gs_train.renderers.records import SplatRecords
-from gs_train.renderers.tables import TableRows
+from gs_train.renderers.tables import Direct, TableRows
 from gs_train.rows.copies import add_rows, take_rows
 
 
@@ -43,14 +44,25 @@ class CpuTableRecords(CpuRecords):
         return Projected(rows, leaves, splats)
 
     def project_backward(
-        self, projected: Projected, gradients: Tensor, view: View, *, sh_degree: int
-    ) -> Splats:
+        self,
+        projected: Projected,
+        gradients: Tensor,
+        view: View,
+        *,
+        sh_degree: int,
+        direct: Direct | None = None,
+    ) -> Splats | None:
         """See `TableRecordRenderer`."""
         rows, leaves, splats = projected
         self.backward(splats, gradients)
         parts = {name: leaf.grad for name, leaf in leaves.items()}
         add_rows(rows.sums, parts, rows.place, rows.place)
-        return splats
+        if direct is None:
+            return splats
+        if direct.sums is not None:
+            assert isinstance(direct.sums, Statistics)
+            direct.sums.observe(rows.ids, splats, batch_size=direct.batch_size)
+        return None
 
 
 class TableRecordCpuRenderer(CpuRenderer):

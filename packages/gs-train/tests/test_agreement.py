@@ -10,7 +10,7 @@ import pytest
 from threads_as_ranks import ThreadWorld, outcomes, results
 
 from gs_train.errors import CommonError, InputError
-from gs_train.files.agreement import by_each, by_first, post_by_each
+from gs_train.files.agreement import by_each, by_first, raise_common
 
 
 def test_all_have_what_rank_0_got() -> None:
@@ -74,37 +74,17 @@ def test_a_mistake_of_the_program_stays_what_it_is() -> None:
     assert str(found[1]) == "another rank has failed"
 
 
-def test_posted_work_counts_once_all_ranks_have_theirs() -> None:
-    """Its result is no JSON, and stays where it is."""
-    own = [object(), object(), object()]
-    found = results(3, lambda world: post_by_each(world, lambda: own[world.rank]).wait())
-    assert all(each is mine for each, mine in zip(found, own, strict=True))
-
-
-@pytest.mark.parametrize("culprits", [{0}, {2}, {1, 2}])
-def test_posted_work_of_a_rank_that_fails_is_raised_by_all(culprits: set[int]) -> None:
-    went_on = []
-
+@pytest.mark.parametrize("culprits", [set(), {0}, {2}, {1, 2}])
+def test_trouble_that_a_gather_has_told_is_raised_by_all(culprits: set[int]) -> None:
     def run(world: ThreadWorld) -> None:
-        def work() -> None:
-            if world.rank in culprits:
-                raise OSError(errno.EIO, "Input/output error", f"/photographs/{world.rank}")
+        error = OSError(errno.EIO, "Input/output error", f"/photographs/{world.rank}")
+        own = error if world.rank in culprits else None
+        raise_common(world, world.gather(own is not None), own)
 
-        posted = post_by_each(world, work)
-        went_on.append(world.rank)
-        posted.wait()
-
+    if not culprits:
+        assert results(3, run) == [None] * 3
+        return
     first = min(culprits)
     line = f"rank {first}: /photographs/{first}: Input/output error"
     found = outcomes(3, run)
     assert {(type(each), str(each)) for each in found} == {(CommonError, line)}
-    assert sorted(went_on) == [0, 1, 2]
-
-
-def test_posted_work_of_one_rank_raises_its_own_error() -> None:
-    error = InputError("of this rank")
-
-    def work() -> None:
-        raise error
-
-    assert outcomes(1, lambda world: post_by_each(world, work)) == [error]

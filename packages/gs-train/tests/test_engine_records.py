@@ -50,14 +50,14 @@ def _drawn(
     sent, records, rects = _sent(renderer), renderer.records, []
     draw = records.draw
 
-    def noted(splats: SplatRecords, view: View, rect: Rect) -> Any:
+    def noted(splats: SplatRecords, view: View, rect: Rect, *, room: int) -> Any:
         fails(rect)
         rects.append(rect)
-        return draw(splats, view, rect)
+        return draw(splats, view, rect, room=room)
 
     records.draw = noted  # type: ignore[method-assign]
     drawing = RecordDrawing(
-        records, SETTINGS, 3, costs or ViewCosts(), counts_columns=counts_columns
+        records, SETTINGS, 3, costs or ViewCosts(), {}, counts_columns=counts_columns
     )
     view = _view()
     crop = Crop(view, view.rect)

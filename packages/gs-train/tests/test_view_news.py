@@ -56,10 +56,10 @@ def _known(n_crops: int, how: str, *, has_columns: bool) -> Known:
             if world.rank == is_last:
                 drawn = _drawn(crop.rect, how if is_last else "")
                 news.note(k, drawn if has_columns else drawn._replace(columns=None))
-        news.post(microbatches, has_columns=has_columns)
+        news.end_batch(microbatches, has_columns=has_columns)
         for _ in range(LAG):
             costs.end_batch()
-        news.receive()
+        news.tell()
         found = columns.known(VIEW.name)
         columns_found = None if found is None else found.tolist()
         return Known(costs.known(VIEW), columns_found, news.lines())

@@ -174,10 +174,10 @@ def test_all_stop_after_the_same_step(ranks: Ranks) -> None:
 def test_a_request_that_came_after_the_gather_waits_for_the_next() -> None:
     own = StopRequest()
     stop = SharedStop(own)
-    stop.receive(np.array([0, 0]))
+    stop.take(np.array([[0], [0]]))
     own.signal_number = 2
     stop.check("training")
-    stop.receive(np.array([0, 15]))
+    stop.take(np.array([[0], [15]]))
     with pytest.raises(Interrupted, match="stopped during training") as stopped:
         stop.check("training")
     assert stopped.value.exit_status == 128 + 15

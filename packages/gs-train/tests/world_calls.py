@@ -95,7 +95,7 @@ def stop_after_step(world: World, asked: int, steps: int) -> int:
         for step in range(steps):
             if world.rank == asked and step == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
-            stop.receive(world.gather(stop.word))
+            stop.share(world)
             if stop.signal_number is not None:
                 return step
     return steps
@@ -110,7 +110,7 @@ def be_stopped_together(world: World, latch: str) -> None:
     """Every rank is asked to stop in the same gather; rank 1 needs longer than the others to give
     back what it has: until the latch, a named pipe, is opened and closed."""
     stop = SharedStop(StopRequest())
-    stop.receive(world.gather(signal.SIGTERM))
+    stop.take(world.gather([signal.SIGTERM]))
     try:
         stop.check("training")
     finally:

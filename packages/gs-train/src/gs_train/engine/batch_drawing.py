@@ -4,18 +4,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
 from gs_train.engine.placement import Batch
 from gs_train.engine.settings import Observe, StepSettings
+from gs_train.errors import InputError
 from gs_train.renderers.tables import Direct
-from gs_train.world.protocol import Pending
 
 Truth: TypeAlias = Tensor | Callable[[], Tensor]
-"""A photograph, (H, W, 3) uint8 on the model's device; or what gives it, called at most once: when
-its view is drawn, and where ranks are several before the batch begins, by those that draw it."""
+"""A photograph, (H, W, 3) uint8 on the model's device; or what gives it, called at most once where
+and when its view is drawn."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A `Truth` that is known to be missing: a batch with it ends before it changes a row, on all
+    ranks where one has met the error."""
+
+    error: InputError | OSError
+
+    def __call__(self) -> Tensor:
+        raise self.error
+
+
+def trouble_of(truths: Sequence[Truth]) -> InputError | OSError | None:
+    """Why a batch with these photographs cannot be drawn, if that is known."""
+    return next((truth.error for truth in truths if isinstance(truth, Unreadable)), None)
 
 
 def pixels_of(truth: Truth) -> Tensor:
@@ -45,17 +62,6 @@ class Running(NamedTuple):
 
 class BatchDrawing(Protocol):
     """Draws the views of batches."""
-
-    def photographs(self, batch: Batch, truths: Sequence[Truth]) -> Pending[Sequence[Truth]]:
-        """What `draw` shall get, before any row is changed for the batch.
-
-        Args:
-            truths: photographs of the batch's views.
-
-        Raises:
-            CommonError: from ``wait``: a rank has met an InputError or an OSError; on all ranks.
-        """
-        ...
 
     def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:
         """Draw a batch: all gradients are in the placement's sums afterwards.

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor
 
 from gs_train.engine.all_rows import AllRows
-from gs_train.engine.batch_drawing import BatchDrawing, Running, Truth
+from gs_train.engine.batch_drawing import BatchDrawing, Running, Truth, trouble_of
 from gs_train.engine.lookahead import Lookahead
 from gs_train.engine.one_by_one import OneByOne
 from gs_train.engine.placement import Placement, Tools
@@ -129,16 +129,16 @@ class Engine:
 
         Raises:
             RuntimeError: an earlier batch ended in the middle.
-            CommonError: where ranks are several, one has no photograph of a view that it draws. On
-                all ranks, and no row has changed.
+            InputError, OSError: a photograph is `Unreadable`, and no row has changed. Where ranks
+                are several, a CommonError on all of them.
         """
         self._check_whole()
         with self.trace.host("prepare"):
-            planned = self._planner.batch([view for view, _ in batch], settings)
-            photographs = self._drawing.photographs(planned, [truth for _, truth in batch])
+            truths = [truth for _, truth in batch]
+            views = [view for view, _ in batch]
+            planned = self._planner.batch(views, settings, trouble_of(truths))
             placement = self._changed_to(planned.placement)
             order = placement.open(planned)
-            truths = photographs.wait()
         self._is_whole = False
         n_following = len(upcoming[0]) if upcoming else 0
         looks = placement.lists_ahead and not self._planner.lists_all(n_following, settings)

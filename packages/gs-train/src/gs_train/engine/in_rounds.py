@@ -3,30 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from gs_train.engine.batch_drawing import Running, Truth, pixels_of
+from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.own_rows import CopiedRows, OwnRows, TabledRows
 from gs_train.engine.pace import DrawingPace
-from gs_train.engine.placement import Batch
 from gs_train.engine.record_drawing import RecordDrawing
+from gs_train.engine.room import KEPT_BYTES
 from gs_train.engine.shared_views import SharedViews
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.view_news import ViewNews
-from gs_train.files.agreement import post_by_each
 from gs_train.ranks.exchange import Exchange
 from gs_train.ranks.rounds import draw_in_rounds
-from gs_train.ranks.turns import NOTHING
 from gs_train.renderers import Renderer
 from gs_train.renderers.records import RecordRenderer, SplatRecords, TableRecordRenderer
 from gs_train.rows.operations import Model
-from gs_train.world.protocol import Pending, World
+from gs_train.world.protocol import World
 
 
 class InRounds:
@@ -56,6 +54,7 @@ class InRounds:
         self._model = model
         self._renderer = renderer
         self._records: RecordRenderer = renderer.records  # type: ignore[attr-defined]
+        model.before_replacing = self._records.release
         self._on_tables: TableRecordRenderer | None = None
         if hasattr(self._records, "project"):
             self._on_tables = cast(TableRecordRenderer, self._records)
@@ -65,19 +64,8 @@ class InRounds:
         self._news = news
         self._pace = pace
         self._world = world
+        self._densities: dict[str, float] = {}  # see `RecordDrawing`
         self._exchange = Exchange(world, self._records.gradient_words)
-
-    def photographs(self, batch: Batch, truths: Sequence[Truth]) -> Pending[Sequence[Truth]]:
-        """See `BatchDrawing`: of the views that this rank draws."""
-        assert batch.turns is not None
-        drawn = [turn.drawn[self._world.rank] for turn in batch.turns.rounds]
-        views = [batch.seen.microbatches[k].index for k in drawn if k != NOTHING]
-
-        def taken() -> Sequence[Truth]:
-            pixels = {i: pixels_of(truths[i]) for i in dict.fromkeys(views)}
-            return [pixels.get(i, truth) for i, truth in enumerate(truths)]
-
-        return post_by_each(self._world, taken)
 
     def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:
         """See `BatchDrawing`."""
@@ -88,7 +76,12 @@ class InRounds:
             run,
             self._own_rows(run),
             RecordDrawing(
-                self._records, run.settings, n_views, self._costs, counts_columns=counts_columns
+                self._records,
+                run.settings,
+                n_views,
+                self._costs,
+                self._densities,
+                counts_columns=counts_columns,
             ),
             self._news,
             self._pace,
@@ -96,9 +89,10 @@ class InRounds:
             torch.zeros(len(run.order), device=self._model.device),
         )
         draw_in_rounds(batch.turns, self._exchange, work)
+        self._records.release(above=KEPT_BYTES)
         if meanwhile is not None:
             meanwhile()
-        self._news.post(batch.seen.microbatches, has_columns=counts_columns)
+        self._news.end_batch(batch.seen.microbatches, has_columns=counts_columns)
         shares = self._world.sum(work.shares).unbind()
         loss = shares[0]
         for share in shares[1:]:  # in canonical order
@@ -106,8 +100,9 @@ class InRounds:
         return loss
 
     def finish(self) -> None:
-        """See `BatchDrawing`."""
-        self._news.receive()
+        """See `BatchDrawing`; gives back what the renderer keeps from batch to batch."""
+        self._records.release()
+        self._news.tell()
 
     def release(self) -> None:
         """See `BatchDrawing`."""
@@ -125,7 +120,11 @@ class InRounds:
             self._costs,
         )
         if self._on_tables is not None and placement.is_resident:
-            return TabledRows(placement, drawing, self._on_tables, sh_degree=settings.sh_degree)
+            # As on one rank: gradients of crops add up before the norm is taken.
+            direct = run.direct if len(run.order) == len(run.truths) else None
+            return TabledRows(
+                placement, drawing, self._on_tables, direct, sh_degree=settings.sh_degree
+            )
         return CopiedRows(placement, drawing, self._records)
 
 

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor
 
-from gs_train.engine.batch_drawing import Running, Truth, pixels_of
+from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.microbatches import Microbatch
-from gs_train.engine.placement import Batch
 from gs_train.engine.table_drawing import TableDrawing
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.renderers import Renderer
 from gs_train.renderers.tables import TableRenderer
 from gs_train.rows.operations import Model
-from gs_train.world.alone import Done
-from gs_train.world.protocol import Pending
 
 
 class OneByOne:
@@ -39,10 +36,6 @@ class OneByOne:
         self._densities: dict[str, float] = {}  # see `TableDrawing`
         self._trace = trace
         self._costs = costs
-
-    def photographs(self, batch: Batch, truths: Sequence[Truth]) -> Pending[Sequence[Truth]]:
-        """See `BatchDrawing`: as they are."""
-        return Done(truths)
 
     def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:
         """See `BatchDrawing`."""

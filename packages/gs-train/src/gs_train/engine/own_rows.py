@@ -12,7 +12,7 @@ from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.placement import Placement, Taken
 from gs_train.renderers import Splats
 from gs_train.renderers.records import RecordRenderer, SplatRecords, TableRecordRenderer
-from gs_train.renderers.tables import TableRows
+from gs_train.renderers.tables import Direct, TableRows
 
 
 class OwnRows(Protocol):
@@ -71,6 +71,7 @@ class TabledRows:
         placement: that the batch runs in; it has tables.
         drawing: of the batch.
         records: of the renderer.
+        direct: takes the views, which are whole, if given.
         sh_degree: bands of spherical harmonics in use.
     """
 
@@ -79,9 +80,11 @@ class TabledRows:
         placement: Placement,
         drawing: Drawing,
         records: TableRecordRenderer,
+        direct: Direct | None,
         *,
         sh_degree: int,
     ) -> None:
+        self._direct = direct
         self._placement = placement
         self._statistics = drawing.statistics
         self._records = records
@@ -106,6 +109,11 @@ class TabledRows:
         splats = None
         if projected is not None:
             splats = self._records.project_backward(
-                projected, gradients, microbatch.crop.view, sh_degree=self._sh_degree
+                projected,
+                gradients,
+                microbatch.crop.view,
+                sh_degree=self._sh_degree,
+                direct=self._direct,
             )
-        self._statistics.note(microbatch, rows.ids, splats)
+        if self._direct is None:
+            self._statistics.note(microbatch, rows.ids, splats)

@@ -51,11 +51,14 @@ class Planner:
         self._most = most_rows
         self._most_share = most_share
 
-    def batch(self, views: Sequence[View], settings: StepSettings) -> Batch:
+    def batch(
+        self, views: Sequence[View], settings: StepSettings, trouble: Exception | None = None
+    ) -> Batch:
         """The batch of these views.
 
         Args:
             settings: of its step.
+            trouble: why it cannot be drawn; raised.
 
         Cost: where all rows are listed, or an early list holds and the device updates its rows, one
             kernel over the list. Else one cull, which synchronises, and more where a view is cut.

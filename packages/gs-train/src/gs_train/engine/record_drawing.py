@@ -11,10 +11,11 @@ from torch import Tensor
 
 from gs_raster import MAX_INSTANCES
 from gs_train.engine.parts import drawn_in_parts, planned_parts
+from gs_train.engine.room import room_for, room_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop, loss_and_gradient
-from gs_train.renderers.records import RecordRenderer, SplatRecords
+from gs_train.renderers.records import DrawnRecords, RecordRenderer, SplatRecords
 
 
 class DrawnSplats(NamedTuple):
@@ -42,6 +43,8 @@ class RecordDrawing:
         settings: of the step.
         n_views: that the loss is the mean of.
         costs: of the views.
+        densities: intersections a row of views when something of them was last drawn, by name;
+            written to. They decide how often something is drawn, and no result.
         counts_columns: see `DrawnSplats`.
     """
 
@@ -51,9 +54,11 @@ class RecordDrawing:
         settings: StepSettings,
         n_views: int,
         costs: ViewCosts,
+        densities: dict[str, float],
         *,
         counts_columns: bool,
     ) -> None:
+        self._densities = densities
         self._counts_columns = counts_columns
         self._records = records
         self._settings = settings
@@ -85,8 +90,26 @@ class RecordDrawing:
         return DrawnSplats(torch.stack([one.share for one in drawn]).sum(), gradients, count, None)
 
     def _one(self, crop: Crop, truth: Tensor, splats: SplatRecords) -> DrawnSplats:
+        name, n = crop.view.name, splats.n
+        density = self._densities.get(name)
+        room = room_for(n, None if density is None else round(density * n))
+        while True:
+            drawn, found = self._enqueued(crop, truth, splats, room)
+            count = drawn.n_intersections  # which the device knows long before it has drawn
+            if count <= room:
+                break
+            room = room_of(count)
+        if n:
+            self._densities[name] = count / n
+        columns = drawn.column_counts() if self._counts_columns else None
+        return found._replace(n_intersections=count, columns=columns)
+
+    def _enqueued(
+        self, crop: Crop, truth: Tensor, splats: SplatRecords, room: int
+    ) -> tuple[DrawnRecords, DrawnSplats]:
+        """Draw with room for so many intersections; they have not been counted yet."""
         rect = crop.rect
-        drawn = self._records.draw(splats, crop.view, rect)
+        drawn = self._records.draw(splats, crop.view, rect, room=room)
         share, gradient = loss_and_gradient(
             drawn.image,
             truth[rect.y0 : rect.y1, rect.x0 : rect.x1],
@@ -95,5 +118,4 @@ class RecordDrawing:
             weight=self._weight,
         )
         gradients = self._records.send_back(drawn, gradient)
-        columns = drawn.column_counts() if self._counts_columns else None
-        return DrawnSplats(share, gradients, drawn.n_intersections, columns)
+        return drawn, DrawnSplats(share, gradients, None, None)

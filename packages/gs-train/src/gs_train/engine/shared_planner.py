@@ -18,14 +18,17 @@ from gs_train.engine.settings import StepSettings
 from gs_train.engine.shared_views import SharedViews, digest_of
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.view_news import ViewNews
+from gs_train.files.agreement import raise_common
+from gs_train.ranks.asides import Aside
 from gs_train.ranks.turns import Turns
 from gs_train.renderers import Renderer, View
 from gs_train.rows.operations import Model
 from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
 
-_HEAD = 4
-"""Numbers in front of the counts of a rank: the digest, its placement, its rows and its pace."""
+_HEAD = 5
+"""Numbers in front of the counts of a rank: the digest, its placement, its rows, its pace, and
+whether it has trouble."""
 
 
 class SharedPlanner:
@@ -48,6 +51,7 @@ class SharedPlanner:
     Attributes:
         drawing_pace: the same.
         pace: what it said of the batch that began last. It decides who draws what, and no result.
+        asides: tell ranks something else in the same gather; the same ones on all ranks.
     """
 
     def __init__(
@@ -74,20 +78,29 @@ class SharedPlanner:
         self.drawing_pace = drawing_pace
         self._world = world
         self.pace = UNKNOWN
+        self.asides: list[Aside] = [news]
 
-    def batch(self, views: Sequence[View], settings: StepSettings) -> Batch:
+    def batch(
+        self, views: Sequence[View], settings: StepSettings, trouble: Exception | None = None
+    ) -> Batch:
         """The batch of these views. All ranks call it with the same ones, or as many at least.
 
+        Args:
+            settings: of its step.
+            trouble: why this rank cannot draw it.
+
         Raises:
+            CommonError: on all ranks: one has trouble, and is named.
             DisagreementError: on all ranks: they do not have the same batch.
 
-        Cost: as `Planner.batch`, and a gather of some numbers for each microbatch.
+        Cost: as `Planner.batch`, and a gather of some numbers for each microbatch, with which the
+            words of `asides` travel.
         """
         self.pace = self.drawing_pace.next_batch()
-        self._news.receive()
+        self._news.begin_batch()
         microbatches = self._views.of(views)
         own = self._listed(views, microbatches, settings)
-        table = self._gather(own, len(views))
+        table = self._gather(own, len(views), trouble)
         if table.places.min() < table.places.max():
             # There is room here and not there. Where the host updates rows, a list must be exact.
             own = self._found(microbatches, least=int(table.places.max()))
@@ -136,20 +149,25 @@ class SharedPlanner:
     def _place_for(self, seen: Seen) -> int:
         return first_with_room(self._placements, seen)
 
-    def _gather(self, own: _Own, n_views: int) -> _Table:
-        """What all ranks say of the batch that begins.
+    def _gather(self, own: _Own, n_views: int, trouble: Exception | None = None) -> _Table:
+        """What all ranks say of the batch that begins, and beside it.
 
         A row is as long as any cuts of so many views can make it: ranks that have cut them
         differently gather rows of one length, and find that out.
         """
         step, n_rows = self._costs.step, self._model.n_rows
+        beside = [np.asarray(aside.words(), np.int64) for aside in self.asides]
         digest = digest_of(step, own.seen.microbatches)
         n_microbatches = len(own.seen.counts)
         row = np.zeros(_HEAD + n_views + self._world.size, np.int64)
-        row[:_HEAD] = digest, own.place, n_rows, self.pace
+        row[:_HEAD] = digest, own.place, n_rows, self.pace, trouble is not None
         row[_HEAD : _HEAD + n_microbatches] = own.seen.counts
-        table = self._world.gather(row)
-        digests, places, ranks_rows, paces = table[:, :_HEAD].T
+        table, told = np.split(self._world.gather(np.concatenate([row, *beside])), [len(row)], 1)
+        for aside, words in zip(self.asides, beside):
+            own_part, told = np.split(told, [len(words)], 1)
+            aside.take(own_part)
+        digests, places, ranks_rows, paces, troubled = table[:, :_HEAD].T
+        raise_common(self._world, troubled, trouble)
         if (digests != digests[0]).any():
             raise DisagreementError(
                 f"all ranks must draw the same views, and in step {step} they do not: start all "

@@ -19,6 +19,7 @@ from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import planned_parts
+from gs_train.engine.room import KEPT_BYTES, room_for, room_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import loss_and_gradient
@@ -28,39 +29,6 @@ from gs_train.renderers.tables import Direct, TableRenderer, TableRows
 FromCopies = Callable[[int, Microbatch, Tensor], Tensor]
 """Draws a microbatch from copies of its rows: its index, itself, the photograph to its share of the
 loss. Tells about it, too."""
-
-KEPT_BYTES = 1 << 28
-"""Memory that a renderer keeps from batch to batch at most. Where views take more, the time of an
-allocation is small."""
-
-_SPARE = 65536
-"""Intersections beyond what is expected of a view."""
-
-_A_ROW = 8
-"""Intersections of a row that are expected in a view that was not drawn before."""
-
-
-def room_for(n_rows: int, known: int | None) -> int:
-    """Intersections that a microbatch gets room for before they are counted.
-
-    Args:
-        n_rows: of the microbatch.
-        known: intersections, by those of its view when that was last drawn; None: not known.
-    """
-    expected = _A_ROW * n_rows if known is None else known + known // 8
-    return min(_rounded_up(expected + _SPARE), MAX_INSTANCES)
-
-
-def _room_that_suffices(count: int) -> int:
-    """For intersections that have been counted; more than `MAX_INSTANCES` for too many."""
-    return count if count > MAX_INSTANCES else min(_rounded_up(count), MAX_INSTANCES)
-
-
-def _rounded_up(n: int) -> int:
-    """To one of 16 numbers in an octave: rooms that differ little are equal, so that a renderer can
-    go on with what it prepared for a room."""
-    step = 1 << max(n.bit_length() - 5, 0)
-    return -(-n // step) * step
 
 
 @dataclass(eq=False)
@@ -181,7 +149,7 @@ class TableDrawing:
         had_room, is_told = count <= last.room, False
         if not had_room:
             self._renderer.go_on()
-            last.room = _room_that_suffices(count)
+            last.room = room_of(count)
             is_told = not self._again(last)
         if not is_told:
             core, view = last.microbatch.crop.core, last.microbatch.crop.view

@@ -17,7 +17,7 @@ from gs_train.ranks.view_columns import ViewColumns
 from gs_train.renderers import View
 from gs_train.renderers.protocol import Rect
 from gs_train.renderers.records import TILE
-from gs_train.world.protocol import Ints, Pending, World
+from gs_train.world.protocol import Ints, World
 
 _UNKNOWN = -1
 """In place of counts of columns."""
@@ -27,19 +27,20 @@ _TIGHT = -1
 
 
 @dataclass(frozen=True)
-class _OnItsWay:
-    """Counts of a batch.
+class _Untold:
+    """Counts of a batch that other ranks do not know.
 
     Attributes:
         step: of the batch.
         microbatches: of it.
         has_columns: whether counts of columns follow those of microbatches.
+        words: of this rank.
     """
 
     step: int
     microbatches: Sequence[Microbatch]
     has_columns: bool
-    table: Pending[Ints]
+    words: Ints
 
 
 @dataclass
@@ -60,8 +61,8 @@ class _Counted:
 class ViewNews:
     """Counts of intersections on their way to all ranks, and from them into the views' costs.
 
-    Counts of a batch are posted when it has been drawn, and received when the next one begins, or
-    when somebody reads the costs. A message has a word for each microbatch: 0 where it is another
+    An `Aside`: counts of a batch are told when the next one begins, or when somebody reads the
+    costs. A message has a word for each microbatch: 0 where it is another
     rank's, else as the table says. Columns, where they are counted, follow.
 
     | a microbatch was drawn | word | its columns | noted of a view | and of a crop |
@@ -81,9 +82,13 @@ class ViewNews:
     costs: ViewCosts
     columns: ViewColumns
     _drawn: dict[int, _Counted] = field(default_factory=dict)
-    _on_its_way: _OnItsWay | None = None
+    _untold: _Untold | None = None
     _short: set[int] = field(default_factory=set)  # ranks whose memory has not sufficed
     _lines: list[str] = field(default_factory=list)
+
+    def begin_batch(self) -> None:
+        """A batch begins."""
+        self.columns.step = self.costs.step
 
     def note(self, k: int, drawn: DrawnSplats) -> None:
         """This rank has drawn the k-th microbatch of the batch."""
@@ -94,14 +99,13 @@ class ViewNews:
                 counted.ready = torch.cuda.Event()
                 counted.ready.record()
 
-    def post(self, microbatches: Sequence[Microbatch], *, has_columns: bool) -> None:
+    def end_batch(self, microbatches: Sequence[Microbatch], *, has_columns: bool) -> None:
         """The batch has been drawn.
 
         Args:
             microbatches: in the batch's order, by which `note` numbers them.
             has_columns: columns are counted.
         """
-        self.receive()
         counts = np.zeros(len(microbatches), np.int64)
         parts = [counts]
         for k, microbatch in enumerate(microbatches):
@@ -118,16 +122,22 @@ class ViewNews:
                     own[:] = _UNKNOWN
                 parts.append(own)
         self._drawn.clear()
-        table = self.world.post_gather(np.concatenate(parts))
-        self._on_its_way = _OnItsWay(self.costs.step, microbatches, has_columns, table)
+        self._untold = _Untold(self.costs.step, microbatches, has_columns, np.concatenate(parts))
 
-    def receive(self) -> None:
-        """Wait for what was posted last, and note it."""
-        news, self._on_its_way = self._on_its_way, None
-        self.columns.step = self.costs.step
+    def words(self) -> Ints:
+        """See `Aside`: of the last batch, unless they have been told."""
+        return np.zeros(0, np.int64) if self._untold is None else self._untold.words
+
+    def tell(self) -> None:
+        """Tell what is untold in a gather of its own. A collective."""
+        if self._untold is not None:
+            self.take(self.world.gather(self.words()))
+
+    def take(self, table: Ints) -> None:
+        """See `Aside`: note what all ranks have counted."""
+        news, self._untold = self._untold, None
         if news is None:
             return
-        table = news.table.wait()
         self._note_shortages(table[:, : len(news.microbatches)], news)
         words = table.sum(0)  # each word is of one rank
         counts, rest = np.split(words, [len(news.microbatches)])
@@ -160,7 +170,7 @@ class ViewNews:
         lines, self._lines = self._lines, []
         return lines
 
-    def _note_shortages(self, counts: Ints, news: _OnItsWay) -> None:
+    def _note_shortages(self, counts: Ints, news: _Untold) -> None:
         for rank, k in np.argwhere(counts == _TIGHT).tolist():
             if rank not in self._short:
                 self._short.add(rank)

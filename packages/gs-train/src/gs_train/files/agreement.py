@@ -6,12 +6,11 @@ A rank that meets trouble with a file tells the others instead of leaving them t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from gs_train.errors import CommonError, InputError
-from gs_train.world import Pending, World
+from gs_train.world import World
 from gs_train.world.protocol import Ints
 
 Result = TypeVar("Result")
@@ -54,44 +53,22 @@ def by_each(world: World, work: Callable[[], Result]) -> list[Result]:
     return _agreed([world.broadcast(told, root) for root in range(world.size)], cause)
 
 
-def post_by_each(world: World, work: Callable[[], Result]) -> Pending[Result]:
-    """This rank's result of some work, which counts once no rank has met trouble.
+def raise_common(world: World, failed: Sequence[int] | Ints, cause: Exception | None) -> None:
+    """Raise the trouble of a rank on all ranks, where a gather has told that there is some.
 
-    A collective, and so is ``wait``, which returns at once where all ranks did their work some time
-    ago. In a world of one the work is done, and its errors are as they are.
+    A collective where one has failed.
+
+    Args:
+        failed: (W,) not 0 of ranks that cannot go on; the same on all ranks.
+        cause: why this one cannot.
 
     Raises:
-        CommonError: from ``wait``: some ranks met an InputError or an OSError; the lowest one is
-            named; on all ranks.
-
-    Cost: a posted gather; after an error, a broadcast.
+        CommonError: one of them cannot; the lowest one is named.
     """
-    if world.size == 1:
-        return _Work(world, work(), None, None)
-    result, cause = None, None
-    try:
-        result = work()
-    except (InputError, OSError) as error:
-        cause = error
-    return _Work(world, result, cause, world.post_gather(int(cause is not None)))
-
-
-@dataclass(frozen=True)
-class _Work(Generic[Result]):
-    """A rank's own result, and whether others have theirs."""
-
-    world: World
-    result: Result | None
-    cause: Exception | None
-    failed: Pending[Ints] | None
-
-    def wait(self) -> Result:
-        failed = [] if self.failed is None else self.failed.wait().tolist()
-        if any(failed):
-            rank = failed.index(1)
-            text = self.world.broadcast(None if self.cause is None else _text(self.cause), rank)
-            raise CommonError(f"rank {rank}: {text}") from self.cause
-        return self.result  # type: ignore[return-value]
+    if any(failed):
+        rank = next(r for r, has in enumerate(failed) if has)
+        text = world.broadcast(None if cause is None else _text(cause), rank)
+        raise CommonError(f"rank {rank}: {text}") from cause
 
 
 def _outcome(work: Callable[[], Any]) -> tuple[dict[str, Any], Exception | None]:

@@ -70,8 +70,10 @@ class CpuRecords:
         out.keys[:n, 0] = keys
         out.make_empty(n)
 
-    def draw(self, records: SplatRecords, view: View, rect: Rect) -> DrawnRecords:
-        """See `RecordRenderer`."""
+    def draw(
+        self, records: SplatRecords, view: View, rect: Rect, *, room: int | None = None
+    ) -> DrawnRecords:
+        """See `RecordRenderer`; there is always room."""
         floats, n_threads = records.floats, torch.get_num_threads()
         fields = {name: floats[:, place].contiguous().numpy() for name, place in FIELDS.items()}
         splats = cpu.Splats(radii=records.words[:, REACH].numpy(), **fields)
@@ -95,6 +97,9 @@ class CpuRecords:
         if found.absgrad is not None:
             sent[:, ABSGRAD] = torch.from_numpy(found.absgrad)
         return sent
+
+    def release(self, *, above: int = 0) -> None:
+        """See `RecordRenderer`; nothing is kept."""
 
     def backward(self, splats: Splats, gradients: Tensor) -> None:
         """See `RecordRenderer`."""

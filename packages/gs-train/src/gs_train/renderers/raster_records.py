@@ -10,7 +10,14 @@ from torch import Tensor
 
 import gs_raster
 from gs_raster.torch import ProjectedSplats
-from gs_train.renderers.protocol import Rect, RenderOptions, Splats, View
+from gs_train.renderers.protocol import (
+    Rect,
+    RenderOptions,
+    Splats,
+    TooManyIntersectionsError,
+    View,
+)
+from gs_train.renderers.raster_views import Cameras, splats_of, statistics_of
 from gs_train.renderers.records import (
     ABSGRAD,
     GRADIENTS,
@@ -20,7 +27,7 @@ from gs_train.renderers.records import (
     gradient_words,
     keys_of,
 )
-from gs_train.renderers.tables import TableRows
+from gs_train.renderers.tables import Direct, TableRows
 
 _DEPTH = 9  # where gs-raster has the gradient of a depth
 
@@ -40,10 +47,16 @@ class RasterDrawnRecords:
     splats: gs_raster.Splats
     lists: gs_raster.TileLists
     pixels: gs_raster.Pixels
+    check: gs_raster.RoomCheck | None
 
     @property
     def n_intersections(self) -> int:
-        return self.lists.n_instances
+        if self.check is None:
+            return self.lists.n_instances
+        count = self.check.wait_for(0)
+        if count > gs_raster.MAX_INSTANCES:
+            raise TooManyIntersectionsError(count)
+        return count
 
     def column_counts(self) -> Tensor:
         """See `DrawnRecords`."""
@@ -81,6 +94,11 @@ class RasterRecords:
         self._options = options
         self._absgrad = absgrad
         self.gradient_words = gradient_words(absgrad)
+        self._cameras = Cameras()
+        self._rows = gs_raster.CheckCache(gs_raster.Rows)
+        self._sums = gs_raster.CheckCache(gs_raster.RowGradients)
+        self._check: gs_raster.RoomCheck | None = None
+        self._workspace = gs_raster.Workspace(holds_gradient=False)
 
     def write(self, splats: Splats, out: SplatRecords) -> None:
         """See `RecordRenderer`. Two kernels, two more for empty records."""
@@ -91,12 +109,21 @@ class RasterRecords:
         out.keys[:n, 0].copy_(keys)
         out.make_empty(n)
 
-    def draw(self, records: SplatRecords, view: View, rect: Rect) -> DrawnRecords:
-        """See `RecordRenderer`. Waits for the stream once, without Python's lock."""
-        splats = gs_raster.Splats(records.words, _camera(view), records.keys.view(-1))
-        lists = gs_raster.sort(splats, rect)
+    def draw(
+        self, records: SplatRecords, view: View, rect: Rect, *, room: int | None = None
+    ) -> DrawnRecords:
+        """See `RecordRenderer`. Without a room it waits for the stream once, without Python's lock.
+
+        The number of intersections of one drawing is asked for before the next one is drawn.
+        """
+        splats = gs_raster.Splats(records.words, self._cameras.of(view), records.keys.view(-1))
+        check = None
+        if room is not None and splats.n:
+            check = self._check_on(records.words.device)
+            check.begin()
+        lists = gs_raster.sort(splats, rect, room=room, check_room=check, workspace=self._workspace)
         pixels = gs_raster.blend(splats, lists)
-        return RasterDrawnRecords(pixels.image, splats, lists, pixels)
+        return RasterDrawnRecords(pixels.image, splats, lists, pixels, check)
 
     def send_back(self, drawn: DrawnRecords, gradient: Tensor) -> Tensor:
         """See `RecordRenderer`. Does not synchronise."""
@@ -132,10 +159,10 @@ class RasterRecords:
         out.check_room(n)
         torch.index_select(rows.keys, 0, rows.ids, out=out.keys[:n, 0])
         out.make_empty(n)
-        native = gs_raster.Rows(**rows.columns, slots=rows.ids, sh_slots=rows.slots)
+        native = self._rows.of(rows.columns, slots=rows.ids, sh_slots=rows.slots)
         splats = gs_raster.project(
             native,
-            _camera(view),
+            self._cameras.of(view),
             sh_degree=sh_degree,
             options=self._options,
             radii=True,
@@ -144,17 +171,15 @@ class RasterRecords:
         return Projected(rows, native, splats)
 
     def project_backward(
-        self, projected: Projected, gradients: Tensor, view: View, *, sh_degree: int
-    ) -> Splats:
-        """Add the gradients of rows to their sums. Does not synchronise.
-
-        Args:
-            gradients: (S, gradient_words), a row for each record, of empty ones too.
-            view, sh_degree: as for `project`.
-
-        Returns:
-            The splats, with the gradients that density control reads.
-        """
+        self,
+        projected: Projected,
+        gradients: Tensor,
+        view: View,
+        *,
+        sh_degree: int,
+        direct: Direct | None = None,
+    ) -> Splats | None:
+        """See `TableRecordRenderer`. Does not synchronise."""
         rows, found = projected.rows, projected.splats
         whole = self._whole(gradients, found.n)
         gs_raster.project_backward(
@@ -164,24 +189,24 @@ class RasterRecords:
             whole,
             sh_degree=sh_degree,
             options=self._options,
-            out=gs_raster.RowGradients(**rows.sums),
+            out=self._sums.of(rows.sums),
             places=None if rows.place is None else rows.place.int(),
+            statistics=statistics_of(direct, view),
         )
-        assert found.radii is not None  # they were asked for
-        splats = Splats(
-            means2d=found.means2d,
-            conics=found.conics,
-            depths=found.depths,
-            radii=found.radii,
-            opacities=found.opacities,
-            colors=found.colors,
-            view=view,
-        )
-        splats.means2d.grad = whole[:, GRADIENTS["means2d"]]
-        if self._absgrad:
-            splats.shifted.append(splats.means2d)
-            splats.means2d.absgrad = whole[:, ABSGRAD]  # type: ignore[attr-defined]
-        return splats
+        if direct is not None:
+            return None
+        absgrad = whole[:, ABSGRAD] if self._absgrad else None
+        return splats_of(found, view, whole[:, GRADIENTS["means2d"]], absgrad)
+
+    def release(self, *, above: int = 0) -> None:
+        """See `RecordRenderer`."""
+        if self._workspace.n_bytes > above:
+            self._workspace.release()
+
+    def _check_on(self, device: torch.device) -> gs_raster.RoomCheck:
+        if self._check is None:
+            self._check = gs_raster.RoomCheck(1, device)
+        return self._check
 
     def _whole(self, gradients: Tensor, n: int) -> Tensor:
         """(n, 12) float32 gradients of splats as gs-raster has them; a copy unless all travel."""
@@ -195,7 +220,3 @@ def _projected(splats: Splats) -> ProjectedSplats:
             f"splats must come from RasterRenderer.project, got {type(splats).__name__}"
         )
     return splats.projected
-
-
-def _camera(view: View) -> gs_raster.View:
-    return gs_raster.View(view.viewmat.contiguous(), view.K.contiguous(), view.width, view.height)

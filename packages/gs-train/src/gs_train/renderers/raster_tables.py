@@ -10,10 +10,8 @@ from torch import Tensor
 
 import gs_raster
 from gs_train.renderers.protocol import Rect, RenderOptions, Splats, View
+from gs_train.renderers.raster_views import Cameras, splats_of, statistics_of
 from gs_train.renderers.tables import Direct, Drawn, TableRows
-
-_MOST_CAMERAS = 1 << 15
-"""Of views that were drawn, checked once each."""
 
 
 @dataclass(eq=False)
@@ -43,7 +41,7 @@ class RasterTables:
         self._absgrad = absgrad
         self._most_views = 0  # of a batch that there was
         self._check: gs_raster.RoomCheck
-        self._cameras: dict[str, tuple[View, gs_raster.View]] = {}
+        self._cameras = Cameras()
         self._rows = gs_raster.CheckCache(gs_raster.Rows)
         self._sums = gs_raster.CheckCache(gs_raster.RowGradients)
         self._workspace = gs_raster.Workspace()
@@ -69,7 +67,7 @@ class RasterTables:
         """See `TableRenderer`."""
         drawing = gs_raster.draw(
             self._rows.of(rows.columns, slots=rows.ids, sh_slots=rows.slots),
-            self._camera_of(view),
+            self._cameras.of(view),
             sh_degree=sh_degree,
             room=room,
             options=self._options,
@@ -94,40 +92,18 @@ class RasterTables:
             out=self._sums.of(drawn.rows.sums),
             places=None if place is None else place.int(),
             absgrad=self._absgrad,
-            statistics=_statistics_of(direct, drawn.view),
+            statistics=statistics_of(direct, drawn.view),
             check_room=self._check,
             gives_splats=direct is None,
         )
         if of_splats is None:
             return None
-        found = drawn.drawing.splats
-        assert found.radii is not None
-        splats = Splats(
-            means2d=found.means2d,
-            conics=found.conics,
-            depths=found.depths,
-            radii=found.radii,
-            opacities=found.opacities,
-            colors=found.colors,
-            view=drawn.view,
+        return splats_of(
+            drawn.drawing.splats,
+            drawn.view,
+            of_splats[:, 0:2],
+            of_splats[:, 10:12] if self._absgrad else None,
         )
-        splats.means2d.grad = of_splats[:, 0:2]
-        if self._absgrad:
-            splats.shifted.append(splats.means2d)
-            splats.means2d.absgrad = of_splats[:, 10:12]  # type: ignore[attr-defined]
-        return splats
-
-    def _camera_of(self, view: View) -> gs_raster.View:
-        known = self._cameras.get(view.name)
-        if known is not None and known[0] is view:
-            return known[1]
-        viewmat, K = view.viewmat.contiguous(), view.K.contiguous()
-        camera = gs_raster.View(viewmat, K, view.width, view.height)
-        if viewmat is view.viewmat and K is view.K:  # a copy would not follow the view
-            if len(self._cameras) >= _MOST_CAMERAS:
-                self._cameras.clear()
-            self._cameras[view.name] = view, camera
-        return camera
 
     def n_intersections(self, index: int) -> int:
         """See `TableRenderer`."""
@@ -141,12 +117,3 @@ class RasterTables:
         """See `TableRenderer`."""
         if self._workspace.n_bytes > above:
             self._workspace.release()
-
-
-def _statistics_of(direct: Direct | None, view: View) -> gs_raster.Statistics | None:
-    """What a view is added to, its gradient in normalised device coordinates."""
-    if direct is None or direct.sums is None:
-        return None
-    sums, half = direct.sums, direct.batch_size / 2.0
-    scale = view.width * half, view.height * half
-    return gs_raster.Statistics(sums.grad2d, sums.count, sums.radii, scale, sums.absgrad)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gs_train.renderers.protocol import Rect, Splats, View
-from gs_train.renderers.tables import TableRows
+from gs_train.renderers.tables import Direct, TableRows
 
 TILE = 16
 """Pixels of a side of the tiles that intersections are counted of."""
@@ -119,7 +119,8 @@ class DrawnRecords(Protocol):
 
     Attributes:
         image: (h, w, 3) over black.
-        n_intersections: pairs of a splat and a tile that it touches.
+        n_intersections: pairs of a splat and a tile that it touches; asking waits until they are
+            counted.
     """
 
     @property
@@ -153,14 +154,19 @@ class RecordRenderer(Protocol):
         """
         ...
 
-    def draw(self, records: SplatRecords, view: View, rect: Rect) -> DrawnRecords:
+    def draw(
+        self, records: SplatRecords, view: View, rect: Rect, *, room: int | None = None
+    ) -> DrawnRecords:
         """Draw a rectangle of a view: the image that ``rasterize`` makes of the same splats.
 
         Args:
             records: of all ranks, in any order; left alone until the gradient is sent back.
+            room: intersections that are expected at most, so that nothing need be waited for. Where
+                there are more, image and gradients may be of nothing: draw again. None: count them.
 
         Raises:
-            TooManyIntersectionsError: the splats touch 2^31 tiles or more.
+            TooManyIntersectionsError: the splats touch 2^31 tiles or more. With a room, from
+                ``n_intersections``.
         """
         ...
 
@@ -170,6 +176,10 @@ class RecordRenderer(Protocol):
         Args:
             gradient: (h, w, 3) of the loss by the image.
         """
+        ...
+
+    def release(self, *, above: int = 0) -> None:
+        """Give back what is kept from drawing to drawing, if it is more than ``above`` bytes."""
         ...
 
     def backward(self, splats: Splats, gradients: Tensor) -> None:
@@ -200,15 +210,22 @@ class TableRecordRenderer(RecordRenderer, Protocol):
         ...
 
     def project_backward(
-        self, projected: Any, gradients: Tensor, view: View, *, sh_degree: int
-    ) -> Splats:
+        self,
+        projected: Any,
+        gradients: Tensor,
+        view: View,
+        *,
+        sh_degree: int,
+        direct: Direct | None = None,
+    ) -> Splats | None:
         """Add the gradients of rows to their sums.
 
         Args:
             gradients: (S, gradient_words), a row for each record, of empty ones too.
             view, sh_degree: as for `project`.
+            direct: takes the view, if given.
 
         Returns:
-            The splats, with the gradients that density control reads.
+            Unless ``direct`` takes them: the splats, with the gradients that density control reads.
         """
         ...

@@ -6,17 +6,15 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
 
 import torch
 
 from gs_train.checkpoint import save_by_ranks
 from gs_train.data import Capture, PhotoReader
-from gs_train.engine.batch_drawing import Truth
+from gs_train.engine.batch_drawing import Truth, Unreadable
 from gs_train.engine.trace import BATCH
 from gs_train.errors import CommonError, InputError
 from gs_train.files.agreement import by_first
@@ -112,6 +110,9 @@ def train(
             def seen() -> int:
                 return int(world.gather(trainer.backend.stats.seen).sum())
 
+            together = trainer.backend.together
+            if together is not None and isinstance(stop, SharedStop):
+                together.planner.asides.append(stop)
             expectation = Expectation(trainer, scene, suggests=not parts.given)
             while trainer.step < config.steps:
                 n_rows = trainer.n_rows
@@ -143,8 +144,6 @@ def train(
                     bar.message(line)
                 asked = None if parts.on_step is None else _tell(parts.on_step, trainer, result)
                 every = config.checkpoint_every
-                if isinstance(stop, SharedStop):
-                    stop.share(world)
                 is_stopping = stop.signal_number is not None  # asked once: it may come at any time
                 is_ending = is_last or is_stopping or asked is not None
                 if is_ending or (every and trainer.step % every == 0):
@@ -184,7 +183,7 @@ def _photographs(feed: ImageFeed, views: Sequence[int], world: World) -> list[tu
     """The views of a batch with their photographs.
 
     Of several ranks, one that cannot read a photograph goes on to the step, which ends on all ranks
-    before it changes anything, if this rank is to draw the view.
+    before it changes anything.
     """
     batch: list[tuple[int, Truth]] = []
     for k, view in enumerate(views, 1):
@@ -194,12 +193,8 @@ def _photographs(feed: ImageFeed, views: Sequence[int], world: World) -> list[tu
         except (InputError, OSError) as error:
             if world.size == 1:
                 raise
-            batch.append((view, functools.partial(_raise, error)))
+            batch.append((view, Unreadable(error)))
     return batch
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
 
 
 def _is_common(error: InputError, world: World) -> bool:

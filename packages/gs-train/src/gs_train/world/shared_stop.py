@@ -8,7 +8,7 @@ from gs_train.world.protocol import Ints, World
 
 
 class SharedStop:
-    """The stop requests of all ranks; they travel as one word of a gather of every step.
+    """The stop requests of all ranks, which travel as one word beside what ranks gather anyway.
 
     A signal may reach one rank, or ranks at different moments. No rank acts upon its own
     request before all have it.
@@ -21,19 +21,18 @@ class SharedStop:
         self._own = own
         self.signal_number: int | None = None
 
-    @property
-    def word(self) -> int:
-        """What this rank puts into the gather: the signal that it has got, or 0."""
-        return self._own.signal_number or 0
+    def words(self) -> list[int]:
+        """What this rank puts into a gather: the signal that it has got, or 0."""
+        return [self._own.signal_number or 0]
 
-    def receive(self, words: Ints) -> None:
-        """Take the gathered words, (W,), of all ranks; the lowest rank's request counts."""
+    def take(self, table: Ints) -> None:
+        """Take the gathered words, (W, 1), of all ranks; the lowest rank's request counts."""
         if self.signal_number is None:
-            self.signal_number = next((int(word) for word in words if word), None)
+            self.signal_number = next((int(word) for word in table[:, 0] if word), None)
 
     def share(self, world: World) -> None:
         """Tell the requests to each other in a gather of their own. A collective."""
-        self.receive(world.gather([self.word]).reshape(-1))
+        self.take(world.gather(self.words()))
 
     def check(self, work: str) -> None:
         """Raise :class:`Interrupted` when a rank was asked to stop, on all ranks alike."""

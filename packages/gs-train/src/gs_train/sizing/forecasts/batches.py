@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from gs_train.engine.table_drawing import room_for
+from gs_train.engine.room import room_for
 from gs_train.options.presets import Preset
 from gs_train.renderers.footprint import Size
 from gs_train.rows import morton

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room for the tile intersections of a view, chosen before they are counted."""
+
+from __future__ import annotations
+
+from gs_raster import MAX_INSTANCES
+
+KEPT_BYTES = 1 << 28
+"""Memory that a renderer keeps from batch to batch at most. Where views take more, the time of an
+allocation is small."""
+
+_SPARE = 65536
+"""Intersections beyond what is expected of a view."""
+
+_A_ROW = 8
+"""Intersections of a row that are expected in a view that was not drawn before."""
+
+
+def room_for(n_rows: int, known: int | None) -> int:
+    """Intersections that a microbatch gets room for before they are counted.
+
+    Args:
+        n_rows: of the microbatch.
+        known: intersections, by those of its view when that was last drawn; None: not known.
+    """
+    expected = _A_ROW * n_rows if known is None else known + known // 8
+    return min(_rounded_up(expected + _SPARE), MAX_INSTANCES)
+
+
+def room_of(count: int) -> int:
+    """For intersections that have been counted; more than `MAX_INSTANCES` for too many."""
+    return count if count > MAX_INSTANCES else min(_rounded_up(count), MAX_INSTANCES)
+
+
+def _rounded_up(n: int) -> int:
+    """To one of 16 numbers in an octave: rooms that differ little are equal, so that a renderer can
+    go on with what it prepared for a room."""
+    step = 1 << max(n.bit_length() - 5, 0)
+    return -(-n // step) * step
