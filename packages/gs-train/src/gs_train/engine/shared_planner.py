@@ -97,7 +97,7 @@ class SharedPlanner:
             words of `asides` travel.
         """
         self.pace = self.drawing_pace.next_batch()
-        self._news.begin_batch()
+        self._news.go_on()
         microbatches = self._views.of(views)
         own = self._listed(views, microbatches, settings)
         table = self._gather(own, len(views), trouble)

@@ -86,8 +86,8 @@ class ViewNews:
     _short: set[int] = field(default_factory=set)  # ranks whose memory has not sufficed
     _lines: list[str] = field(default_factory=list)
 
-    def begin_batch(self) -> None:
-        """A batch begins."""
+    def go_on(self) -> None:
+        """Go on to the present step."""
         self.columns.step = self.costs.step
 
     def note(self, k: int, drawn: DrawnSplats) -> None:
@@ -130,6 +130,7 @@ class ViewNews:
 
     def tell(self) -> None:
         """Tell what is untold in a gather of its own. A collective."""
+        self.go_on()
         if self._untold is not None:
             self.take(self.world.gather(self.words()))
 
