@@ -17,8 +17,8 @@ from threads_as_ranks import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.densify import Changed, Densifier
-from gs_train.densify.among import AmongRanks
 from gs_train.densify.peers import NO_PEERS, Peers
+from gs_train.densify.rank_peers import RankPeers
 from gs_train.ranks.dealing import Dealing
 from gs_train.renderers.protocol import Splats, View
 from gs_train.rows import counter_random
@@ -131,7 +131,7 @@ class Rank:
             home=play.home,
             keys=RowKeys(own.int(), len(play.labels), play.labels[own]),
         )
-        self.densifier = play.make(len(own), NO_PEERS if company is None else AmongRanks(company))
+        self.densifier = play.make(len(own), NO_PEERS if company is None else RankPeers(company))
         self.dealing = None if company is None else Dealing(company, Lattice(0, len(play.labels)))
 
     @classmethod

@@ -14,8 +14,8 @@ from threads_as_ranks import ThreadWorld, results
 from torch import Tensor
 
 from gs_train.densify import Adc, AdcConfig, Mcmc, McmcConfig
-from gs_train.densify.among import AmongRanks
 from gs_train.densify.peers import NO_PEERS
+from gs_train.densify.rank_peers import RankPeers
 from gs_train.errors import InputError
 from gs_train.rows.keys import END_OF_KEYS, RowKeys
 from gs_train.rows.strands import Lattice, owners
@@ -118,7 +118,7 @@ def test_a_roll_lists_kinds_and_within_them_keys(n_ranks: int) -> None:
         keys, order = keys_of_rank(company.rank, n_ranks)
         is_odd = keys.values[order] % 2 == 1
         kinds = order[is_odd], order[~is_odd], order[~is_odd]
-        roll = AmongRanks(company).roll(keys, *kinds)
+        roll = RankPeers(company).roll(keys, *kinds)
         own = torch.cat([keys.values[ids] for ids in kinds])
         listed = roll.of_all(own)
         assert listed.tolist() == [3, 5, 7, 11, 2, 8, 14, 2, 8, 14]
@@ -147,7 +147,7 @@ def test_the_roll_of_a_rank_with_all_rows_copies_nothing() -> None:
 
 def test_counts_are_summed_over_the_ranks() -> None:
     def run(company: ThreadWorld) -> tuple[int, ...]:
-        return AmongRanks(company).sums(company.rank, 10, 2**40)
+        return RankPeers(company).sums(company.rank, 10, 2**40)
 
     sums = results(3, run)
     assert sums == [(3, 30, 3 * 2**40)] * 3

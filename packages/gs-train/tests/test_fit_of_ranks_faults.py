@@ -27,7 +27,7 @@ BATCH = [
     ("keys travel", "gs_train.world.ranks:Ranks.all_to_all", 2),
     ("gradients travel", "gs_train.world.ranks:Ranks.all_to_all", 3),
     ("losses are added", "gs_train.world.ranks:Ranks.sum", 1),
-    ("rows are refined", "gs_train.densify.among:AmongRanks.roll", 1),
+    ("rows are refined", "gs_train.densify.rank_peers:RankPeers.roll", 1),
     ("rows are dealt", "gs_train.ranks.dealing:Dealing.again", 1),
 ]
 SAVE = [

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gs_train.names import number_of
+from gs_train.ranks.view_history import ViewHistory
 from gs_train.renderers import View
 
 LAG = 3
@@ -32,10 +32,11 @@ class ViewCosts:
     """
 
     def __init__(self) -> None:
-        self.step = 0
-        # Of each view: (step, count) of the times it was drawn, the last that is LAG steps old and
-        # what came after it.
-        self._counts: dict[int, list[tuple[int, int]]] = {}
+        self._counts = ViewHistory[int](LAG)
+
+    @property
+    def step(self) -> int:
+        return self._counts.step
 
     def order(self, views: Sequence[View], *, ahead: int = 0) -> np.ndarray:
         """(B,) int64: the canonical order of the views of a batch.
@@ -57,11 +58,7 @@ class ViewCosts:
         Args:
             ahead: see `order`.
         """
-        last = self.step + ahead - LAG
-        known = [
-            count for step, count in self._counts.get(number_of(view.name), ()) if step <= last
-        ]
-        return known[-1] if known else None
+        return self._counts.known(view.name, ahead=ahead)
 
     def note(self, view: View, n_intersections: int, *, step: int | None = None) -> None:
         """All pixels of a view were drawn.
@@ -69,20 +66,15 @@ class ViewCosts:
         Args:
             step: of its batch, of those after the view was last noted; None: the present one.
         """
-        counts = self._counts.setdefault(number_of(view.name), [])
-        counts.append((self.step if step is None else step, n_intersections))
-        self._forget(counts)
+        self._counts.note(view.name, n_intersections, step=step)
 
     def end_batch(self) -> None:
         """Count the batch."""
-        self.step += 1
+        self._counts.step += 1
 
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint: ``views``, ``steps``, ``counts`` (M,) int64, ``step`` () int64."""
-        for counts in self._counts.values():
-            self._forget(counts)
-        rows = [(number, *count) for number, counts in self._counts.items() for count in counts]
-        table = torch.tensor(rows, dtype=torch.int64).view(-1, 3)
+        table = torch.tensor(self._counts.entries(), dtype=torch.int64).view(-1, 3)
         return dict(zip(_NAMES, (*table.unbind(1), torch.tensor(self.step)), strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -104,12 +96,4 @@ class ViewCosts:
         is_sound = 0 <= step < _MOST_STEPS and bool(((steps >= 0) & (steps < step)).all())
         if not is_sound or bool((counts < 0).any()):
             raise ValueError("steps must be at least 0 and below step, counts at least 0")
-        self.step = step
-        self._counts = {}
-        for number, step, count in zip(*(tensors[name].tolist() for name in _NAMES[:3])):
-            self._counts.setdefault(number, []).append((step, count))
-
-    def _forget(self, counts: list[tuple[int, int]]) -> None:
-        """Drop what no order reads any more: where a view is drawn, and before all are saved."""
-        while len(counts) > 1 and counts[1][0] <= self.step - LAG:
-            del counts[0]
+        self._counts.load(step, zip(*(tensors[name].tolist() for name in _NAMES[:3])))

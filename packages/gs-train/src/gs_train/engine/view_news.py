@@ -162,7 +162,7 @@ class ViewNews:
             found = whole.pop(microbatch.index, np.full(1, _UNKNOWN))
             if (found != _UNKNOWN).all():
                 view = microbatch.crop.view
-                self.columns.note(view.name, len(found), 0, found, step=news.step)
+                self.columns.note(view.name, found, step=news.step)
                 self._note(view, int(found.sum()), news.step)
 
     def lines(self) -> list[str]:

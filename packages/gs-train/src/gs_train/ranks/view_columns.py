@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,18 +10,15 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gs_train.names import number_of
+from gs_train.ranks.view_history import ViewHistory
 
-_UNKNOWN = -1
 _NAMES = ("views", "steps", "sizes", "counts", "step")
 
 
 class ViewColumns:
     """Counts of each view when all its columns of tiles were last drawn, in one piece or in crops.
 
-    Crops of a view meet within a column of tiles, and each draws the whole column: counts of crops
-    join without a gap. All ranks note the same counts, and read counts that are old enough for all
-    ranks to have them.
+    All ranks note the same counts, and read counts that are old enough for all ranks to have them.
 
     Args:
         lag: steps after which all ranks have the counts of a step.
@@ -32,59 +28,44 @@ class ViewColumns:
     """
 
     def __init__(self, lag: int) -> None:
-        self.step = 0
-        self._lag = lag
-        self._counts: dict[int, dict[int, np.ndarray]] = {}  # of a view's number, by step
+        self._counts = ViewHistory[np.ndarray](lag)
+
+    @property
+    def step(self) -> int:
+        return self._counts.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._counts.step = step
 
     def known(self, view: str, *, ahead: int = 0) -> np.ndarray | None:
         """(C,) int64 of the view of this name; None: there are no counts yet.
 
         Args:
-            ahead: batches between the one that wants to know and the present one, less than the
-                lag.
+            ahead: see `ViewHistory.known`.
         """
-        by_step = self._counts.get(number_of(view), {})
-        newest = self._newest(by_step, ahead)
-        return None if newest is None else by_step[newest]
+        return self._counts.known(view, ahead=ahead)
 
-    def note(self, view: str, n_columns: int, first: int, counts: ArrayLike, *, step: int) -> None:
-        """Some columns of a view were drawn.
+    def note(self, view: str, counts: ArrayLike, *, step: int) -> None:
+        """All columns of a view were drawn.
 
         Args:
             view: its name.
-            n_columns: C, of the view.
-            first: of the columns that were drawn.
-            counts: (n,) at least 0.
+            counts: (C,) at least 0.
             step: in which they were drawn.
 
         Raises:
-            ValueError: the columns are not of the view, or a count is below 0.
+            ValueError: there are no columns, or a count is below 0.
         """
         found = np.array(counts, np.int64)
-        if found.ndim != 1 or not 0 <= first <= first + len(found) <= n_columns:
-            raise ValueError(
-                f"counts must be of columns below {n_columns}, got {found.shape} from {first} on"
-            )
-        if (found < 0).any():
-            raise ValueError(f"counts must be at least 0, got {found.min()}")
-        by_step = self._counts.setdefault(number_of(view), {})
-        whole = by_step.get(step)
-        if whole is None or len(whole) != n_columns:
-            whole = by_step[step] = np.full(n_columns, _UNKNOWN, np.int64)
-        whole[first : first + len(found)] = found
-        self._forget(by_step)
-
-    def end_batch(self) -> None:
-        """Count the batch."""
-        self.step += 1
+        if found.ndim != 1 or not len(found) or found.min() < 0:
+            raise ValueError(f"counts must be (C,) and at least 0, got {counts!r}")
+        self._counts.note(view, found, step=step)
 
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint: ``views``, ``steps``, ``sizes`` (M,), ``counts`` (sum of sizes,) and
         ``step`` (), all int64."""
-        rows = []
-        for number, by_step in self._counts.items():
-            self._forget(by_step)
-            rows += [(number, step, counts) for step, counts in by_step.items()]
+        rows = self._counts.entries()
         table = [[number, step, len(counts)] for number, step, counts in rows]
         columns = torch.tensor(table, dtype=torch.int64).view(-1, 3).unbind(1)
         counts = np.concatenate([np.zeros(0, np.int64), *(counts for _, _, counts in rows)])
@@ -108,23 +89,5 @@ class ViewColumns:
             raise ValueError("views, steps and sizes must be (M,) int64, counts (n,), step ()")
         if bool((sizes < 0).any()) or int(sizes.sum()) != len(counts) or int(step) < 0:
             raise ValueError("sizes must add up to the number of counts, and step be at least 0")
-        self.step = int(step)
-        self._counts = {}
-        ends = [0, *itertools.accumulate(sizes.tolist())]
-        for k, (number, at) in enumerate(zip(views.tolist(), steps.tolist())):
-            part = counts[ends[k] : ends[k + 1]].numpy().copy()
-            self._counts.setdefault(number, {})[at] = part
-
-    def _newest(self, by_step: Mapping[int, np.ndarray], ahead: int = 0) -> int | None:
-        """The last step that is old enough and has all columns."""
-        old = (step for step in by_step if self._is_old(step, ahead))
-        return max((step for step in old if (by_step[step] != _UNKNOWN).all()), default=None)
-
-    def _is_old(self, step: int, ahead: int = 0) -> bool:
-        return step <= self.step + ahead - self._lag
-
-    def _forget(self, by_step: dict[int, np.ndarray]) -> None:
-        """Drop what is never read any more."""
-        kept = self._newest(by_step)
-        for step in [step for step in by_step if self._is_old(step) and step != kept]:
-            del by_step[step]
+        parts = np.split(counts.numpy().copy(), sizes.cumsum(0)[:-1].tolist())
+        self._counts.load(int(step), zip(views.tolist(), steps.tolist(), parts))

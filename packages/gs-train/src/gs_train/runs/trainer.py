@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier, direct_of
-from gs_train.densify.among import AmongRanks
 from gs_train.densify.peers import NO_PEERS, Peers
+from gs_train.densify.rank_peers import RankPeers
 from gs_train.engine.batch_drawing import Truth
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.together import Sharing
@@ -199,7 +199,7 @@ class Trainer:
         self._is_own_strategy = strategy is not None
         if sharing is not None and self.n_ranks > 1:
             self._world = sharing.world
-            self._peers = AmongRanks(sharing.world)
+            self._peers = RankPeers(sharing.world)
         self._options = adam_options(config.batch_size, scaled=config.scale_with_batch)
         self._rates = {
             name: float(rate * self._options.lr_factor) for name, rate in vars(config.lr).items()

@@ -15,7 +15,7 @@ from gs_train.rows.keys import END_OF_KEYS, RowKeys
 from gs_train.world.protocol import World
 
 
-class AmongRanks:
+class RankPeers:
     """`Peers` of a rank of several.
 
     Args:
