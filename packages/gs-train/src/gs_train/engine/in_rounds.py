@@ -155,9 +155,9 @@ class _RankWork:
         """See `Work`."""
         one, name = self._microbatches[microbatch], f"draw {microbatch}"
         truth = pixels_of(self._truths[one.index])
-        on_trace = self._trace.host(name), self._trace.on("compute", name)
-        with on_trace[0], on_trace[1], self._pace.drawing(records.n):
-            drawn = self._drawing.draw(one.crop, truth, records)
+        with self._trace.host(name), self._trace.on("compute", name):
+            with self._pace.drawing(records.n):
+                drawn = self._drawing.draw(one.crop, truth, records)
             self.shares[microbatch] = drawn.share
         self._news.note(microbatch, drawn)
         return drawn.gradients
