@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Measure what docs/benchmarks.md shows, on a machine with one GPU and the packages installed:
+# Measure what docs/benchmarks.md shows, on a machine with one GPU and the packages installed (with
+# two GPUs or more for exchange, ranks and capture-ranks):
 #
 #     benchmarks/publish.sh OUT [NAME...]     writes OUT/NAME.json and OUT/NAME.log
 #     benchmarks/publish.sh --list            names, most seconds, and commands
@@ -40,6 +41,9 @@ photographs|400|train/bench_photographs.py --train
 init|240|train/bench_init.py --n 50_000_000 --folder /tmp
 largest|480|train/bench_largest.py none:20M:24 best:20M:24 best:100M:24:16 none:6M:8 best:34M:8
 whole-20m|480|train/bench_whole_run.py --n 20_000_000 --folder /tmp
+exchange|90|ranks/bench_exchange.py
+ranks|270|ranks/bench_ranks.py --limit 220
+capture-ranks|400|ranks/bench_capture_ranks.py "$capture"
 END
 }
 

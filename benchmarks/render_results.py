@@ -22,6 +22,7 @@ import chart
 from pages.cells import Results, Table, number, required
 from pages.large import largest, start, whole
 from pages.parts import culling, order_quality, ordering, rates, view
+from pages.ranks import capture, exchange, training
 from pages.training import (
     ALL_ON_DEVICE,
     ALONE,
@@ -60,6 +61,9 @@ TABLES: dict[str, Table] = {
     "largest": largest,
     "init": start,
     "whole-20m": whole,
+    "ranks": training,
+    "exchange": exchange,
+    "capture-ranks": capture,
     "cull": culling,
     "order": ordering,
     "pinned": rates("gs-pinned: chosen rows over the link, of a table", LINK),

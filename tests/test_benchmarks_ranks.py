@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks of several GPUs, on processes of the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+TINY = ("--renderer=cpu", "--rows=2000", "--size", "64", "48", "--samples=1")
+
+
+def _run(script: str, *arguments: str) -> str:
+    """What a benchmark prints."""
+    paths = [str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "ranks" / script), *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _lines(path: Path) -> Any:
+    return json.loads(path.read_text())["lines"]
+
+
+@pytest.mark.long
+def test_one_rank_and_two_train_the_same_scene_in_one_call(tmp_path: Path) -> None:
+    path = tmp_path / "ranks.json"
+    few = ("--share=0.1", "--views=6", "--batch=2", "--presets=best", "--seconds=0.05")
+    said = _run("bench_ranks.py", *TINY, *few, "--ranks", "1", "2", "--json", str(path))
+    one, two = _lines(path)
+    assert [line["axes"]["ranks"] for line in (one, two)] == [1, 2]
+    assert one["facts"]["sent_bytes_an_image"] == 0 == one["facts"]["waited_share"][0]
+    assert two["facts"]["sent_bytes_an_image"] > 0
+    assert all(0 < share < 1 for share in two["facts"]["waited_share"])
+    assert len(two["facts"]["ranks_peak_bytes"]) == 2
+    (rate_of_one,), (rate_of_two,) = one["samples"], two["samples"]
+    assert two["facts"]["times_one"] == pytest.approx(rate_of_two / rate_of_one)
+    assert said.count("\nbest ") == 2
+
+
+@pytest.mark.long
+def test_a_line_that_would_begin_too_late_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ranks.json"
+    few = ("--share=0.1", "--views=2", "--batch=1", "--presets=none", "--limit=0")
+    said = _run("bench_ranks.py", *TINY, *few, "--ranks", "1", "2", "--json", str(path))
+    assert "left out, the time is over: none, batch 1 on 2" in said
+    assert not path.exists()
+
+
+@pytest.mark.long
+def test_every_exchange_is_timed(tmp_path: Path) -> None:
+    path = tmp_path / "exchange.json"
+    _run("bench_exchange.py", *TINY, "--visible", "600", "--json", str(path))
+    found = {line["name"]: line for line in _lines(path)}
+    assert {"forward", "back", "drawing", "gather of 12 integers", "barrier"} <= found.keys()
+    # Half of the rows of the view that the other rank draws.
+    assert found["forward"]["facts"]["bytes"] == 300 * 52
+    assert found["back"]["facts"]["bytes"] == 300 * 36
+
+
+# The model
+
+
+def _python(code: str) -> Any:
+    """What ``result`` holds after ``code``, which can import the model."""
+    path = [str(BENCHMARKS), str(BENCHMARKS / "ranks"), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json\n{code}\nprint(json.dumps(result))"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_page_on_scaling_is_what_the_model_gives() -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "ranks" / "model.py"), "--check"],
+        env=os.environ | {"PYTHONPATH": str(BENCHMARKS)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+STEPS = """
+from model import CUT, FIXED_MS, UNEVEN, Links, OneGpu, Terms
+one = OneGpu.of({batch: 1e3 * batch / (3.2 + 2.0 * batch) for batch in (1, 4, 16)})
+terms = Terms(1e6, Links(0.02, 260.0), 0.1, least_ms=1.5)
+slow = Terms(1e6, Links(0.02, 1.0), 0.1, least_ms=1.5)
+result = {
+    "one": [one.step_ms, one.view_ms, terms.step_ms(one, 8, 1)],
+    "two": terms.step_ms(one, 8, 2),
+    "cut": terms.step_ms(one, 9, 2) - terms.step_ms(one, 8, 2),
+    "slow": slow.step_ms(one, 8, 2),
+    "least": Terms(0.0, Links(0.0, 1.0), 0.0, least_ms=99.0).step_ms(one, 1, 8),
+    "links": vars(Links.of([(1e6, 0.02), (3e6, 0.04)])),
+}
+"""
+
+
+def test_the_model_adds_what_its_page_says() -> None:
+    found = _python(STEPS)
+    assert found["one"] == pytest.approx([3.2, 2.0, 19.2])
+    ends = 1.2 + (3.2 - 1.2) / 2
+    exchanged = 0.04 + (52 + 36) / 2 / 260
+    assert found["two"] == pytest.approx(4 * (1.03 * 2.0 + 0.1) + ends + exchanged)
+    assert found["cut"] == pytest.approx(1.15 * 2.0 / 2 + 0.1)
+    exchanged = 0.04 + (52 + 36) / 2
+    assert found["slow"] == pytest.approx(4 * exchanged + ends + exchanged)
+    assert found["least"] == 99.0
+    assert found["links"] == pytest.approx({"start_ms": 0.01, "gb_s": 100.0})
+
+
+def _line(name: str, ms: float, axes: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    return {"name": name, "axes": axes, "unit": "ms", "samples": [ms], "facts": facts}
+
+
+def test_the_model_takes_its_terms_from_files_that_are_there(tmp_path: Path) -> None:
+    lines = [_line("drawing", 1.0, {"ranks": 2})]
+    for way, row_bytes in (("forward", 52), ("back", 36)):
+        for rows in (60_000, 480_000):
+            axes, n_bytes = {"ranks": 2, "rows": rows}, rows // 2 * row_bytes
+            lines.append(_line(way, 0.01 + n_bytes / 1e8, axes, bytes=n_bytes))
+            lines.append(_line(f"drawing beside {way}", 1.0 + rows / 4.8e6, axes))
+    lines.append(_line("copies both ways, all together", 52.0, {"ranks": 2}))
+    engine = json.loads((BENCHMARKS / "results" / "engine-20m.json").read_text())
+    (tmp_path / "engine-20m.json").write_text(json.dumps(engine))
+    (tmp_path / "exchange.json").write_text(json.dumps(engine | {"lines": lines}))
+    beside, start, rate, said = _python(
+        f"""
+from pathlib import Path
+import model
+found = model.measured(Path({str(tmp_path)!r}))
+links = found.terms.links
+result = [found.terms.beside_ms, links.start_ms, links.gb_s, "\\n".join(model.tables(found))]
+"""
+    )
+    assert (beside, start, rate) == pytest.approx((0.2, 0.01, 100.0))
+    assert "| x | 0.20 ms | measured, `exchange.json`" in said
+    assert "| copies both ways, all together, 2 GPUs | 52.0 GB/s each way |" in said
+    assert "Nothing has been measured on several GPUs yet." in said
+
+
+# Waits
+
+
+WAITS = """
+import time, torch
+from gs_train.world.alone import Alone
+from timed_world import TimedWorld
+clock = [0.0]
+time.perf_counter = lambda: clock[0]
+class Slow(Alone):
+    def all_to_all(self, recv, send, recv_rows, send_rows):
+        return Late()
+    def gather(self, values):
+        clock[0] += 3
+        return super().gather(values)
+class Late:
+    def wait(self):
+        clock[0] += 5
+timed = TimedWorld(Slow(torch.device("cpu")))
+rows = torch.zeros(5, 12), torch.zeros(5, 12), [3, 2], [3, 2]
+timed.all_to_all(*rows).wait()
+with timed.noting() as waits:
+    posted = timed.all_to_all(*rows)
+    clock[0] += 100
+    posted.wait()
+    gathered = timed.gather([1, 2]).tolist()
+timed.all_to_all(*rows).wait()
+result = [waits.device_s, waits.host_s, waits.sent_bytes, gathered]
+"""
+
+
+def test_waits_are_noted_where_they_are_made_and_while_noting() -> None:
+    to_the_other_rank = 2 * 12 * 4
+    assert _python(WAITS) == [5.0, 3.0, to_the_other_rank, [[1, 2]]]
