@@ -195,6 +195,13 @@ def test_a_photograph_that_is_broken_ends_all_ranks_with_their_steps_saved(
     assert newest is not None
     step = load_checkpoint(newest).step
     assert 0 < step < 10
+    other = sorted((data / "images").iterdir())[2]
+    before = other.read_bytes()
+    other.write_bytes(before + b"\n")
+    assert main([*command, "--resume", "--skip-broken"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"gs-train: error: rank 0: {data} must hold the photographs that ")
+    other.write_bytes(before)
     assert main([*command, "--resume", "--skip-broken"]) == 0
 
 

@@ -169,8 +169,9 @@ class _RankWork:
         """See `Work`."""
         one, name = self._microbatches[microbatch], f"draw {microbatch}"
         truth = pixels_of(self._truths[one.index])
-        with self._trace.both(name), self._pace.drawing(records.n):
-            drawn = self._drawing.draw(one.crop, truth, records)
+        with self._trace.both(name):
+            with self._pace.drawing(records.n):
+                drawn = self._drawing.draw(one.crop, truth, records)
             self.shares[microbatch] = drawn.share
         self._news.note(microbatch, drawn)
         return drawn.gradients
