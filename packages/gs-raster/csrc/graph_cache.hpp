@@ -57,7 +57,7 @@ class GraphCache {
   }
 
  private:
-  static constexpr std::size_t kMost = 64;
+  static constexpr std::size_t kMost = 128;
   // Work that came later than so many turns ago keeps its graph: where more takes turns than can be
   // kept, some of it is captured once and the rest never.
   static constexpr std::uint64_t kKept = 4096;

@@ -38,20 +38,17 @@ class RowsOnCuda:
         self._launch(plan, visit, grads)
 
     def _launch(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
+        param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts = visit
+        index = self._device.index
+        handle = current_handle(index)
         try:
-            self._enqueue(plan, visit, grads)
+            recent, past = (None, None) if last_step is None else self._tables.of(plan, handle)
+            _core.device_slots(
+                plan, self._widths, self._groups, param, exp_avg, exp_avg_sq, slots, last_step,
+                ids, marks, grads, counts, recent, past, index, handle,
+            )  # fmt: skip
         except Exception:  # nothing has been enqueued, unless a launch failed
             visit.check(sum(self._widths), self._device)  # which says it in torch's words
             if grads is not None:
                 visit.check_step(grads, plan.step)
             raise
-
-    def _enqueue(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
-        param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts = visit
-        index = self._device.index
-        handle = current_handle(index)
-        recent, past = (None, None) if last_step is None else self._tables.of(plan, handle)
-        _core.device_slots(
-            plan, self._widths, self._groups, param, exp_avg, exp_avg_sq, slots, last_step, ids,
-            marks, grads, counts, recent, past, index, handle,
-        )  # fmt: skip

@@ -62,9 +62,8 @@ def photometric_loss(
     """
     at = place_of("image", image)
     shape = image.shape
-    sides = shape[:2] if len(shape) == 3 and shape[2] == _CHANNELS else (-1, -1)
-    of_image = address("image", image, (*sides, _CHANNELS), torch.float32, at.device)
-    height, width = sides
+    height, width, _ = shape if len(shape) == 3 else (-1, -1, -1)
+    of_image = address("image", image, (height, width, _CHANNELS), torch.float32, at.device)
     if max(height, width) > _MOST_SIDE:
         raise ValueError(f"image must have sides of at most {_MOST_SIDE}, got {width} x {height}")
     check_kind("truth", truth, (height, width, _CHANNELS), torch.uint8, at.device)

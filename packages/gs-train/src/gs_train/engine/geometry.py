@@ -125,6 +125,8 @@ def set_options(optimizer: torch.optim.Optimizer, settings: StepSettings) -> Non
 def penalties(settings: StepSettings, n_rows: int) -> Penalties:
     """The weighted means of opacity and size over all rows, as sums; attributes without one are
     left out."""
+    if not settings.opacity_reg and not settings.scale_reg:
+        return {}
     wanted = {
         "opacities": ("sigmoid", settings.opacity_reg / n_rows),
         "scales": ("exp", settings.scale_reg / (3 * n_rows)),

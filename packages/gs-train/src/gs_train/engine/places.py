@@ -40,7 +40,7 @@ class Places:
         self._seen = seen
         self._slots = slots
         self._ends: Tensor | None = None
-        if seen.ids.is_cuda and has_triton() and len(seen.counts) > 1 and len(seen.ids):
+        if len(seen.counts) > 1 and len(seen.ids) and seen.ids.is_cuda and has_triton():
             from gs_train.engine.places_triton import count
 
             self._ends = count(seen.mask, len(seen.counts))

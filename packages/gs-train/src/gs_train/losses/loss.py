@@ -155,10 +155,9 @@ def loss_and_gradient(
 
     On a device both are on their way before autograd begins with the image's.
     """
-    image = image.detach()
     if _is_native(image, truth):
         return _native(image, truth, crop, ssim_lambda, weight, out)
-    leaf = image.requires_grad_()
+    leaf = image.detach().requires_grad_()
     loss = photometric_loss(leaf, truth, crop, ssim_lambda, weight=weight)
     (gradient,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), gradient
