@@ -85,6 +85,11 @@ class InRounds:
             loss = loss + share
         return loss
 
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes of the buffers of exchanges."""
+        return self._exchange.n_bytes
+
     def finish(self) -> None:
         """See `BatchDrawing`."""
         self._news.receive()
