@@ -134,7 +134,8 @@ def plan(config: PlanConfig) -> dict[str, Any]:
     saved = _saved_rates(config)
     is_elsewhere = _is_elsewhere(config, saved)
     renderer = renderer_for(run, "cpu" if is_elsewhere else None)
-    require_shareable(run.offload, renderer.name if n_ranks > 1 else "auto")
+    if n_ranks > 1:
+        require_shareable(run.offload, run.renderer if is_elsewhere else renderer.name)
     device = torch.device("cuda") if is_elsewhere else renderer.device
     caps = caps_of(run, device, is_here=False)
     with Stages("planning", 2 if saved else 2 + STAGES) as stages:
