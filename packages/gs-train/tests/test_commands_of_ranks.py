@@ -99,6 +99,24 @@ def _assert_same_files(ours: Path, theirs: Path) -> None:
             assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
 
 
+@pytest.mark.gpu
+@pytest.mark.gpu2
+def test_two_gpus_leave_the_files_of_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capture = write_demo_capture(tmp_path / "capture", n_views=12, width=192, height=108)
+    run, raster = tmp_path / "run", "--renderer raster"
+    options = f"{raster} --steps 4 --batch-size 2 --cap 3000 --test-every 3 --gpus 2"
+    assert main(["fit", str(capture), "--out", str(run), *options.split()]) == 0
+    scores = [json.loads((run / "metrics.json").read_text())["images"]]
+    for to, more in (("one", ""), ("all", "--gpus 2")):
+        render = f"render {run} {raster} --frames 5 --to {tmp_path / to} {more}"
+        assert main(render.split()) == 0
+        assert main(f"eval {run} {raster} {more}".split()) == 0
+        scores.append(json.loads((run / "metrics.json").read_text())["images"])
+    capfd.readouterr()
+    _assert_same_files(tmp_path / "all", tmp_path / "one")
+    assert scores[1:] == scores[:1] * 2
+
+
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="PyAV is not installed")
 def test_a_video_is_that_of_one_rank(run: Path, tmp_path: Path) -> None:

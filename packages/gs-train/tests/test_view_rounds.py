@@ -18,7 +18,7 @@ from gs_raster import types
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.ranks.pictures import sent_to_first
 from gs_train.ranks.view_rounds import ViewRounds
-from gs_train.renderers import View
+from gs_train.renderers import RenderOptions, View, make_renderer
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.keys import RowKeys
@@ -44,10 +44,10 @@ def _away() -> View:
 VIEWS = [*views_along(3), *views_along(2, 40, 72), _away(), *views_along(1)]
 
 
-def _model(own: Tensor) -> Gaussians:
+def _model(own: Tensor, device: torch.device = CPU) -> Gaussians:
     rows = {name: values[own] for name, values in ROWS.items()}
-    keys = RowKeys(KEYS[own], 2 * N)
-    return Gaussians(rows, device="cpu", make_optimizer=torch.optim.SGD, keys=keys)
+    keys = RowKeys(KEYS[own], 2 * N).to(device)
+    return Gaussians(rows, device=device, make_optimizer=torch.optim.SGD, keys=keys)
 
 
 def _on_one(views: Sequence[View]) -> list[Tensor]:
@@ -83,6 +83,24 @@ def test_ranks_draw_the_views_of_one(n_ranks: int) -> None:
     _assert_same(drawn, VIEWS)
     assert _on_one(VIEWS)[0].max() > 0.5
     assert not _on_one(VIEWS)[5].any()
+
+
+@pytest.mark.gpu
+def test_ranks_draw_the_views_of_one_on_a_gpu() -> None:
+    """Threads share the device."""
+    renderer = make_renderer("raster", RenderOptions())
+    views = [view.to(renderer.device) for view in VIEWS]
+    everything = torch.arange(2 * N)
+
+    def images(world: ThreadCarrier) -> list[Tensor | None]:
+        model = _model(everything[world.rank :: 2], renderer.device)
+        return list(ViewRounds(model, renderer, world).images(views))
+
+    drawn = list(chain.from_iterable(zip(*on_ranks(2, renderer.device, images), strict=True)))
+    model = _model(everything, renderer.device)
+    for image, view in zip(drawn, views, strict=False):
+        assert image is not None
+        assert torch.equal(image, render_view(model, view, renderer))
 
 
 def test_a_rank_without_rows_draws_as_well() -> None:
