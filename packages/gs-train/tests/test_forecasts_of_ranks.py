@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,11 +15,18 @@ from photographed import photo_config
 from threads_as_ranks import ThreadCarrier, on_ranks
 
 from gs_train.checkpoint.row_names import KEYS, STRANDS, row_names
+from gs_train.data import load_capture
 from gs_train.densify import AdcConfig
 from gs_train.engine.together import Sharing
+from gs_train.machine.interrupt import StopRequest
+from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
+from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers.cpu import CpuRenderer
+from gs_train.runs.offload import choice_for, share_of, workload_of
 from gs_train.runs.trainer import Trainer
+from gs_train.scene.scene import Scene
+from gs_train.sizes import format_bytes
 from gs_train.sizing.census import measure_workload
 from gs_train.sizing.forecasts import forecast_of, need, predict
 from gs_train.sizing.workload import Workload
@@ -151,3 +159,21 @@ def test_processes_of_a_cpu_share_its_cores() -> None:
     cpu = replace(RATES, device="CPU")
     one, two = (predict(PRESETS["none"], work, cpu) for work in (WORK, TWO))
     assert two.images_per_second < one.images_per_second
+
+
+def test_auto_reckons_with_what_ranks_take(tiny_capture: Path, tmp_path: Path) -> None:
+    """As `fit` asks on each of two ranks."""
+    config = FitConfig(data=tiny_capture, out=tmp_path, renderer="cpu", cap=8000, batch_size=4)
+    capture = load_capture(tiny_capture, cache_dir=tmp_path)
+    scene = Scene.load(capture, torch.device("cpu"))
+    renderer = CpuRenderer()
+    own = first_rows(scene.initial_rows(config, StopRequest()), rank=0, n_ranks=2).rows
+    choice = choice_for(config, scene, own, renderer, n_ranks=2)
+    share = share_of(config, 2)
+    assert share.cap == 4201
+    alone = workload_of(share, scene, own, renderer).with_rows(4201)
+    ours, theirs = (need(PRESETS["none"], w) for w in (replace(alone, n_ranks=2), alone))
+    assert ours.device["exchange"] > 0
+    said = f"all of it fits on the device ({format_bytes(ours.device_bytes)} for 4,201 Gaussians"
+    assert choice.reason.startswith(said)
+    assert format_bytes(theirs.device_bytes) != format_bytes(ours.device_bytes)

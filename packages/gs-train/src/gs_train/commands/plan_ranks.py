@@ -162,9 +162,10 @@ def _why(several: dict[str, Any], work: Workload, rates: Rates) -> str:
             f"{rates.between_ranks / 1e9:.3g} GB/s, and drawing takes "
             f"{1e3 * seconds['device']:.3g} ms"
         )
-    if several["bound"] in ("host", "link"):
-        what = "host's updates" if several["bound"] == "host" else "rows that come from the host"
-        return f", for each waits for the {what} in too little device memory"
+    if several["bound"] == "host":
+        return ", for the host updates rows that find no room on the device"
+    if several["bound"] == "link":
+        return ", for rows that find no room on the device come from the host"
     if work.batch_size % work.n_ranks:
         return (
             f" with --batch-size {work.batch_size}; a multiple of {work.n_ranks} lets each draw "
