@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from threads_as_ranks import Board, ThreadCarrier
 
+from gs_train.world import DisagreementError
+
 Result = TypeVar("Result")
 
 
@@ -45,6 +47,10 @@ class ThreadWorld(ThreadCarrier):
     def broadcast(self, value: Any, root: int = 0) -> Any:
         told = self._all(json.dumps(value) if self.rank == root else "")
         return json.loads(told[root])
+
+    def agree(self, name: str, value: Any) -> None:
+        if len(set(self._all(json.dumps(value, sort_keys=True)))) > 1:
+            raise DisagreementError(f"{name} must be the same on all ranks")
 
     def barrier(self) -> None:
         self._all(None)
