@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small_captures import LENS, PINHOLE, TALL, damage_the_middle, write_capture
-from threads_as_world import ThreadWorld, results
+from threads_as_ranks import ThreadWorld, results
 
 from gs_train import FitConfig
 from gs_train.data import (

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,8 +19,7 @@ from torch import Tensor
 
 from gs_train.densify import Changed
 from gs_train.densify.peers import NO_PEERS, Peers
-from gs_train.engine.batch_drawing import Truth, Unreadable
-from gs_train.engine.batch_drawing import Running
+from gs_train.engine.batch_drawing import Running, Truth, Unreadable
 from gs_train.engine.together import Sharing
 from gs_train.errors import CommonError
 from gs_train.options.limits import UNLIMITED, Limits

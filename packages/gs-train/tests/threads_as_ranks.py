@@ -22,6 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gs_train.world import DisagreementError
+
 Result = TypeVar("Result")
 
 LIMIT_S = 300.0
@@ -168,6 +170,10 @@ class ThreadWorld:
     def broadcast(self, value: Any, root: int = 0) -> Any:
         told = self._all(json.dumps(value) if self.rank == root else "")
         return json.loads(told[root])
+
+    def agree(self, name: str, value: Any) -> None:
+        if len(set(self._all(json.dumps(value, sort_keys=True)))) > 1:
+            raise DisagreementError(f"{name} must be the same on all ranks")
 
     def barrier(self) -> None:
         self._all(None)

@@ -25,7 +25,7 @@ from gs_train.commands.render import RenderConfig, render
 from gs_train.machine.interrupt import Interrupted
 from gs_train.names import printable
 from gs_train.options.config import FitConfig
-from gs_train.runs.evaluate import EvalConfig, evaluate
+from gs_train.runs.evaluate import EvalConfig, evaluate_on_ranks
 from gs_train.runs.folder import RunFolder, saved_config
 from gs_train.runs.guard import in_one_line
 from gs_train.world import ToldError
@@ -35,7 +35,7 @@ from gs_train.world.standing import has_the_word
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),
     "plan": (PlanConfig, plan),
-    "eval": (EvalConfig, evaluate),
+    "eval": (EvalConfig, evaluate_on_ranks),
     "render": (RenderConfig, render),
     "export": (ExportConfig, export),
     "inspect": (InspectConfig, inspect),
@@ -84,14 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _ranks_for(config: Any) -> int | None:
     """How many processes a command wants; None: this one."""
-    if not isinstance(config, FitConfig):
+    if not isinstance(config, FitConfig | EvalConfig | RenderConfig | ExportConfig):
         return None
-    n_devices = torch.cuda.device_count() if config.gpus and config.renderer != "cpu" else 0
-    n_ranks = ranks_of(
-        config.gpus, renderer=config.renderer, n_devices=n_devices, environment=os.environ
-    )
+    n_devices = torch.cuda.device_count() if config.gpus else 0
+    renderer = getattr(config, "renderer", "auto" if n_devices else "cpu")
+    n_ranks = ranks_of(config.gpus, renderer=renderer, n_devices=n_devices, environment=os.environ)
     if n_ranks is not None:
-        require_shareable(config.offload, config.renderer)
+        require_shareable(getattr(config, "offload", "auto"), renderer)
     return n_ranks
 
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,14 +17,22 @@ import tyro
 from torch import Tensor
 
 from gs_train.data.frame import FrameChoice, camera_centres
+from gs_train.files.agreement import by_first
 from gs_train.files.atomic import replacing, require_writable
-from gs_train.files.ply import Layout, write_ply
+from gs_train.files.chunks_of_ranks import by_first_with_chunks
+from gs_train.files.ply import Chunk, Layout
+from gs_train.files.ranks_ply import write_ply_of_ranks
 from gs_train.machine.interrupt import StopRequest
+from gs_train.options.plain import to_plain
 from gs_train.rows.operations import Model
 from gs_train.rows.visible import caught_up_chunks
+from gs_train.runs.all_ranks import agree_on_options, on_all_ranks
+from gs_train.runs.folder import RunFolder
 from gs_train.runs.record import RunRecord
 from gs_train.runs.run import Run
+from gs_train.runs.shared_run import SharedRun
 from gs_train.scene.export_frame import ExportFrame
+from gs_train.world import World
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,8 @@ class ExportConfig:
             local one where float32 is too coarse for the capture's coordinates.
         data: where the capture is now, if it was moved; inria names it, and lists the cameras of
             runs of older versions from there.
+        gpus: number of processes that read the Gaussians together, no more than GPUs where this
+            machine has some, or all (one process). No GPU is used.
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
@@ -45,6 +57,7 @@ class ExportConfig:
     to: Path | None = None
     frame: FrameChoice = "auto"
     data: Path | None = None
+    gpus: str | None = None
 
 
 def export(config: ExportConfig) -> None:
@@ -53,43 +66,129 @@ def export(config: ExportConfig) -> None:
     No device is used, and PLY files are written a chunk of rows at a time. ``ckpts`` of the gsplat
     layout, which is one file of torch, needs all rows in host memory.
 
+    Where this process is one of several ranks, each reads its piece of the checkpoint, and rank 0
+    writes the files of one rank.
+
     Raises:
         InputError: no run there, a place that cannot be written or holds rows in another frame, or
             a disk without enough space.
+        ToldError: this rank or another has failed, and a line about it is printed.
     """
+    with on_all_ranks("cpu", RunFolder(config.dir)) as world:
+        if world.size == 1:
+            _export_alone(config, world)
+        else:
+            _export_together(config, world)
+
+
+def _export_alone(config: ExportConfig, world: World) -> None:
     run = Run.open(config.dir)
-    to = config.to or run.folder.export / config.layout
-    require_writable(_ply(to, run, config.layout), option="--to")
+    to = _to(config, run)
     with StopRequest() as stop:
         record = run.cameras(stop, data=config.data) if config.layout == "inria" else None
     run, model = run.read(torch.device("cpu"))
-    step, ply = run.checkpoint.step, _ply(to, run, config.layout)
     frame = ExportFrame.of(config.frame, run.frame, model)
-    ckpt = to / "ckpts" / f"ckpt_{step - 1}_rank0.pt"  # gsplat numbers steps from 0
-    for path in (ply,) if config.layout == "inria" else (ply, ckpt):
+    _write(config, _Exported(run, to, frame, record), model, world)
+
+
+def _export_together(config: ExportConfig, world: World) -> None:
+    agree_on_options(world, to_plain(config))
+    shared = SharedRun.open(config.dir, world)
+    to = Path(by_first(world, lambda: str(_to(config, shared.run))))
+    with StopRequest() as stop:
+        record = shared.cameras(stop, data=config.data) if config.layout == "inria" else None
+    model = shared.read_piece()
+    frame = shared.export_frame(config.frame)
+    _write(config, _Exported(shared.run, to, frame, record), model, world)
+
+
+class _Exported(NamedTuple):
+    """What is written, but for rows.
+
+    Attributes:
+        run: whose newest checkpoint it is.
+        to: folder of all files.
+        frame: that rows are written in.
+        record: of the cameras, where they are written.
+    """
+
+    run: Run
+    to: Path
+    frame: ExportFrame
+    record: RunRecord | None
+
+    @property
+    def ply(self) -> Path:
+        return _ply(self.to, self.run, "gsplat" if self.record is None else "inria")
+
+    @property
+    def ckpt(self) -> Path:
+        # gsplat numbers steps from 0.
+        return self.to / "ckpts" / f"ckpt_{self.run.checkpoint.step - 1}_rank0.pt"
+
+
+def _write(config: ExportConfig, exported: _Exported, model: Model, world: World) -> None:
+    """Write all files. A collective.
+
+    Args:
+        model: the rows of this rank.
+    """
+    n_rows = int(world.gather(model.n_rows).sum())
+    by_first(world, lambda: _begin(exported))
+    dropped = write_ply_of_ranks(
+        exported.ply,
+        caught_up_chunks(model),
+        world=world,
+        n_rows=model.n_rows,
+        layout=config.layout,
+        transform=exported.frame.rows_out,
+    )
+    if exported.record is not None:
+        by_first(world, lambda: _write_cameras(config, exported))
+    else:
+        by_first(world, lambda: exported.frame.tell(exported.ckpt))
+        by_first_with_chunks(
+            world,
+            caught_up_chunks(model),
+            functools.partial(_write_ckpt, exported),
+            n_rows=model.n_rows,
+        )
+    lost = f", without {dropped:,} rows that are not finite" if dropped else ""
+    print(f"wrote {n_rows - dropped:,} Gaussians to {exported.to}{lost}", file=sys.stderr)
+
+
+def _begin(exported: _Exported) -> None:
+    frame, ply = exported.frame, exported.ply
+    for path in (ply,) if exported.record is not None else (ply, exported.ckpt):
         frame.check(path)
     frame.tell(ply)
     print(frame.line, file=sys.stderr)
-    dropped = write_ply(
-        ply,
-        caught_up_chunks(model),
-        layout=config.layout,
-        n_rows=model.n_rows,
-        transform=frame.rows_out,
-    )
-    if record is not None:
-        _write_text(to / "cameras.json", json.dumps(_cameras(record, frame)))
-        # Where the capture's poses are in another frame, SIBR reads those of cameras.json.
-        source = config.data or run.config.data
-        _write_text(
-            to / "cfg_args", _cfg_args(run, record, source if frame.name == "capture" else to)
-        )
-    else:
-        frame.tell(ckpt)
-        with replacing(ckpt) as file:  # gsplat keeps the parameters alone
-            torch.save({"step": step - 1, "splats": _gathered(model, frame)}, file)
-    lost = f", without {dropped:,} rows that are not finite" if dropped else ""
-    print(f"wrote {model.n_rows - dropped:,} Gaussians to {to}{lost}", file=sys.stderr)
+
+
+def _write_cameras(config: ExportConfig, exported: _Exported) -> None:
+    run, to, frame, record = exported
+    assert record is not None
+    _write_text(to / "cameras.json", json.dumps(_cameras(record, frame)))
+    # Where the capture's poses are in another frame, SIBR reads those of cameras.json.
+    source = config.data or run.config.data
+    _write_text(to / "cfg_args", _cfg_args(run, record, source if frame.name == "capture" else to))
+
+
+def _write_ckpt(exported: _Exported, chunks: Iterator[Chunk], n_rows: int) -> None:
+    splats = _gathered(chunks, n_rows, exported.frame)
+    with replacing(exported.ckpt) as file:  # gsplat keeps the parameters alone
+        torch.save({"step": exported.run.checkpoint.step - 1, "splats": splats}, file)
+
+
+def _to(config: ExportConfig, run: Run) -> Path:
+    """The folder to write to.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    to = config.to or run.folder.export / config.layout
+    require_writable(_ply(to, run, config.layout), option="--to")
+    return to
 
 
 def _ply(to: Path, run: Run, layout: Layout) -> Path:
@@ -99,14 +198,14 @@ def _ply(to: Path, run: Run, layout: Layout) -> Path:
     return to / "ply" / f"point_cloud_{step}.ply"
 
 
-def _gathered(model: Model, frame: ExportFrame) -> dict[str, Tensor]:
+def _gathered(chunks: Iterator[Chunk], n_rows: int, frame: ExportFrame) -> dict[str, Tensor]:
     """All rows in the frame of the export, on the CPU."""
     rows: dict[str, Tensor] = {}
     start = 0
-    for chunk in caught_up_chunks(model):
+    for chunk in chunks:
         for name, values in frame.rows_out(chunk).items():
             if name not in rows:
-                rows[name] = values.new_empty((model.n_rows, *values.shape[1:]))
+                rows[name] = values.new_empty((n_rows, *values.shape[1:]))
             rows[name][start : start + len(values)] = values
         start += len(chunk["means"])
     return rows

@@ -40,7 +40,7 @@ def ranks_of(
     if n_devices == 0:
         raise InputError(
             f"--gpus needs CUDA devices, there are none here, got {gpus} "
-            "(--renderer cpu trains in as many processes)"
+            "(--renderer cpu works in as many processes)"
         )
     n_ranks = n_devices if gpus == "all" else int(gpus)
     if n_ranks > n_devices:
@@ -51,7 +51,7 @@ def ranks_of(
 
 
 def require_shareable(offload: str, renderer: str) -> None:
-    """Check that several ranks can train so.
+    """Check that several ranks can work so.
 
     Raises:
         InputError: they cannot.

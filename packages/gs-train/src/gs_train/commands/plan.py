@@ -12,30 +12,26 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
+from gs_train.commands.gpus import require_shareable
 from gs_train.commands.plan_capture import capture_without_photographs
+from gs_train.commands.plan_presets import auto_choice, predicted
+from gs_train.commands.plan_ranks import link_of, plan_ranks, planned_ranks, with_link
 from gs_train.commands.plan_table import print_plan
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_writable
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import Stages
 from gs_train.options.config import FitConfig
-from gs_train.options.presets import PRESETS, Preset
+from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, Rows
 from gs_train.runs.offload import training_views, workload_of
 from gs_train.runs.run import renderer_for
 from gs_train.scene.scene import Scene
 from gs_train.sizes import Count
-from gs_train.sizing.choice import choose, expected_rows
-from gs_train.sizing.duration import (
-    StepTime,
-    command_of_run,
-    rows_after,
-    seconds_of_run,
-    within_an_hour,
-)
-from gs_train.sizing.fitting import fit_into, largest_n, smallest_rooms
-from gs_train.sizing.forecasts import forecast_of, need, predict
-from gs_train.sizing.memory import Caps, Room, caps_of
+from gs_train.sizing.choice import expected_rows
+from gs_train.sizing.duration import StepTime, command_of_run, rows_after, within_an_hour
+from gs_train.sizing.memory import caps_of
+from gs_train.sizing.peer_link import measure_between_gpus
 from gs_train.sizing.photographs import decoded_bytes, scratch_bytes
 from gs_train.sizing.rates import STAGES, Rates, rates_for
 from gs_train.sizing.timings import Begin
@@ -65,6 +61,10 @@ class PlanConfig:
         image_cache: memory for decoded photographs.
         renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
             possible, else gsplat, else cpu.
+        gpus: also plan for so many GPUs of one machine that share the scene, or all of this
+            machine's; with --renderer cpu for so many processes.
+        gpu_link: bytes that a GPU sends to another one in a second, such as 200GB (measured where
+            this machine has two GPUs; else what passes between a GPU and host memory).
         offload_rates: file for the measured rates: read when it exists, else written. One that was
             written on a machine with a GPU plans for that GPU where there is none, with
             device_memory.
@@ -86,6 +86,8 @@ class PlanConfig:
     max_side: int | None = None
     image_cache: str = "4GiB"
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
+    gpus: str | None = None
+    gpu_link: str | None = None
     offload_rates: Path | None = None
     verbose: bool = False
     json: bool = False
@@ -127,9 +129,13 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         InputError: an option is out of range, or the capture or the rates cannot be read.
     """
     run = config.as_fit()
+    n_ranks = planned_ranks(config.gpus, config.renderer)
+    given_link = link_of(config.gpu_link)
     saved = _saved_rates(config)
     is_elsewhere = _is_elsewhere(config, saved)
     renderer = renderer_for(run, "cpu" if is_elsewhere else None)
+    if n_ranks > 1:
+        require_shareable(run.offload, run.renderer if is_elsewhere else renderer.name)
     device = torch.device("cuda") if is_elsewhere else renderer.device
     caps = caps_of(run, device, is_here=False)
     with Stages("planning", 2 if saved else 2 + STAGES) as stages:
@@ -149,7 +155,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         later = work.with_rows(expected_rows(run, work.n_rows))
         rates = saved or _measured(config, scene, rows, renderer, later, stages.begin)
     presets = {
-        name: _predict(
+        name: predicted(
             preset.splitting_above(run.mem_limit),
             alone if preset.single_view else work,
             later.n_rows,
@@ -172,10 +178,13 @@ def plan(config: PlanConfig) -> dict[str, Any]:
             capture, run.bytes_of("image_cache") or 0, run.steps * run.batch_size
         ),
         "rates": asdict(rates),
-        "auto": _auto(run, work, caps),
+        "auto": auto_choice(run, work, caps),
         "presets": presets,
+        "ranks": None,
         "within_an_hour": None,
     }
+    if n_ranks > 1:
+        result["ranks"] = plan_ranks(n_ranks, result, work, run, caps, with_link(rates, given_link))
     if caps.shared:
         smaller = within_an_hour(
             run,
@@ -227,63 +236,8 @@ def _measured(
             f"{config.data}: no camera sees any of the points, or memory is too short to measure "
             "how fast this machine is"
         )
+    if planned_ranks(config.gpus, config.renderer) > 1 and rates.is_of_gpu:
+        rates = replace(rates, between_gpus=measure_between_gpus())
     if config.offload_rates is not None:
         rates.save(config.offload_rates)
     return rates
-
-
-def _auto(run: FitConfig, work: Workload, caps: Caps) -> dict[str, Any]:
-    """What auto would take."""
-    try:
-        choice = choose(run, work, caps)
-    except InputError as error:
-        return {"preset": None, "reason": str(error)}
-    return {"preset": choice.preset.name, "reason": choice.reason}
-
-
-def _predict(
-    preset: Preset, first: Workload, n_rows: int, run: FitConfig, caps: Caps, rates: Rates
-) -> dict[str, Any]:
-    """A preset with so many Gaussians, of a run that starts with the ``first`` workload."""
-    work = first.with_rows(n_rows)
-    fitted = fit_into(preset, work, caps)
-    room = _room(preset, work, caps)
-    wanted, speed = need(preset, work, room), predict(preset, work, rates, room)
-    at_first = predict(preset, first, rates, _room(preset, first, caps))
-    step = StepTime.through(
-        first.n_rows,
-        work.batch_size / at_first.images_per_second,
-        n_rows,
-        work.batch_size / speed.images_per_second,
-    )
-    return {
-        "batch_size": work.batch_size,
-        "fits": fitted is not None,
-        "device_bytes": wanted.device_bytes,
-        "pinned_bytes": wanted.pinned_bytes,
-        "host_bytes": wanted.host_bytes,
-        "parts": asdict(wanted),
-        "views_whole": fitted is not None and room.rows >= forecast_of(preset).wanted(work).rows,
-        "residents": room.residents,
-        "images_per_second": speed.images_per_second,
-        "images_per_second_first": at_first.images_per_second,
-        "seconds_of_run": seconds_of_run(
-            replace(run, batch_size=work.batch_size), step, first.n_rows
-        ),
-        "step": asdict(step),
-        "bound": speed.bound,
-        "seconds": {
-            "device": speed.device_s,
-            "link": speed.link_s,
-            "host": speed.host_s,
-        },
-        "largest_n": largest_n(preset, work, caps),
-    }
-
-
-def _room(preset: Preset, work: Workload, caps: Caps) -> Room:
-    """What a preset gets, or the least that it gets along with where that does not fit."""
-    return fit_into(preset, work, caps) or min(
-        smallest_rooms(preset, work),
-        key=lambda room: caps.taken_of_host(need(preset, work, room)),
-    )

@@ -39,8 +39,46 @@ def print_plan(result: dict[str, Any], *, verbose: bool, file: IO[str]) -> None:
         console.print(
             f"{result['steps']:,} steps will take about {hours} (hours:minutes){_growth(result)}"
         )
+    if result["ranks"]:
+        console.print(_of_ranks(result["ranks"]))
+        for line in _ranks_lines(result["ranks"]):
+            console.print(line)
     if result["within_an_hour"]:
         console.print(f"within an hour: {result['within_an_hour']}", soft_wrap=True, markup=False)
+
+
+def _of_ranks(ranks: dict[str, Any]) -> Table:
+    """Of each rank, but for the last two columns."""
+    table = Table(f"each of {ranks['n_ranks']}")
+    for name in ("device", "of it exchange", "host", "host of all", "fits", "residents"):
+        table.add_column(name, justify="right")
+    for name in ("images/s", "bound by", "largest N"):
+        table.add_column(name, justify="right")
+    for name, of in ranks["presets"].items():
+        table.add_row(
+            name,
+            format_bytes(of["device_bytes"]),
+            format_bytes(of["parts"]["device"]["exchange"]),
+            format_bytes(of["host_bytes"]),
+            format_bytes(of["host_bytes_of_all"]),
+            "yes" if of["fits"] else "no",
+            _million(of["residents"]) if of["residents"] else "",
+            _speeds(of),
+            of["bound"],
+            _million(of["largest_n"]),
+        )
+    return table
+
+
+def _ranks_lines(ranks: dict[str, Any]) -> list[str]:
+    auto, caps = ranks["auto"], ranks["caps"]
+    return [
+        f"Each of {ranks['n_ranks']} owns up to {ranks['n_rows']:,} Gaussians. Caps of each: "
+        f"device {format_bytes(caps['device'])}, host {format_bytes(caps['host'])}. Between two: "
+        f"{ranks['between_ranks'] / 1e9:.3g} GB/s, {ranks['between_ranks_source']}.",
+        f"--offload auto takes {auto['preset'] or 'nothing'} there: {auto['reason']}",
+        ranks["verdict"],
+    ]
 
 
 def _growth(result: dict[str, Any]) -> str:

@@ -99,6 +99,11 @@ class InRounds:
             loss = loss + share
         return loss
 
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes of the buffers of exchanges."""
+        return self._exchange.n_bytes
+
     def finish(self) -> None:
         """See `BatchDrawing`; gives back what the renderer keeps from batch to batch."""
         self._records.release()

@@ -81,7 +81,9 @@ class Lpips:
             elif layer == "tap":
                 unit = x * (x.square().sum(1, keepdim=True) + 1e-8).rsqrt()
                 difference = (unit[:1] - unit[1:]).square()
-                total += float((difference * next(taps)).sum(1).mean(dtype=torch.float64))
+                weighted = (difference * next(taps)).sum(1)
+                # Row by row: one large sum would depend on the number of threads.
+                total += float(weighted.sum(-1, dtype=torch.float64).sum()) / weighted.numel()
             elif isinstance(layer, int):
                 stride, padding = _STRIDES.get((self.net, layer), (1, 1))
                 weight, bias = self._convolutions[layer]

@@ -47,6 +47,11 @@ class RoundBuffers:
             memory.release()
 
 
+def room_for(n: int) -> int:
+    """Rows that buffers have room for once n were asked for."""
+    return -(-(n + n // 8) // _STEP) * _STEP
+
+
 class _Rows:
     """(rows, width) that grow in coarse steps."""
 
@@ -60,8 +65,7 @@ class _Rows:
     def of(self, n: int) -> Tensor:
         if n > len(self._rows):
             self.release()  # before more is asked for
-            grown = -(-(n + n // 8) // _STEP) * _STEP
-            self._rows = self._rows.new_empty((grown, self._rows.shape[1]))
+            self._rows = self._rows.new_empty((room_for(n), self._rows.shape[1]))
         return self._rows[:n]
 
     def release(self) -> None:

@@ -135,6 +135,11 @@ def strands_of(rank: int, n_ranks: int) -> range:
     return range(N_STRANDS * rank // n_ranks, N_STRANDS * (rank + 1) // n_ranks)
 
 
+def most_rows_of_rank(n_rows: int, n_ranks: int) -> int:
+    """The rows that a rank owns at most before rows are dealt again."""
+    return (100 + EXCESS_PERCENT) * n_rows // (100 * n_ranks) + 1
+
+
 def owners(labels: Tensor, n_ranks: int) -> Tensor:
     """(R,) int64: the rank that owns each of the rows with these labels."""
     strands_of(0, n_ranks)  # checks their number

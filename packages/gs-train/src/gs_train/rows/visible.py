@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from gs_train.files.ply import CHUNK_ROWS
-from gs_train.renderers import Rect, Renderer, Splats, TooManyIntersectionsError, View
+from gs_train.renderers import Rect, Renderer, TooManyIntersectionsError, View
 from gs_train.renderers.culling import visible_ids
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.operations import Model
@@ -30,20 +30,19 @@ def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     keys = model.keys.values.index_select(0, ids)
     rows = model.snapshot(ids)
     splats = renderer.project(rows, view, sh_degree=model.sh_degree, keys=keys)
-    return _draw(splats, renderer, None).clamp_(0.0, 1.0)
+    return in_halves(view.rect, lambda rect: renderer.rasterize(splats, rect)[0]).clamp_(0.0, 1.0)
 
 
-def _draw(splats: Splats, renderer: Renderer, rect: Rect | None) -> Tensor:
-    """(h, w, 3) of a rectangle, all of the view for None, in as few parts as can be counted."""
+def in_halves(rect: Rect, draw: Callable[[Rect], Tensor]) -> Tensor:
+    """(h, w, 3) of a rectangle, drawn in as few parts as the renderer can count."""
     try:
-        return renderer.rasterize(splats, rect)[0]
+        return draw(rect)
     except TooManyIntersectionsError:
-        whole = rect or splats.view.rect
-        first, second = whole.halves()
+        first, second = rect.halves()
         if not first.width or not first.height:
             raise
-    axis = 1 if first.height == whole.height else 0
-    return torch.cat([_draw(splats, renderer, half) for half in (first, second)], axis)
+    axis = 1 if first.height == rect.height else 0
+    return torch.cat([in_halves(half, draw) for half in (first, second)], axis)
 
 
 def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:

@@ -11,21 +11,27 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from gs_train.files.agreement import by_each, by_first
 from gs_train.files.file_lock import folder_lock
 from gs_train.files.pictures import write_comparison
 from gs_train.files.small_files import read_small
 from gs_train.losses.lpips import Lpips, load_lpips, missing_for_lpips
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
+from gs_train.options.plain import to_plain
 from gs_train.renderers import Renderer
 from gs_train.rows.operations import Model
+from gs_train.runs.all_ranks import agree_on_options, kind_of, on_all_ranks
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.metrics import write_metrics
 from gs_train.runs.parts import Parts
 from gs_train.runs.run import Run, Spent
 from gs_train.runs.scores import score_views
+from gs_train.runs.scores_of_ranks import score_views_of_ranks
+from gs_train.runs.shared_run import SharedRun
 from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene
+from gs_train.world import Alone, World
 
 _MOST_BYTES = 1 << 28
 """Of metrics.json, which has some hundred bytes for each test image."""
@@ -40,15 +46,56 @@ class EvalConfig:
         renderer: auto takes raster where it can run, else gsplat, else cpu.
         lpips_backbone: file with LPIPS's network weights; the run's own when not given.
         data: where the capture is now, if it was moved.
+        gpus: number of GPUs of this machine that share the Gaussians and the images, or all (one
+            GPU). With --renderer cpu a number of processes.
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     lpips_backbone: Path | None = None
     data: Path | None = None
+    gpus: str | None = None
 
 
 _NO_PARTS = Parts()
+
+
+def evaluate_on_ranks(config: EvalConfig) -> dict[str, Any]:
+    """:func:`evaluate` by all ranks that this process is one of, with the scores of one rank.
+
+    Raises:
+        ToldError: this rank or another has failed, and a line about it is printed.
+    """
+    with on_all_ranks(kind_of(config.renderer), RunFolder(config.dir)) as world:
+        if world.size == 1:
+            return evaluate(config)
+        agree_on_options(world, to_plain(config))
+        shared = SharedRun.open(config.dir, world)
+        renderer = shared.renderer(config.renderer)
+        backbone = config.lpips_backbone or shared.run.config.lpips_backbone
+        lpips = load_lpips(backbone=backbone, device=renderer.device)
+        with StopRequest() as stop:
+            capture = shared.capture(stop, data=config.data)
+            by_each(world, lambda: shared.run.require_data(capture))
+            model = shared.read(renderer.device)
+            run = shared.run
+            scene = Scene.load(capture, renderer.device, run.frame)
+            return report(
+                model,
+                scene,
+                run.folder,
+                run.spent,
+                config=run.config,
+                step=run.checkpoint.step,
+                preset=run.placing["preset"],
+                run_id=run.id,
+                renderer=renderer,
+                lpips=lpips,
+                stop=stop,
+                frame=shared.export_frame(run.config.frame).name,
+                keep_later=True,
+                world=world,
+            )
 
 
 def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
@@ -81,9 +128,10 @@ def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
             run.require_capture(capture)
         run.require_data(capture)
         run, model = run.read(renderer.device)
+        scene = Scene.load(capture, renderer.device, run.frame)
         return report(
             model,
-            Scene.load(capture, renderer.device, run.frame),
+            scene,
             run.folder,
             run.spent,
             config=run.config,
@@ -93,6 +141,7 @@ def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
             renderer=renderer,
             lpips=lpips,
             stop=stop,
+            frame=ExportFrame.of(run.config.frame, scene.frame, model).name,
             keep_later=True,
         )
 
@@ -110,56 +159,71 @@ def report(
     renderer: Renderer,
     lpips: Lpips | None,
     stop: StopRequest,
+    frame: str,
     keep_later: bool = False,
+    world: World | None = None,
 ) -> dict[str, Any]:
     """Score the held-out views; write metrics.json and comparison.png; print one line.
 
+    A collective. All ranks score; rank 0 writes and prints.
+
     Args:
+        model: the rows of this rank.
+        frame: whose frame the run's rows are exported in.
         keep_later: leave both files as they are where they are of a step after ``step``, or of
             another run than ``run_id``; for whoever does not hold the run's lock.
+        world: of the ranks; None: there is one.
 
     Returns:
         What metrics.json holds.
     """
-    scores, pictures = score_views(
-        model,
-        scene,
-        scene.capture.test,
-        renderer=renderer,
-        lpips=lpips,
-        stop=stop,
-        skip_broken=config.skip_broken,
-    )
-    frame = ExportFrame.of(config.frame, scene.frame, model).name
-    with folder_lock(folder.root):  # no other process writes between the look and the writing
-        later = _later_results(folder.metrics, step, run_id) if keep_later else None
-        if later is not None:
-            print(_not_written(later, folder, step, run_id), file=sys.stderr)
-            return later
-        if pictures:
-            write_comparison(folder.comparison, pictures)
-        metrics = write_metrics(
-            folder.metrics,
-            images=scores,
-            steps=step,
-            seconds=spent.seconds,
-            images_per_second=spent.images / spent.seconds if spent.seconds else 0.0,
-            n_gaussians=model.n_rows,
-            peak_device_bytes=spent.peak_device_bytes,
-            peak_device_reserved_bytes=spent.peak_device_reserved_bytes,
-            peak_host_bytes=spent.peak_host_bytes,
-            preset=preset,
-            renderer=renderer.name,
-            seed=config.seed,
-            run_id=run_id,
-            lpips_net=lpips.net if lpips else None,
-            lpips_missing=None if lpips else missing_for_lpips(),
-            figures={**spent.figures, "frame": frame},
+    how: dict[str, Any] = {
+        "renderer": renderer,
+        "lpips": lpips,
+        "stop": stop,
+        "skip_broken": config.skip_broken,
+    }
+    if world is None or world.size == 1:
+        world, n_rows = Alone(renderer.device), model.n_rows
+        scores, pictures = score_views(model, scene, scene.capture.test, **how)
+    else:
+        n_rows = int(world.gather(model.n_rows).sum())
+        scores, pictures = score_views_of_ranks(
+            model, scene, scene.capture.test, world=world, **how
         )
-    print(_summary(metrics, folder), file=sys.stderr)
-    if "lpips_missing" in metrics:
-        print(metrics["lpips_missing"], file=sys.stderr)
-    return metrics
+
+    def write() -> dict[str, Any]:
+        with folder_lock(folder.root):  # no other process writes between the look and the writing
+            later = _later_results(folder.metrics, step, run_id) if keep_later else None
+            if later is not None:
+                print(_not_written(later, folder, step, run_id), file=sys.stderr)
+                return later
+            if pictures:
+                write_comparison(folder.comparison, pictures)
+            metrics = write_metrics(
+                folder.metrics,
+                images=scores,
+                steps=step,
+                seconds=spent.seconds,
+                images_per_second=spent.images / spent.seconds if spent.seconds else 0.0,
+                n_gaussians=n_rows,
+                peak_device_bytes=spent.peak_device_bytes,
+                peak_device_reserved_bytes=spent.peak_device_reserved_bytes,
+                peak_host_bytes=spent.peak_host_bytes,
+                preset=preset,
+                renderer=renderer.name,
+                seed=config.seed,
+                run_id=run_id,
+                lpips_net=lpips.net if lpips else None,
+                lpips_missing=None if lpips else missing_for_lpips(),
+                figures={**spent.figures, "frame": frame},
+            )
+        print(_summary(metrics, folder), file=sys.stderr)
+        if "lpips_missing" in metrics:
+            print(metrics["lpips_missing"], file=sys.stderr)
+        return metrics
+
+    return by_first(world, write)
 
 
 def _later_results(path: Path, step: int, run_id: str | None) -> dict[str, Any] | None:

@@ -154,7 +154,8 @@ def _predicted(
 def _workload(trainer: Trainer, scene: Scene, *, n_images: int) -> Workload:
     work = workload_of(trainer.config, scene, trainer.model.params, trainer.renderer)
     decoded = sorted((3 * view.width * view.height for view in training_views(scene)), reverse=True)
-    return replace(work, image_cache=min(work.image_cache, sum(decoded[:n_images])))
+    cache = min(work.image_cache, sum(decoded[:n_images]))
+    return replace(work, image_cache=cache, n_ranks=trainer.n_ranks)
 
 
 def _bytes_of(of: Need, *, is_gpu: bool) -> dict[str, int | str]:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from gs_train.options.config import FitConfig
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, Rows, View
-from gs_train.rows.strands import EXCESS_PERCENT
+from gs_train.rows.strands import most_rows_of_rank
 from gs_train.scene.scene import Scene
 from gs_train.scene.view_order import view_sampler
 from gs_train.sizing.census import measure_workload
@@ -54,18 +54,18 @@ def choice_for(
     """
     reason = None
     if before is not None and config.offload == "auto":
-        config = dataclasses.replace(config, offload=before["preset"])
+        config = replace(config, offload=before["preset"])
         reason = "as before"
     caps = caps_of(config, renderer.device)
     if n_ranks > 1:
-        config, caps = _share_of(config, n_ranks), caps.share(n_ranks)
-    work = workload_of(config, scene, rows, renderer)
+        config, caps = share_of(config, n_ranks), caps.share(n_ranks)
+    work = replace(workload_of(config, scene, rows, renderer), n_ranks=n_ranks)
     choice = choose(config, work, caps)
     limits, reason = choice.limits, reason or choice.reason
     if before is not None and before["preset"] == choice.preset.name:
         saved = Limits(**before["limits"])
         if caps.hold(need(choice.preset, work, room_under(choice.preset, work, saved))):
-            limits = dataclasses.replace(saved, capacity=limits.capacity)
+            limits = replace(saved, capacity=limits.capacity)
         else:
             reason = f"{reason}, with fewer rows on the device than before"
     return Choice(choice.preset, limits, reason, _resident_without(rows))
@@ -93,20 +93,21 @@ def choice_of_ranks(
     names = list(PRESETS)
     if len(set(world.gather(names.index(choice.preset.name)).tolist())) == 1:
         return choice
-    choice = chosen(dataclasses.replace(config, offload="best"))
-    return dataclasses.replace(choice, reason="not all ranks have room for all of their rows")
+    choice = chosen(replace(config, offload="best"))
+    return replace(choice, reason="not all ranks have room for all of their rows")
 
 
-def _share_of(config: FitConfig, n_ranks: int) -> FitConfig:
-    """Options of which each rank has a part: the cap, and the memory for photographs."""
+def share_of(config: FitConfig, n_ranks: int) -> FitConfig:
+    """The options of one of several ranks, which has a part of the cap and of the memory for
+    photographs."""
     cap = config.cap
     if cap is None:
         cap = config.mcmc.cap_max if config.strategy == "mcmc" else config.adc.cap
     if cap is not None:
-        cap = max(4, (100 + EXCESS_PERCENT) * cap // (100 * n_ranks) + 1)
+        cap = max(4, most_rows_of_rank(cap, n_ranks))
     cache = config.bytes_of("image_cache")
     assert cache is not None
-    return dataclasses.replace(config, cap=cap, image_cache=str(max(1, cache // n_ranks)))
+    return replace(config, cap=cap, image_cache=str(max(1, cache // n_ranks)))
 
 
 def training_views(scene: Scene) -> list[View]:

@@ -255,16 +255,20 @@ class Run:
                 if not is_newer(run.checkpoint.path, old):
                     raise
 
-    def model(self, device: torch.device) -> Gaussians | TieredGaussians:
+    def model(self, device: torch.device, own: Tensor | None = None) -> Gaussians | TieredGaussians:
         """The model for looking at, without state that only training needs.
 
         Appearance is in host memory where rows were saved asleep, and where the whole model would
         take more than half of the device's memory.
 
+        Args:
+            own: (R,) int64, sorted: the rows of this rank; None: all.
+
         Raises:
             InputError: the checkpoint is damaged.
         """
-        source = Part(self.checkpoint, "model/")
+        saved = self.checkpoint if own is None else OwnSource(self.checkpoint, own)
+        source = Part(saved, "model/")
         with _damage(self.checkpoint):
             n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
             if has_sleeping_rows(source):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gs_train.data import BrokenPhotographError, read_image
 from gs_train.files.pictures import to_uint8
@@ -53,7 +54,7 @@ def score_views(
     """
     scores: list[ImageScore] = []
     pictures: list[Picture] = []
-    shown = set(indices[:: max(1, -(-len(indices) // _PICTURES))])
+    shown = shown_of(indices)
     with task_progress("evaluating image", len(indices)) as progress:
         for index in indices:
             stop.check("evaluation")
@@ -64,19 +65,38 @@ def score_views(
             except BrokenPhotographError as error:
                 if not skip_broken:
                     raise
-                print(f"--skip-broken: not scored: {error}", file=sys.stderr)
+                print(not_scored(error), file=sys.stderr)
                 continue
             image = render_view(model, view, renderer)
-            truth = photograph.to(image.device).float() / 255.0
-            scores.append(
-                ImageScore(
-                    name=name,
-                    psnr=psnr(image, truth),
-                    ssim=ssim(image, truth),
-                    lpips=None if lpips is None else lpips(image, truth),
-                )
-            )
+            scores.append(score_of(name, image, photograph, lpips))
             if index in shown:
                 pictures.append((name, photograph.numpy(), to_uint8(image)))
             progress.advance()
     return scores, pictures
+
+
+def shown_of(indices: Sequence[int]) -> set[int]:
+    """The views of which there are pictures."""
+    return set(indices[:: max(1, -(-len(indices) // _PICTURES))])
+
+
+def score_of(name: str, image: Tensor, photograph: Tensor, lpips: Lpips | None) -> ImageScore:
+    """The scores of a render.
+
+    Args:
+        name: printable.
+        image: (H, W, 3) float32 in [0, 1], on any device.
+        photograph: (H, W, 3) uint8 on the CPU.
+    """
+    truth = photograph.to(image.device).float() / 255.0
+    return ImageScore(
+        name=name,
+        psnr=psnr(image, truth),
+        ssim=ssim(image, truth),
+        lpips=None if lpips is None else lpips(image, truth),
+    )
+
+
+def not_scored(error: BrokenPhotographError) -> str:
+    """A line about a view that ``--skip-broken`` leaves out."""
+    return f"--skip-broken: not scored: {error}"

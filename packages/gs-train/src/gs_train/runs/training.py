@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -27,10 +24,18 @@ from gs_train.options.plain import to_plain
 from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers import Renderer
 from gs_train.rows.own_rows import lattice_of, own_rows
+from gs_train.runs.all_ranks import (
+    Kind,
+    agree_on_options,
+    by_first_unless_stopped,
+    check_stop,
+    kind_of,
+    on_all_ranks,
+    stop_of_all,
+)
 from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
-from gs_train.runs.guard import in_one_line
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
 from gs_train.runs.offload import cap_device_memory, choice_for, choice_of_ranks
@@ -41,9 +46,10 @@ from gs_train.runs.record import RunRecord, new_run_id
 from gs_train.runs.run import Run, Spent, open_capture, renderer_for, require_windows
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
+from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.choice import Choice
-from gs_train.world import Alone, SharedStop, World, joined
+from gs_train.world import Alone, World
 
 _NO_PARTS = Parts()
 
@@ -67,7 +73,7 @@ def fit(config: FitConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
         ToldError: this rank or another has failed, and a line about it is printed.
     """
     folder = RunFolder(config.out)
-    with joined(_kind(config, parts), describe=_describer(folder)) as world, _quiet(world):
+    with on_all_ranks(_kind(config, parts), folder) as world:
         if world.size > 1 and parts != _NO_PARTS:
             raise CommonError("parts from Python are for one process, got several ranks")
         by_each(world, folder.check_place)
@@ -100,11 +106,9 @@ def fit_locked(
     if world is None or world.size == 1:
         world = Alone(renderer.device)
     cap_device_memory(config, renderer.device)
-    lpips = None
-    if world.rank == 0:
-        lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
+    lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
     with StopRequest() as own_stop:
-        stop = own_stop if world.size == 1 else SharedStop(own_stop)
+        stop = stop_of_all(own_stop, world)
         # Work that all ranks do is not left by one of them.
         early = own_stop if world.size == 1 else StopRequest()
         capture = _capture_of_all(config, folder, own_stop, early, parts, world)
@@ -128,7 +132,7 @@ def fit_locked(
             preset = run.placing["preset"] if is_done else choice.preset.name
             record = run.record or RunRecord.of(capture, run.id)
         require_same_photographs(capture, photographs, world)
-        _check_stop(stop, world, "the start")
+        check_stop(stop, world, "the start")
         by_first(world, lambda: require_room(trainer, folder))
         by_first(world, lambda: folder.prepare(config, record))
         among = "" if world.size == 1 else f" in {world.size} processes"
@@ -154,28 +158,26 @@ def fit_locked(
                 world=world,
                 say=_say,
             )
-            _check_stop(stop, world, "the writing of results")
-
-            def results() -> dict[str, Any]:
-                # One rank has no more than its own rows; the checkpoint has all.
-                model = trainer.model
-                if trainer.n_ranks > 1:
-                    _, model = Run.open(config.out).read(renderer.device)
-                return report(
-                    model,
-                    scene,
-                    folder,
-                    spent,
-                    config=config,
-                    step=trainer.step,
-                    preset=preset,
-                    run_id=record.id,
-                    renderer=renderer,
-                    lpips=lpips,
-                    stop=own_stop,
-                )
-
-            return _by_first_unless_stopped(world, results)
+            check_stop(stop, world, "the writing of results")
+            # As the point cloud's.
+            frame = by_first(
+                world, lambda: ExportFrame.of(config.frame, scene.frame, trainer.model).name
+            )
+            return report(
+                trainer.model,
+                scene,
+                folder,
+                spent,
+                config=config,
+                step=trainer.step,
+                preset=preset,
+                run_id=record.id,
+                renderer=renderer,
+                lpips=lpips,
+                stop=own_stop,
+                frame=frame,
+                world=world,
+            )
         except Interrupted as stopped:
             message = f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written"
             raise Interrupted(
@@ -185,43 +187,18 @@ def fit_locked(
             ) from None
 
 
-def _kind(config: FitConfig, parts: Parts) -> Literal["cuda", "cpu"]:
+def _kind(config: FitConfig, parts: Parts) -> Kind:
     """The kind of device of each rank."""
     if parts.renderer is not None:
         return "cuda" if parts.renderer.device.type == "cuda" else "cpu"
-    if config.renderer == "cpu":
-        return "cpu"
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _describer(folder: RunFolder) -> Callable[[BaseException], str]:
-    def describe(error: BaseException) -> str:
-        if isinstance(error, Exception):
-            return in_one_line(error, folder)[0]
-        return type(error).__name__
-
-    return describe
-
-
-@contextlib.contextmanager
-def _quiet(world: World) -> Iterator[None]:
-    """While entered, ranks but the first print nothing."""
-    if world.rank == 0:
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        yield
+    return kind_of(config.renderer)
 
 
 def _check_options(config: FitConfig, folder: RunFolder, world: World) -> None:
     """Check the options, where they name files too; ranks must have the same. A collective."""
-    if world.size > 1:
-        world.agree("the version of gs-train", importlib.metadata.version("gs-train"))
-        plain = to_plain(for_the_record(config))
-        del plain["out"]  # whose names may differ: it has been looked at
-        for name, value in plain.items():
-            world.agree(f"--{name.replace('_', '-')}", value)
-        world.agree("--resume", config.resume)
+    plain = to_plain(for_the_record(config)) | {"resume": config.resume}
+    del plain["out"]  # whose names may differ: it has been looked at
+    agree_on_options(world, plain)
     by_first(world, lambda: folder.check(config))
     by_each(world, lambda: require_scratch(config))
     trace = config.trace
@@ -244,38 +221,10 @@ def _capture_of_all(
         early: by the others, which find all images prepared.
     """
     found: list[Capture] = []
-    _by_first_unless_stopped(world, lambda: found.append(_capture_of(config, folder, stop, parts)))
+    by_first_unless_stopped(world, lambda: found.append(_capture_of(config, folder, stop, parts)))
     capture = found[0] if found else _capture_of(config, folder, early, parts)
     world.agree("views, poses and held-out images", capture_digest(capture))
     return capture
-
-
-def _check_stop(stop: StopRequest | SharedStop, world: World, work: str) -> None:
-    """Raise Interrupted where a stop was asked for. A collective."""
-    if isinstance(stop, SharedStop):
-        stop.share(world)
-    stop.check(work)
-
-
-def _by_first_unless_stopped(world: World, work: Callable[[], Any]) -> Any:
-    """What rank 0 got from some work, on all ranks; all are stopped where rank 0 was. A collective.
-
-    Args:
-        work: gives what JSON has.
-    """
-    if world.size == 1:
-        return work()
-
-    def outcome() -> dict[str, Any]:
-        try:
-            return {"result": work()}
-        except Interrupted as stopped:
-            return {"signal": stopped.signal_number, "message": str(stopped)}
-
-    told = by_first(world, outcome)
-    if "signal" in told:
-        raise Interrupted(told["signal"], told["message"], is_common=True)
-    return told["result"]
 
 
 def _again(config: FitConfig, parts: Parts, world: World) -> str:

@@ -60,8 +60,13 @@ class ExportFrame:
         coordinate is below 1e-4 of the median distance of a row to its nearest neighbour, or where
         a local frame would not be ten times finer. Rows are those of :func:`_sample`.
         """
+        return cls.of_means(choice, trained, model.params["means"])
+
+    @classmethod
+    def of_means(cls, choice: FrameChoice, trained: Frame, means: Tensor) -> ExportFrame:
+        """:meth:`of` rows at these positions, (N, 3) in the training frame."""
         shift = _rounded(trained)
-        step, local_step, spacing = _measure(trained, shift, model.params["means"])
+        step, local_step, spacing = _measure(trained, shift, means)
         name: Literal["capture", "local"]
         limit = f"{_FINE:g} of their spacing, {spacing:.2g}"
         if choice != "auto":

@@ -25,6 +25,8 @@ from gs_train.sizing.workload import Workload
 STAGES = 5
 """Things that `measure_rates` measures one after another."""
 
+_LATER = "between_gpus"
+
 _SAMPLED_ROWS = 1_000_000
 """Rows that are on the device while rates are measured, at most."""
 
@@ -51,6 +53,8 @@ class Rates:
         batch_s: seconds that such a batch costs whatever its size.
         streamed_view_s, streamed_row_s: of views in a batch of eight whose rows come for it alone
             and which the host updates: what it costs whatever its size is spread over these.
+        between_gpus: what a GPU sends to another one while it receives as much; None: not
+            measured.
     """
 
     device: str
@@ -70,6 +74,12 @@ class Rates:
     batch_s: float
     streamed_view_s: float
     streamed_row_s: float
+    between_gpus: float | None = None
+
+    @property
+    def between_ranks(self) -> float:
+        """What a rank sends to others; as through the host where it was not measured."""
+        return self.both if self.between_gpus is None else self.between_gpus
 
     @property
     def is_of_gpu(self) -> bool:
@@ -93,12 +103,16 @@ class Rates:
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise InputError(f"--offload-rates {path} cannot be read: {error}") from None
         names = [field.name for field in dataclasses.fields(cls)]
+        if isinstance(values, dict) and values.get(_LATER) is None:  # or of an earlier version
+            values[_LATER] = None
         if not isinstance(values, dict) or set(values) != set(names):
             raise InputError(
                 f"--offload-rates {path} must hold {', '.join(names)} and nothing else"
             )
         for name in names[1:]:
             value = values[name]
+            if name == _LATER and value is None:
+                continue
             is_rate = isinstance(value, int | float) and 0 <= value < math.inf
             if not is_rate or (value == 0 and not name.endswith("_s")):
                 raise InputError(f"--offload-rates {path}: {name} must be positive, got {value}")

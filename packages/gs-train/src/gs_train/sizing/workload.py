@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from gs_train.renderers.footprint import ViewMemory, view_memory
 from gs_train.rows.attributes import appearance_width
+from gs_train.rows.strands import most_rows_of_rank
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Workload:
         statistics_bytes: of densification, a row, on the device.
         renderer: the name of what draws the views.
         absgrad: whether it sums absolute gradients.
+        n_ranks: W, of the ranks that share scene and batches. N, ``most`` and ``mean`` are of the
+            rows of one of these in all views of a batch.
     """
 
     n_rows: int
@@ -79,9 +82,10 @@ class Workload:
     statistics_bytes: int = 8
     renderer: str = "gsplat"
     absgrad: bool = False
+    n_ranks: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("n_rows", "batch_size", "width", "height"):
+        for name in ("n_rows", "batch_size", "width", "height", "n_ranks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.sh_degree <= 3:
@@ -111,4 +115,18 @@ class Workload:
             most=self.most.scaled(factor),
             mean=self.mean.scaled(factor),
             tile_rows=self.tile_rows * factor,
+        )
+
+    def share(self, n_ranks: int) -> Workload:
+        """What one of several ranks has of a scene that one rank has now: an even sample of the
+        rows of each view, and the most of it that a rank may come to have."""
+        n_rows = most_rows_of_rank(self.n_rows, n_ranks)
+        return replace(
+            self,
+            n_rows=n_rows,
+            most=self.most.scaled(n_rows / self.n_rows),
+            mean=self.mean.scaled(1 / n_ranks),
+            tile_rows=self.tile_rows / n_ranks,
+            image_cache=self.image_cache // n_ranks,
+            n_ranks=n_ranks,
         )

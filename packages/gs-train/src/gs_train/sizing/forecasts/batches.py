@@ -14,6 +14,7 @@ from gs_train.options.presets import Preset
 from gs_train.renderers.footprint import Size
 from gs_train.rows import morton
 from gs_train.rows.attributes import GEOMETRY_WIDTH
+from gs_train.sizing.forecasts.of_ranks import exchange_bytes, rounds_of, shared_rendering_bytes
 from gs_train.sizing.memory import Need, Room
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
@@ -65,7 +66,9 @@ def add_batch(
     device["keys"] = 4 * n
     device["densification"] = work.statistics_bytes * n
     device["culling"] = 4 * math.ceil(n / 32) + lists
-    device["photographs"] = (work.batch_size + _STAGED_IMAGES) * image
+    device["photographs"] = (rounds_of(work) + _STAGED_IMAGES) * image
+    if work.n_ranks > 1:
+        device["exchange"] = exchange_bytes(work, room.rows)
     device["rendering"] = _rendering_bytes(work, room.rows, place, from_tables=from_tables)
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
@@ -93,6 +96,8 @@ def _rendering_bytes(work: Workload, rows: int, place: int, *, from_tables: bool
     # all of its rows. One of more rows is a view that nobody has looked at.
     share = rows / work.most.largest if work.most.largest else 1.0
     tables = work.view_memory.tables if from_tables else None
+    if work.n_ranks > 1:
+        return shared_rendering_bytes(work, rows, place, share, tables, loss=_LOSS)
     if tables is None:
         size = Size(rows, attributes, math.ceil(work.most.intersections * share), work.pixels)
         return work.view_memory.copies.bytes(size, loss=_LOSS) + place * rows
@@ -106,7 +111,9 @@ def _rendering_bytes(work: Workload, rows: int, place: int, *, from_tables: bool
 
 def microbatches_of(work: Workload, room: Room) -> int:
     """Parts that the views of a mean batch are cut into so that each sees no more rows than there
-    is room for; each of them is launched like a view."""
+    is room for; each of them is launched like a view. Of ranks, what one of these draws."""
+    if work.n_ranks > 1:
+        return rounds_of(work)
     rows = work.mean.visible / work.batch_size
     return work.batch_size * max(1, math.ceil(rows / max(1, room.rows)))
 
@@ -124,9 +131,11 @@ def geometry_s(work: Workload, rates: Rates) -> float:
 
 
 def device_s(work: Workload, rates: Rates, room: Room) -> float:
-    """Seconds of a batch whose rows are updated on the device."""
+    """Seconds of a batch whose rows are updated on the device, without what ranks exchange."""
     views_s = microbatches_of(work, room) * rates.batch_view_s
     rows_s = rates.batch_row_s * work.mean.visible
     appearance = (_WAKE + UPDATE) * work.appearance * work.mean.union
     drawing_s = views_s + rows_s + (culling_s(work, rates) + rates.batch_s)
-    return drawing_s + geometry_s(work, rates) + appearance / rates.device_adam
+    batch_s = drawing_s + geometry_s(work, rates) + appearance / rates.device_adam
+    # Processes share the cores that were measured.
+    return batch_s if rates.is_of_gpu else work.n_ranks * batch_s

@@ -30,17 +30,24 @@ class Speed:
         device_s: seconds of culling, rendering and the device's optimizer.
         link_s: seconds of rows on their way.
         host_s: seconds of the host optimizer.
+        exchange_s: seconds of splats and their gradients on their way between ranks.
     """
 
     images_per_second: float
     device_s: float
     link_s: float = 0.0
     host_s: float = 0.0
+    exchange_s: float = 0.0
 
     @property
     def bound(self) -> str:
-        """The longest of the parts, ``device``, ``link`` or ``host``."""
-        parts = {"device": self.device_s, "link": self.link_s, "host": self.host_s}
+        """The longest of the parts, ``device``, ``link``, ``host`` or ``exchange``."""
+        parts = {
+            "device": self.device_s,
+            "link": self.link_s,
+            "host": self.host_s,
+            "exchange": self.exchange_s,
+        }
         return max(parts, key=lambda name: parts[name])
 
 

@@ -30,6 +30,7 @@ from gs_train.sizing.forecasts.batches import (
     microbatches_of,
 )
 from gs_train.sizing.forecasts.forecast import Fits, Forecast, Speed
+from gs_train.sizing.forecasts.of_ranks import exchange_s, with_exchange
 from gs_train.sizing.memory import Need, Room, at_most, largest
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
@@ -82,8 +83,9 @@ class Resident(SplitRows):
         travel_s = _TRAVELS * work.appearance / rates.both  # while another row leaves
         new, late = _rows_that_come(work, room.residents)
         link_s, late_s = travel_s * new, travel_s * late
-        total = max(batch_s, link_s - late_s) + late_s
-        return Speed(work.batch_size / total, batch_s, link_s)
+        exchanged_s = exchange_s(work, rates)
+        total = with_exchange(max(batch_s, link_s - late_s) + late_s, work, exchanged_s)
+        return Speed(work.batch_size / total, batch_s, link_s, exchange_s=exchanged_s)
 
     def wanted(self, work: Workload) -> Room:
         kept = Residents.wanted(work.most.two, work.n_rows)
@@ -167,7 +169,9 @@ class Streamed(SplitRows):
         # One microbatch's rows come before anything is drawn or are updated after all is.
         longest = max(device_s, link_s, host_s)
         ends_s = (device_s + link_s + host_s - longest) / microbatches
-        return Speed(work.batch_size / (longest + ends_s), device_s, link_s, host_s)
+        exchanged_s = exchange_s(work, rates)
+        total = with_exchange(longest + ends_s, work, exchanged_s)
+        return Speed(work.batch_size / total, device_s, link_s, host_s, exchanged_s)
 
     def wanted(self, work: Workload) -> Room:
         rows = work.most.largest
@@ -214,7 +218,10 @@ def _split_rows(work: Workload) -> Need:
 
 
 def _least_rows(work: Workload) -> int:
-    """Of a part of the largest view, in as many parts as it may be cut into."""
+    """Of a part of the largest view, in as many parts as it may be cut into. Ranks cut no view
+    because of its rows."""
+    if work.n_ranks > 1:
+        return math.ceil(work.most.largest)
     return math.ceil(work.most.largest / _MOST_CROPS)
 
 

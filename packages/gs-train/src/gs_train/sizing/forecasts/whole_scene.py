@@ -19,6 +19,7 @@ from gs_train.sizing.forecasts.batches import (
     list_bytes,
 )
 from gs_train.sizing.forecasts.forecast import Fits, Forecast, Speed
+from gs_train.sizing.forecasts.of_ranks import exchange_s, with_exchange
 from gs_train.sizing.memory import Need, Room, at_most
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
@@ -69,8 +70,9 @@ class InPlace(WholeScene):
         )
 
     def seconds(self, work: Workload, rates: Rates, room: Room) -> Speed:
-        batch_s = device_s(work, rates, room)
-        return Speed(work.batch_size / batch_s, batch_s)
+        batch_s, exchanged_s = device_s(work, rates, room), exchange_s(work, rates)
+        total = with_exchange(batch_s, work, exchanged_s)
+        return Speed(work.batch_size / total, batch_s, exchange_s=exchanged_s)
 
 
 def _with_all_rows(work: Workload, room: Room) -> tuple[Workload, Room]:
