@@ -2,7 +2,8 @@
 """gsplat's own training on several GPUs: ``rasterization`` with ``distributed=True``.
 
 As gsplat's example trainer does it: each process has a part of the Gaussians and draws a part of a
-batch's views in one call, and torch's fused Adam updates all of the process's rows.
+batch's views, and torch's fused Adam updates all of the process's rows. One view of each process is
+drawn at a time, so that memory suffices.
 """
 
 from __future__ import annotations
@@ -55,26 +56,27 @@ class GsplatRank:
         """One update from the views ``now``."""
         from gsplat import rasterization
 
-        own = now[self._world.rank :: self._world.size]
-        views = [self._scene.views[i] for i in own]
-        photos = [self._photo(i) for i in own]
-        parameters = self._parameters
-        images, _, _ = rasterization(
-            parameters["means"],
-            parameters["quats"],
-            parameters["scales"].exp(),
-            parameters["opacities"].sigmoid(),
-            torch.cat([parameters["sh0"], parameters["shN"]], 1),
-            torch.stack([view.viewmat for view in views]),
-            torch.stack([view.K for view in views]),
-            views[0].width,
-            views[0].height,
-            sh_degree=3,
-            packed=True,
-            distributed=self._world.size > 1,
-        )
-        losses = [self._loss(*one) for one in zip(views, images, photos)]
-        torch.stack(losses).sum().backward()
+        n_ranks = self._world.size
+        p = self._parameters
+        for i in now[self._world.rank :: n_ranks]:
+            view = self._scene.views[i]
+            images, _, _ = rasterization(
+                p["means"],
+                p["quats"],
+                p["scales"].exp(),
+                p["opacities"].sigmoid(),
+                torch.cat([p["sh0"], p["shN"]], 1),
+                view.viewmat[None],
+                view.K[None],
+                view.width,
+                view.height,
+                sh_degree=3,
+                # Packed splats of several ranks are read out of bounds in 1.5.3: they travel, and
+                # the numbers of their images do not.
+                packed=n_ranks == 1,
+                distributed=n_ranks > 1,
+            )
+            self._loss(view, images[0], self._photo(i)).backward()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 

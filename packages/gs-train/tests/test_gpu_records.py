@@ -8,10 +8,11 @@ import torch
 from random_scenes import random_rows, random_view
 from torch import Tensor
 
+from gs_train.densify.statistics import Statistics
 from gs_train.renderers import RenderOptions, View, make_renderer
 from gs_train.renderers.raster import RasterRenderer
 from gs_train.renderers.records import TILE, SplatRecords
-from gs_train.renderers.tables import TableRows
+from gs_train.renderers.tables import Direct, TableRows
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY
 
 pytestmark = pytest.mark.gpu
@@ -47,8 +48,9 @@ def the_view(device: torch.device) -> View:
     return View("one", view.viewmat.float(), view.K.float(), 150, 101).to(device)
 
 
+@pytest.mark.parametrize("room", [None, 2**20])
 @pytest.mark.parametrize("absgrad", [False, True])
-def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool) -> None:
+def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool, room: int | None) -> None:
     renderer = make_renderer("raster", RenderOptions(), absgrad=absgrad)
     assert isinstance(renderer, RasterRenderer)
     device, view = renderer.device, the_view(renderer.device)
@@ -76,7 +78,11 @@ def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool) -> None:
     projected = [
         records.project(part, view, segment, sh_degree=3) for part, segment in zip(parts, segments)
     ]
-    drawn = records.draw(inbox, view, view.rect)
+    if room is not None:
+        short = records.draw(inbox, view, view.rect, room=1000)
+        assert short.n_intersections > 1000
+        assert not short.image.any()
+    drawn = records.draw(inbox, view, view.rect, room=room)
     assert torch.equal(drawn.image, expected.image)
     assert drawn.n_intersections == renderer.tables.n_intersections(0) > 1000
     counts = drawn.column_counts()
@@ -94,6 +100,31 @@ def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool) -> None:
         assert torch.equal(splats.means2d.grad, told.means2d.grad[ids])
         if absgrad:
             assert torch.equal(splats.absgrad, told.absgrad[ids])
+
+
+@pytest.mark.parametrize("absgrad", [False, True])
+def test_density_control_takes_views_of_records_without_splats(absgrad: bool) -> None:
+    renderer = make_renderer("raster", RenderOptions(), absgrad=absgrad)
+    assert isinstance(renderer, RasterRenderer)
+    device, records = renderer.device, renderer.records
+    view = the_view(device)
+    rows = {k: v.float() for k, v in random_rows(5, view.to("cpu"), n_rows=N_ROWS).items()}
+    tables, every = Tables(rows, device), torch.arange(N_ROWS, device=device)
+    gradients = torch.randn(N_ROWS, records.gradient_words, device=device)
+    found = []
+    for is_direct in (False, True):
+        sums = Statistics(N_ROWS, device=device, absgrad=absgrad, radii=True)
+        part, out = tables.part(every, None, N_ROWS), SplatRecords.room_for(N_ROWS, device)
+        one = records.project(part, view, out, sh_degree=3)
+        splats = records.project_backward(
+            one, gradients, view, sh_degree=3, direct=Direct(sums, 3) if is_direct else None
+        )
+        assert (splats is None) == is_direct
+        if splats is not None:
+            sums.observe(every.int(), splats, batch_size=3)
+        assert sums.grad2d.any()
+        found.append([*sums.tensors().values(), *part.sums.values()])
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
 def test_no_records_draw_a_black_image() -> None:
