@@ -136,19 +136,3 @@ def test_mpeg4_is_used_where_there_is_no_h264(tmp_path, monkeypatch):
 def test_other_endings_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"a\.gif must end in \.mp4, or be a folder"):
         require_video_writer(tmp_path / "a.gif")
-
-
-def test_a_video_has_the_same_bytes_on_fewer_cores(tmp_path):
-    pytest.importorskip("av")
-    cores = os.sched_getaffinity(0)
-    if len(cores) < 2:
-        pytest.skip("there is one core")
-    chance = np.random.default_rng(0)
-    frames = chance.integers(256, size=(30, 108, 192, 3), dtype=np.uint8)
-    try:
-        for name, on in (("all", cores), ("one", {min(cores)})):
-            os.sched_setaffinity(0, on)
-            write_frames(tmp_path / f"{name}.mp4", frames)
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert (tmp_path / "all.mp4").read_bytes() == (tmp_path / "one.mp4").read_bytes()

@@ -68,8 +68,8 @@ class RenderConfig:
 def render(config: RenderConfig) -> None:
     """Render and write the frames, one in memory at a time.
 
-    Where this process is one of several ranks, all of them draw, and rank 0 writes: the same bytes
-    as one rank.
+    Where this process is one of several ranks, all of them draw, and rank 0 writes the frames of
+    one rank.
 
     Raises:
         InputError: no run there, no held-out views for the test path or others than the run's, no

@@ -22,8 +22,6 @@ _CODECS: tuple[tuple[str, dict[str, str]], ...] = (
     ("libopenh264", {}),
     ("mpeg4", {"qscale": "3"}),
 )
-_THREADS = 12
-"""Of an encoder, whose bytes depend on their number: the same on every machine."""
 
 
 def require_video_writer(path: str | Path) -> None:
@@ -91,7 +89,6 @@ def _write_mp4(path: Path, frames: Iterable[Any], fps: int) -> int:
                 stream = container.add_stream(codec, rate=fps, options=options)
                 stream.width, stream.height = width + width % 2, height + height % 2
                 stream.pix_fmt = "yuv420p"
-                stream.codec_context.thread_count = _THREADS
             pixels = _fitted(pixels, width, height)
             pixels = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), "rgb24")
