@@ -183,11 +183,13 @@ class Measuring:
             main = torch.cuda.current_stream()
             for way in ways:
                 streams[way].wait_stream(main)
+            for way in ways:
                 with torch.cuda.stream(streams[way]):
                     if way == 0:
                         there[0].copy_(host[0], non_blocking=True)
                     else:
                         host[1].copy_(there[1], non_blocking=True)
+            for way in ways:  # once all are on their way
                 main.wait_stream(streams[way])
 
         both = "both ways"
