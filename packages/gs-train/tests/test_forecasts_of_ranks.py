@@ -12,7 +12,7 @@ import torch
 from cloud import cloud_rows, views_along
 from made_up import RATES, WORK
 from photographed import photo_config
-from threads_as_ranks import ThreadCarrier, on_ranks
+from threads_as_ranks import ThreadWorld, on_ranks
 
 from gs_train.checkpoint.row_names import KEYS, STRANDS, row_names
 from gs_train.data import load_capture
@@ -55,7 +55,7 @@ def _held(preset: str, n_ranks: int) -> list[Held]:
     rows, views = cloud_rows(N, 3), views_along(N_VIEWS)
     truth = torch.zeros(64, 96, 3, dtype=torch.uint8)
 
-    def run(world: ThreadCarrier) -> Held:
+    def run(world: ThreadWorld) -> Held:
         config = photo_config(batch_size=N_VIEWS, resort_every=0, adc=AdcConfig(refine_start=1000))
         trainer = Trainer(
             config,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cloud import cloud_rows, views_along
-from threads_as_ranks import ThreadCarrier, on_ranks
+from threads_as_ranks import ThreadWorld, on_ranks
 from torch import Tensor
 
 from gs_raster import types
@@ -58,7 +58,7 @@ def _on_one(views: Sequence[View]) -> list[Tensor]:
 def _on_ranks(owners: Tensor, n_ranks: int, views: Sequence[View]) -> list[Tensor | None]:
     """Images in the order of views, and Nones where ranks were idle."""
 
-    def images(world: ThreadCarrier) -> list[Tensor | None]:
+    def images(world: ThreadWorld) -> list[Tensor | None]:
         model = _model((owners == world.rank).nonzero().squeeze(1))
         return list(ViewRounds(model, CpuRenderer(), world).images(views))
 
@@ -92,7 +92,7 @@ def test_ranks_draw_the_views_of_one_on_a_gpu() -> None:
     views = [view.to(renderer.device) for view in VIEWS]
     everything = torch.arange(2 * N)
 
-    def images(world: ThreadCarrier) -> list[Tensor | None]:
+    def images(world: ThreadWorld) -> list[Tensor | None]:
         model = _model(everything[world.rank :: 2], renderer.device)
         return list(ViewRounds(model, renderer, world).images(views))
 
@@ -122,7 +122,7 @@ def test_a_view_of_too_many_intersections_is_drawn_in_parts(
 
 
 def test_a_stop_of_one_rank_stops_all_after_the_same_round() -> None:
-    def run(world: ThreadCarrier) -> tuple[int, str, bool]:
+    def run(world: ThreadWorld) -> tuple[int, str, bool]:
         stop, seen = StopRequest(), []
         model = _model(torch.arange(2 * N)[world.rank :: 2])
         images = ViewRounds(model, CpuRenderer(), world, stop=stop).images(VIEWS * 3)
@@ -159,7 +159,7 @@ def test_pictures_of_ranks_reach_the_first_one(shapes: list[tuple[int, int] | No
 
 
 def test_a_picture_of_another_shape_is_refused() -> None:
-    def run(world: ThreadCarrier) -> str:
+    def run(world: ThreadWorld) -> str:
         with pytest.raises(ValueError, match="picture must be of the shape") as raised:
             sent_to_first(np.zeros((2, 2, 3), np.uint8), [(2, 3), None], world)
         return str(raised.value)
