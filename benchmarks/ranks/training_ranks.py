@@ -34,8 +34,8 @@ from gs_train.world.alone import Alone
 from gs_train.world.cores import on_cores
 from gs_train.world.protocol import World
 
-WARM_UP = 16
-"""Images."""
+WARM_UP = 96
+"""Images, until graphs are kept, and the room of views and the pace of ranks are known."""
 
 
 class Trainee(Protocol):
@@ -264,7 +264,7 @@ class Runs:
 
     def steps_in(self, seconds: float) -> int:
         """Steps that take so long, three at least; the clock of rank 0 decides for all."""
-        each = self.of(3) / 3
+        each = self.of(4) / 4
         steps: int = self._world.broadcast(max(3, math.ceil(seconds / each)))
         return steps
 

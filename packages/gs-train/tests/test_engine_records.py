@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gs_train.engine import record_drawing
 from gs_train.engine.record_drawing import DrawnSplats, RecordDrawing
+from gs_train.engine.room import Densities
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import LAG, ViewCosts
 from gs_train.losses.loss import Crop
@@ -57,7 +58,7 @@ def _drawn(
 
     records.draw = noted  # type: ignore[method-assign]
     drawing = RecordDrawing(
-        records, SETTINGS, 3, costs or ViewCosts(), {}, counts_columns=counts_columns
+        records, SETTINGS, 3, costs or ViewCosts(), Densities(), counts_columns=counts_columns
     )
     view = _view()
     crop = Crop(view, view.rect)

@@ -14,7 +14,7 @@ from gs_train.engine.drawing import Drawing
 from gs_train.engine.own_rows import CopiedRows, OwnRows, TabledRows
 from gs_train.engine.pace import DrawingPace
 from gs_train.engine.record_drawing import RecordDrawing
-from gs_train.engine.room import KEPT_BYTES
+from gs_train.engine.room import KEPT_BYTES, Densities
 from gs_train.engine.shared_views import SharedViews
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
@@ -64,7 +64,7 @@ class InRounds:
         self._news = news
         self._pace = pace
         self._world = world
-        self._densities: dict[str, float] = {}  # see `RecordDrawing`
+        self._densities = Densities()
         self._exchange = Exchange(world, self._records.gradient_words)
 
     def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
 from gs_train.engine.microbatches import Microbatch
+from gs_train.engine.room import Densities
 from gs_train.engine.table_drawing import TableDrawing
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
@@ -33,7 +34,7 @@ class OneByOne:
         self._tables: TableRenderer | None = getattr(renderer, "tables", None)
         if self._tables is not None:
             model.before_replacing = self._tables.release
-        self._densities: dict[str, float] = {}  # see `TableDrawing`
+        self._densities = Densities()
         self._trace = trace
         self._costs = costs
 

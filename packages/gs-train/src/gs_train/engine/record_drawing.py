@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gs_raster import MAX_INSTANCES
 from gs_train.engine.parts import drawn_in_parts, planned_parts
-from gs_train.engine.room import room_for, room_of
+from gs_train.engine.room import Densities, room_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop, loss_and_gradient
@@ -43,8 +43,7 @@ class RecordDrawing:
         settings: of the step.
         n_views: that the loss is the mean of.
         costs: of the views.
-        densities: intersections a row of views when something of them was last drawn, by name;
-            written to. They decide how often something is drawn, and no result.
+        densities: of the views; told about all that is drawn.
         counts_columns: see `DrawnSplats`.
     """
 
@@ -54,7 +53,7 @@ class RecordDrawing:
         settings: StepSettings,
         n_views: int,
         costs: ViewCosts,
-        densities: dict[str, float],
+        densities: Densities,
         *,
         counts_columns: bool,
     ) -> None:
@@ -90,17 +89,16 @@ class RecordDrawing:
         return DrawnSplats(torch.stack([one.share for one in drawn]).sum(), gradients, count, None)
 
     def _one(self, crop: Crop, truth: Tensor, splats: SplatRecords) -> DrawnSplats:
-        name, n = crop.view.name, splats.n
-        density = self._densities.get(name)
-        room = room_for(n, None if density is None else round(density * n))
+        name, core, view = crop.view.name, crop.core, crop.view
+        is_whole = (core.width, core.height) == (view.width, view.height)
+        room = self._densities.room(name, splats.n, self._costs.known(view) if is_whole else None)
         while True:
             drawn, found = self._enqueued(crop, truth, splats, room)
             count = drawn.n_intersections  # which the device knows long before it has drawn
             if count <= room:
                 break
             room = room_of(count)
-        if n:
-            self._densities[name] = count / n
+        self._densities.note(name, splats.n, count)
         columns = drawn.column_counts() if self._counts_columns else None
         return found._replace(n_intersections=count, columns=columns)
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from gs_raster import MAX_INSTANCES
 
 KEPT_BYTES = 1 << 28
@@ -14,6 +16,42 @@ _SPARE = 65536
 
 _A_ROW = 8
 """Intersections of a row that are expected in a view that was not drawn before."""
+
+
+_LATELY = 32
+"""Views that were drawn last, by which a view is judged that was not drawn before."""
+
+
+class Densities:
+    """Intersections a row of each view when something of it was last drawn. They decide how often
+    something is drawn, and no result."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, float] = {}
+        self._lately: deque[float] = deque(maxlen=_LATELY)
+
+    def room(self, view: str, n_rows: int, known: int | None = None) -> int:
+        """Intersections that a microbatch gets room for.
+
+        Args:
+            view: its name.
+            n_rows: of the microbatch.
+            known: intersections of the view when others drew it last, if that is known.
+
+        A view that nobody has drawn is expected to be as dense as the densest of late: to draw
+        again takes longer than to sort more.
+        """
+        density = self._of.get(view)
+        if density is None and known is None:
+            density = max(self._lately, default=None)
+        return room_for(n_rows, known if density is None else round(density * n_rows))
+
+    def note(self, view: str, n_rows: int, count: int) -> None:
+        """Something of a view has been drawn, with so many intersections."""
+        if n_rows:
+            density = count / n_rows
+            self._of[view] = density
+            self._lately.append(density)
 
 
 def room_for(n_rows: int, known: int | None) -> int:

@@ -19,7 +19,7 @@ from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import planned_parts
-from gs_train.engine.room import KEPT_BYTES, room_for, room_of
+from gs_train.engine.room import KEPT_BYTES, Densities, room_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import loss_and_gradient
@@ -60,8 +60,7 @@ class TableDrawing:
         statistics: told about each microbatch, one later than it is drawn.
         direct: takes microbatches instead, if given: all are whole views.
         costs: of the views; told about those that are drawn whole.
-        densities: intersections a row of views when something of them was last drawn, by name;
-            written to. They decide how often something is drawn, and no result.
+        densities: of the views; told about each microbatch.
         from_copies: draws microbatches that one pass over the tables does not suffice for.
         n_views: that the loss is the mean of.
         n_microbatches: of the batch.
@@ -74,7 +73,7 @@ class TableDrawing:
         statistics: CropStatistics,
         direct: Direct | None,
         costs: ViewCosts,
-        densities: dict[str, float],
+        densities: Densities,
         from_copies: FromCopies,
         *,
         n_views: int,
@@ -124,8 +123,7 @@ class TableDrawing:
         self._renderer.release(above=KEPT_BYTES)
 
     def _room(self, microbatch: Microbatch, n_rows: int) -> int:
-        density = self._densities.get(microbatch.crop.view.name)
-        return room_for(n_rows, None if density is None else round(density * n_rows))
+        return self._densities.room(microbatch.crop.view.name, n_rows)
 
     def _is_one_pass(self, microbatch: Microbatch) -> bool:
         """Whether one pass suffices for a microbatch, as far as is known."""
@@ -145,7 +143,7 @@ class TableDrawing:
         if last is None:
             return
         count = self._renderer.n_intersections(last.index)
-        self._densities[last.microbatch.crop.view.name] = count / last.rows.ids.shape[0]
+        self._densities.note(last.microbatch.crop.view.name, last.rows.ids.shape[0], count)
         had_room, is_told = count <= last.room, False
         if not had_room:
             self._renderer.go_on()
