@@ -17,10 +17,10 @@ from torch import Tensor
 
 from gs_train import backends
 from gs_train.densify import AdcConfig, McmcConfig
-from gs_train.engine import lookahead, planner, table_drawing
+from gs_train.engine import lookahead, planner, room, table_drawing
 from gs_train.engine.all_rows import AllRows
+from gs_train.engine.room import KEPT_BYTES
 from gs_train.engine.settings import StepSettings
-from gs_train.engine.table_drawing import KEPT_BYTES
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions
@@ -281,20 +281,21 @@ def test_views_that_had_too_little_room_are_drawn_again(preset: str, where: str)
 def test_room_is_what_a_view_needed_when_it_was_drawn_last(
     preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_drawing, "_SPARE", 0)
-    monkeypatch.setattr(table_drawing, "_A_ROW", 0)
+    monkeypatch.setattr(room, "_SPARE", 0)
+    monkeypatch.setattr(room, "_A_ROW", 0)
+    monkeypatch.setattr(room, "_LATELY", 0)
     renderer = TableCpuRenderer()
     noted = _assert_same_bits(renderer, preset)
     assert not noted.copied
     # What is known of the views of the last step lets them fit at once; all others are drawn at
     # least twice, and what was enqueued behind them.
     n_known = 3
-    assert [count <= room for _, room, count in noted.drawn[-n_known:]] == [True] * n_known
+    assert [count <= size for _, size, count in noted.drawn[-n_known:]] == [True] * n_known
     assert len(noted.added) == _n_views()
     assert noted.n_skipped >= _n_views() - n_known
     # Of few sizes, also where a view is drawn again: a renderer prepares each size once.
-    for _, room, _ in noted.drawn:
-        assert room % (1 << max(room.bit_length() - 5, 0)) == 0
+    for _, size, _ in noted.drawn:
+        assert size % (1 << max(size.bit_length() - 5, 0)) == 0
 
 
 # -- crops
@@ -369,11 +370,12 @@ def test_a_view_that_memory_does_not_suffice_for_is_drawn_from_copies(
 def test_a_view_of_more_intersections_than_can_be_counted_is_drawn_from_copies(
     preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_drawing, "MAX_INSTANCES", 300)
+    for module in (table_drawing, room):
+        monkeypatch.setattr(module, "MAX_INSTANCES", 300)
     noted = _assert_same_bits(TableCpuRenderer(), preset)
     assert noted.copied
     assert noted.added
-    assert {room for _, room, _ in noted.drawn} == {300}
+    assert {size for _, size, _ in noted.drawn} == {300}
     # The last step's first view is known to have more: it is not tried.
     assert sum(index == 0 for index, _, _ in noted.drawn) == N_STEPS - 1
 
@@ -471,8 +473,8 @@ def test_on_a_device_rows_end_as_the_same_bits(
 ) -> None:
     _, expected = _on_device(preset, limits, strategy, from_tables=False)
     if not has_room:  # for most views, which are drawn twice
-        monkeypatch.setattr(table_drawing, "_SPARE", 0)
-        monkeypatch.setattr(table_drawing, "_A_ROW", 1)
+        monkeypatch.setattr(room, "_SPARE", 0)
+        monkeypatch.setattr(room, "_A_ROW", 1)
     _, left = _on_device(preset, limits, strategy, from_tables=True)
     assert left.keys() == expected.keys()
     for name, value in expected.items():
