@@ -13,7 +13,7 @@ from torch import Tensor
 from gs_order import ViewSampler
 from gs_train.backends import tiered_engine
 from gs_train.engine.settings import StepSettings
-from gs_train.engine.table_drawing import room_for
+from gs_train.engine.room import room_for
 from gs_train.losses.loss import Crop, loss_and_gradient
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
