@@ -5,9 +5,10 @@
     python benchmarks/ranks/model.py             # after new files came into benchmarks/results
     python benchmarks/ranks/model.py --check     # exit status 1 if the page says something else
 
-The page explains the model. One GPU's rates come from ``ranks.json``, else from
-``engine-20m.json``; exchanges and their cost beside drawing from ``exchange.json``; the shortest
-step from ``capture.json``. A term that no file has is assumed, and the page says so.
+The page explains the model. One GPU's rates come from ``ranks.json`` where it has two batches, else
+from ``engine-20m.json``, and those of several GPUs from ``ranks.json``; exchanges and their cost
+beside drawing come from ``exchange.json``, the shortest step from ``capture.json``. A term that no
+file has is assumed, and the page says so.
 """
 
 from __future__ import annotations
@@ -161,8 +162,10 @@ def measured(folder: Path) -> Measured:
         for name in ("ranks", "engine-20m", "exchange", "capture")
         if (folder / f"{name}.json").exists()
     }
-    alone = results.get("ranks") or results["engine-20m"]
-    is_ranks = "ranks" in results
+    ranks = list(results["ranks"].lines) if "ranks" in results else []
+    # A line needs two batches.
+    is_ranks = all(len(_of(ranks, preset, {"ranks": 1})) > 1 for preset in PRESETS)
+    alone = results["ranks" if is_ranks else "engine-20m"]
     axis = {"ranks": 1} if is_ranks else {"order": "shuffle"}
     found = [line for line in alone.lines if line.name in PRESETS]
     rates = {
@@ -172,8 +175,8 @@ def measured(folder: Path) -> Measured:
     one = {preset: OneGpu.of(those) for preset, those in rates.items() if len(those) > 1}
     several = {
         (line.name, line.axes["ranks"], line.axes["batch"]): line.median
-        for line in found
-        if is_ranks
+        for line in ranks
+        if line.name in PRESETS and line.axes["ranks"] > 1
     }
     first = found[0]
     links, beside, sources = _exchanges(results.get("exchange"))

@@ -283,7 +283,6 @@ def test_room_is_what_a_view_needed_when_it_was_drawn_last(
 ) -> None:
     monkeypatch.setattr(room, "_SPARE", 0)
     monkeypatch.setattr(room, "_A_ROW", 0)
-    monkeypatch.setattr(room, "_LATELY", 0)
     renderer = TableCpuRenderer()
     noted = _assert_same_bits(renderer, preset)
     assert not noted.copied

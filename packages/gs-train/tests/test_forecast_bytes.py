@@ -24,8 +24,8 @@ from gs_train.densify import AdcConfig
 from gs_train.densify.statistics import Statistics
 from gs_train.engine.engine import Engine
 from gs_train.engine.residents import HEADROOM, Residents
-from gs_train.engine.settings import StepSettings
 from gs_train.engine.room import room_for
+from gs_train.engine.settings import StepSettings
 from gs_train.engine.trace import Trace
 from gs_train.machine.lanes import Lanes
 from gs_train.options.config import FitConfig

@@ -26,6 +26,9 @@ from gs_train.renderers.records import RecordRenderer, SplatRecords, TableRecord
 from gs_train.rows.operations import Model
 from gs_train.world.protocol import World
 
+_LATELY = 32
+"""See `Densities`."""
+
 
 class InRounds:
     """A `BatchDrawing` of several ranks.
@@ -64,7 +67,7 @@ class InRounds:
         self._news = news
         self._pace = pace
         self._world = world
-        self._densities = Densities()
+        self._densities = Densities(_LATELY)
         self._exchange = Exchange(world, self._records.gradient_words)
 
     def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:

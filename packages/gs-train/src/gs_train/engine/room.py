@@ -18,17 +18,19 @@ _A_ROW = 8
 """Intersections of a row that are expected in a view that was not drawn before."""
 
 
-_LATELY = 32
-"""Views that were drawn last, by which a view is judged that was not drawn before."""
-
-
 class Densities:
     """Intersections a row of each view when something of it was last drawn. They decide how often
-    something is drawn, and no result."""
+    something is drawn, and no result.
 
-    def __init__(self) -> None:
+    Args:
+        n_lately: views that were drawn last, by which one is judged that was not drawn before. To
+            draw again takes longer than to sort more, so it is expected to be as dense as the
+            densest of them.
+    """
+
+    def __init__(self, n_lately: int = 0) -> None:
         self._of: dict[str, float] = {}
-        self._lately: deque[float] = deque(maxlen=_LATELY)
+        self._lately: deque[float] = deque(maxlen=n_lately)
 
     def room(self, view: str, n_rows: int, known: int | None = None) -> int:
         """Intersections that a microbatch gets room for.
@@ -37,9 +39,6 @@ class Densities:
             view: its name.
             n_rows: of the microbatch.
             known: intersections of the view when others drew it last, if that is known.
-
-        A view that nobody has drawn is expected to be as dense as the densest of late: to draw
-        again takes longer than to sort more.
         """
         density = self._of.get(view)
         if density is None and known is None:
