@@ -22,7 +22,6 @@ FIRST, LAST = 0, 1
 
 BATCH = [
     ("a batch begins", "gs_train.world.ranks:Ranks.gather", 1),
-    ("photographs are agreed on", "gs_train.world.ranks:Ranks.post_gather", 1),
     ("splats travel", "gs_train.world.ranks:Ranks.all_to_all", 1),
     ("keys travel", "gs_train.world.ranks:Ranks.all_to_all", 2),
     ("gradients travel", "gs_train.world.ranks:Ranks.all_to_all", 3),
