@@ -12,7 +12,7 @@ from one_thread import one_threaded
 from photographed import photographed, seen_ids
 from torch import Tensor
 
-from gs_train.engine import record_drawing
+from gs_train.engine import record_drawing, room
 from gs_train.engine.record_drawing import DrawnSplats, RecordDrawing
 from gs_train.engine.room import Densities
 from gs_train.engine.settings import StepSettings
@@ -87,6 +87,18 @@ def test_a_view_in_one_piece_counts_its_columns() -> None:
     assert drawn.columns is not None
     assert int(drawn.columns.sum()) == drawn.n_intersections
     assert _drawn(counts_columns=False)[0].columns is None
+
+
+@one_threaded
+def test_a_view_with_too_little_room_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = _drawn()
+    for name in ("_SPARE", "_A_ROW"):
+        monkeypatch.setattr(room, name, 0)
+    drawn, rects = _drawn()
+    assert rects == [_view().rect] * 2
+    assert torch.equal(drawn.gradients, whole.gradients)
+    assert torch.equal(drawn.share, whole.share)
+    assert drawn.n_intersections == whole.n_intersections
 
 
 @one_threaded

@@ -98,6 +98,7 @@ class RecordDrawing:
             if count <= room:
                 break
             room = room_of(count)
+            del drawn, found  # whose memory is free from here on
         self._densities.note(name, splats.n, count)
         columns = drawn.column_counts() if self._counts_columns else None
         return found._replace(n_intersections=count, columns=columns)
