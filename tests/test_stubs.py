@@ -59,6 +59,8 @@ ONLY_WITH_CUDA = {
         "project_backward_cuda",
         "project_cuda",
         "slot_width",
+        "sort_bytes",
+        "sort_cuda",
     },
 }
 
