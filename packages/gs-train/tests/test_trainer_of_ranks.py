@@ -31,13 +31,13 @@ from gs_train.renderers.records import TILE
 from gs_train.rows.operations import RowOperations
 from gs_train.runs.strategies import Strategy, StrategyStart
 from gs_train.runs.trainer import Trainer
-from gs_train.world import DisagreementError
+from gs_train.world import Alone, DisagreementError
 
 VIEWS = [3, 4]
 N_REMOVED = 5
 
 
-def _parts(world: ThreadWorld, *, cuts_views: bool = True) -> dict[str, Any]:
+def _parts(world: ThreadWorld | Alone, *, cuts_views: bool = True) -> dict[str, Any]:
     return {
         "renderer": make_renderer("cpu", RenderOptions()),
         "extent": photographed("street").extent,
@@ -189,6 +189,26 @@ def test_a_photograph_that_one_rank_cannot_read_ends_all_before_a_row_changes(
 
     said = f"rank {culprit}: /photographs/7.jpg: Input/output error"
     assert results(2, run) == [(said, True)] * 2
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_a_photograph_that_is_missing_ends_a_step_of_one_rank_before_a_row_changes(
+    preset: str,
+) -> None:
+    scene, error = photographed("street"), OSError(errno.EIO, "Input/output error", "/7.jpg")
+    parts = {**_parts(Alone(torch.device("cpu"))), "preset": PRESETS[preset]}
+    trainer = Trainer(photo_config(batch_size=len(VIEWS)), scene.rows, **parts)
+    before = {name: value.clone() for name, value in trainer.tensors().items()}
+    truths = [*(scene.photographs[i] for i in VIEWS[:-1]), Unreadable(error)]
+    with pytest.raises(OSError, match=r"/7\.jpg"):
+        trainer.train_step([(scene.views[i], truth) for i, truth in zip(VIEWS, truths)])
+    assert trainer.is_whole
+    for name, value in trainer.tensors().items():
+        assert torch.equal(value, before[name]), name
+    trainer.train_step([(scene.views[i], scene.photographs[i]) for i in VIEWS])
+    if preset == "best":
+        trainer.model.close()  # type: ignore[attr-defined]
 
 
 class _Moving(_Removing):

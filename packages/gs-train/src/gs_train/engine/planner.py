@@ -58,11 +58,16 @@ class Planner:
 
         Args:
             settings: of its step.
-            trouble: why it cannot be drawn; raised.
+            trouble: why it cannot be drawn.
+
+        Raises:
+            Exception: the trouble, before an early list is taken.
 
         Cost: where all rows are listed, or an early list holds and the device updates its rows, one
             kernel over the list. Else one cull, which synchronises, and more where a view is cut.
         """
+        if trouble is not None:
+            raise trouble
         early = self._lookahead.take(views, settings)
         if self.lists_all(len(views), settings):
             seen = self._all_rows.list(views)

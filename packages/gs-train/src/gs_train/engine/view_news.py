@@ -62,8 +62,8 @@ class ViewNews:
     """Counts of intersections on their way to all ranks, and from them into the views' costs.
 
     An `Aside`: counts of a batch are told when the next one begins, or when somebody reads the
-    costs. A message has a word for each microbatch: 0 where it is another
-    rank's, else as the table says. Columns, where they are counted, follow.
+    costs. A message has a word for each microbatch: 0 where it is another rank's, else as the table
+    says. Columns, where they are counted, follow.
 
     | a microbatch was drawn | word | its columns | noted of a view | and of a crop |
     |---|---|---|---|---|

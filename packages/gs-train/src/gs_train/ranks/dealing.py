@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from gs_train.ranks.company import Company
 from gs_train.ranks.row_move import RowMove
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.operations import Model
 from gs_train.rows.replacement import Replacement
 from gs_train.rows.strands import Lattice, must_deal_again, owners, rows_of_strands
+from gs_train.world.protocol import World
 
 PIECE_BYTES = 64_000_000
 """Of rows that a rank sends at once, and of those that it gets at once from all others together."""
@@ -25,15 +25,15 @@ class Dealing:
     when the others do.
 
     Args:
-        company: the ranks.
+        world: the ranks.
         lattice: that the rows have their labels from.
 
     Attributes:
         lattice: the same; a finer one once the scene has grown and rows were dealt again.
     """
 
-    def __init__(self, company: Company, lattice: Lattice) -> None:
-        self._company = company
+    def __init__(self, world: World, lattice: Lattice) -> None:
+        self._world = world
         self.lattice = lattice
 
     @torch.no_grad()
@@ -53,28 +53,26 @@ class Dealing:
         assert model.keys.labels is not None
         n_own, means = model.n_rows, model.read("means")
         present = rows_of_strands(model.keys.labels).tolist()
-        n_rows = int(self._company.gather([n_own]).sum())
+        n_rows = int(self._world.gather([n_own]).sum())
         lattice = self.lattice.for_rows(n_rows)
         labels = lattice.labels(means)
         fresh = rows_of_strands(labels).tolist()
-        before, after = torch.from_numpy(self._company.gather([present, fresh]).sum(axis=0))
-        if not must_deal_again(before, after, self._company.size):
+        before, after = torch.from_numpy(self._world.gather([present, fresh]).sum(axis=0))
+        if not must_deal_again(before, after, self._world.size):
             return None
         model.keys.labels, self.lattice = labels, lattice
-        return move_home(model, statistics, self._company)
+        return move_home(model, statistics, self._world)
 
 
 @torch.no_grad()
-def move_home(
-    model: Model, statistics: Mapping[str, Tensor], company: Company
-) -> dict[str, Tensor]:
+def move_home(model: Model, statistics: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
     """Move rows to the ranks that own their strands, with all that belongs to them: values,
     moments, last steps, keys, labels and statistics. Rows that sleep go on sleeping.
 
     Args:
         model: this rank's rows, with the labels that decide.
         statistics: see `Dealing.again`.
-        company: the ranks.
+        world: the ranks.
 
     Returns:
         The statistics of the rows that this rank has now.
@@ -86,11 +84,11 @@ def move_home(
     states = model.states(torch.empty(0, dtype=torch.int64, device=model.device)).values()
     row_bytes = _row_bytes([*states, keys.values, keys.labels, *moved.values()])
     # Each of the others may send as much, and all may send it to one rank.
-    most_rows = max(1, PIECE_BYTES // row_bytes // (company.size - 1))
+    most_rows = max(1, PIECE_BYTES // row_bytes // (world.size - 1))
     while True:
-        leaving = _leaving(owners(keys.labels, company.size), company, most_rows)
-        move = RowMove(keys.labels.index_select(0, leaving), company, company.size)
-        table = company.gather(move.sent)
+        leaving = _leaving(owners(keys.labels, world.size), world, most_rows)
+        move = RowMove(keys.labels.index_select(0, leaving), world, world.size)
+        table = world.gather(move.sent)
         if not table.any():
             return moved
         received = move.received(table.tolist())
@@ -108,13 +106,13 @@ def move_home(
         model.write_states(change.placed, arrived)
 
 
-def _leaving(owner: Tensor, company: Company, most_rows: int) -> Tensor:
+def _leaving(owner: Tensor, world: World, most_rows: int) -> Tensor:
     """(R,) int64, rising: rows of other ranks, at most so many of each.
 
     Args:
         owner: (N,) the rank of each row.
     """
-    others = [rank for rank in range(company.size) if rank != company.rank]
+    others = [rank for rank in range(world.size) if rank != world.rank]
     of_each = [(owner == rank).nonzero().squeeze(1)[:most_rows] for rank in others]
     return torch.cat(of_each).sort().values
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from gs_train.machine.interrupt import StopRequest
 from gs_train.ranks.buffers import RoundBuffers
-from gs_train.ranks.company import Company
 from gs_train.ranks.exchange import RoundExchange
 from gs_train.ranks.turns import NOTHING, Round, Turns
 from gs_train.renderers.culling import visible_ids
@@ -27,6 +26,7 @@ from gs_train.renderers.records import RecordRenderer, SplatRecords
 from gs_train.rows.operations import Model
 from gs_train.rows.visible import in_halves
 from gs_train.world import SharedStop
+from gs_train.world.protocol import World
 
 _AHEAD = 2  # rounds that are sent before the first is drawn; each has buffers of its own
 
@@ -42,7 +42,7 @@ class ViewRounds:
     Args:
         model: this rank's rows; left as they are.
         renderer: the same on all ranks; it has ``records``.
-        company: the ranks.
+        world: the ranks.
         stop: of all ranks; None: nobody may stop the work.
         work: its name, for whoever stops it.
     """
@@ -51,7 +51,7 @@ class ViewRounds:
         self,
         model: Model,
         renderer: Renderer,
-        company: Company,
+        world: World,
         *,
         stop: StopRequest | None = None,
         work: str = "rendering",
@@ -59,7 +59,7 @@ class ViewRounds:
         self._model = model
         self._renderer = renderer
         self._records: RecordRenderer = renderer.records  # type: ignore[attr-defined]
-        self._company = company
+        self._world = world
         self._stop = None if stop is None else SharedStop(stop)
         self._work = work
 
@@ -82,9 +82,9 @@ class ViewRounds:
         Cost: a gather a round on the host. Records of two rounds, see
             :class:`gs_train.ranks.buffers.RoundBuffers`.
         """
-        sets = [RoundBuffers(self._company.device, 0) for _ in range(_AHEAD)]
+        sets = [RoundBuffers(self._world.device, 0) for _ in range(_AHEAD)]
         on_their_way: list[RoundExchange] = []
-        size, n = self._company.size, n_rounds(len(views), self._company.size)
+        size, n = self._world.size, n_rounds(len(views), self._world.size)
 
         def send(index: int) -> None:
             of = views[index * size : (index + 1) * size]
@@ -94,7 +94,7 @@ class ViewRounds:
             send(index)
         for index in range(n):
             records = on_their_way.pop(0).receive()
-            mine = index * size + self._company.rank
+            mine = index * size + self._world.rank
             image = self._drawn(records, views[mine]) if mine < len(views) else None
             if index + _AHEAD < n:
                 send(index + _AHEAD)
@@ -110,16 +110,16 @@ class ViewRounds:
         """
         seen = [visible_ids(self._model.params, view, self._renderer) for view in views]
         words = [0] if self._stop is None else self._stop.words()
-        table = self._company.gather([*words, *map(len, seen)])
+        table = self._world.gather([*words, *map(len, seen)])
         if self._stop is not None:
             self._stop.take(table[:, :1])
             if self._stop.signal_number is not None:
                 for parcels in earlier:
                     parcels.receive()
                 self._stop.check(self._work)
-        drawn = tuple(k if k < len(views) else NOTHING for k in range(self._company.size))
+        drawn = tuple(k if k < len(views) else NOTHING for k in range(self._world.size))
         turns = Turns(table[:, 1:], (Round(range(len(views)), drawn),))
-        parcels = RoundExchange(0, turns, self._company, buffers)
+        parcels = RoundExchange(0, turns, self._world, buffers)
         for k, (view, ids) in enumerate(zip(views, seen, strict=True)):
             self._write(view, ids, parcels.segment(k))
         parcels.send()
@@ -136,6 +136,6 @@ class ViewRounds:
 
     def _drawn(self, records: SplatRecords, view: View) -> Tensor:
         if not records.n:
-            return torch.zeros((view.height, view.width, 3), device=self._company.device)
+            return torch.zeros((view.height, view.width, 3), device=self._world.device)
         image = in_halves(view.rect, lambda rect: self._records.draw(records, view, rect).image)
         return image.clamp(0.0, 1.0)

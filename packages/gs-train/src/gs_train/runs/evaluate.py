@@ -80,20 +80,15 @@ def evaluate_on_ranks(config: EvalConfig) -> dict[str, Any]:
             model = shared.read(renderer.device)
             run = shared.run
             scene = Scene.load(capture, renderer.device, run.frame)
-            return report(
+            frame = shared.export_frame(run.config.frame).name
+            return _anew(
+                run,
                 model,
                 scene,
-                run.folder,
-                run.spent,
-                config=run.config,
-                step=run.checkpoint.step,
-                preset=run.placing["preset"],
-                run_id=run.id,
                 renderer=renderer,
                 lpips=lpips,
                 stop=stop,
-                frame=shared.export_frame(run.config.frame).name,
-                keep_later=True,
+                frame=frame,
                 world=world,
             )
 
@@ -129,21 +124,40 @@ def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
         run.require_data(capture)
         run, model = run.read(renderer.device)
         scene = Scene.load(capture, renderer.device, run.frame)
-        return report(
-            model,
-            scene,
-            run.folder,
-            run.spent,
-            config=run.config,
-            step=run.checkpoint.step,
-            preset=run.placing["preset"],
-            run_id=run.id,
-            renderer=renderer,
-            lpips=lpips,
-            stop=stop,
-            frame=ExportFrame.of(run.config.frame, scene.frame, model).name,
-            keep_later=True,
+        frame = ExportFrame.of(run.config.frame, scene.frame, model).name
+        return _anew(
+            run, model, scene, renderer=renderer, lpips=lpips, stop=stop, frame=frame, world=None
         )
+
+
+def _anew(
+    run: Run,
+    model: Model,
+    scene: Scene,
+    *,
+    renderer: Renderer,
+    lpips: Lpips | None,
+    stop: StopRequest,
+    frame: str,
+    world: World | None,
+) -> dict[str, Any]:
+    """The `report` of a run's newest checkpoint, beside whoever writes the run."""
+    return report(
+        model,
+        scene,
+        run.folder,
+        run.spent,
+        config=run.config,
+        step=run.checkpoint.step,
+        preset=run.placing["preset"],
+        run_id=run.id,
+        renderer=renderer,
+        lpips=lpips,
+        stop=stop,
+        frame=frame,
+        keep_later=True,
+        world=world,
+    )
 
 
 def report(
