@@ -3,7 +3,7 @@
 
 Decides how many rounds of views must be on their way at once, and feeds ``model.py``, which
 foretells rates for other numbers of GPUs. For each view every rank owns a share of its rows:
-records of 52 bytes a row travel to the rank that draws the view, and 36 bytes a row come back. The
+records of 52 bytes a row travel to the rank that draws the view, and 48 bytes a row come back. The
 ceilings are the links between the GPUs, and of copies the links to the host; ``links`` in the
 file's facts says which they are.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import gs_cull
 import workloads
 from gs_train.renderers import RenderOptions, View, make_renderer
-from gs_train.renderers.records import RECORD_WORDS, SplatRecords
+from gs_train.renderers.records import GRADIENT_WORDS, RECORD_WORDS, SplatRecords
 from gs_train.renderers.tables import TableRows
 from gs_train.world.protocol import Pending, World
 
@@ -46,7 +46,7 @@ class Traffic:
         self._records = [SplatRecords.room_for(n_all, world.device) for _ in range(2)]
         for records in self._records:
             records.make_empty(0)
-        self._gradients = torch.zeros((2, n_all, 9), device=world.device)
+        self._gradients = torch.zeros((2, n_all, GRADIENT_WORDS), device=world.device)
         self.away = share * (world.size - 1)
 
     def forward(self) -> None:
@@ -56,7 +56,7 @@ class Traffic:
                     self._all_to_all(arrived.keys, sent.keys)])  # fmt: skip
 
     def back(self) -> None:
-        """36 bytes a row."""
+        """48 bytes a row."""
         self._wait([self._all_to_all(*self._gradients)])
 
     def _all_to_all(self, recv: Tensor, send: Tensor) -> Pending[Tensor]:
@@ -68,7 +68,7 @@ class Traffic:
             one.wait()
 
 
-BYTES_A_ROW = {"forward": 4 * (RECORD_WORDS + 1), "back": 36}
+BYTES_A_ROW = {"forward": 4 * (RECORD_WORDS + 1), "back": 4 * GRADIENT_WORDS}
 
 
 class Drawing:

@@ -28,7 +28,7 @@ RANKS = (2, 4, 8)
 BATCHES = (1, 4, 8, 16, 64)
 BEGIN, END = "<!-- model -->", "<!-- end of model -->"
 
-RECORD_BYTES, GRADIENT_BYTES = 52, 36
+RECORD_BYTES, GRADIENT_BYTES = 52, 48
 SETS = 3  # of buffers
 
 # Assumed where nothing was measured.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -19,7 +19,7 @@ from gs_train.ranks.exchange import Exchange
 from gs_train.ranks.rounds import draw_in_rounds
 from gs_train.ranks.turns import Turns
 from gs_train.renderers import Renderer, Splats
-from gs_train.renderers.records import RecordRenderer, SplatRecords
+from gs_train.renderers.records import GRADIENT_WORDS, RecordRenderer, SplatRecords
 
 SH_DEGREE, SSIM_LAMBDA = 3, 0.2
 
@@ -165,12 +165,13 @@ class RankWork:
         ids, job = self._listed[microbatch], self._jobs[microbatch]
         self._records.write(self._rank.project(microbatch, ids, job, self._renderer), out)
 
-    def draw(self, microbatch: int, records: SplatRecords) -> Tensor:
+    def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
         job = self._jobs[microbatch]
         drawn = self._records.draw(records, job.crop.view, job.crop.rect)
         self.images[microbatch] = drawn.image.clone()
         self.losses[microbatch], gradient = _loss(drawn.image, job, self._n_views)
-        return self._records.send_back(drawn, gradient)
+        gradients = self._records.send_back(drawn, gradient)
+        return lambda: gradients
 
     def give_back(self, microbatch: int, gradients: Tensor) -> None:
         ids, _, splats = self._rank.drawn[microbatch]
@@ -197,10 +198,9 @@ def together(
     counts = [[len(ids) + random.randint(0, most_spare) for ids in of_rank] for of_rank in listed]
     turns = Turns.of(counts, paces=[random.uniform(0.1, 10.0) for _ in ranks])
     work = [RankWork(rank, ids, jobs, renderer) for rank, ids in zip(ranks, listed)]
-    words = renderer.records.gradient_words  # type: ignore[attr-defined]
 
     def run(carrier: ThreadWorld) -> None:
-        draw_in_rounds(turns, Exchange(carrier, words), work[carrier.rank])
+        draw_in_rounds(turns, Exchange(carrier, GRADIENT_WORDS), work[carrier.rank])
 
     on_ranks(len(ranks), renderer.device, run)
     images: dict[int, Tensor] = {}

@@ -62,7 +62,8 @@ def _drawn(
     )
     view = _view()
     crop = Crop(view, view.rect)
-    return drawing.draw(crop, photographed("street").photographs[VIEW], sent), rects
+    end = drawing.begin(crop, photographed("street").photographs[VIEW], sent)
+    return end(), rects
 
 
 def _assert_close(ours: Tensor, theirs: Tensor) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -35,7 +36,7 @@ class Numbers:
         out.keys[:] = out.words[:, 5:6] * 10 + self.rank
         self.written[microbatch] = out, out.words.clone()
 
-    def draw(self, microbatch: int, records: SplatRecords) -> Tensor:
+    def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
         self.calls.append(("draw", microbatch))
         assert records.words[:, 1].eq(microbatch).all()
         sources = [
@@ -44,7 +45,12 @@ class Numbers:
         ]
         assert torch.equal(records.words[:, 0], torch.cat(sources))
         assert torch.equal(records.keys[:, 0], records.words[:, 5] * 10 + records.words[:, 0])
-        return records.words[:, :WORDS].float() + 0.5
+
+        def gradients() -> Tensor:
+            self.calls.append(("gradients", microbatch))
+            return records.words[:, :WORDS].float() + 0.5
+
+        return gradients
 
     def give_back(self, microbatch: int, gradients: Tensor) -> None:
         self.calls.append(("give back", microbatch))
@@ -94,10 +100,11 @@ def test_two_rounds_are_on_their_way_at_once() -> None:
     (calls,) = results(1, run)
     assert [f"{name} {m}" for name, m in calls] == [
         *("project 0", "project 1"),
-        *("draw 0", "project 2", "give back 0"),
-        *("draw 1", "project 3", "give back 1"),
-        *("draw 2", "give back 2"),
-        *("draw 3", "give back 3"),
+        *("draw 0", "project 2", "gradients 0"),
+        *("draw 1", "give back 0", "project 3", "gradients 1"),
+        *("draw 2", "give back 1", "gradients 2"),
+        *("draw 3", "give back 2", "gradients 3"),
+        "give back 3",
     ]
 
 

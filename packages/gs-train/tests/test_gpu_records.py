@@ -11,7 +11,7 @@ from torch import Tensor
 from gs_train.densify.statistics import Statistics
 from gs_train.renderers import RenderOptions, View, make_renderer
 from gs_train.renderers.raster import RasterRenderer
-from gs_train.renderers.records import TILE, SplatRecords
+from gs_train.renderers.records import GRADIENT_WORDS, TILE, SplatRecords
 from gs_train.renderers.tables import Direct, TableRows
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY
 
@@ -89,7 +89,7 @@ def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool, room: int
     assert len(counts) == -(-view.width // TILE)
     assert counts.sum() == drawn.n_intersections
     sent = records.send_back(drawn, gradient)
-    assert sent.shape == (inbox.n, records.gradient_words)
+    assert sent.shape == (inbox.n, GRADIENT_WORDS)
     for ids, part, one, back in zip(own, parts, projected, sent.split(size)):
         splats = records.project_backward(one, back, view, sh_degree=3)
         for name, sums in part.sums.items():
@@ -110,7 +110,7 @@ def test_density_control_takes_views_of_records_without_splats(absgrad: bool) ->
     view = the_view(device)
     rows = {k: v.float() for k, v in random_rows(5, view.to("cpu"), n_rows=N_ROWS).items()}
     tables, every = Tables(rows, device), torch.arange(N_ROWS, device=device)
-    gradients = torch.randn(N_ROWS, records.gradient_words, device=device)
+    gradients = torch.randn(N_ROWS, GRADIENT_WORDS, device=device)
     found = []
     for is_direct in (False, True):
         sums = Statistics(N_ROWS, device=device, absgrad=absgrad, radii=True)

@@ -80,11 +80,6 @@ def test_empty_records_draw_nothing_and_get_no_gradient(n_rows: int) -> None:
     assert_same_bits(image, drawn[0].image)
 
 
-def test_gradients_take_twelve_words_only_where_density_control_asks() -> None:
-    assert a_renderer().records.gradient_words == 9
-    assert a_renderer(absgrad=True).records.gradient_words == 12
-
-
 def test_intersections_are_counted_by_column_of_tiles() -> None:
     view, renderer = a_view(), a_renderer()
     splats = splats_of(view)

@@ -22,7 +22,12 @@ from gs_train.engine.view_news import ViewNews
 from gs_train.ranks.exchange import Exchange
 from gs_train.ranks.rounds import draw_in_rounds
 from gs_train.renderers import Renderer
-from gs_train.renderers.records import RecordRenderer, SplatRecords, TableRecordRenderer
+from gs_train.renderers.records import (
+    GRADIENT_WORDS,
+    RecordRenderer,
+    SplatRecords,
+    TableRecordRenderer,
+)
 from gs_train.rows.operations import Model
 from gs_train.world.protocol import World
 
@@ -68,7 +73,7 @@ class InRounds:
         self._pace = pace
         self._world = world
         self._densities = Densities(_LATELY)
-        self._exchange = Exchange(world, self._records.gradient_words)
+        self._exchange = Exchange(world, GRADIENT_WORDS)
 
     def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:
         """See `BatchDrawing`."""
@@ -173,16 +178,20 @@ class _RankWork:
         with self._trace.both(name):
             self._own.project(microbatch, self._microbatches[microbatch], out)
 
-    def draw(self, microbatch: int, records: SplatRecords) -> Tensor:
+    def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
         """See `Work`."""
         one, name = self._microbatches[microbatch], f"draw {microbatch}"
         truth = pixels_of(self._truths[one.index])
-        with self._trace.both(name):
-            with self._pace.drawing(records.n):
-                drawn = self._drawing.draw(one.crop, truth, records)
+        with self._trace.both(name), self._pace.drawing(records.n):
+            end = self._drawing.begin(one.crop, truth, records)
+
+        def gradients() -> Tensor:
+            drawn = end()
             self.shares[microbatch] = drawn.share
-        self._news.note(microbatch, drawn)
-        return drawn.gradients
+            self._news.note(microbatch, drawn)
+            return drawn.gradients
+
+        return gradients
 
     def give_back(self, microbatch: int, gradients: Tensor) -> None:
         """See `Work`."""

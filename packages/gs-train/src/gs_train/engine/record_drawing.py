@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gs_raster import MAX_INSTANCES
-from gs_train.engine.parts import drawn_in_parts, planned_parts
-from gs_train.engine.room import Densities, room_of
+from gs_train.engine.parts import drawn_in_parts, halved, have_pixels, planned_parts
+from gs_train.engine.room import Densities
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop, loss_and_gradient
+from gs_train.renderers import TooManyIntersectionsError
 from gs_train.renderers.records import DrawnRecords, RecordRenderer, SplatRecords
 
 
@@ -64,51 +65,76 @@ class RecordDrawing:
         self._weight = 1.0 / n_views
         self._costs = costs
 
-    def draw(self, crop: Crop, truth: Tensor, splats: SplatRecords) -> DrawnSplats:
-        """Draw a view or a crop.
+    def begin(self, crop: Crop, truth: Tensor, splats: SplatRecords) -> Callable[[], DrawnSplats]:
+        """Begin to draw a view or a crop.
 
         Args:
             truth: (H, W, 3) uint8 of the whole view.
-            splats: of all rows that it shows, in any order.
+            splats: of all rows that it shows, in any order; left alone until the drawing has ended.
+
+        Returns:
+            A function that ends the drawing, called once. It waits until intersections have been
+            counted, and draws again where there was too little room for them.
         """
         parts = planned_parts(crop, self._costs.known(crop.view), MAX_INSTANCES)
-        drawn, is_tight = drawn_in_parts(
+        return self._begun(parts, truth, splats)
+
+    def _begun(
+        self, parts: Sequence[Crop], truth: Tensor, splats: SplatRecords
+    ) -> Callable[[], DrawnSplats]:
+        """Begin to draw the parts of a view or a crop, or more of them where it must be."""
+        end, is_tight = drawn_in_parts(
             parts, lambda parts: self._pass(parts, truth, splats), lambda: None, n_rows=splats.n
         )
-        return drawn._replace(n_intersections=None, columns=None) if is_tight else drawn
+        if is_tight:
+            return lambda: end()._replace(n_intersections=None, columns=None)
+        return end
 
-    def _pass(self, parts: Sequence[Crop], truth: Tensor, splats: SplatRecords) -> DrawnSplats:
-        """Draw each part, and add up losses and gradients."""
+    def _pass(
+        self, parts: Sequence[Crop], truth: Tensor, splats: SplatRecords
+    ) -> Callable[[], DrawnSplats]:
+        """Begin to draw the only part; or draw each, and add up losses and gradients."""
+        if len(parts) == 1:
+            attempts = [self._attempt(parts[0], truth, splats)]
+            return lambda: self._ended(attempts, parts, truth, splats)
         drawn = [self._one(part, truth, splats) for part in parts]
-        if len(drawn) == 1:
-            return drawn[0]
         gradients = drawn[0].gradients
         for one in drawn[1:]:
             gradients += one.gradients
         count = sum(one.n_intersections or 0 for one in drawn)
-        return DrawnSplats(torch.stack([one.share for one in drawn]).sum(), gradients, count, None)
+        share = torch.stack([one.share for one in drawn]).sum()
+        return lambda: DrawnSplats(share, gradients, count, None)
+
+    def _ended(
+        self,
+        attempts: list[_Attempt],
+        parts: Sequence[Crop],
+        truth: Tensor,
+        splats: SplatRecords,
+    ) -> DrawnSplats:
+        """What has been drawn, if that is all; else draw again. The attempt is taken from the list,
+        so that its memory is free by then."""
+        try:
+            drawn = self._counted(attempts.pop())
+        except TooManyIntersectionsError:
+            drawn, parts = None, halved(parts)
+            if not have_pixels(parts):
+                raise
+        return self._begun(parts, truth, splats)() if drawn is None else drawn
 
     def _one(self, crop: Crop, truth: Tensor, splats: SplatRecords) -> DrawnSplats:
-        name, core, view = crop.view.name, crop.core, crop.view
-        is_whole = (core.width, core.height) == (view.width, view.height)
-        room = self._densities.room(name, splats.n, self._costs.known(view) if is_whole else None)
         while True:
-            drawn, found = self._enqueued(crop, truth, splats, room)
-            count = drawn.n_intersections  # which the device knows long before it has drawn
-            if count <= room:
-                break
-            room = room_of(count)
-            del drawn, found  # whose memory is free from here on
-        self._densities.note(name, splats.n, count)
-        columns = drawn.column_counts() if self._counts_columns else None
-        return found._replace(n_intersections=count, columns=columns)
+            drawn = self._counted(self._attempt(crop, truth, splats))
+            if drawn is not None:
+                return drawn
 
-    def _enqueued(
-        self, crop: Crop, truth: Tensor, splats: SplatRecords, room: int
-    ) -> tuple[DrawnRecords, DrawnSplats]:
-        """Draw with room for so many intersections; they have not been counted yet."""
-        rect = crop.rect
-        drawn = self._records.draw(splats, crop.view, rect, room=room)
+    def _attempt(self, crop: Crop, truth: Tensor, splats: SplatRecords) -> _Attempt:
+        """Enqueue a drawing with room for as many intersections as are expected."""
+        view, core, rect = crop.view, crop.core, crop.rect
+        is_whole = (core.width, core.height) == (view.width, view.height)
+        known = self._costs.known(view) if is_whole else None
+        room = self._densities.room(view.name, splats.n, known)
+        drawn = self._records.draw(splats, view, rect, room=room)
         share, gradient = loss_and_gradient(
             drawn.image,
             truth[rect.y0 : rect.y1, rect.x0 : rect.x1],
@@ -117,4 +143,25 @@ class RecordDrawing:
             weight=self._weight,
         )
         gradients = self._records.send_back(drawn, gradient)
-        return drawn, DrawnSplats(share, gradients, None, None)
+        return _Attempt(view.name, splats.n, room, drawn, share, gradients)
+
+    def _counted(self, attempt: _Attempt) -> DrawnSplats | None:
+        """What has been drawn; None where there was too little room. The next attempt has enough,
+        as the view's density is known."""
+        count = attempt.drawn.n_intersections  # which the device knows long before it has drawn
+        self._densities.note(attempt.view, attempt.n_rows, count)
+        if count > attempt.room:
+            return None
+        columns = attempt.drawn.column_counts() if self._counts_columns else None
+        return DrawnSplats(attempt.share, attempt.gradients, count, columns)
+
+
+class _Attempt(NamedTuple):
+    """Drawn with a room that may have been too little."""
+
+    view: str
+    n_rows: int
+    room: int
+    drawn: DrawnRecords
+    share: Tensor
+    gradients: Tensor

@@ -107,7 +107,7 @@ class Exchange:
 
     Args:
         world: moves splats.
-        gradient_words: of a splat's gradient, see `RecordRenderer`.
+        gradient_words: of a splat's gradient.
     """
 
     def __init__(self, world: World, gradient_words: int) -> None:

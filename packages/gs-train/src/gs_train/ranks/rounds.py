@@ -2,9 +2,13 @@
 """The rounds of a batch on one rank, two on their way at once.
 
     project 0, send 0, project 1, send 1
-    draw 0, send back 0, project 2, send 2, give back 0
-    draw 1, send back 1, project 3, send 3, give back 1
+    draw 0,              project 2, send back 0, send 2
+    draw 1, give back 0, project 3, send back 1, send 3
+    draw 2, give back 1, project 4, send back 2, send 4
     ...
+
+A drawing is enqueued first. What the device does next is enqueued before gradients are asked for,
+which may wait for the drawing; and gradients of a round travel while the next one is drawn.
 
 All ranks make the same exchanges in the same order, whatever their data: a rank that draws nothing,
 or owns nothing of a view, takes part with nothing.
@@ -12,6 +16,8 @@ or owns nothing of a view, takes part with nothing.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -34,8 +40,13 @@ class Work(Protocol):
         """
         ...
 
-    def draw(self, microbatch: int, records: SplatRecords) -> Tensor:
-        """Draw all ranks' splats, and return the gradients of each, see `RecordRenderer`."""
+    def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
+        """Begin to draw all ranks' splats.
+
+        Returns:
+            A function that ends the drawing, and gives the gradients of each splat, see
+            `RecordRenderer`. It is called once.
+        """
         ...
 
     def give_back(self, microbatch: int, gradients: Tensor) -> None:
@@ -53,24 +64,35 @@ def draw_in_rounds(turns: Turns, exchange: Exchange, work: Work) -> None:
     ``work.project`` and ``work.give_back`` get all microbatches in canonical order, ``work.draw``
     those that this rank draws.
     """
-    on_their_way: list[RoundExchange] = []
+    n = len(turns.rounds)
+    on_their_way: deque[RoundExchange] = deque()
+    drawn: RoundExchange | None = None
 
-    def send(index: int) -> None:
+    def projected(index: int) -> RoundExchange:
         parcels = exchange.round(index, turns)
         for microbatch in parcels.turn.microbatches:
             work.project(microbatch, parcels.segment(microbatch))
-        parcels.send()
         on_their_way.append(parcels)
+        return parcels
 
-    for index in range(min(_AHEAD, len(turns.rounds))):
-        send(index)
-    for index in range(len(turns.rounds)):
-        parcels = on_their_way.pop(0)
-        records = parcels.receive()
-        mine = parcels.turn.drawn[exchange.rank]
-        parcels.send_back(None if mine == NOTHING else work.draw(mine, records))
-        if index + _AHEAD < len(turns.rounds):
-            send(index + _AHEAD)
+    def give_back(parcels: RoundExchange) -> None:
         parcels.receive_back()
         for microbatch in parcels.turn.microbatches:
             work.give_back(microbatch, parcels.gradients_of(microbatch))
+
+    for index in range(min(_AHEAD, n)):
+        projected(index).send()
+    for index in range(n):
+        parcels = on_their_way.popleft()
+        records = parcels.receive()
+        mine = parcels.turn.drawn[exchange.rank]
+        gradients = None if mine == NOTHING else work.draw(mine, records)
+        if drawn is not None:
+            give_back(drawn)
+        following = projected(index + _AHEAD) if index + _AHEAD < n else None
+        parcels.send_back(None if gradients is None else gradients())
+        if following is not None:
+            following.send()
+        drawn = parcels
+    if drawn is not None:
+        give_back(drawn)

@@ -14,11 +14,11 @@ from gs_train.renderers.protocol import Rect, Splats, View
 from gs_train.renderers.records import (
     ABSGRAD,
     FIELDS,
+    GRADIENT_WORDS,
     GRADIENTS,
     REACH,
     DrawnRecords,
     SplatRecords,
-    gradient_words,
     keys_of,
 )
 
@@ -50,7 +50,6 @@ class CpuRecords:
 
     def __init__(self, *, absgrad: bool) -> None:
         self._absgrad = absgrad
-        self.gradient_words = gradient_words(absgrad)
 
     def write(self, splats: Splats, out: SplatRecords) -> None:
         """See `RecordRenderer`.
@@ -91,7 +90,7 @@ class CpuRecords:
             absgrad=self._absgrad,
             n_threads=torch.get_num_threads(),
         )
-        sent = torch.zeros((drawn.blended.tiles.n_rows, self.gradient_words))
+        sent = torch.zeros((drawn.blended.tiles.n_rows, GRADIENT_WORDS))
         for name, place in GRADIENTS.items():
             sent[:, place] = torch.from_numpy(getattr(found, name))
         if found.absgrad is not None:

@@ -20,16 +20,14 @@ from gs_train.renderers.protocol import (
 from gs_train.renderers.raster_views import Cameras, splats_of, statistics_of
 from gs_train.renderers.records import (
     ABSGRAD,
+    DEPTH_GRADIENT,
     GRADIENTS,
     TILE,
     DrawnRecords,
     SplatRecords,
-    gradient_words,
     keys_of,
 )
 from gs_train.renderers.tables import Direct, TableRows
-
-_DEPTH = 9  # where gs-raster has the gradient of a depth
 
 
 @dataclass
@@ -93,7 +91,6 @@ class RasterRecords:
     def __init__(self, options: RenderOptions, *, absgrad: bool) -> None:
         self._options = options
         self._absgrad = absgrad
-        self.gradient_words = gradient_words(absgrad)
         self._cameras = Cameras()
         self._rows = gs_raster.CheckCache(gs_raster.Rows)
         self._sums = gs_raster.CheckCache(gs_raster.RowGradients)
@@ -128,19 +125,18 @@ class RasterRecords:
     def send_back(self, drawn: DrawnRecords, gradient: Tensor) -> Tensor:
         """See `RecordRenderer`. Does not synchronise."""
         assert isinstance(drawn, RasterDrawnRecords)
-        found = gs_raster.blend_backward(
+        return gs_raster.blend_backward(
             drawn.splats, drawn.lists, drawn.pixels, gradient.contiguous(), absgrad=self._absgrad
         )
-        return found[:, : self.gradient_words].contiguous()
 
     def backward(self, splats: Splats, gradients: Tensor) -> None:
         """See `RecordRenderer`. Does not synchronise."""
         projected = _projected(splats)
-        whole = self._whole(gradients, len(projected.records))
+        whole = gradients[: len(projected.records)]
         if self._absgrad:
             splats.shifted.append(splats.means2d)
             splats.means2d.absgrad = whole[:, ABSGRAD]  # type: ignore[attr-defined]
-        places = {**GRADIENTS, "depths": _DEPTH}  # all of them: then nothing is copied
+        places = {**GRADIENTS, "depths": DEPTH_GRADIENT}  # all of them: then nothing is copied
         fields = [getattr(splats, name) for name in places]
         with torch.autograd.set_multithreading_enabled(False):
             torch.autograd.backward(fields, [whole[:, place] for place in places.values()])
@@ -181,7 +177,7 @@ class RasterRecords:
     ) -> Splats | None:
         """See `TableRecordRenderer`. Does not synchronise."""
         rows, found = projected.rows, projected.splats
-        whole = self._whole(gradients, found.n)
+        whole = gradients[: found.n]
         gs_raster.project_backward(
             projected.native,
             found.view,
@@ -207,11 +203,6 @@ class RasterRecords:
         if self._check is None:
             self._check = gs_raster.RoomCheck(1, device)
         return self._check
-
-    def _whole(self, gradients: Tensor, n: int) -> Tensor:
-        """(n, 12) float32 gradients of splats as gs-raster has them; a copy unless all travel."""
-        own = gradients[:n]
-        return own if self._absgrad else torch.nn.functional.pad(own, (0, 12 - own.shape[1]))
 
 
 def _projected(splats: Splats) -> ProjectedSplats:

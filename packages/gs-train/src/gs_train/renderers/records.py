@@ -45,18 +45,19 @@ GRADIENTS: dict[str, int | slice] = {
     "opacities": 5,
     "colors": slice(6, 9),
 }
-"""Where the gradients of splats are, in rows of as many words as `gradient_words` says."""
+"""Where the gradients of splats are, in rows of `GRADIENT_WORDS`."""
 
 ABSGRAD = slice(10, 12)
-"""Where the absolute gradients of the centres are, if they travel."""
+"""Where the absolute gradients of the centres are, if density control reads them; else zeros."""
+
+DEPTH_GRADIENT = 9
+"""Where the gradient of a splat's depth is: 0, as images do not depend on it."""
+
+GRADIENT_WORDS = 12
+"""Words of the gradient of a splat on its way back: gs-raster's own, so that nothing is copied."""
 
 NO_KEY = -1
 """The key of an empty record."""
-
-
-def gradient_words(absgrad: bool) -> int:
-    """Words of the gradient of a splat on its way back."""
-    return 12 if absgrad else 9
 
 
 def keys_of(splats: Splats) -> Tensor:
@@ -134,13 +135,7 @@ class DrawnRecords(Protocol):
 
 
 class RecordRenderer(Protocol):
-    """What a renderer does where its rows and its pixels are on different ranks.
-
-    Attributes:
-        gradient_words: of a splat's gradient on its way back.
-    """
-
-    gradient_words: int
+    """What a renderer does where its rows and its pixels are on different ranks."""
 
     def write(self, splats: Splats, out: SplatRecords) -> None:
         """Write splats, and empty records behind them. Does not synchronise.
@@ -171,7 +166,7 @@ class RecordRenderer(Protocol):
         ...
 
     def send_back(self, drawn: DrawnRecords, gradient: Tensor) -> Tensor:
-        """(S, gradient_words) float32: gradients of the records' splats, see `GRADIENTS`.
+        """(S, 12) float32: gradients of the records' splats, see `GRADIENTS`.
 
         Args:
             gradient: (h, w, 3) of the loss by the image.
@@ -189,7 +184,7 @@ class RecordRenderer(Protocol):
 
         Args:
             splats: that were written.
-            gradients: (S, gradient_words), a row for each record, of empty ones too.
+            gradients: (S, 12), a row for each record, of empty ones too.
         """
         ...
 
@@ -221,7 +216,7 @@ class TableRecordRenderer(RecordRenderer, Protocol):
         """Add the gradients of rows to their sums.
 
         Args:
-            gradients: (S, gradient_words), a row for each record, of empty ones too.
+            gradients: (S, 12), a row for each record, of empty ones too.
             view, sh_degree: as for `project`.
             direct: takes the view, if given.
 

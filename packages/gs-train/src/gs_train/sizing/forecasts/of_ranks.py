@@ -13,13 +13,14 @@ import math
 from gs_train.ranks.buffers import room_for
 from gs_train.ranks.exchange import N_SETS
 from gs_train.renderers.footprint import Footprint, Size
-from gs_train.renderers.records import RECORD_WORDS, gradient_words
+from gs_train.renderers.records import GRADIENT_WORDS, RECORD_WORDS
 from gs_train.rows.attributes import GEOMETRY_WIDTH
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
 
 _WORD = 4
 _RECORD = _WORD * (RECORD_WORDS + 1)  # with its key
+_GRADIENT = _WORD * GRADIENT_WORDS
 _RADII = 8
 _PROJECTED = 80  # bytes of a row's splat for autograd
 _CALL_S = 25e-6  # of a collective of a few bytes between GPUs; measured
@@ -38,7 +39,7 @@ def exchange_bytes(work: Workload, rows: int) -> int:
         rows: of one rank, that the largest view shows.
     """
     n = room_for(work.n_ranks * rows)
-    a_row = 2 * _RECORD + _WORD * gradient_words(work.absgrad)
+    a_row = 2 * _RECORD + _GRADIENT
     return min(N_SETS, rounds_of(work)) * n * a_row
 
 
@@ -64,15 +65,16 @@ def shared_rendering_bytes(
     counted = math.ceil(work.n_ranks * work.most.intersections * share)
     size = Size(drawn, 0, counted, work.pixels)  # splats come without attributes
     footprint = work.view_memory.copies if tables is None else tables
-    gradients = _WORD * gradient_words(work.absgrad) * drawn  # until they have gone
-    return of_own + footprint.bytes(size, loss=loss) + gradients
+    gradients = _GRADIENT * drawn
+    on_their_way = min(2, rounds_of(work)) * gradients  # those of the round before have not gone
+    return of_own + footprint.bytes(size, loss=loss) + on_their_way
 
 
 def exchange_s(work: Workload, rates: Rates) -> float:
     """Seconds of the exchanges of a mean batch; 0 of one rank."""
     if work.n_ranks == 1:
         return 0.0
-    a_row = _RECORD + _WORD * gradient_words(work.absgrad)
+    a_row = _RECORD + _GRADIENT
     off_rank = work.mean.visible * (work.n_ranks - 1) / work.n_ranks
     return a_row * off_rank / rates.between_ranks + _CALLS * rounds_of(work) * _CALL_S
 
