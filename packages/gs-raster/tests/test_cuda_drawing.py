@@ -258,7 +258,7 @@ def test_a_gradient_in_the_memory_of_the_image_is_refused() -> None:
         gs_raster.draw_backward(drawing, drawing.image, out=sums(900))
 
 
-def test_tensors_that_come_again_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_come_again_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     values, view = scene()
     slots = torch.arange(0, 900, 2, dtype=torch.int32, device=DEVICE)
     of_rows, of_sums = CheckCache(Rows), CheckCache(RowGradients)
@@ -279,6 +279,17 @@ def test_tensors_that_come_again_are_checked_once(monkeypatch: pytest.MonkeyPatc
         of_rows.of(values | {"means": values["means"].double()}, slots=slots, sh_slots=slots)
     with pytest.raises(ValueError, match=r"out.quats must have shape \(any, 4\)"):
         of_sums.of(out.columns | {"quats": out.means})
+    with pytest.raises(ValueError, match=r"sh_slots must have shape \(449\), got \(450,\)"):
+        of_rows.of(values, slots=slots[1:], sh_slots=slots)
+    others = slots.flip(0)
+    for at in (others, slots):  # in the tables that were checked
+        rows = of_rows.of(values, slots=at, sh_slots=at)
+        image = gs_raster.draw(rows, view, room=AMPLE, **HOW).image
+        fresh = Rows.of(values, slots=at, sh_slots=at)
+        assert_same_bits(image, gs_raster.draw(fresh, view, room=AMPLE, **HOW).image)
+    every = of_rows.of({name: column[:450] for name, column in values.items()})
+    assert every.slots is None
+    assert every.n == 450
     slots.fill_(900)
     of_rows.of(values, slots=slots, sh_slots=slots)
     monkeypatch.setenv("GS_CHECK_INDEX", "1")

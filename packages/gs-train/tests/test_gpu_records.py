@@ -134,4 +134,7 @@ def test_no_records_draw_a_black_image() -> None:
     nothing = SplatRecords.room_for(0, renderer.device)
     drawn = renderer.records.draw(nothing, view, view.rect)
     assert not drawn.image.any()
-    assert renderer.records.send_back(drawn, torch.ones_like(drawn.image)).shape == (0, 9)
+    assert renderer.records.send_back(drawn, torch.ones_like(drawn.image)).shape == (
+        0,
+        GRADIENT_WORDS,
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that come again and again, checked once."""
+"""Tables whose rows are drawn again and again, checked once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from gs_raster import _core
 from gs_raster.cuda.rows import RowGradients, Rows
 
 Made = TypeVar("Made", Rows, RowGradients)
 
 
 class CheckCache(Generic[Made]):
-    """Makes :class:`Rows` or :class:`RowGradients` of the same tensors again and again, and checks
-    them the first time alone.
+    """Makes :class:`Rows` or :class:`RowGradients` of the same tables again and again, and checks
+    them the first time alone. Slots are others from view to view, and are checked each time.
 
     The cache holds no tensor. For callers who keep the shape and the place of a tensor while they
     use it: ``resize_``, ``set_`` and ``data`` would not be noticed.
@@ -43,13 +42,13 @@ class CheckCache(Generic[Made]):
         Raises:
             TypeError, ValueError, IndexError: as ``kind``.
         """
-        names = (*columns, *slots)
-        tensors = (*columns.values(), *slots.values())
+        names, tensors = tuple(columns), tuple(columns.values())
         before = [reference() for reference in self._tensors]
-        is_known = names == self._names and all(map(is_, before, tensors))
-        if is_known and not (slots and _core.looks_at_indices()):
+        if names == self._names and all(map(is_, before, tensors)):
             again = object.__new__(self._kind)
             again.__dict__.update(columns, **slots, **self._facts)
+            if isinstance(again, Rows):
+                again.check_slots()
             return again
         made = self._kind(**columns, **slots)
         self._names, self._facts = names, made.facts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,25 @@ from gs_raster.cuda.columns import SHAPES, check_columns, column_addresses
 from gs_raster.cuda.indices import check_indices
 
 MAX_ROWS = 2**31 - 2
+
+
+class _Tables(NamedTuple):
+    """What is known of tables, whichever of their rows are drawn.
+
+    Attributes:
+        addresses: of each attribute, with its pitch.
+        n_geometry, n_sh: rows of the shortest attribute of each.
+    """
+
+    addresses: list[tuple[int, int]]
+    n_geometry: int
+    n_sh: int
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Tensor]) -> _Tables:
+        lengths = {name: tensor.shape[0] for name, tensor in columns.items()}
+        n_sh = min(lengths.pop("sh0"), lengths.pop("shN"))
+        return cls(column_addresses(columns), min(lengths.values()), n_sh)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,23 +70,11 @@ class Rows:
     shN: Tensor  # noqa: N815 (gsplat's name)
     slots: Tensor | None = None
     sh_slots: Tensor | None = None
-    _native: _core.RowsAt | None = field(default=None, init=False, repr=False)
+    _tables: _Tables | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
-        if self.slots is not None:
-            self._check_slots(self.slots)
-        elif self.sh_slots is not None:
-            raise ValueError("sh_slots must come with slots, got slots=None")
-        else:
-            for name, tensor in self.columns.items():
-                if len(tensor) != len(self.means):
-                    raise ValueError(
-                        f"{name} must have as many rows as means, {len(self.means)}, got "
-                        f"{len(tensor)}"
-                    )
-        if self.n > MAX_ROWS:
-            raise ValueError(f"rows must be fewer than 2^31 - 1, got {self.n}")
+        self.check_slots()
 
     @staticmethod
     def of(
@@ -102,27 +109,48 @@ class Rows:
 
     def native(self) -> _core.RowsAt:
         """For the native functions."""
-        if self._native is not None:
-            return self._native
         slots = 0 if self.slots is None else self.slots.data_ptr()
         sh_slots = slots if self.sh_slots is None else self.sh_slots.data_ptr()
-        return _core.RowsAt(self.n, slots, sh_slots, column_addresses(self.columns), self.n_bases)
+        addresses = self._of_tables().addresses
+        return _core.RowsAt(self.n, slots, sh_slots, addresses, self.n_bases)
 
     def facts(self) -> dict[str, Any]:
-        """What `CheckCache` gives to rows of the same tensors."""
-        return {"_native": self.native()}
+        """What `CheckCache` gives to rows of the same tables."""
+        return {"_tables": self._of_tables()}
+
+    def check_slots(self) -> None:
+        """Check all but the tables, see `Rows`."""
+        if self.slots is None:
+            self._check_equally_long()
+        else:
+            self._check_slots(self.slots)
+        if self.n > MAX_ROWS:
+            raise ValueError(f"rows must be fewer than 2^31 - 1, got {self.n}")
 
     def _check_slots(self, slots: Tensor) -> None:
-        lengths = {name: tensor.shape[0] for name, tensor in self.columns.items()}
-        of_sh = min(lengths.pop("sh0"), lengths.pop("shN"))
-        check("slots", slots, (-1,), torch.int32, self.means.device)
-        n_slots = min(lengths.values())
+        device, tables = self.means.device, self._of_tables()
+        is_list = isinstance(slots, Tensor) and slots.ndim == 1
+        check("slots", slots, slots.shape if is_list else (-1,), torch.int32, device)
+        n_slots = tables.n_geometry
         if self.sh_slots is None:
-            n_slots = min(n_slots, of_sh)
+            n_slots = min(n_slots, tables.n_sh)
         else:
-            check("sh_slots", self.sh_slots, slots.shape, torch.int32, self.means.device)
-            check_indices("sh_slots", self.sh_slots, of_sh, distinct=False)
+            check("sh_slots", self.sh_slots, slots.shape, torch.int32, device)
+            check_indices("sh_slots", self.sh_slots, tables.n_sh, distinct=False)
         check_indices("slots", slots, n_slots, distinct=False)
+
+    def _check_equally_long(self) -> None:
+        if self.sh_slots is not None:
+            raise ValueError("sh_slots must come with slots, got slots=None")
+        n = self.means.shape[0]
+        for name, tensor in self.columns.items():
+            if tensor.shape[0] != n:
+                raise ValueError(
+                    f"{name} must have as many rows as means, {n}, got {tensor.shape[0]}"
+                )
+
+    def _of_tables(self) -> _Tables:
+        return _Tables.of(self.columns) if self._tables is None else self._tables
 
 
 @dataclass(frozen=True, eq=False)

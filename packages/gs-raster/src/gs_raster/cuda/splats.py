@@ -62,7 +62,7 @@ class Splats:
     @property
     def n(self) -> int:
         """R."""
-        return len(self.records)
+        return self.records.shape[0]
 
     @property
     def floats(self) -> Tensor:

@@ -34,10 +34,10 @@ def find(
 
     Args:
         ends: what :func:`count` gave.
-        ids, slots: (U,) integers.
+        ids, slots: (U,) integers; where they are one tensor, so are those that are found.
     """
-    place = torch.empty(n, dtype=torch.int32, device=mask.device)
-    out_ids, out_slots = ids.new_empty(n), slots.new_empty(n)
+    place, out_ids = torch.empty(n, dtype=torch.int32, device=mask.device), ids.new_empty(n)
+    out_slots = out_ids if slots is ids else slots.new_empty(n)
     n_blocks = ends.shape[1]
     with torch.cuda.device(mask.get_device()):
         find_kernel[(n_blocks,)](
