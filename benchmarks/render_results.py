@@ -49,7 +49,7 @@ END = "<!-- end of results -->"
 ON_DEVICE = r"torch fused, all rows|gs-adam, (10|100)% have gradients"
 ON_HOST = r"torch fused, all rows|gs-adam dense, all rows|gs-adam deferred, 10% random"
 LINK = r"cudaMemcpyAsync to device, 5 %|gather 5 % sorted|torch index_select \+ copy 5 % sorted"
-PAGES = ("docs/benchmarks.md", "README.md", "docs/packages/gs-raster.md",
+PAGES = ("docs/benchmarks.md", "docs/scaling.md", "README.md", "docs/packages/gs-raster.md",
          "docs/packages/gs-train.md")  # fmt: skip
 
 TABLES: dict[str, Table] = {
@@ -62,6 +62,8 @@ TABLES: dict[str, Table] = {
     "init": start,
     "whole-20m": whole,
     "ranks": training,
+    "ranks-40m": training,
+    "ranks-4k": training,
     "exchange": exchange,
     "capture-ranks": capture,
     "cull": culling,

@@ -209,7 +209,8 @@ def _all_results() -> dict[str, dict[str, Any]]:
         "engine-5m": _engine(5_000_000), "capture": _capture(), "capture-boruszyn": _capture(),
         "capture-mcmc": _capture("mcmc"), "photographs": _photographs(),
         "refine-20m": _refine(), "whole-20m": _whole(),
-        "ranks": _ranks(), "exchange": _exchange(), "capture-ranks": _capture_ranks(),
+        "ranks": _ranks(), "ranks-40m": _ranks(), "ranks-4k": _ranks(), "exchange": _exchange(),
+        "capture-ranks": _capture_ranks(),
         "largest": _largest(), "init": _init(), "cull": _cull(), "order": _order(),
         "pinned": _times("cudaMemcpyAsync to device, 5 %", "gather 5 % sorted",
                          "torch index_select + copy 5 % sorted"),
@@ -265,10 +266,13 @@ def test_the_page_is_short_with_every_table_too(pages: Path, tmp_path: Path) -> 
     results = _write(tmp_path / "results", _all_results())
     done = _render(pages, results)
     assert done.returncode == 0, done.stderr
-    page = (pages / "docs" / "benchmarks.md").read_text()
+    page, of_gpus = (
+        (pages / "docs" / name).read_text() for name in ("benchmarks.md", "scaling.md")
+    )
     assert len(page.splitlines()) <= 142
-    assert "Not measured" not in page
-    assert page.count(f"commit {COMMIT[:9]}, 2026-01-02") == len(_all_results())
+    assert "Not measured" not in page + of_gpus
+    commit = f"commit {COMMIT[:9]}, 2026-01-02"
+    assert (page.count(commit), of_gpus.count(commit)) == (len(_all_results()) - 5, 5)
     in_a_shuffled_epoch = "| `best` | shuffle | 152 (151 to 153) | 155 (154 to 156) | 159 (158"
     assert in_a_shuffled_epoch in page
     assert "| `best` | tiles | 252 (251 to 253) | 255 (254 to 256) | 259 (258 to 260) |" in page
@@ -289,10 +293,10 @@ def test_the_page_is_short_with_every_table_too(pages: Path, tmp_path: Path) -> 
     parts = "start from points | 9.50 | 16,000,000 Gaussians | checkpoints | 9.50 | 1 of 14.1 GB"
     assert parts in page
     ours = "| `none` | 2 | 705 (704 to 706); 1.74 | 709 (708 to 710); 1.73 | 8.5, 8.5 | 6, 6 |"
-    assert ours in page
-    assert "| gsplat, `distributed=True` | 2 | - | 84.0 (83.0 to 85.0); 1.42 | 8.5 |  |" in page
-    assert "forward, 480,000 rows a view: 0.1 (0.099 to 0.101) ms, 125 GB/s, 0.25 ms be" in page
-    assert "2 GPUs: 1,400 (1,400 to 1,401) images/s, 1.80 (1.75 to 1.85) times one, PSNR" in page
+    assert ours in of_gpus
+    assert "| gsplat, `distributed=True` | 2 | - | 84.0 (83.0 to 85.0); 1.42 | 8.5 |  |" in of_gpus
+    assert "forward, 480,000 rows a view: 0.1 (0.099 to 0.101) ms, 125 GB/s, 0.25 ms be" in of_gpus
+    assert "2 GPUs: 1,400 (1,400 to 1,401) images/s, 1.80 (1.75 to 1.85) times one, PSNR" in of_gpus
     assert _render(pages, results, "--check").returncode == 0
 
 
@@ -568,7 +572,7 @@ def test_publish_writes_a_file_for_every_table_by_a_script_that_exists() -> None
     assert published.keys() == _all_results().keys()
     for command in published.values():
         assert (FOLDER / command.split()[0]).exists(), command
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    page = "".join((ROOT / "docs" / name).read_text() for name in ("benchmarks.md", "scaling.md"))
     marks = " ".join(re.findall(r"<!-- results: ([\w -]+) -->", page)).split()
     assert {"capture-boruszyn", "capture-mcmc", *marks} == published.keys() | {"chart"}
     table = (FOLDER / "results" / "README.md").read_text()

@@ -15,7 +15,7 @@ PEER = "gsplat"
 
 def training(name: str, result: Result) -> list[str]:
     """Rates by preset, number of GPUs and batch size, and how many times one GPU they are."""
-    batches, rows = result.axis("batch"), []
+    batches, rows = sorted(result.axis("batch")), []
     for who in dict.fromkeys(line.name for line in result.lines):
         for ranks in sorted(result.axis("ranks")):
             lines = [result.line(who, batch=batch, ranks=ranks) for batch in batches]
@@ -58,7 +58,7 @@ def exchange(name: str, result: Result) -> list[str]:
         if line.axes["ranks"] == ranks and line.name.startswith("gather of"):
             said.append(f"{line.name}: {spread(line)} ms")
     words = (
-        f"{ranks} GPUs exchange splats (52 bytes a row) and gradients (36), median of "
+        f"{ranks} GPUs exchange splats (52 bytes a row) and gradients (48), median of "
         f"{len(result.lines[0].samples)} samples, rates of bytes that leave a GPU"
     )
     return item(name, result, words, said)
