@@ -38,8 +38,9 @@ def test_each_microbatch_draws_the_rows_whose_bit_is_set(device, n_rows, n_views
     bits[:, -1] &= n_views == 1  # sees nothing
     seen = _seen(bits, device)
     slots = torch.randperm(n_rows, generator=g).int().to(device)
-    places = Places(seen, slots)
-    for i in range(n_views):
+    order = torch.randperm(n_views, generator=g).tolist()
+    places = Places(seen, slots, order)
+    for i in [*order, order[0]]:  # the first one again, as where a batch is drawn anew
         expected = bits[:, i].nonzero().flatten().to(device)
         drawn = places.of(i)
         assert torch.equal(drawn.ids, seen.ids[expected])

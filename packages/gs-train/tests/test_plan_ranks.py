@@ -48,7 +48,7 @@ def planned(
 
 
 def test_each_rank_has_its_share(planned: Any) -> None:
-    options = "--batch-size 8 --gpus 2 --gpu-link 200GB --device-memory 27GiB"
+    options = "--batch-size 8 --gpus 2 --gpu-link 200GB --device-memory 28GiB"
     result = planned(f"{ON_GPU} {options}")
     ranks = result["ranks"]
     assert (ranks["n_ranks"], ranks["n_rows"]) == (2, 10_500_001)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from gs_train.engine.places_kernels import count_kernel, find_kernel
+from gs_train.engine.places_kernels import VIEWS, count_kernel, find_kernel
 
 _BLOCK = 1024
 
@@ -28,20 +30,24 @@ def count(mask: Tensor, n_views: int) -> Tensor:
 
 
 def find(
-    mask: Tensor, ends: Tensor, i: int, n: int, ids: Tensor, slots: Tensor
+    mask: Tensor, ends: Tensor, chosen: Sequence[int], n: int, ids: Tensor, slots: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Places, ids and slots of the ``n`` rows that microbatch i sees.
+    """Places, ids and slots of the rows that each of some microbatches sees, one microbatch behind
+    the other.
 
     Args:
         ends: what :func:`count` gave.
+        chosen: microbatches, as many as the kernel has at most.
+        n: rows that they see, added up.
         ids, slots: (U,) integers; where they are one tensor, so are those that are found.
     """
     place, out_ids = torch.empty(n, dtype=torch.int32, device=mask.device), ids.new_empty(n)
     out_slots = out_ids if slots is ids else slots.new_empty(n)
     n_blocks = ends.shape[1]
+    views = [*chosen, *[chosen[-1]] * (len(VIEWS) - len(chosen))]
     with torch.cuda.device(mask.get_device()):
-        find_kernel[(n_blocks,)](
-            mask, ends, i, ids, slots, place, out_ids, out_slots,
+        find_kernel[(n_blocks, len(chosen))](
+            mask, ends, *views, ids, slots, place, out_ids, out_slots,
             *mask.shape, n_blocks, BLOCK=_BLOCK,
         )  # fmt: skip
     return place, out_ids, out_slots

@@ -80,7 +80,7 @@ class SlotPlacement:
             counts = self._tools.stats.counts_on(self._model.device)
             self._slots.wake(self._at, seen.ids, step, marks, counts)
         tables = {**rows.columns, **self._slots.columns}
-        self._run = _Run(geometry, step, tables, sums, Places(seen, self._at))
+        self._run = _Run(geometry, step, tables, sums, Places(seen, self._at, self._batch.order))
         return step
 
     def take(self, k: int) -> Taken:

@@ -45,7 +45,7 @@ class MirrorPlacement:
 
     def open(self, batch: Batch) -> np.ndarray:
         self._batch = batch
-        self._places = Places(batch.seen, batch.seen.ids)
+        self._places = Places(batch.seen, batch.seen.ids, batch.order)
         return batch.order
 
     def begin(self, settings: StepSettings, edited: torch.cuda.Event | None) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from gs_train.engine.places import TOGETHER
 from gs_train.engine.room import room_for
 from gs_train.options.presets import Preset
 from gs_train.renderers.footprint import Size
@@ -90,7 +91,7 @@ def list_bytes(preset: Preset, work: Workload) -> int:
 
 
 def _rendering_bytes(work: Workload, rows: int, place: int, *, from_tables: bool) -> int:
-    """One microbatch with the places of its rows, and what the one before has not given back."""
+    """One microbatch with places of rows, and what the one before has not given back."""
     attributes = FLOAT * (GEOMETRY_WIDTH + work.appearance)
     # A microbatch of fewer rows is a crop, which has fewer intersections; its projection covers
     # all of its rows. One of more rows is a view that nobody has looked at.
@@ -98,15 +99,17 @@ def _rendering_bytes(work: Workload, rows: int, place: int, *, from_tables: bool
     tables = work.view_memory.tables if from_tables else None
     if work.n_ranks > 1:
         return shared_rendering_bytes(work, rows, place, share, tables, loss=_LOSS)
+    # Of the microbatches whose rows are found together, and of those before.
+    places = place * rows * 2 * min(TOGETHER, work.batch_size)
     if tables is None:
         size = Size(rows, attributes, math.ceil(work.most.intersections * share), work.pixels)
-        return work.view_memory.copies.bytes(size, loss=_LOSS) + place * rows
+        return work.view_memory.copies.bytes(size, loss=_LOSS) + places
     counted = math.ceil(work.most.intersections * share)
     chosen = max(room_for(rows, None), room_for(rows, counted))
     size = Size(rows, attributes, chosen, work.pixels)
-    drawn = tables.bytes(size, loss=_LOSS) + place * rows
+    drawn = tables.bytes(size, loss=_LOSS) + places
     is_alone = work.batch_size == 1 and share >= 1.0
-    return drawn if is_alone else drawn + tables.before.bytes(size) + place * rows
+    return drawn if is_alone else drawn + tables.before.bytes(size)
 
 
 def microbatches_of(work: Workload, room: Room) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from gs_train.engine.places import TOGETHER
 from gs_train.ranks.buffers import room_for
 from gs_train.ranks.exchange import N_SETS
 from gs_train.renderers.footprint import Footprint, Size
@@ -63,9 +64,12 @@ def shared_rendering_bytes(
     """
     attributes = _WORD * (GEOMETRY_WIDTH + work.appearance)
     own = min(N_SETS, rounds_of(work)) * work.n_ranks * rows
-    of_own = own * (place + _RADII)
+    of_own = own * _RADII
     if tables is None:  # in the backward pass one view's copies have gradients
-        of_own = own * (attributes + _PROJECTED + place) + attributes * rows
+        of_own = own * (attributes + _PROJECTED) + attributes * rows
+    # Of views whose rows are found together, and of those that are on their way.
+    held = min(2 * TOGETHER + N_SETS * work.n_ranks, max(work.batch_size, work.n_ranks))
+    of_own += place * rows * held
     drawn = work.n_ranks * rows
     counted = math.ceil(work.n_ranks * work.most.intersections * share)
     size = Size(drawn, 0, counted, work.pixels)  # splats come without attributes
