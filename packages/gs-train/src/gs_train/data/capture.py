@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.data.colmap import find_model, read_model, read_points
+from gs_train.data.colmap import read_points
 from gs_train.data.colmap_records import FloatArray, Image, Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
@@ -21,7 +22,8 @@ from gs_train.data.photographs import MOST_PIXELS, check_photographs
 from gs_train.data.pixels import decode_rgb
 from gs_train.data.prepare import Job, Progress, cached_path, prepare_images
 from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
-from gs_train.data.unused import unused_lines
+from gs_train.data.readers.choose import read_source
+from gs_train.data.readers.source import PointsOf
 from gs_train.errors import InputError
 from gs_train.names import printable
 
@@ -39,6 +41,7 @@ class CaptureView:
         width, height: pixels of the photograph.
         pixels: gives (height, width, 3) uint8 RGB, always the same, from any thread; None: the file
             at ``path`` is decoded.
+        photograph: the photograph, where ``path`` is an image made from it; else None.
     """
 
     name: str
@@ -48,6 +51,12 @@ class CaptureView:
     width: int
     height: int
     pixels: Callable[[], Any] | None = None
+    photograph: Path | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether an image made from the photograph is read in its place."""
+        return self.photograph is not None
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,7 @@ def load_capture(
         cache_dir: where made images go; not created when none is needed.
         max_side: pixels; the longest side of any image is at most this. None keeps sizes.
         test_every: every so many-th of the sorted names is for testing, the first one included; 0
-            for none.
+            for none. Not used where the capture's files say which images are for testing.
         test_list: a text file with the test images instead, one name a line; blank lines and lines
             that start with ``#`` are skipped.
         max_pixels: of one photograph; a larger photograph is refused before memory is taken.
@@ -127,25 +136,30 @@ def load_capture(
     if test_every < 0:
         raise InputError(f"test_every must be 0 or more, got {test_every}")
 
-    model = read_model(find_model(folder))
+    source = read_source(folder)
+    model = source.model
     names = [image.name for image in model.images]
-    train, test = split_of(names, test_every, None if test_list is None else Path(test_list))
-    _, points, colors, notes = frame_and_points(model)
+    train, test = split_of(
+        names, test_every, None if test_list is None else Path(test_list), source.held_out
+    )
+    _, points, colors, notes = frame_and_points(model, source.points)
     pinholes = pinholes_of(model, max_side)
     checked = check_photographs(
-        folder / "images", model, max_pixels=max_pixels, skip_broken=skip_broken
+        source.image_folder,
+        model,
+        source.photographs,
+        max_pixels=max_pixels,
+        skip_broken=skip_broken,
     )
     broken = set(checked.broken)
 
-    paths, jobs = [], {}
-    for index, image in enumerate(model.images):
+    jobs = {}
+    for index, (image, path) in enumerate(zip(model.images, source.photographs)):
         camera, pinhole = model.cameras[image.camera_id], pinholes[image.camera_id]
-        path = folder / "images" / image.name
         is_other = (pinhole.width, pinhole.height) != (camera.width, camera.height)
         if index not in broken and (is_distorted(camera) or is_other):
-            source, path = path, cached_path(cache_dir, image.name, path, camera, pinhole)
-            jobs[index] = Job(source, path, camera, pinhole)
-        paths.append(path)
+            made = cached_path(cache_dir, image.name, path, camera, pinhole)
+            jobs[index] = Job(path, made, camera, pinhole)
     undecodable = prepare_images(
         list(jobs.values()), cache_dir, skip_broken=skip_broken, progress=progress
     )
@@ -155,7 +169,7 @@ def load_capture(
             f"training must be left one photograph that can be read, got {len(broken)} "
             f"broken of {len(names)}"
         )
-    notes += unused_lines(folder, model)
+    notes += source.notes
     if checked.with_alpha:
         notes.append(
             f"alpha channels found in {checked.with_alpha} photographs, not used: what is "
@@ -164,9 +178,12 @@ def load_capture(
     notes += [checked.note] if checked.note else []
     notes += [f"--skip-broken: {printable(str(error))}" for error in undecodable.values()]
     views = tuple(
-        _view(image, path, pinholes[image.camera_id]) for image, path in zip(model.images, paths)
+        view_of(image, pinholes[image.camera_id], path, jobs.get(index))
+        for index, (image, path) in enumerate(zip(model.images, source.photographs))
     )
-    return Capture(folder, views, points, colors, train, test, frozenset(broken), tuple(notes))
+    return Capture(
+        source.folder, views, points, colors, train, test, frozenset(broken), tuple(notes)
+    )
 
 
 def read_image(view: CaptureView) -> NDArray[np.uint8]:
@@ -193,9 +210,12 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
 
 
 def frame_and_points(
-    model: Model,
+    model: Model, points_of: PointsOf | None = None
 ) -> tuple[Frame, FloatArray, NDArray[np.uint8], list[str]]:
     """The frame that a model's cameras suggest, and the points that are in reach there.
+
+    Args:
+        points_of: gives the points; None: the model is COLMAP's and has them.
 
     Returns:
         The frame, (P, 3) float64 positions with P > 0, (P, 3) uint8 colours, and a line about
@@ -207,7 +227,7 @@ def frame_and_points(
     names = [image.name for image in model.images]
     poses = np.stack([image.world_to_camera for image in model.images])
     frame = require_cameras(str(model.folder), names, poses)
-    points, colors = read_points(model.folder)
+    points, colors = read_points(model.folder) if points_of is None else points_of(frame)
     with np.errstate(over="ignore"):  # which leaves the point out
         near = in_reach(frame.points_in(points))
     if not near.any():
@@ -226,9 +246,16 @@ def frame_and_points(
     return frame, points[near], colors[near], [note]
 
 
-def _view(image: Image, path: Path, pinhole: Pinhole) -> CaptureView:
+def view_of(image: Image, pinhole: Pinhole, path: Path, job: Job | None = None) -> CaptureView:
+    """The view of the photograph at ``path``, or of the image that ``job`` makes from it."""
     return CaptureView(
-        image.name, path, image.world_to_camera, pinhole.K, pinhole.width, pinhole.height
+        image.name,
+        path if job is None else job.target,
+        image.world_to_camera,
+        pinhole.K,
+        pinhole.width,
+        pinhole.height,
+        photograph=None if job is None else path,
     )
 
 
@@ -245,15 +272,22 @@ def pinholes_of(model: Model, max_side: int | None) -> dict[int, Pinhole]:
 
 
 def split_of(
-    names: Sequence[str], every: int, path: Path | None
+    names: Sequence[str], every: int, path: Path | None, held_out: AbstractSet[str] | None = None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Indices of the training and of the held-out ones of these names; see :func:`load_capture`.
+
+    Args:
+        held_out: what the capture's own files hold out, instead of every so many-th; a list at
+            ``path`` has the last word.
 
     Raises:
         InputError: the list of held-out ones cannot be read or names others, or none is left to
             train on.
     """
-    test = _test_indices(names, every, path)
+    if held_out is not None and path is None:
+        test = tuple(index for index, name in enumerate(names) if name in held_out)
+    else:
+        test = _test_indices(names, every, path)
     train = tuple(sorted(set(range(len(names))) - set(test)))
     if not train:
         raise InputError(

@@ -50,18 +50,27 @@ def find_models(folder: Path) -> list[Path]:
             raise InputError(
                 f"data must be a folder with a COLMAP model, got no folder at {folder}"
             )
-        sparse = folder / "sparse"
-        inner = sorted(
-            (p for p in sparse.iterdir() if p.is_dir()) if sparse.is_dir() else (),
-            key=lambda p: (*_number(p.name), p.name),
-        )
-        models = [p for p in (*inner, sparse) if _is_model(p)]
+        models = models_in(folder)
     if not models:
         raise InputError(
             f"data must hold a COLMAP model (cameras, images and points3D, .bin or .txt) in "
             f"sparse/0 or sparse, got none in {folder}"
         )
     return models
+
+
+def models_in(folder: Path) -> list[Path]:
+    """As :func:`find_models`, and none where there is no model.
+
+    Raises:
+        OSError: a folder may not be read.
+    """
+    sparse = folder / "sparse"
+    inner = sorted(
+        (p for p in sparse.iterdir() if p.is_dir()) if sparse.is_dir() else (),
+        key=lambda p: (*_number(p.name), p.name),
+    )
+    return [p for p in (*inner, sparse) if _is_model(p)]
 
 
 def count_images(folder: Path) -> int:

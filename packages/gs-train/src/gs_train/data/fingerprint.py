@@ -124,7 +124,7 @@ def changes(saved: Mapping[str, Any], capture: Capture) -> Changes:
         crcs = pool.map(lambda item: photograph_crc(capture.views[item[0]]), in_doubt)
         others = [index for (index, before), now in zip(in_doubt, crcs) if before != now]
     whole = [i for i in sorted({*changed, *others}) if _is_whole(capture.views[i])]
-    remade = [i for i in whole if i in others and _is_made(capture, i)]
+    remade = [i for i in whole if i in others and capture.views[i].is_made]
     changed = [i for i in whole if i not in remade]
     return Changes(
         tuple(capture.views[i].name for i in changed),
@@ -146,22 +146,12 @@ def _is_whole(view: CaptureView) -> bool:
     return True
 
 
-def _photograph(capture: Capture, index: int) -> Path:
-    return capture.folder / "images" / capture.views[index].name
-
-
-def _is_made(capture: Capture, index: int) -> bool:
-    """Whether an image made of the photograph is read in its place."""
-    view = capture.views[index]
-    return view.pixels is None and view.path != _photograph(capture, index)
-
-
 def _stamp(capture: Capture, index: int) -> Stamp | None:
     view = capture.views[index]
     if view.pixels is not None:
         return 3 * view.width * view.height, _NO_TIME
     try:
-        status = _photograph(capture, index).stat()
+        status = (view.photograph or view.path).stat()
     except (OSError, ValueError):  # a name with a NUL
         return None
     return status.st_size, status.st_mtime_ns

@@ -138,7 +138,7 @@ class PhotoReader:
         an image made of the photograph that was removed and is made again when the run goes on."""
         view, cause = self._capture.views[index], error.__cause__
         if isinstance(cause, FileNotFoundError):
-            return view.path != self._capture.folder / "images" / view.name
+            return view.is_made
         return isinstance(cause, OSError) and cause.errno is not None
 
     def _candidate(self, index: int) -> int:

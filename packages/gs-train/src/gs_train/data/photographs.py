@@ -36,11 +36,19 @@ class Checked:
     note: str | None
 
 
-def check_photographs(folder: Path, model: Model, *, max_pixels: int, skip_broken: bool) -> Checked:
+def check_photographs(
+    folder: Path,
+    model: Model,
+    photographs: Sequence[Path],
+    *,
+    max_pixels: int,
+    skip_broken: bool,
+) -> Checked:
     """Look at the header and the end of every photograph of a model.
 
     Args:
         folder: of the photographs.
+        photographs: one for each of the model's images.
         max_pixels: of one photograph.
         skip_broken: report the broken ones instead of refusing them.
 
@@ -54,7 +62,9 @@ def check_photographs(folder: Path, model: Model, *, max_pixels: int, skip_broke
     if not folder.is_dir():
         raise InputError(f"data must hold its photographs in {folder}, got no such folder")
     with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
-        found = list(pool.map(lambda image: _look(folder, image, model), model.images))
+        found = list(
+            pool.map(lambda path, image: _look(path, image, model), photographs, model.images)
+        )
     missing, unreadable, resized = [], [], []
     broken = set()
     for index, (image, header) in enumerate(zip(model.images, found)):
@@ -93,11 +103,11 @@ def check_photographs(folder: Path, model: Model, *, max_pixels: int, skip_broke
 
 
 def _look(
-    folder: Path, image: Image, model: Model
+    path: Path, image: Image, model: Model
 ) -> Header | FileNotFoundError | BrokenPhotographError:
     camera = model.cameras[image.camera_id]
     try:
-        return read_header(folder / image.name, size=(camera.width, camera.height))
+        return read_header(path, size=(camera.width, camera.height))
     except (FileNotFoundError, BrokenPhotographError) as error:
         return error
 

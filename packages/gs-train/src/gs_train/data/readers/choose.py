@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which reader a capture gets: the first that finds its own kind of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gs_train.data.files import readable
+from gs_train.data.readers.colmap import ColmapReader
+from gs_train.data.readers.source import Reader, Source
+from gs_train.errors import InputError
+
+READERS: tuple[Reader, ...] = (ColmapReader(),)
+"""In the order in which they are asked. What a later reader would find is then not used."""
+
+
+def read_source(path: Path) -> Source:
+    """The cameras, poses, photographs and points of a capture.
+
+    Args:
+        path: the capture's folder.
+
+    Raises:
+        InputError: there is no capture, or it cannot be read.
+    """
+    with readable(path):
+        reader = reader_of(path)
+        if reader is None:
+            raise _nothing_at(path)
+    return reader.read(path)
+
+
+def reader_of(path: Path) -> Reader | None:
+    """The first reader that finds a capture at ``path``; None where none does.
+
+    Raises:
+        OSError: a folder may not be read.
+    """
+    return next((reader for reader in READERS if reader.finds(path)), None)
+
+
+def _nothing_at(path: Path) -> InputError:
+    if not path.is_dir():
+        return InputError(f"data must be a folder with a COLMAP model, got no folder at {path}")
+    return InputError(
+        "data must hold a COLMAP model (cameras, images and points3D, .bin or .txt) in sparse/0 or "
+        f"sparse, got none in {path}"
+    )
