@@ -49,7 +49,8 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "transforms": (
         lambda f: (f / "transforms.json").touch(),
-        "transforms.json found, not used: cameras are those of the COLMAP model",
+        "transforms.json found, not used: cameras are those of the COLMAP model; the file in place "
+        "of the folder gives its own",
     ),
     "models": (
         _second_model,

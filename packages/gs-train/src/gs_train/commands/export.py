@@ -17,6 +17,7 @@ import tyro
 from torch import Tensor
 
 from gs_train.data.frame import FrameChoice, camera_centres
+from gs_train.data.readers.choose import is_transforms
 from gs_train.files.agreement import by_first
 from gs_train.files.atomic import replacing, require_writable
 from gs_train.files.chunks_of_ranks import by_first_with_chunks
@@ -169,9 +170,11 @@ def _write_cameras(config: ExportConfig, exported: _Exported) -> None:
     run, to, frame, record = exported
     assert record is not None
     _write_text(to / "cameras.json", json.dumps(_cameras(record, frame)))
-    # Where the capture's poses are in another frame, SIBR reads those of cameras.json.
+    # Where the capture's poses are in another frame, or in a file with frames and axes of its own,
+    # SIBR reads those of cameras.json.
     source = config.data or run.config.data
-    _write_text(to / "cfg_args", _cfg_args(run, record, source if frame.name == "capture" else to))
+    source = to if frame.name == "local" or is_transforms(source) else source
+    _write_text(to / "cfg_args", _cfg_args(run, record, source))
 
 
 def _write_ckpt(exported: _Exported, chunks: Iterator[Chunk], n_rows: int) -> None:

@@ -44,7 +44,7 @@ class PlanConfig:
     Reads cameras and points, no photographs, and trains nothing.
 
     Attributes:
-        data: folder with a COLMAP model (sparse/0 or sparse).
+        data: folder with a COLMAP model (sparse/0 or sparse) or a transforms.json, or that file.
         gaussians: number of Gaussians to plan for, as fit's cap; without it what auto expects from
             the capture's points.
         steps: optimizer updates.

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from gs_train.data.capture import Capture, CaptureView, split_of
 from gs_train.data.colmap_records import FloatArray
 from gs_train.data.frame import Frame
+from gs_train.data.random_points import N_RANDOM_POINTS, random_points
 from gs_train.data.ranges import (
     FARTHEST_COORDINATE,
     FARTHEST_POINT,
@@ -28,8 +29,6 @@ FROM_PYTHON = Path("(given from Python)")
 
 _MOST_SKEW = 1e-4
 """Of a rotation times its transpose from the identity: float32 rotations are off by 1e-6."""
-
-_RANDOM_POINTS = 20_000
 
 
 def capture_from_arrays(
@@ -181,10 +180,8 @@ def _points(points: ArrayLike | None, frame: Frame) -> tuple[FloatArray, list[st
     if points is not None:
         array = np.asarray(points)
         return _numbers(array, "points", (max(4, len(array) if array.ndim else 0), 3)), []
-    half = max(1.0, frame.extent)  # the cameras' median distance from the focus is 1
-    cube = np.random.default_rng(0).uniform(-half, half, (_RANDOM_POINTS, 3))
-    note = f"points are not given: training starts from {_RANDOM_POINTS:,} random ones"
-    return cube / frame.scale - np.asarray(frame.shift), [note]
+    note = f"points are not given: training starts from {N_RANDOM_POINTS:,} random ones"
+    return random_points(frame), [note]
 
 
 def _colors(colors: ArrayLike | None, n: int) -> NDArray[np.uint8]:

@@ -99,7 +99,8 @@ def load_capture(
     skip_broken: bool = False,
     progress: Progress | None = None,
 ) -> Capture:
-    """Read a COLMAP capture: ``images/`` and a model in ``sparse/0`` or ``sparse``.
+    """Read a capture: ``images/`` and a COLMAP model in ``sparse/0`` or ``sparse``, or photographs
+    with a transforms.json.
 
     Images from cameras with distortion are undistorted and images with a side above ``max_side``
     reduced, once, into ``cache_dir``; all other images are used in place. An image must have
@@ -108,7 +109,7 @@ def load_capture(
     orientation is ignored, as COLMAP does.
 
     Args:
-        folder: the capture.
+        folder: the capture: its folder, or a transforms file.
         cache_dir: where made images go; not created when none is needed.
         max_side: pixels; the longest side of any image is at most this. None keeps sizes.
         test_every: every so many-th of the sorted names is for testing, the first one included; 0

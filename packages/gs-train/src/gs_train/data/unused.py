@@ -17,7 +17,12 @@ _FOLDERS = (
     (("depths", "depth", "normals"), "training sees colours alone"),
     (("images_2", "images_4", "images_8"), "--max-side reduces the photographs in images/"),
 )
-_FILES = ((("transforms.json", "transforms_train.json"), "cameras are those of the COLMAP model"),)
+_FILES = (
+    (
+        ("transforms.json", "transforms_train.json"),
+        "cameras are those of the COLMAP model; the file in place of the folder gives its own",
+    ),
+)
 
 
 def unused_lines(folder: Path, model: Model) -> list[str]:
@@ -32,14 +37,25 @@ def unused_lines(folder: Path, model: Model) -> list[str]:
 
     Cost: a walk over the names in ``images/``.
     """
-    lines = []
-    for names, why in _FOLDERS:
-        lines += _found([f"{name}/" for name in names if (folder / name).is_dir()], why)
+    lines = folder_lines(folder)
     for names, why in _FILES:
         lines += _found([name for name in names if (folder / name).is_file()], why)
     lines += _of_model(folder, model)
     lines += _of_images(folder / "images", {image.name for image in model.images})
     return [printable(line) for line in lines]
+
+
+def folder_lines(folder: Path) -> list[str]:
+    """One line for each kind of folder in a capture that training passes over."""
+    lines = []
+    for names, why in _FOLDERS:
+        lines += _found([f"{name}/" for name in names if (folder / name).is_dir()], why)
+    return lines
+
+
+def found_line(names: list[str], why: str) -> str:
+    """The line about what is found and not used."""
+    return f"{', '.join(names)} found, not used: {why}"
 
 
 def _of_model(folder: Path, model: Model) -> list[str]:
@@ -81,4 +97,4 @@ def _inside(folder: Path, path: Path) -> str:
 
 
 def _found(names: list[str], why: str) -> list[str]:
-    return [f"{', '.join(names)} found, not used: {why}"] if names else []
+    return [found_line(names, why)] if names else []

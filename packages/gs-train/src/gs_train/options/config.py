@@ -38,7 +38,8 @@ class FitConfig:
     """Train a scene from photographs with known poses.
 
     Attributes:
-        data: folder with a COLMAP model (sparse/0 or sparse) and the folder images.
+        data: folder with a COLMAP model (sparse/0 or sparse) and the folder images, folder with a
+            transforms.json, or a transforms file.
         out: folder for all files of the run.
         steps: optimizer updates.
         batch_size: images a step.
@@ -69,6 +70,7 @@ class FitConfig:
         resume: go on from the newest checkpoint in out.
         overwrite: remove the run that out holds, then start.
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
+            A transforms_test.json says instead which images are.
         test_list: file with the names of the held-out images instead, one a line.
         image_cache: memory for decoded photographs, of all GPUs of a machine together.
         gpus: number of GPUs of this machine that train the scene together, or all; each owns a part

@@ -8,9 +8,10 @@ from pathlib import Path
 from gs_train.data.files import readable
 from gs_train.data.readers.colmap import ColmapReader
 from gs_train.data.readers.source import Reader, Source
+from gs_train.data.readers.transforms import TransformsReader
 from gs_train.errors import InputError
 
-READERS: tuple[Reader, ...] = (ColmapReader(),)
+READERS: tuple[Reader, ...] = (ColmapReader(), TransformsReader())
 """In the order in which they are asked. What a later reader would find is then not used."""
 
 
@@ -18,7 +19,7 @@ def read_source(path: Path) -> Source:
     """The cameras, poses, photographs and points of a capture.
 
     Args:
-        path: the capture's folder.
+        path: the capture's folder, or a transforms file.
 
     Raises:
         InputError: there is no capture, or it cannot be read.
@@ -39,10 +40,23 @@ def reader_of(path: Path) -> Reader | None:
     return next((reader for reader in READERS if reader.finds(path)), None)
 
 
+def is_transforms(path: Path) -> bool:
+    """Whether the capture at ``path``, where one is still there, has its poses in a transforms
+    file."""
+    try:
+        return isinstance(reader_of(path), TransformsReader)
+    except OSError:
+        return False
+
+
 def _nothing_at(path: Path) -> InputError:
+    if path.is_file():
+        return InputError(
+            f"data must be a folder, or a transforms file that ends with .json, got {path}"
+        )
     if not path.is_dir():
         return InputError(f"data must be a folder with a COLMAP model, got no folder at {path}")
     return InputError(
         "data must hold a COLMAP model (cameras, images and points3D, .bin or .txt) in sparse/0 or "
-        f"sparse, got none in {path}"
+        f"sparse, or a transforms.json, got none in {path}"
     )
