@@ -45,8 +45,8 @@ def _garbage(path: Path) -> None:
 def _other_model(capture: Path) -> None:
     path = capture / "sparse/0/cameras.bin"
     data = bytearray(path.read_bytes())
-    data[12:16] = (7).to_bytes(4, "little")  # FOV, which has a fifth parameter
-    path.write_bytes(bytes(data) + bytes(8))
+    data[12:16] = (17).to_bytes(4, "little")  # EQUIRECTANGULAR, which has two parameters
+    path.write_bytes(bytes(data))
 
 
 def _other_size(capture: Path) -> None:
@@ -70,7 +70,7 @@ CASES = {
     "missing image": Case(lambda c: sorted((c / "images").iterdir())[2].unlink(), "view_002.jpg"),
     "unreadable image": Case(lambda c: _garbage(c / "images/view_004.jpg"), "view_004.jpg"),
     "image of another size": Case(_other_size, "60x48"),
-    "camera model": Case(_other_model, "FOV"),
+    "camera model": Case(_other_model, "EQUIRECTANGULAR"),
     "NaN points": Case(_nan_points, "points3D.bin"),
 }
 

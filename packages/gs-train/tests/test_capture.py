@@ -320,15 +320,15 @@ def test_points_that_are_not_finite_are_an_input_error(tmp_path: Path, cache: Pa
 
 
 def test_an_unsupported_camera_model_is_named(tmp_path: Path, cache: Path) -> None:
-    fov = Camera(9, "FOV", 64, 48, (60.0, 60.0, 32.0, 24.0, 0.5))
-    folder = write_capture(tmp_path / "data", [("a.png", PINHOLE), ("b.png", fov)])
-    with pytest.raises(InputError, match=r"model of camera 9 .* got FOV; run `colmap image_undist"):
+    panorama = Camera(9, "EQUIRECTANGULAR", 64, 48, (64.0, 48.0))
+    folder = write_capture(tmp_path / "data", [("a.png", PINHOLE), ("b.png", panorama)])
+    with pytest.raises(InputError, match=r"model of camera 9 .* got EQUIRECTANGULAR; cut each"):
         load_capture(folder, cache_dir=cache)
 
 
 def test_an_unused_camera_may_have_any_model(folder: Path, cache: Path) -> None:
     model = folder / "sparse/0/cameras.bin"
-    unused = Camera(9, "FOV", 64, 48, (60.0, 60.0, 32.0, 24.0, 0.5))
+    unused = Camera(9, "EQUIRECTANGULAR", 64, 48, (64.0, 48.0))
     empty = np.empty(0, np.int64)
     other = folder / "other"
     write_model(

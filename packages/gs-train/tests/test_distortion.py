@@ -31,11 +31,32 @@ PARAMS: dict[str, tuple[float, ...]] = {
     "FULL_OPENCV": (480, 484, 315, 243, 0.1, -0.05, 1e-3, -2e-3, 0.01, 0.2, 0.01, 0.005),
     "OPENCV_FISHEYE": (300, 302, 318, 245, 0.02, -0.01, 0.001, 0.0005),
 }
+MORE_PARAMS: dict[str, tuple[float, ...]] = {
+    "FOV": (400, 402, 318, 245, 0.9),
+    "SIMPLE_RADIAL_FISHEYE": (300, 318, 245, 0.02),
+    "RADIAL_FISHEYE": (300, 318, 245, 0.02, -0.01),
+    "THIN_PRISM_FISHEYE": (
+        *(300, 302, 318, 245, 0.02, -0.01, 1e-3, -2e-3, 0.001, 0.0005, 3e-3, -4e-3),
+    ),
+    "RAD_TAN_THIN_PRISM_FISHEYE": (
+        *(300, 302, 318, 245, 0.02, -0.01, 0.004, -0.003, 0.002, -0.001),
+        *(1e-3, -2e-3, 3e-3, -4e-3, 5e-3, -6e-3),
+    ),
+    "barrel SIMPLE_DIVISION": (480, 318, 245, -0.2),
+    "cushion DIVISION": (480, 484, 318, 245, 0.1),
+    "SIMPLE_FISHEYE": (300, 318, 245),
+    "FISHEYE": (300, 302, 318, 245),
+    "EUCM": (300, 302, 318, 245, 0.6, 1.1),
+}
+"""Lenses that OpenCV does not know."""
+
+ALL_PARAMS = {**PARAMS, **MORE_PARAMS}
+ALL_CASES = pytest.mark.parametrize("case", ALL_PARAMS)
 CASES = pytest.mark.parametrize("case", PARAMS)
 
 
 def camera_of(case: str) -> Camera:
-    return Camera(3, case.split()[-1], WIDTH, HEIGHT, tuple(float(p) for p in PARAMS[case]))
+    return Camera(3, case.split()[-1], WIDTH, HEIGHT, tuple(float(p) for p in ALL_PARAMS[case]))
 
 
 def corners_and_centers(pinhole: Pinhole) -> np.ndarray:
@@ -70,7 +91,7 @@ def opencv_maps(camera: Camera, pinhole: Pinhole) -> tuple[np.ndarray, np.ndarra
     return u, v
 
 
-@CASES
+@ALL_CASES
 def test_formulas_are_those_of_colmap(case: str) -> None:
     import pycolmap
 
@@ -83,6 +104,50 @@ def test_formulas_are_those_of_colmap(case: str) -> None:
     expected = theirs.img_from_cam(np.column_stack([points, np.ones(len(points))]))
     # Both in float64; pixel positions up to a thousand leave an error of about 1e-13 of that.
     np.testing.assert_allclose(distort(camera, points), expected, atol=1e-9)
+
+
+def test_every_model_of_colmap_is_a_case() -> None:
+    cases = {case.split()[-1] for case in ALL_PARAMS}
+    assert cases == DISTORTED_MODELS
+    others = {name for name, _ in CAMERA_MODELS} - cases - PINHOLE_MODELS
+    assert others == {"EQUIRECTANGULAR"}
+
+
+@ALL_CASES
+def test_the_centre_is_neither_enlarged_nor_reduced(case: str) -> None:
+    camera = camera_of(case)
+    pinhole = undistorted_pinhole(camera)
+    step = 1e-6
+    here, there = distort(camera, np.array([[0.0, 0.0], [step, step]]))
+    scale = (there - here) / step / np.diag(pinhole.K)[:2]
+    # Prisms and tangential terms tilt the centre a little; sides are whole pixels.
+    assert max(pinhole.width, pinhole.height) == WIDTH or np.abs(scale - 1).max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("model", "distortion"), [("FOV", (0,)), ("DIVISION", (0,)), ("EUCM", (0, 0))]
+)
+def test_a_lens_that_bends_nothing_is_a_pinhole(model: str, distortion: tuple[float, ...]) -> None:
+    camera = Camera(1, model, WIDTH, HEIGHT, (500.0, 500.0, 320.0, 240.0, *distortion))
+    assert not is_distorted(camera)
+
+
+@pytest.mark.parametrize(
+    ("model", "distortion"),
+    [
+        ("FOV", (3.3,)),
+        ("FOV", (1e6,)),
+        ("EUCM", (-1e6, -1)),
+        ("EUCM", (1, -1e6)),
+        ("DIVISION", (1e6,)),
+        ("THIN_PRISM_FISHEYE", (-1e6, *[0] * 7)),
+    ],
+)
+def test_a_wild_lens_is_refused(model: str, distortion: tuple[float, ...]) -> None:
+    camera = Camera(1, model, WIDTH, HEIGHT, (500.0, 500.0, 320.0, 240.0, *distortion))
+    assert is_distorted(camera)
+    with pytest.raises(InputError, match="must see a rectangle around its optical axis, got none"):
+        undistorted_pinhole(camera)
 
 
 @CASES
@@ -107,7 +172,7 @@ def test_resampling_is_that_of_opencv(case: str) -> None:
         assert difference.mean() < 0.4
 
 
-@CASES
+@ALL_CASES
 def test_no_black_border_shows(case: str) -> None:
     camera = camera_of(case)
     pinhole = undistorted_pinhole(camera)
@@ -236,14 +301,11 @@ def test_a_pinhole_camera_is_never_enlarged(max_side: int | None) -> None:
     np.testing.assert_array_equal(pinhole.K, camera.K)
 
 
-@pytest.mark.parametrize(
-    "model", [m for m, _ in CAMERA_MODELS if m not in PINHOLE_MODELS | DISTORTED_MODELS]
-)
-def test_other_models_are_named_with_the_remedy(model: str) -> None:
-    camera = Camera(4, model, WIDTH, HEIGHT, (1.0,) * dict(CAMERA_MODELS)[model])
+def test_a_panorama_is_named_with_the_remedy() -> None:
+    camera = Camera(4, "EQUIRECTANGULAR", WIDTH, HEIGHT, (640.0, 480.0))
     with pytest.raises(
         InputError,
-        match=rf"model of camera 4 must be one of .*, got {model}; run `colmap image_und",
+        match=r"model of camera 4 must be one of .*, got EQUIRECTANGULAR; cut each panorama into",
     ):
         is_distorted(camera)
 

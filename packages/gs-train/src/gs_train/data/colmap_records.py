@@ -38,8 +38,11 @@ CAMERA_MODELS: tuple[tuple[str, int], ...] = (
 """Name and number of parameters of COLMAP's camera models; the position is the model's id."""
 
 _PARAMETER_COUNTS = dict(CAMERA_MODELS)
-_SHARED_FOCAL = frozenset({"SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL"})
-_TWO_FOCALS = frozenset({"PINHOLE", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV"})
+_PANORAMAS = frozenset({"EQUIRECTANGULAR"})
+_SHARED_FOCAL = frozenset(
+    {"SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL", "SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE"}
+    | {"SIMPLE_DIVISION", "SIMPLE_FISHEYE"}
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Camera:
 
     @property
     def K(self) -> FloatArray:
-        """(3, 3) float64 intrinsics, pixels; for models whose first parameters are f or fx, fy."""
+        """(3, 3) float64 intrinsics, pixels; of every model but EQUIRECTANGULAR."""
         fx = self.params[0]
         fy, cx, cy = (fx, *self.params[1:3]) if self.model in _SHARED_FOCAL else self.params[1:4]
         return np.array([[fx, 0.0, cx], [0.0, fy, cy], [0.0, 0.0, 1.0]])
@@ -132,7 +135,7 @@ def checked_camera(
     if not np.isfinite(values).all():
         raise InputError(f"{where}: parameters of camera {id} must be finite, got {values}")
     camera = Camera(id, model, width, height, values)
-    if model in _SHARED_FOCAL | _TWO_FOCALS:
+    if model not in _PANORAMAS:
         ranges.require_intrinsics(
             f"{where}: camera {id}", camera.K, camera.distortion, max(width, height)
         )

@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a camera with lens distortion to a pinhole camera: which one, and the pixels it sees.
-
-The formulas are those that COLMAP and OpenCV share: the rational radial and tangential model (of
-which SIMPLE_RADIAL, RADIAL, OPENCV and FULL_OPENCV are cases) and the fisheye model of Kannala and
-Brandt (2006) as OPENCV_FISHEYE. They map undistorted to distorted positions, the direction that
-resampling needs; nothing is inverted.
-"""
+"""From a camera with lens distortion to a pinhole camera: which one, and the pixels it sees."""
 
 from __future__ import annotations
 
@@ -13,14 +7,20 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from gs_train.data.colmap_records import Camera, FloatArray
+from gs_train.data.lenses import (
+    DISTORTED_MODELS,
+    bends,
+    coefficients,
+    distort_all,
+    enlargement,
+    resample,
+)
 from gs_train.errors import InputError
 
 PINHOLE_MODELS = frozenset({"SIMPLE_PINHOLE", "PINHOLE"})
-DISTORTED_MODELS = frozenset({"SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV"})
 
 MOST_OFF_AXIS = math.radians(60)
 """Nothing further off the optical axis, sideways or up and down, enters an undistorted image.
@@ -73,9 +73,9 @@ def is_distorted(camera: Camera) -> bool:
         supported = ", ".join(sorted(PINHOLE_MODELS | DISTORTED_MODELS))
         raise InputError(
             f"model of camera {camera.id} must be one of {supported}, got {camera.model}; "
-            "run `colmap image_undistorter` and use its output"
+            "cut each panorama into pinhole images and reconstruct from these"
         )
-    return camera.model == "OPENCV_FISHEYE" or any(camera.distortion)
+    return bends(camera)
 
 
 def distort(camera: Camera, points: FloatArray) -> FloatArray:
@@ -88,7 +88,10 @@ def distort(camera: Camera, points: FloatArray) -> FloatArray:
     Returns:
         (N, 2) float64 pixels; the centre of the first pixel is (0.5, 0.5).
     """
-    return _distort_all(np.ascontiguousarray(points, dtype=np.float64), *_coefficients(camera))
+    pixels: FloatArray = distort_all(
+        np.ascontiguousarray(points, dtype=np.float64), *coefficients(camera)
+    )
+    return pixels
 
 
 def undistorted_pinhole(camera: Camera, max_side: int | None = None) -> Pinhole:
@@ -112,7 +115,7 @@ def undistorted_pinhole(camera: Camera, max_side: int | None = None) -> Pinhole:
     """
     with np.errstate(all="ignore"):  # a lens that sees nothing gives NaN, which is refused
         x0, y0, x1, y1 = _inner_rectangle(camera)
-    fx, fy = camera.K[0, 0], camera.K[1, 1]
+    fx, fy = np.diag(camera.K)[:2] * enlargement(camera)
     longest = max(camera.width, camera.height)
     bound = longest if max_side is None else min(longest, max_side)
     scale = min(1.0, bound / max((x1 - x0) * fx, (y1 - y0) * fy))
@@ -141,73 +144,8 @@ def undistort(pixels: NDArray[np.uint8], camera: Camera, pinhole: Pinhole) -> ND
     """
     result = np.empty((pinhole.height, pinhole.width, 3), dtype=np.uint8)
     n = max(1, math.ceil(_most_shrinking(camera, pinhole) - 0.25))  # bilinear spans the quarter
-    _resample(np.ascontiguousarray(pixels), result, n, pinhole.K, *_coefficients(camera))
+    resample(np.ascontiguousarray(pixels), result, n, pinhole.K, *coefficients(camera))
     return result
-
-
-def _coefficients(camera: Camera) -> tuple[bool, FloatArray, FloatArray]:
-    """Fisheye or not; k1 k2 p1 p2 k3 k4 k5 k6 (k1 k2 k3 k4 of a fisheye); fx fy cx cy."""
-    coefficients = np.zeros(8)
-    coefficients[: len(camera.distortion)] = camera.distortion
-    K = camera.K
-    intrinsics = np.array([K[0, 0], K[1, 1], K[0, 2], K[1, 2]])
-    return camera.model == "OPENCV_FISHEYE", coefficients, intrinsics
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _distort(x, y, fisheye, c, intrinsics):  # type: ignore[no-untyped-def]
-    """Pixel u, v of the direction (x, y, 1)."""
-    r2 = x * x + y * y
-    if fisheye:
-        r = math.sqrt(r2)
-        t = math.atan(r)
-        t2 = t * t
-        distorted = t * (1 + t2 * (c[0] + t2 * (c[1] + t2 * (c[2] + t2 * c[3]))))
-        scale = distorted / r if r > 1e-12 else 1.0
-        u, v = x * scale, y * scale
-    else:
-        radial = 1 + r2 * (c[0] + r2 * (c[1] + r2 * c[4]))
-        radial /= 1 + r2 * (c[5] + r2 * (c[6] + r2 * c[7]))
-        u = x * radial + 2 * c[2] * x * y + c[3] * (r2 + 2 * x * x)
-        v = y * radial + c[2] * (r2 + 2 * y * y) + 2 * c[3] * x * y
-    return intrinsics[0] * u + intrinsics[2], intrinsics[1] * v + intrinsics[3]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _distort_all(points, fisheye, c, intrinsics):  # type: ignore[no-untyped-def]
-    result = np.empty_like(points)
-    for i in range(len(points)):
-        result[i] = _distort(points[i, 0], points[i, 1], fisheye, c, intrinsics)
-    return result
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _resample(source, result, n, K, fisheye, c, intrinsics):  # type: ignore[no-untyped-def]
-    height, width = source.shape[0], source.shape[1]
-    weight = 1.0 / (n * n)
-    for row in range(result.shape[0]):
-        for column in range(result.shape[1]):
-            red = green = blue = 0.5  # rounds to nearest when cut to an integer
-            for j in range(n):
-                y = (row + (j + 0.5) / n - K[1, 2]) / K[1, 1]
-                for i in range(n):
-                    x = (column + (i + 0.5) / n - K[0, 2]) / K[0, 0]
-                    u, v = _distort(x, y, fisheye, c, intrinsics)
-                    u = min(max(u - 0.5, 0.0), width - 1.0)
-                    v = min(max(v - 0.5, 0.0), height - 1.0)
-                    left, top = int(u), int(v)
-                    right, bottom = min(left + 1, width - 1), min(top + 1, height - 1)
-                    a, b = u - left, v - top
-                    w00, w01 = (1 - a) * (1 - b) * weight, a * (1 - b) * weight
-                    w10, w11 = (1 - a) * b * weight, a * b * weight
-                    p00, p01 = source[top, left], source[top, right]
-                    p10, p11 = source[bottom, left], source[bottom, right]
-                    red += w00 * p00[0] + w01 * p01[0] + w10 * p10[0] + w11 * p11[0]
-                    green += w00 * p00[1] + w01 * p01[1] + w10 * p10[1] + w11 * p11[1]
-                    blue += w00 * p00[2] + w01 * p01[2] + w10 * p10[2] + w11 * p11[2]
-            result[row, column, 0] = int(red)
-            result[row, column, 1] = int(green)
-            result[row, column, 2] = int(blue)
 
 
 def _inner_rectangle(camera: Camera) -> tuple[float, float, float, float]:
