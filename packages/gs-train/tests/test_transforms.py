@@ -460,7 +460,7 @@ def test_sizes_that_nothing_tells_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_no_capture_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"sparse/0 or sparse, or a transforms.json, got none in"):
+    with pytest.raises(InputError, match=r"sparse/0 or itself, or a transforms.json, got none in"):
         load(tmp_path)
     (tmp_path / "a.txt").touch()
     with pytest.raises(InputError, match=r"a folder, or a transforms file that ends with .json"):

@@ -8,6 +8,7 @@ the composed pose of every registered image all the same, so those files are not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -35,8 +36,16 @@ def find_model(folder: Path) -> Path:
     Raises:
         InputError: there is no such folder, no model in it, or it may not be read.
     """
-    candidates = find_models(folder)
-    return candidates[0] if len(candidates) == 1 else max(candidates, key=count_images)
+    return largest(find_models(folder))
+
+
+def largest(models: Sequence[Path]) -> Path:
+    """The one of some model folders with most images; among equals the first.
+
+    Raises:
+        InputError: as :func:`count_images`.
+    """
+    return models[0] if len(models) == 1 else max(models, key=count_images)
 
 
 def find_models(folder: Path) -> list[Path]:
@@ -71,6 +80,15 @@ def models_in(folder: Path) -> list[Path]:
         key=lambda p: (*_number(p.name), p.name),
     )
     return [p for p in (*inner, sparse) if _is_model(p)]
+
+
+def model_itself(folder: Path) -> list[Path]:
+    """The folder where it is a model's own, else none.
+
+    Raises:
+        OSError: the folder may not be read.
+    """
+    return [folder] if _is_model(folder) else []
 
 
 def count_images(folder: Path) -> int:

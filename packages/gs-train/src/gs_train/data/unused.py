@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from gs_train.data.colmap import count_images, find_models
+from gs_train.data.colmap import count_images
 from gs_train.data.colmap_records import Model
 from gs_train.names import printable
 
@@ -25,12 +26,13 @@ _FILES = (
 )
 
 
-def unused_lines(folder: Path, model: Model) -> list[str]:
+def unused_lines(folder: Path, model: Model, models: Sequence[Path]) -> list[str]:
     """One line for each kind of thing that a capture holds and training passes over.
 
     Args:
         folder: the capture.
         model: its model that is used.
+        models: the folders of all models there.
 
     Returns:
         Printable lines; none for a capture of photographs and one model.
@@ -40,7 +42,7 @@ def unused_lines(folder: Path, model: Model) -> list[str]:
     lines = folder_lines(folder)
     for names, why in _FILES:
         lines += _found([name for name in names if (folder / name).is_file()], why)
-    lines += _of_model(folder, model)
+    lines += _of_model(folder, model, models)
     lines += _of_images(folder / "images", {image.name for image in model.images})
     return [printable(line) for line in lines]
 
@@ -58,21 +60,22 @@ def found_line(names: list[str], why: str) -> str:
     return f"{', '.join(names)} found, not used: {why}"
 
 
-def _of_model(folder: Path, model: Model) -> list[str]:
+def _of_model(folder: Path, model: Model, models: Sequence[Path]) -> list[str]:
     lines = []
-    others = [path for path in find_models(folder) if path != model.folder]
+    others = [path for path in models if path != model.folder]
     if others:
         shown = [f"{_inside(folder, p)} ({count_images(p)} images)" for p in others[:3]]
         more = [f"{len(others) - 3} more"] if len(others) > 3 else []
         taken = f"{_inside(folder, model.folder)} is taken ({len(model.images)} images)"
         lines += _found(shown + more, taken)
-    where = _inside(folder, model.folder)
-    both = [f"{where}/{part}.txt" for part in _PARTS if _is_both(model.folder / part)]
+    both = [f"{part}.txt" for part in _PARTS if _is_both(model.folder / part)]
+    rigs = ["rigs.bin", "frames.bin", "rigs.txt", "frames.txt"]
+    both, rigs, clouds = (
+        [_inside(folder, model.folder / name) for name in names if (model.folder / name).is_file()]
+        for names in (both, rigs, ["points3D.ply"])
+    )
     lines += _found(both, "the .bin files are")
-    rigs = [f"{where}/{name}" for name in ("rigs.bin", "frames.bin", "rigs.txt", "frames.txt")]
-    composed = "every image has its whole pose in the images file"
-    lines += _found([name for name in rigs if (folder / name).is_file()], composed)
-    clouds = [f"{where}/points3D.ply"] if (model.folder / "points3D.ply").is_file() else []
+    lines += _found(rigs, "every image has its whole pose in the images file")
     return lines + _found(clouds, "points are those of the model; --init FILE takes others")
 
 

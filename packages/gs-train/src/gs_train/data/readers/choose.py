@@ -5,13 +5,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gs_train.data.colmap import model_itself, models_in
 from gs_train.data.files import readable
 from gs_train.data.readers.colmap import ColmapReader
 from gs_train.data.readers.source import Reader, Source
 from gs_train.data.readers.transforms import TransformsReader
 from gs_train.errors import InputError
 
-READERS: tuple[Reader, ...] = (ColmapReader(), TransformsReader())
+READERS: tuple[Reader, ...] = (
+    ColmapReader(models_in),
+    TransformsReader(),
+    ColmapReader(lambda path: models_in(path / "colmap")),  # as nerfstudio leaves it
+    ColmapReader(model_itself),
+)
 """In the order in which they are asked. What a later reader would find is then not used."""
 
 
@@ -28,7 +34,7 @@ def read_source(path: Path) -> Source:
         reader = reader_of(path)
         if reader is None:
             raise _nothing_at(path)
-    return reader.read(path)
+        return reader.read(path)
 
 
 def reader_of(path: Path) -> Reader | None:
@@ -57,6 +63,6 @@ def _nothing_at(path: Path) -> InputError:
     if not path.is_dir():
         return InputError(f"data must be a folder with a COLMAP model, got no folder at {path}")
     return InputError(
-        "data must hold a COLMAP model (cameras, images and points3D, .bin or .txt) in sparse/0 or "
-        f"sparse, or a transforms.json, got none in {path}"
+        "data must hold a COLMAP model (cameras, images and points3D, .bin or .txt) in sparse/0, "
+        f"sparse, colmap/sparse/0 or itself, or a transforms.json, got none in {path}"
     )

@@ -3,21 +3,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from gs_train.data.colmap import find_model, models_in, read_model, read_points
+from gs_train.data.colmap import largest, read_model, read_points
 from gs_train.data.readers.source import Source
 from gs_train.data.unused import unused_lines
 
 
 class ColmapReader:
-    """See :class:`gs_train.data.readers.source.Reader`."""
+    """See :class:`gs_train.data.readers.source.Reader`.
+
+    Args:
+        models_of: the model folders of a capture in one kind of place; the largest is taken.
+    """
+
+    def __init__(self, models_of: Callable[[Path], list[Path]]) -> None:
+        self._models_of = models_of
 
     def finds(self, path: Path) -> bool:
-        return bool(models_in(path))
+        return bool(self._models_of(path))
 
     def read(self, path: Path) -> Source:
-        model = read_model(find_model(path))
+        models = self._models_of(path)
+        model = read_model(largest(models))
         images = path / "images"
         return Source(
             path,
@@ -25,5 +34,5 @@ class ColmapReader:
             images,
             tuple(images / image.name for image in model.images),
             lambda frame: read_points(model.folder),
-            notes=tuple(unused_lines(path, model)),
+            notes=tuple(unused_lines(path, model, models)),
         )

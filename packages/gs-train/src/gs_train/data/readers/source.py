@@ -58,4 +58,5 @@ class Reader(Protocol):
 
         Raises:
             InputError: a file of the capture cannot be read or holds what no capture has.
+            OSError: a folder may not be read.
         """

@@ -53,8 +53,7 @@ class TransformsReader:
         return bool(_files_at(path))
 
     def read(self, path: Path) -> Source:
-        with readable(path):
-            paths = _files_at(path)
+        paths = _files_at(path)
         files = [TransformsFile.read(file) for file in paths]
         shots, left_out = _shots(files)
         image_folder, names = _named([shot.written for shot in shots])
