@@ -268,23 +268,14 @@ def test_images_that_are_wrong_are_counted_by_kind_in_one_line(folder: Path, cac
     assert str(caught.value) == (
         f"{images} must hold the 10 images of the model, got 2 missing (first 02.png; "
         "04.png), 1 broken (first 05.png: no JPEG, PNG, TIFF, WEBP, BMP, PPM or JPEG2000 image), "
-        "1 of another size than the camera (first 07.png: 10x9, camera 1 has 64x48); put them "
+        "1 of another shape than the camera (first 07.png: 10x9, camera 1 has 64x48); put them "
         "back, or go on without the missing and broken: gs-train fit --skip-broken, with --resume "
         "where the run exists"
     )
     assert not cache.exists()
 
 
-def test_a_reduced_copy_is_refused_with_the_remedy(folder: Path, cache: Path) -> None:
-    path = folder / "images/07.png"
-    Image.new("RGB", (16, 12)).save(path)
-    with pytest.raises(
-        InputError, match=r"16x12, camera 1 has 64x48; use the photographs and --max-side 16\)"
-    ):
-        load_capture(folder, cache_dir=cache)
-
-
-def test_an_image_turned_by_software_is_of_another_size(folder: Path, cache: Path) -> None:
+def test_an_image_turned_by_software_is_of_another_shape(folder: Path, cache: Path) -> None:
     Image.new("RGB", (48, 64)).save(folder / "images/07.png")
     with pytest.raises(InputError, match=r"first 07.png: 48x64, camera 1 has 64x48\)"):
         load_capture(folder, cache_dir=cache)

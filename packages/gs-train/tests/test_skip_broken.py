@@ -103,11 +103,11 @@ def test_no_whole_photograph_left_is_an_error(tmp_path: Path) -> None:
         load_capture(folder, cache_dir=tmp_path / "cache", skip_broken=True)
 
 
-def test_another_size_is_refused_all_the_same(tmp_path: Path) -> None:
+def test_another_shape_is_refused_all_the_same(tmp_path: Path) -> None:
     folder = captured(tmp_path / "data")
     write_capture(tmp_path / "other", [("02.png", TALL)])
     shutil.copy(tmp_path / "other/images/02.png", folder / "images/02.png")
-    with pytest.raises(InputError, match="1 of another size than the camera"):
+    with pytest.raises(InputError, match="1 of another shape than the camera"):
         load_capture(folder, cache_dir=tmp_path / "cache", skip_broken=True)
 
 

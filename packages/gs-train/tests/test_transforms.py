@@ -415,7 +415,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "split is a text": ({**LENS, "train_filenames": "a"}, "train_filenames must be a list of file"),
     "nobody trains": ({**LENS, "train_filenames": []}, "must name its frames in train_filenames"),
     "points are gone": ({**LENS, "ply_file_path": "p.ply"}, "p.ply must be readable, got: No such"),
-    "another size": ({**LENS, "w": 32, "h": 24}, r"of another size than the camera \(first 00.png"),
+    "another shape": ({**LENS, "w": 32, "h": 32}, r"of another shape than the camera \(first 00.p"),
 }
 
 

@@ -41,7 +41,7 @@ from gs_train.sizing.workload import Workload
 @dataclass(frozen=True)
 class PlanConfig:
     """Say what each --offload preset would need here, whether it fits, and how fast it should be.
-    Reads cameras and points, no photographs, and trains nothing.
+    Reads cameras, points and the sizes of photographs, and trains nothing.
 
     Attributes:
         data: folder with a COLMAP model (sparse/0 or sparse) or a transforms.json, or that file.

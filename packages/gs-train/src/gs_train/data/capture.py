@@ -24,6 +24,7 @@ from gs_train.data.prepare import Job, Progress, cached_path, prepare_images
 from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
 from gs_train.data.readers.choose import read_source
 from gs_train.data.readers.source import PointsOf
+from gs_train.data.resized import model_of_sizes
 from gs_train.errors import InputError
 from gs_train.names import printable
 
@@ -103,9 +104,8 @@ def load_capture(
     with a transforms.json.
 
     Images from cameras with distortion are undistorted and images with a side above ``max_side``
-    reduced, once, into ``cache_dir``; all other images are used in place. An image must have
-    exactly its camera's size. Reduced copies of the photographs (``images_2``, ``images_4``) are
-    refused, because they would hide the size of the training; ``max_side`` reduces instead. EXIF
+    reduced, once, into ``cache_dir``; all other images are used in place. An image must have its
+    camera's shape: where it is smaller or larger, intrinsics are scaled, and a line says so. EXIF
     orientation is ignored, as COLMAP does.
 
     Args:
@@ -144,7 +144,6 @@ def load_capture(
         names, test_every, None if test_list is None else Path(test_list), source.held_out
     )
     _, points, colors, notes = frame_and_points(model, source.points)
-    pinholes = pinholes_of(model, max_side)
     checked = check_photographs(
         source.image_folder,
         model,
@@ -153,6 +152,8 @@ def load_capture(
         skip_broken=skip_broken,
     )
     broken = set(checked.broken)
+    model, scaled = model_of_sizes(model, checked.sizes)
+    pinholes = pinholes_of(model, max_side)
 
     jobs = {}
     for index, (image, path) in enumerate(zip(model.images, source.photographs)):
@@ -170,7 +171,7 @@ def load_capture(
             f"training must be left one photograph that can be read, got {len(broken)} "
             f"broken of {len(names)}"
         )
-    notes += source.notes
+    notes += (*scaled, *source.notes)
     if checked.with_alpha:
         notes.append(
             f"alpha channels found in {checked.with_alpha} photographs, not used: what is "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gs_train.data.colmap_records import Camera, Image, Model
 from gs_train.data.pixels import BrokenPhotographError, Header, read_header
+from gs_train.data.resized import Size, has_shape_of
 from gs_train.errors import InputError
 from gs_train.names import printable
 
@@ -29,11 +30,13 @@ class Checked:
         broken: indices into the model's images: missing, no image, or breaking off.
         with_alpha: how many of the rest may have transparent pixels.
         note: one line about the broken ones; None without any.
+        sizes: width and height of each photograph; None of a broken one.
     """
 
     broken: frozenset[int]
     with_alpha: int
     note: str | None
+    sizes: tuple[Size | None, ...]
 
 
 def check_photographs(
@@ -54,7 +57,7 @@ def check_photographs(
 
     Raises:
         InputError: one for all photographs that are missing, unreadable (unless ``skip_broken``)
-            or of another size than their camera, or for cameras of too many pixels.
+            or of another shape than their camera, or for cameras of too many pixels.
 
     Cost: a few reads of each file, several files at a time.
     """
@@ -63,15 +66,21 @@ def check_photographs(
         raise InputError(f"data must hold its photographs in {folder}, got no such folder")
     with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
         found = list(
-            pool.map(lambda path, image: _look(path, image, model), photographs, model.images)
+            pool.map(
+                lambda path, image: _look(path, model.cameras[image.camera_id], max_pixels),
+                photographs,
+                model.images,
+            )
         )
-    missing, unreadable, resized = [], [], []
+    missing, unreadable, reshaped = [], [], []
     broken = set()
     for index, (image, header) in enumerate(zip(model.images, found)):
         camera = model.cameras[image.camera_id]
         if isinstance(header, Header):
-            if header.size != (camera.width, camera.height):
-                resized.append(f"{image.name}: {_sizes(header.size, camera)}")
+            if not has_shape_of(header.size, camera):
+                reshaped.append(f"{image.name}: {_sizes(header.size, camera)}")
+            elif header.size[0] * header.size[1] > max_pixels:
+                raise _too_large(header.size, image, max_pixels)
             continue
         broken.add(index)
         if isinstance(header, FileNotFoundError):
@@ -79,7 +88,7 @@ def check_photographs(
         else:
             unreadable.append(f"{image.name}: {header.reason}")
     absent = _listed((("missing", missing), ("broken", unreadable)))
-    problems = _listed((("of another size than the camera", resized),))
+    problems = _listed((("of another shape than the camera", reshaped),))
     if problems or (absent and not skip_broken):
         # True of every command that looks at a run: fit keeps the option in the run's folder.
         remedy = (
@@ -99,32 +108,64 @@ def check_photographs(
         f"--skip-broken: of {len(model.images)} photographs {printable(absent)} are left out"
         if absent
         else None,
+        tuple(header.size if isinstance(header, Header) else None for header in found),
     )
 
 
 def _look(
-    path: Path, image: Image, model: Model
+    path: Path, camera: Camera, max_pixels: int
 ) -> Header | FileNotFoundError | BrokenPhotographError:
-    camera = model.cameras[image.camera_id]
+    size = camera.width, camera.height
     try:
-        return read_header(path, size=(camera.width, camera.height))
+        header = read_header(path, size=size)
+        is_copy = header.size != size and has_shape_of(header.size, camera)
+        if is_copy and header.size[0] * header.size[1] <= max_pixels:
+            read_header(path, size=header.size)
+        return header
     except (FileNotFoundError, BrokenPhotographError) as error:
         return error
+
+
+def camera_sizes(model: Model, photographs: Sequence[Path]) -> list[Size | None]:
+    """Sizes of photographs for `gs_train.data.resized.model_of_sizes`, from one header a camera.
+
+    Args:
+        photographs: one for each of the model's images.
+
+    Returns:
+        None for a photograph that is not the first of its camera, cannot be read, or is of another
+        shape than its camera.
+    """
+    sizes: list[Size | None] = []
+    seen = set()
+    for image, path in zip(model.images, photographs):
+        size = None
+        if image.camera_id not in seen:
+            seen.add(image.camera_id)
+            camera = model.cameras[image.camera_id]
+            header = _look(path, camera, 0)
+            if isinstance(header, Header) and has_shape_of(header.size, camera):
+                size = header.size
+        sizes.append(size)
+    return sizes
 
 
 def _check_sizes(model: Model, max_pixels: int) -> None:
     used = {image.camera_id: image for image in reversed(model.images)}
     for camera in (model.cameras[id] for id in used):
-        n_pixels = camera.width * camera.height
-        if n_pixels > max_pixels:
-            gib = n_pixels * _DECODING_BYTES / 2**30
-            raise InputError(
-                f"photographs must have at most {max_pixels:,} pixels, got "
-                f"{camera.width}x{camera.height} of camera {camera.id} (first "
-                f"{used[camera.id].name}); decoding one takes about {gib:.1f} GiB of memory, with "
-                f"--max-side too: allow it with --max-pixels {n_pixels}, or reduce the photographs "
-                "and reconstruct again"
-            )
+        if camera.width * camera.height > max_pixels:
+            raise _too_large((camera.width, camera.height), used[camera.id], max_pixels)
+
+
+def _too_large(size: Size, image: Image, max_pixels: int) -> InputError:
+    n_pixels = size[0] * size[1]
+    gib = n_pixels * _DECODING_BYTES / 2**30
+    return InputError(
+        f"photographs must have at most {max_pixels:,} pixels, got {size[0]}x{size[1]} of camera "
+        f"{image.camera_id} (first {image.name}); decoding one takes about {gib:.1f} GiB of "
+        f"memory, with --max-side too: allow it with --max-pixels {n_pixels}, or reduce the "
+        "photographs and reconstruct again"
+    )
 
 
 def _listed(kinds: Sequence[tuple[str, list[str]]]) -> str:
@@ -133,11 +174,5 @@ def _listed(kinds: Sequence[tuple[str, list[str]]]) -> str:
     )
 
 
-def _sizes(size: tuple[int, int], camera: Camera) -> str:
-    """Both sizes, with the remedy when the image is a reduced copy of the photograph."""
-    width, height = size
-    text = f"{width}x{height}, camera {camera.id} has {camera.width}x{camera.height}"
-    is_copy = width < camera.width and abs(height - camera.height * width / camera.width) < 1
-    if not is_copy:
-        return text
-    return f"{text}; use the photographs and --max-side {max(size)}"
+def _sizes(size: Size, camera: Camera) -> str:
+    return f"{size[0]}x{size[1]}, camera {camera.id} has {camera.width}x{camera.height}"

@@ -13,10 +13,13 @@ from gs_train.names import printable
 
 _PARTS = ("cameras", "images", "points3D")
 
+REDUCED = ("images_2", "images_4", "images_8")
+"""Folders of photographs at a half, a quarter and an eighth of their sides."""
+
 _FOLDERS = (
     (("masks", "mask"), "every pixel is trained on"),
     (("depths", "depth", "normals"), "training sees colours alone"),
-    (("images_2", "images_4", "images_8"), "--max-side reduces the photographs in images/"),
+    (REDUCED, "--max-side reduces the photographs in images/"),
 )
 _FILES = (
     (
@@ -26,32 +29,38 @@ _FILES = (
 )
 
 
-def unused_lines(folder: Path, model: Model, models: Sequence[Path]) -> list[str]:
+def unused_lines(folder: Path, model: Model, models: Sequence[Path], images: Path) -> list[str]:
     """One line for each kind of thing that a capture holds and training passes over.
 
     Args:
         folder: the capture.
         model: its model that is used.
         models: the folders of all models there.
+        images: the folder of its photographs.
 
     Returns:
         Printable lines; none for a capture of photographs and one model.
 
-    Cost: a walk over the names in ``images/``.
+    Cost: a walk over the names in ``images``.
     """
-    lines = folder_lines(folder)
+    lines = folder_lines(folder, images.name)
     for names, why in _FILES:
         lines += _found([name for name in names if (folder / name).is_file()], why)
     lines += _of_model(folder, model, models)
-    lines += _of_images(folder / "images", {image.name for image in model.images})
+    lines += _of_images(images, {image.name for image in model.images})
     return [printable(line) for line in lines]
 
 
-def folder_lines(folder: Path) -> list[str]:
-    """One line for each kind of folder in a capture that training passes over."""
+def folder_lines(folder: Path, images: str = "") -> list[str]:
+    """One line for each kind of folder in a capture that training passes over.
+
+    Args:
+        images: name of the folder of photographs.
+    """
     lines = []
     for names, why in _FOLDERS:
-        lines += _found([f"{name}/" for name in names if (folder / name).is_dir()], why)
+        others = [name for name in names if name != images and (folder / name).is_dir()]
+        lines += _found([f"{name}/" for name in others], why)
     return lines
 
 
@@ -88,7 +97,11 @@ def _of_images(images: Path, used: set[str]) -> list[str]:
             path = name if inside == "." else f"{inside}/{name}"
             if path not in used:
                 more, first = more + 1, first or path
-    return _found([f"images/{first}"], f"{more} files there are not in the model") if more else []
+    return (
+        _found([f"{images.name}/{first}"], f"{more} files there are not in the model")
+        if more
+        else []
+    )
 
 
 def _is_both(part: Path) -> bool:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a folder with a COLMAP model and the photographs in ``images/``."""
+"""Reads a folder with a COLMAP model and the photographs in ``images/``, or in ``images_2/`` and so
+on where reduced copies are all there is."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from gs_train.data.colmap import largest, read_model, read_points
 from gs_train.data.readers.source import Source
-from gs_train.data.unused import unused_lines
+from gs_train.data.unused import REDUCED, unused_lines
 
 
 class ColmapReader:
@@ -27,12 +28,22 @@ class ColmapReader:
     def read(self, path: Path) -> Source:
         models = self._models_of(path)
         model = read_model(largest(models))
-        images = path / "images"
+        images, reduced = _image_folder(path)
         return Source(
             path,
             model,
             images,
             tuple(images / image.name for image in model.images),
             lambda frame: read_points(model.folder),
-            notes=tuple(unused_lines(path, model, models)),
+            notes=(*reduced, *unused_lines(path, model, models, images)),
         )
+
+
+def _image_folder(path: Path) -> tuple[Path, list[str]]:
+    """Of the photographs, and a line where these are reduced copies without their originals."""
+    images = path / "images"
+    if not images.is_dir():
+        for name in REDUCED:
+            if (path / name).is_dir():
+                return path / name, [f"images/ is not there: photographs are those of {name}/"]
+    return images, []
