@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +78,18 @@ def test_a_resized_camera_sees_every_direction_where_the_resized_photograph_has_
 )
 def test_the_shape_is_that_of_both_sides_to_a_pixel(size: tuple[int, int], is_it: bool) -> None:
     assert has_shape_of(size, PINHOLE) == is_it
+
+
+@pytest.mark.parametrize("by", [2, 3, 4, 8])
+@pytest.mark.parametrize("sides", [(1003, 1500), (1500, 1003), (4000, 3000), (999, 1999)])
+@pytest.mark.parametrize("rounding", [math.floor, round, math.ceil])
+def test_a_reduced_copy_has_the_shape_whichever_way_its_sides_were_rounded(
+    rounding: Callable[[float], int], sides: tuple[int, int], by: int
+) -> None:
+    camera = Camera(1, "PINHOLE", *sides, (900.0, 900.0, sides[0] / 2, sides[1] / 2))
+    small = rounding(sides[0] / by), rounding(sides[1] / by)
+    assert has_shape_of(small, camera)
+    assert has_shape_of(sides, dataclasses.replace(camera, width=small[0], height=small[1]))
 
 
 def test_reduced_photographs_have_scaled_intrinsics_and_one_line(folder: Path) -> None:

@@ -27,9 +27,12 @@ _PANORAMA = "EQUIRECTANGULAR"
 
 def has_shape_of(size: Size, camera: Camera) -> bool:
     """Whether a photograph of this size may be the camera's, made smaller or larger: both sides by
-    one ratio, with the shorter copy's sides rounded to whole pixels."""
-    small, large = sorted((size, (camera.width, camera.height)))
-    return abs(small[1] - large[1] * small[0] / large[0]) < 1
+    one ratio, with the smaller copy's sides rounded, up or down, to whole pixels."""
+    own = camera.width, camera.height
+    longer, shorter = (0, 1) if own[0] >= own[1] else (1, 0)
+    small, large = sorted((size, own), key=lambda sides: (sides[longer], sides[shorter]))
+    # From the longer side: less than a pixel there is no more than that of the shorter one.
+    return abs(small[shorter] - large[shorter] * small[longer] / large[longer]) < 1
 
 
 def model_of_sizes(model: Model, sizes: Sequence[Size | None]) -> tuple[Model, list[str]]:
