@@ -109,6 +109,21 @@ def test_georeferenced_points_keep_the_digits_that_float32_has_not(tmp_path: Pat
     np.testing.assert_array_equal(load(folder).points, POINTS + away)
 
 
+def test_points_count_from_the_cameras_and_those_left_out_are_said(tmp_path: Path) -> None:
+    away = np.array([0, 5e9, 0])  # a northing in millimetres
+    written = frames(NAMES)
+    for frame in written:
+        frame["transform_matrix"][1][3] += away[1]
+    folder = write(tmp_path / "a", {**LENS, "frames": written, "ply_file_path": "p.ply"}, NAMES)
+    points = POINTS + away
+    points[:3, 0] = math.nan, math.inf, 1e300
+    write_points(folder / "p.ply", points)
+    capture = load(folder)
+    np.testing.assert_array_equal(capture.points, points[3:])
+    np.testing.assert_array_equal(capture.colors, COLORS[3:])
+    assert capture.notes[0].startswith("3 of 60 points are left out: not finite, or further away")
+
+
 def test_a_folder_with_both_is_read_as_colmap_and_the_file_in_its_place_as_itself(
     tmp_path: Path,
 ) -> None:
@@ -437,7 +452,7 @@ RAW: dict[str, tuple[Callable[[Path], object], str]] = {
     "endless": (lambda p: p.write_text("[" * 100_000), "must be JSON in UTF-8, got: "),
     "empty points": (
         lambda p: write_points(p.parent / "p.ply", np.empty((0, 3)), np.empty((0, 3), np.uint8)),
-        "p.ply must hold points to start from, got none that is finite; without ply_file_path in",
+        "p.ply must hold points to start from, got none that is finite and within 1e.09 times",
     ),
 }
 

@@ -242,8 +242,8 @@ def frame_and_points(
     if near.all():
         return frame, points, colors, []
     note = (
-        f"{int((~near).sum()):,} of {len(points):,} points are left out: further away than "
-        f"{FARTHEST_POINT:g} times the cameras, they are no places in float32"
+        f"{int((~near).sum()):,} of {len(points):,} points are left out: not finite, or "
+        f"further away than {FARTHEST_POINT:g} times the cameras, which is no place in float32"
     )
     return frame, points[near], colors[near], [note]
 

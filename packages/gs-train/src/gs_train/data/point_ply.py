@@ -35,8 +35,7 @@ class PointCloud:
     Attributes:
         points: (P, 3) float32, or of the ``dtype`` that was asked for.
         colors: (P, 3) uint8 RGB; a medium grey where the file has none.
-        n_dropped: points of the file that are not finite, or out of reach of float32 once they are
-            transformed (:func:`gs_train.data.ranges.in_reach`), and left out.
+        n_dropped: points of the file that are not finite, or out of reach, and left out.
     """
 
     points: NDArray[Any]
@@ -50,6 +49,7 @@ def read_point_ply(
     transform: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     report: Callable[[int, int], None] | None = None,
     dtype: type[np.floating[Any]] = np.float32,
+    all_points: bool = False,
 ) -> PointCloud:
     """Read the vertices of a PLY file: binary of either byte order, or text.
 
@@ -63,6 +63,9 @@ def read_point_ply(
             example out of a frame with large offsets.
         report: called with (vertices read, vertices) after each chunk.
         dtype: of the result's positions.
+        all_points: keep those too that are not finite, or out of reach of float32 once they are
+            transformed (:func:`gs_train.data.ranges.in_reach`): for a caller that judges in another
+            frame.
 
     Raises:
         InputError: there is no such file, it is no PLY file with x, y and z, or it ends early.
@@ -97,11 +100,11 @@ def read_point_ply(
             seen += len(records)
             where = np.stack([records[name].astype(np.float64) for name in "xyz"], axis=1)
             moved = where if transform is None else transform(where)
-            near = in_reach(moved)
-            stop = kept + int(near.sum())
-            points[kept:stop] = moved[near]
+            stay = np.ones(len(moved), bool) if all_points else in_reach(moved)
+            stop = kept + int(stay.sum())
+            points[kept:stop] = moved[stay]
             for column, name in enumerate(names or ()):
-                colors[kept:stop, column] = _as_bytes(records[name][near])
+                colors[kept:stop, column] = _as_bytes(records[name][stay])
             kept = stop
             if report is not None:
                 report(seen, header.n_rows)

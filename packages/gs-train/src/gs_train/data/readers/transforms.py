@@ -22,6 +22,7 @@ from gs_train.data.frame import Frame
 from gs_train.data.pixels import BrokenPhotographError, read_header
 from gs_train.data.point_ply import read_point_ply
 from gs_train.data.random_points import N_RANDOM_POINTS, random_points
+from gs_train.data.ranges import FARTHEST_POINT, in_reach
 from gs_train.data.readers.source import PointsOf, Source
 from gs_train.data.readers.transforms_camera import Lens, lens_of, size_of
 from gs_train.data.readers.transforms_file import TransformsFile
@@ -235,12 +236,18 @@ class _PointFile:
     def __call__(self, frame: Frame) -> tuple[FloatArray, NDArray[np.uint8]]:
         moved = self.file.moved
         cloud = read_point_ply(
-            self.path, transform=None if moved is None else moved.undone, dtype=np.float64
+            self.path,
+            transform=None if moved is None else moved.undone,
+            dtype=np.float64,
+            all_points=True,
         )
-        if not len(cloud.points):
+        with np.errstate(over="ignore"):  # which is out of reach
+            near = in_reach(frame.points_in(cloud.points))
+        if not near.any():
             raise InputError(
-                f"{self.path} must hold points to start from, got none that is finite; without "
-                f"ply_file_path in {self.file.path.name} training starts from random points"
+                f"{self.path} must hold points to start from, got none that is finite and within "
+                f"{FARTHEST_POINT:g} times the cameras; without ply_file_path in "
+                f"{self.file.path.name} training starts from random points"
             )
         return cloud.points, cloud.colors
 
