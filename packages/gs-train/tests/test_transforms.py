@@ -428,6 +428,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "eighth power": ({**LENS, "k4": 0.1}, "k4 of a camera that is no fisheye must be 0, got 0.1"),
     "wild lens": ({**LENS, "k1": 1e9}, r"distortion parameters within 1e\+06, got 1e\+09"),
     "split is a text": ({**LENS, "train_filenames": "a"}, "train_filenames must be a list of file"),
+    "split of others": (
+        {**LENS, "train_filenames": ["00.png"], "val_filenames": ["01.png", "x.png", "y.png"]},
+        r"val_filenames must list photographs of its frames, got 2 unknown \(first x.png\)",
+    ),
     "nobody trains": ({**LENS, "train_filenames": []}, "must name its frames in train_filenames"),
     "points are gone": ({**LENS, "ply_file_path": "p.ply"}, "p.ply must be readable, got: No such"),
     "another shape": ({**LENS, "w": 32, "h": 32}, r"of another shape than the camera \(first 00.p"),

@@ -153,11 +153,11 @@ def _shots(files: Sequence[TransformsFile]) -> tuple[list[_Shot], list[str]]:
     """Frames that are used, and a line where some are not."""
     shots, n_left_out = [], 0
     for place, file in enumerate(files):
-        train, test = _lists(file)
+        train, test = _lists(file) if len(files) == 1 else (None, None)
         for index in range(len(file.frames)):
             written = file.file_path(index)
             is_held_out: bool | None = place > 0 if len(files) > 1 else None
-            if len(files) == 1 and (train is not None or test is not None):
+            if train is not None or test is not None:
                 is_held_out = written in (test or ())
                 if train is not None and not is_held_out and written not in train:
                     n_left_out += 1
@@ -173,10 +173,19 @@ def _shots(files: Sequence[TransformsFile]) -> tuple[list[_Shot], list[str]]:
 
 def _lists(file: TransformsFile) -> tuple[set[str] | None, set[str] | None]:
     """Names for training and for testing, as the file lists them; None where it has no list."""
-    names = ("train_filenames", "test_filenames", "val_filenames")
-    train, test, val = (texts(str(file.path), file.top, name) for name in names)
-    held_out = test or val or test
-    return None if train is None else set(train), None if held_out is None else set(held_out)
+    known = {file.file_path(index) for index in range(len(file.frames))}
+    lists: dict[str, set[str] | None] = {}
+    for key in ("train_filenames", "test_filenames", "val_filenames"):
+        names = texts(str(file.path), file.top, key)
+        unknown = [name for name in names or () if name not in known]
+        if unknown:
+            raise InputError(
+                f"{file.path}: {key} must list photographs of its frames, got {len(unknown)} "
+                f"unknown (first {unknown[0]})"
+            )
+        lists[key] = None if names is None else set(names)
+    train, test, val = lists.values()
+    return train, test or val or test
 
 
 def _on_disk(path: Path) -> Path:
