@@ -73,11 +73,11 @@ def caliterra() -> Scene | None:
     folder = _data_folder() / "caliterra"
     if not folder.is_dir():
         return None
-    from gs_train.data.colmap import find_model, read_model, read_points
+    from gs_train.data.colmap import read_model, read_points
     from gs_train.data.distortion import undistorted_pinhole
     from gs_train.scene.initialize import rows_from_points
 
-    model = read_model(find_model(folder))
+    model = read_model(folder / "sparse/0")
     made = rows_from_points(*read_points(model.folder), sh_degree=0, seed=0)
     names = ("means", "scales", "quats", "opacities")
     rows = [made[name].detach().reshape(len(made[name]), -1).numpy() for name in names]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gs_train.data.colmap import find_model, read_model, read_points
+from gs_train.data.colmap import largest, models_in, read_model, read_points
 from gs_train.data.colmap_writer import NamedPose, Observations, write_model
 
 UTM = (465000.0, 5247000.0, 430.0)
@@ -21,7 +21,7 @@ def moved_pose(pose: np.ndarray, offset: Sequence[float], scale: float = 1.0) ->
 
 def write_moved(capture: Path, to: Path, offset: Sequence[float], scale: float = 1.0) -> Path:
     """A copy of a capture whose world was scaled, then moved."""
-    model = read_model(find_model(capture))
+    model = read_model(largest(models_in(capture)))
     points, colors = read_points(model.folder)
     none = np.zeros(0, np.int64)
     write_model(

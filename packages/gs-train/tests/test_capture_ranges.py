@@ -17,11 +17,11 @@ from small_captures import LENS, PINHOLE, write_capture
 
 from gs_train.cli import main
 from gs_train.data.capture import frame_and_points
-from gs_train.data.colmap import find_model, read_model
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.point_ply import read_point_ply
 from gs_train.data.ranges import FARTHEST_CAMERA, FARTHEST_POINT
+from gs_train.data.readers.choose import read_source
 from gs_train.errors import InputError
 from gs_train.files.ply import load_ply
 from gs_train.scene.initialize import rows_from_points
@@ -53,10 +53,10 @@ def pinhole(camera: Camera) -> Pinhole:
 
 def load(folder: Path) -> tuple[np.ndarray, list[np.ndarray], np.ndarray, list[str]]:
     """Poses and intrinsics as training has them, points there, and what was said of them."""
-    model = read_model(find_model(folder))
-    frame, points, _, notes = frame_and_points(model)
-    poses = np.stack([frame.pose_in(image.world_to_camera) for image in model.images])
-    cameras = model.cameras.values()
+    source = read_source(folder)
+    frame, points, _, notes = frame_and_points(source.model, source.points)
+    poses = np.stack([frame.pose_in(image.world_to_camera) for image in source.model.images])
+    cameras = source.model.cameras.values()
     return poses, [pinhole(camera).K for camera in cameras], frame.points_in(points), notes
 
 
@@ -118,12 +118,13 @@ def test_a_capture_with_large_offsets_or_another_unit_keeps_all_points(
 ) -> None:
     moved = write_capture(tmp_path / "moved", [("a.png", PINHOLE)], points=POINTS * unit + offset)
     images = []
-    for image in read_model(find_model(folder)).images:
+    for image in read_source(folder).model.images:
         pose = image.world_to_camera.copy()
         pose[:3, 3] = pose[:3, 3] * unit - offset
         images.append(dataclasses.replace(image, world_to_camera=pose))
-    model = dataclasses.replace(read_model(find_model(moved)), images=tuple(images))
-    _, points, _, notes = frame_and_points(model)
+    source = read_source(moved)
+    model = dataclasses.replace(source.model, images=tuple(images))
+    _, points, _, notes = frame_and_points(model, source.points)
     assert (len(points), notes) == (len(POINTS), [])
 
 

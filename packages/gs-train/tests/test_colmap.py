@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gs_train.data import colmap_binary
-from gs_train.data.colmap import find_model, read_model, read_points
+from gs_train.data.colmap import largest, models_in, read_model, read_points
 from gs_train.data.colmap_records import CAMERA_MODELS, Camera
 from gs_train.data.colmap_writer import NamedPose, Observations, write_model
 from gs_train.errors import InputError
@@ -140,7 +140,7 @@ def test_real_captures_read_as_pycolmap_reads_them(scene: str) -> None:
 
     if not (DATA / scene).is_dir():
         pytest.skip(f"needs the capture {DATA / scene} (set GS_DATA)")
-    folder = find_model(DATA / scene)
+    folder = largest(models_in(DATA / scene))
     model = read_model(folder)
     points, colors = read_points(folder)
     oracle = pycolmap.Reconstruction(str(folder))
@@ -202,7 +202,7 @@ def test_images_of_a_text_model_may_have_no_2d_points(tmp_path: Path) -> None:
 def test_the_model_with_most_images_is_found(tmp_path: Path) -> None:
     for name, n_images in (("0", 2), ("1", 5), ("10", 5), ("2", 3)):
         write_small(tmp_path / "sparse" / name, n_images=n_images)
-    assert find_model(tmp_path) == tmp_path / "sparse/1"
+    assert largest(models_in(tmp_path)) == tmp_path / "sparse/1"
 
 
 def test_text_models_count_too(tmp_path: Path) -> None:
@@ -211,24 +211,19 @@ def test_text_models_count_too(tmp_path: Path) -> None:
     as_text(tmp_path / "sparse/1")
     for file in (tmp_path / "sparse/1").iterdir():
         file.unlink()
-    assert find_model(tmp_path) == tmp_path / "sparse/1_text"
+    assert largest(models_in(tmp_path)) == tmp_path / "sparse/1_text"
 
 
 def test_a_model_directly_in_sparse_is_found(tmp_path: Path) -> None:
     write_small(tmp_path / "sparse")
-    assert find_model(tmp_path) == tmp_path / "sparse"
+    assert largest(models_in(tmp_path)) == tmp_path / "sparse"
 
 
-def test_no_folder_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"must be a folder with a COLMAP model, got no folder at"):
-        find_model(tmp_path / "absent")
-
-
-def test_no_model_is_an_input_error(tmp_path: Path) -> None:
+def test_a_folder_without_a_whole_model_has_none(tmp_path: Path) -> None:
+    assert models_in(tmp_path / "absent") == []
     (tmp_path / "sparse/0").mkdir(parents=True)
     (tmp_path / "sparse/0/cameras.bin").touch()
-    with pytest.raises(InputError, match=r"must hold a COLMAP model .* in sparse/0 or sparse, got"):
-        find_model(tmp_path)
+    assert models_in(tmp_path) == []
 
 
 # ------------------------------------------------------------------------------ broken files

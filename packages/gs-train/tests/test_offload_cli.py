@@ -21,7 +21,7 @@ import gs_train.runs.run
 import gs_train.runs.trainer
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
-from gs_train.data.colmap import find_model, read_points
+from gs_train.data.colmap import largest, models_in, read_points
 from gs_train.errors import InputError
 from gs_train.files.ply import load_ply
 from gs_train.options.config import FitConfig
@@ -51,7 +51,7 @@ PLY = Path("point_cloud") / f"iteration_{STEPS}" / "point_cloud.ply"
 @pytest.fixture(scope="module")
 def points(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some points of the capture, so that a step takes little time."""
-    where, colors = read_points(find_model(tiny_capture))
+    where, colors = read_points(largest(models_in(tiny_capture)))
     rgb = ("red", "green", "blue")
     kinds = [*((name, "<f4") for name in "xyz"), *((name, "u1") for name in rgb)]
     records = np.zeros(POINTS, kinds)

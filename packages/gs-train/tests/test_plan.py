@@ -236,11 +236,11 @@ def test_it_says_how_long_a_run_takes_and_what_ends_within_an_hour(
 def test_without_a_number_it_plans_for_what_auto_expects(
     tiny_capture: Path, capsys: pytest.CaptureFixture[str], rates_file: Path
 ) -> None:
-    from gs_train.data.colmap import find_model, read_points
+    from gs_train.data.colmap import largest, models_in, read_points
     from gs_train.sizing.choice import GROWTH
 
     assert _plan(tiny_capture, "--offload-rates", str(rates_file), "--json") == 0
-    n_points = len(read_points(find_model(tiny_capture))[0])
+    n_points = len(read_points(largest(models_in(tiny_capture)))[0])
     assert json.loads(capsys.readouterr().out)["n_rows"] == GROWTH * n_points
 
 

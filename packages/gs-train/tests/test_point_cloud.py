@@ -248,9 +248,9 @@ def test_files_that_are_no_points_are_refused(tmp_path: Path) -> None:
 def test_a_run_starts_from_the_points_of_a_file(
     tiny_capture: Path, tmp_path: Path, preset: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gs_train.data.colmap import find_model, read_points
+    from gs_train.data.colmap import largest, models_in, read_points
 
-    points, colors = read_points(find_model(tiny_capture))
+    points, colors = read_points(largest(models_in(tiny_capture)))
     rgb = ("red", "green", "blue")
     kinds = [*((name, "f8") for name in "xyz"), *((name, "u1") for name in rgb)]
     records = np.zeros(len(points), kinds)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.data.colmap import read_points
 from gs_train.data.colmap_records import FloatArray, Image, Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
@@ -212,12 +211,9 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
 
 
 def frame_and_points(
-    model: Model, points_of: PointsOf | None = None
+    model: Model, points_of: PointsOf
 ) -> tuple[Frame, FloatArray, NDArray[np.uint8], list[str]]:
     """The frame that a model's cameras suggest, and the points that are in reach there.
-
-    Args:
-        points_of: gives the points; None: the model is COLMAP's and has them.
 
     Returns:
         The frame, (P, 3) float64 positions with P > 0, (P, 3) uint8 colours, and a line about
@@ -229,7 +225,7 @@ def frame_and_points(
     names = [image.name for image in model.images]
     poses = np.stack([image.world_to_camera for image in model.images])
     frame = require_cameras(str(model.folder), names, poses)
-    points, colors = read_points(model.folder) if points_of is None else points_of(frame)
+    points, colors = points_of(frame)
     with np.errstate(over="ignore"):  # which leaves the point out
         near = in_reach(frame.points_in(points))
     if not near.any():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""COLMAP models: find one, and read its cameras, poses and points, binary or text.
+"""COLMAP models: find them, and read their cameras, poses and points, binary or text.
 
 The reader streams: 2D points of images and tracks of points are skipped, never held, so memory is
 bounded by what is returned. Newer models also carry ``rigs`` and ``frames`` files; ``images`` holds
@@ -22,54 +22,11 @@ from gs_train.data.files import readable
 from gs_train.errors import InputError
 
 
-def find_model(folder: Path) -> Path:
-    """The model folder of a capture: ``sparse``, ``sparse/0``, ``sparse/1``, ...
-
-    Among several the one with most images wins, and among equals the first in that order.
-
-    Args:
-        folder: the capture.
+def models_in(folder: Path) -> list[Path]:
+    """The model folders of a capture: ``sparse/0``, ``sparse/1``, ..., then ``sparse``.
 
     Returns:
-        A folder that holds ``cameras`` and ``images`` and ``points3D``, ``.bin`` or ``.txt``.
-
-    Raises:
-        InputError: there is no such folder, no model in it, or it may not be read.
-    """
-    return largest(find_models(folder))
-
-
-def largest(models: Sequence[Path]) -> Path:
-    """The one of some model folders with most images; among equals the first.
-
-    Raises:
-        InputError: as :func:`count_images`.
-    """
-    return models[0] if len(models) == 1 else max(models, key=count_images)
-
-
-def find_models(folder: Path) -> list[Path]:
-    """All models of a capture, in the order of :func:`find_model`; at least one.
-
-    Raises:
-        InputError: as :func:`find_model`.
-    """
-    with readable(folder):
-        if not folder.is_dir():
-            raise InputError(
-                f"data must be a folder with a COLMAP model, got no folder at {folder}"
-            )
-        models = models_in(folder)
-    if not models:
-        raise InputError(
-            f"data must hold a COLMAP model (cameras, images and points3D, .bin or .txt) in "
-            f"sparse/0 or sparse, got none in {folder}"
-        )
-    return models
-
-
-def models_in(folder: Path) -> list[Path]:
-    """As :func:`find_models`, and none where there is no model.
+        Folders that hold ``cameras`` and ``images`` and ``points3D``, ``.bin`` or ``.txt``.
 
     Raises:
         OSError: a folder may not be read.
@@ -91,6 +48,15 @@ def model_itself(folder: Path) -> list[Path]:
     return [folder] if _is_model(folder) else []
 
 
+def largest(models: Sequence[Path]) -> Path:
+    """The one of some model folders with most images; among equals the first.
+
+    Raises:
+        InputError: as :func:`count_images`.
+    """
+    return models[0] if len(models) == 1 else max(models, key=count_images)
+
+
 def count_images(folder: Path) -> int:
     """The number of images that a model declares.
 
@@ -106,7 +72,7 @@ def read_model(folder: Path) -> Model:
     """Cameras and poses of the model in ``folder``; binary files are preferred to text.
 
     Args:
-        folder: what `find_model` returned.
+        folder: of a model, such as :func:`models_in` finds.
 
     Returns:
         The model. Quaternions are normalised, as COLMAP does when it reads.
@@ -147,7 +113,7 @@ def read_points(folder: Path) -> tuple[FloatArray, NDArray[np.uint8]]:
     """Positions and colours of the model's 3D points, in file order, without their tracks.
 
     Args:
-        folder: what `find_model` returned.
+        folder: of a model, such as :func:`models_in` finds.
 
     Returns:
         (P, 3) float64 positions in the model's frame and (P, 3) uint8 RGB.
