@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.data.colmap_records import FloatArray, Image, Model
+from gs_train.data.colmap_records import Camera, FloatArray, Image, Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
 from gs_train.data.frame import Frame
@@ -258,15 +260,19 @@ def view_of(image: Image, pinhole: Pinhole, path: Path, job: Job | None = None) 
 
 
 def pinholes_of(model: Model, max_side: int | None) -> dict[int, Pinhole]:
-    """What each camera that took an image becomes, by camera id."""
+    """What each camera that took an image becomes, by camera id.
+
+    Cost: as :func:`undistorted_pinhole` says of each camera, several at a time: COLMAP may give
+        every image its own.
+    """
+
+    def pinhole(camera: Camera) -> Pinhole:
+        is_pinhole = not is_distorted(camera)
+        return Pinhole.of(camera, max_side) if is_pinhole else undistorted_pinhole(camera, max_side)
+
     used = sorted({image.camera_id for image in model.images})
-    cameras = [model.cameras[id] for id in used]
-    return {
-        camera.id: undistorted_pinhole(camera, max_side)
-        if is_distorted(camera)
-        else Pinhole.of(camera, max_side)
-        for camera in cameras
-    }
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="gs-lenses") as pool:
+        return dict(zip(used, pool.map(pinhole, (model.cameras[id] for id in used))))
 
 
 def split_of(

@@ -43,6 +43,7 @@ _KINDS = {
     "RAD_TAN_THIN_PRISM_FISHEYE": _RAD_TAN,
 }
 _MOST_COEFFICIENTS = 12
+_N_STEPS = 511  # from the axis to the limit, looking for a fold
 _ALWAYS_DISTORTED = frozenset({_FISHEYE, _THIN_PRISM, _RAD_TAN})
 
 DISTORTED_MODELS = frozenset(_KINDS)
@@ -130,6 +131,43 @@ def distort_all(points, kind, c, intrinsics):  # type: ignore[no-untyped-def]
     result = np.empty_like(points)
     for i in range(len(points)):
         result[i] = _distort(points[i, 0], points[i, 1], kind, c, intrinsics)
+    return result
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def reach(rays, limit, width, height, kind, c, intrinsics):  # type: ignore[no-untyped-def]
+    """How far (N,) a lens sees along unit rays (N, 2) from its axis; NaN where not even the axis.
+
+    To where a ray leaves the image, or either coordinate comes to ``limit``, or just short of where
+    the formulas fold back and what was seen would be seen again.
+    """
+    result = np.empty(len(rays))
+    for i in range(len(rays)):
+        x, y = rays[i]
+        step = limit / max(abs(x), abs(y)) / _N_STEPS
+        u, v = _distort(0.0, 0.0, kind, c, intrinsics)
+        if not (0 <= u <= width and 0 <= v <= height):
+            result[i] = np.nan
+            continue
+        low, high = step * _N_STEPS, step * _N_STEPS
+        for k in range(1, _N_STEPS + 1):
+            before_u, before_v = u, v
+            u, v = _distort(x * step * k, y * step * k, kind, c, intrinsics)
+            if not (u - before_u) * x + (v - before_v) * y > 0:  # NaN, too
+                # The turning point lies in this step or in the one before.
+                low = high = step * max(k - 2, 0)
+                break
+            if not (0 <= u <= width and 0 <= v <= height):
+                low, high = step * (k - 1), step * k
+                break
+        for _ in range(50 if low < high else 0):
+            middle = (low + high) / 2
+            u, v = _distort(x * middle, y * middle, kind, c, intrinsics)
+            if 0 <= u <= width and 0 <= v <= height:
+                low = middle
+            else:
+                high = middle
+        result[i] = low
     return result
 
 

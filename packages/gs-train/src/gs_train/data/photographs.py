@@ -136,17 +136,21 @@ def camera_sizes(model: Model, photographs: Sequence[Path]) -> list[Size | None]
         None for a photograph that is not the first of its camera, cannot be read, or is of another
         shape than its camera.
     """
-    sizes: list[Size | None] = []
-    seen = set()
-    for image, path in zip(model.images, photographs):
-        size = None
-        if image.camera_id not in seen:
-            seen.add(image.camera_id)
-            camera = model.cameras[image.camera_id]
-            header = _look(path, camera, 0)
-            if isinstance(header, Header) and has_shape_of(header.size, camera):
-                size = header.size
-        sizes.append(size)
+    first: dict[int, int] = {}
+    for index, image in enumerate(model.images):
+        first.setdefault(image.camera_id, index)
+
+    def size_of(index: int) -> Size | None:
+        camera = model.cameras[model.images[index].camera_id]
+        header = _look(photographs[index], camera, 0)
+        if isinstance(header, Header) and has_shape_of(header.size, camera):
+            return header.size
+        return None
+
+    sizes: list[Size | None] = [None] * len(model.images)
+    with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
+        for index, size in zip(first.values(), pool.map(size_of, first.values())):
+            sizes[index] = size
     return sizes
 
 
