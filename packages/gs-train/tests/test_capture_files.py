@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -146,10 +145,12 @@ def test_a_photograph_that_may_not_be_read_is_broken(
 # ---------------------------------------------------------------------- what is too large
 
 
-def test_photographs_of_more_pixels_than_allowed_are_refused_before_they_are_opened(
-    folder: Path,
+def test_photographs_of_more_pixels_than_allowed_are_refused_undecoded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.rmtree(folder / "images")
+    path = folder / "images/00.png"
+    path.write_bytes(path.read_bytes()[:-12])  # whose end only decoding could judge
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
     with pytest.raises(
         InputError,
         match=r"at most 3,071 pixels, got 64x48 of camera 1 \(first 00.png\); .* --max-pi",

@@ -126,6 +126,12 @@ def test_a_larger_photograph_than_allowed_is_refused_undecoded(
         load(folder, max_pixels=64 * 48)
 
 
+def test_small_copies_of_photographs_above_the_limit_are_taken(folder: Path) -> None:
+    for name in NAMES:
+        reduce(folder / "images" / name, (32, 24))
+    assert len(load(folder, max_pixels=32 * 24).views) == len(NAMES)
+
+
 def test_a_copy_that_breaks_off_is_broken(folder: Path) -> None:
     path = folder / "images/01.png"
     reduce(path, (32, 24))

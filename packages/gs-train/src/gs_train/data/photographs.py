@@ -57,11 +57,10 @@ def check_photographs(
 
     Raises:
         InputError: one for all photographs that are missing, unreadable (unless ``skip_broken``)
-            or of another shape than their camera, or for cameras of too many pixels.
+            or of another shape than their camera, or for the first of too many pixels.
 
     Cost: a few reads of each file, several files at a time.
     """
-    _check_sizes(model, max_pixels)
     if not folder.is_dir():
         raise InputError(f"data must hold its photographs in {folder}, got no such folder")
     with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
@@ -115,13 +114,11 @@ def check_photographs(
 def _look(
     path: Path, camera: Camera, max_pixels: int
 ) -> Header | FileNotFoundError | BrokenPhotographError:
-    size = camera.width, camera.height
+    def may_decode(size: Size) -> bool:
+        return has_shape_of(size, camera) and size[0] * size[1] <= max_pixels
+
     try:
-        header = read_header(path, size=size)
-        is_copy = header.size != size and has_shape_of(header.size, camera)
-        if is_copy and header.size[0] * header.size[1] <= max_pixels:
-            read_header(path, size=header.size)
-        return header
+        return read_header(path, may_decode=may_decode)
     except (FileNotFoundError, BrokenPhotographError) as error:
         return error
 
@@ -152,13 +149,6 @@ def camera_sizes(model: Model, photographs: Sequence[Path]) -> list[Size | None]
         for index, size in zip(first.values(), pool.map(size_of, first.values())):
             sizes[index] = size
     return sizes
-
-
-def _check_sizes(model: Model, max_pixels: int) -> None:
-    used = {image.camera_id: image for image in reversed(model.images)}
-    for camera in (model.cameras[id] for id in used):
-        if camera.width * camera.height > max_pixels:
-            raise _too_large((camera.width, camera.height), used[camera.id], max_pixels)
 
 
 def _too_large(size: Size, image: Image, max_pixels: int) -> InputError:

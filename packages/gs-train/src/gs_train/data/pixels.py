@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -58,14 +58,16 @@ class Header:
     has_alpha: bool
 
 
-def read_header(path: Path, *, size: tuple[int, int] | None = None) -> Header:
+def read_header(
+    path: Path, *, may_decode: Callable[[tuple[int, int]], bool] = lambda size: True
+) -> Header:
     """The header of an image file that seems whole; as a rule nothing is decoded.
 
     A file is whole when it ends as its format says (`has_its_end`). Where that is in doubt, such
     as in a JPEG with a film behind it, the image is decoded once to know.
 
     Args:
-        size: width and height that are asked for: an image of another size is not decoded.
+        may_decode: whether an image of this width and height may be decoded to know.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -74,7 +76,7 @@ def read_header(path: Path, *, size: tuple[int, int] | None = None) -> Header:
     with _opened(path) as (image, file):
         header = Header(image.size, _has_alpha(image))
         is_whole = has_its_end(file, image)
-    if not is_whole and size in (None, header.size):
+    if not is_whole and may_decode(header.size):
         decode_rgb(path)
     return header
 

@@ -133,7 +133,7 @@ class _Cameras:
 
 def _header_size(photograph: Path) -> tuple[int, int] | None:
     try:
-        return read_header(photograph).size
+        return read_header(photograph, may_decode=lambda size: False).size
     except (FileNotFoundError, BrokenPhotographError):
         return None
 
