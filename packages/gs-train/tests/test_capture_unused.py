@@ -49,8 +49,8 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "transforms": (
         lambda f: (f / "transforms.json").touch(),
-        "transforms.json found, not used: cameras are those of the COLMAP model; the file in place "
-        "of the folder gives its own",
+        "transforms.json found, not used: cameras are those of the COLMAP model; name the file in "
+        "place of the folder to use it",
     ),
     "models": (
         _second_model,

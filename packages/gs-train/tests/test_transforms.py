@@ -131,8 +131,8 @@ def test_a_folder_with_both_is_read_as_colmap_and_the_file_in_its_place_as_itsel
     write_turned(folder)
     both, alone = load(folder), load(folder / "transforms.json")
     assert both.notes == (
-        "transforms.json found, not used: cameras are those of the COLMAP model; the file in "
-        "place of the folder gives its own",
+        "transforms.json found, not used: cameras are those of the COLMAP model; name the file in "
+        "place of the folder to use it",
     )
     assert_same(alone, both)
     assert alone.folder == folder

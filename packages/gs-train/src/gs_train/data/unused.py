@@ -24,7 +24,7 @@ _FOLDERS = (
 _FILES = (
     (
         ("transforms.json", "transforms_train.json"),
-        "cameras are those of the COLMAP model; the file in place of the folder gives its own",
+        "cameras are those of the COLMAP model; name the file in place of the folder to use it",
     ),
 )
 
