@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_captures import PINHOLE
 from transforms_files import (
     COLORS,
@@ -381,6 +384,7 @@ def _frame(**keys: Any) -> dict[str, Any]:
 
 MIRRORED = np.diag([1.0, 1, -1, 1]).tolist()
 SKEWED = np.diag([1.0, 1.1, 1, 1]).tolist()
+ASIDE = [[1, 0, 0, 1e10], [0, 1, 0, 0], [0, 0, 1, 0]]
 FAR = [[1, 0, 0, 1e19], [0, 1, 0, 0], [0, 0, 1, 0]]
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no frames": ({"frames": []}, r"transforms.json must hold a list of frames, got \[\]"),
@@ -403,14 +407,19 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "pose of zeros": (_frame(transform_matrix=[[0] * 4] * 3), "must begin with a rotation, not"),
     "mirrored pose": (_frame(transform_matrix=MIRRORED), "must begin with a rotation, not mirr"),
     "skewed pose": (_frame(transform_matrix=SKEWED), "rotation, not mirrored and even to 0.005"),
-    "camera too far": (_frame(transform_matrix=FAR), r"a translation of at most 1e\+18, got"),
+    "camera too far": (_frame(transform_matrix=FAR), r"hold numbers within 1e\+18, got 1e\+19"),
     "other axes": ({**LENS, "from_mitsuba": True}, "poses with OpenGL's axes, got from_mitsuba"),
     "mirrored world": (
         {**LENS, "applied_transform": MIRRORED},
         "applied_transform must be a rotation, not mirrored, with a scale and a shift, got",
     ),
     "world of a text": ({**LENS, "applied_transform": "x"}, "applied_transform must be 3 or 4 row"),
-    "scale of zero": ({**LENS, "applied_scale": 0}, "applied_scale must be above 0, got 0"),
+    "scale of zero": ({**LENS, "applied_scale": 0}, "applied_scale must be 1e-09 to 1e.09, got 0"),
+    "scale of a typo": ({**LENS, "applied_scale": 1e300}, "applied_scale must be 1e-09 to 1e.09"),
+    "far before the scale": (
+        {**_frame(transform_matrix=ASIDE), "applied_scale": 1e-9},
+        r"transform_matrix must have a translation of at most 1e\+18, got",
+    ),
     "no focal length": (SIZE, "frame 0 must have a focal length, fl_x in pixels or camera_angle_"),
     "focal length of zero": ({**LENS, "fl_x": 0}, "must have a focal length of 0.064 to 640000"),
     "focal length is a text": ({**LENS, "fl_x": "60"}, "fl_x must be a number, got '60'"),
@@ -486,6 +495,52 @@ def test_a_path_that_is_no_capture_is_one_line(tmp_path: Path) -> None:
         load(tmp_path / "a.txt")
     with pytest.raises(InputError, match="a folder with a COLMAP model, got no folder at"):
         load(tmp_path / "b.json")
+
+
+WILD = [
+    *(None, True, False, 0, -1, 2, 0.5, 1e-300, 1e308, -1e308, math.nan, math.inf, 10**400),
+    *("", "x", ".", "..", "/", "a\0b", "\ud800", "00.png", "a\nb", "p" * 300, "x/" * 3000),
+    *([], {}, [[]], [None], ["00.png"], [[1e308] * 4] * 3, [[1e200] * 4] * 4, [[0.0] * 4] * 3),
+]
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) in a tree of JSON."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from _places(inner)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_any_value_anywhere_in_the_file_loads_or_is_refused(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("wild")
+    written = frames(NAMES[:3])
+    written[0].update(LENS, mask_path="m.png", k1=0.01, camera_model="OPENCV")
+    written[1].update(path=".", frame_index=1)
+    top = {
+        **{"w": 64, "h": 48, "camera_angle_x": ANGLE, "k1": 0.0, "is_fisheye": False},
+        **{"applied_transform": TURN.tolist(), "applied_scale": 0.5, "ply_file_path": "p.ply"},
+        **{"train_filenames": ["00.png", "01.png"], "val_filenames": ["02.png"], "frames": written},
+    }
+    for _ in range(data.draw(st.integers(1, 2), "damages")):
+        places = list(_places(top))
+        where, key = places[data.draw(st.integers(0, len(places) - 1), "place")]
+        where[key] = copy.deepcopy(data.draw(st.sampled_from(WILD), "value"))
+    write(folder, top)
+    write_points(folder / "p.ply")
+    try:
+        capture = load(folder, skip_broken=True)
+    except InputError:
+        return
+    for view in capture.views:
+        assert np.isfinite(view.world_to_camera).all()
+        assert np.isfinite(view.K).all()
+    assert all("\n" not in note for note in capture.notes)
 
 
 # ------------------------------------------------------------------------------- the commands

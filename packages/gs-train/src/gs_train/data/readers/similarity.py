@@ -13,7 +13,7 @@ MOST_SKEW = 5e-3
 """Between the largest and the smallest singular value of a scaled rotation, as a share of their
 mean: three decimals leave 1e-3."""
 
-_SCALES = 1e-9, 1e9
+LEAST_SCALE, MOST_SCALE = 1e-9, 1e9
 _FROM_OPENGL = np.diag([1.0, -1.0, -1.0])  # x right, y up, z back: to y down, z forward
 
 
@@ -38,7 +38,7 @@ class Similarity:
         scale = float(values.mean())
         is_even = values[0] - values[2] <= MOST_SKEW * scale
         rotation = u @ vt
-        if not (_SCALES[0] <= scale <= _SCALES[1] and is_even and np.linalg.det(rotation) > 0):
+        if not (LEAST_SCALE <= scale <= MOST_SCALE and is_even and np.linalg.det(rotation) > 0):
             return None
         return cls(rotation, scale, matrix[:, 3])
 

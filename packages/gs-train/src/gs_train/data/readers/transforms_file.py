@@ -13,7 +13,13 @@ import numpy as np
 from gs_train.data.colmap_records import FloatArray
 from gs_train.data.files import open_file, readable
 from gs_train.data.ranges import FARTHEST_COORDINATE
-from gs_train.data.readers.similarity import MOST_SKEW, Similarity, world_to_camera
+from gs_train.data.readers.similarity import (
+    LEAST_SCALE,
+    MOST_SCALE,
+    MOST_SKEW,
+    Similarity,
+    world_to_camera,
+)
 from gs_train.data.readers.transforms_values import Level, matrix, number, text
 from gs_train.errors import InputError
 
@@ -134,7 +140,9 @@ def _moved(where: str, top: Level) -> Similarity | None:
             f"shift, got {top['applied_transform']!r:.160}"
         )
     if scale is not None:
-        if not scale > 0:
-            raise InputError(f"{where}: applied_scale must be above 0, got {scale:g}")
+        if not LEAST_SCALE <= scale <= MOST_SCALE:
+            raise InputError(
+                f"{where}: applied_scale must be {LEAST_SCALE:g} to {MOST_SCALE:g}, got {scale:g}"
+            )
         moved = moved.scaled(scale)
     return None if moved.is_identity else moved

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gs_train.data.colmap_records import FloatArray
+from gs_train.data.ranges import FARTHEST_COORDINATE
 from gs_train.errors import InputError
 
 Level = Mapping[str, Any]
@@ -72,7 +73,8 @@ def matrix(where: str, level: Level, key: str) -> FloatArray | None:
     """The first three rows of a (4, 4) or (3, 4) matrix; None where the key is missing or null.
 
     Raises:
-        InputError: the value is something else, or not finite.
+        InputError: the value is something else, not finite, or beyond
+            `gs_train.data.ranges.FARTHEST_COORDINATE`.
     """
     value = level.get(key)
     if value is None:
@@ -88,5 +90,10 @@ def matrix(where: str, level: Level, key: str) -> FloatArray | None:
         raise InputError(
             f"{where}: {key} must be 3 or 4 rows of 4 finite numbers, the fourth row 0 0 0 1, "
             f"got {value!r:.80}"
+        )
+    largest = np.abs(rows).max()
+    if not largest <= FARTHEST_COORDINATE:
+        raise InputError(
+            f"{where}: {key} must hold numbers within {FARTHEST_COORDINATE:g}, got {largest:g}"
         )
     return rows[:3]
