@@ -243,6 +243,20 @@ def test_where_the_formula_folds_back_nothing_is_shown_twice() -> None:
     assert 0.73 < radius.max() < 1 / np.sqrt(3 * 0.6)
 
 
+@pytest.mark.parametrize(("model", "distortion"), [("DIVISION", (1,)), ("EUCM", (1.3, -1))])
+def test_a_lens_that_ends_within_the_image_is_undistorted_up_to_its_end(
+    model: str, distortion: tuple[float, ...]
+) -> None:
+    camera = Camera(1, model, WIDTH, HEIGHT, (50.0, 50.0, 320.0, 240.0, *distortion))
+    assert np.isnan(distort(camera, np.array([[1.001, 0.0]]))).any()
+    pinhole = undistorted_pinhole(camera)
+    assert np.isfinite(distort(camera, corners_and_centers(pinhole))).all()
+    grey = np.full((HEIGHT, WIDTH, 3), 77, np.uint8)
+    np.testing.assert_array_equal(
+        undistort(grey, camera, pinhole), np.full((pinhole.height, pinhole.width, 3), 77)
+    )
+
+
 @given(
     k1=st.floats(-0.4, 0.4),
     k2=st.floats(-0.2, 0.2),

@@ -189,18 +189,18 @@ def _innermost(distances: FloatArray, on_side: NDArray[np.bool_]) -> float:
 
 
 def _most_shrinking(camera: Camera, pinhole: Pinhole) -> float:
-    """Source pixels per output pixel where that is most, over a grid of places."""
+    """Source pixels per output pixel where that is most, over a grid of output pixels."""
     columns, rows = np.meshgrid(
-        np.linspace(0, pinhole.width, 33), np.linspace(0, pinhole.height, 33)
+        np.linspace(0.5, pinhole.width - 0.5, 33), np.linspace(0.5, pinhole.height - 0.5, 33)
     )
-    places = np.stack([columns.ravel(), rows.ravel()], axis=1)
+    centres = np.stack([columns.ravel(), rows.ravel()], axis=1)
     focal, center = np.diag(pinhole.K)[:2], pinhole.K[:2, 2]
-    here = distort(camera, (places - center) / focal)
-    steps = [
-        distort(camera, (places + np.array(step) - center) / focal) - here
-        for step in ((1.0, 0.0), (0.0, 1.0))
-    ]
-    return max(float(np.linalg.norm(step, axis=1).max()) for step in steps)
+
+    def seen(offset: tuple[float, float]) -> FloatArray:
+        return distort(camera, (centres + np.array(offset) - center) / focal)
+
+    across, down = seen((0.5, 0)) - seen((-0.5, 0)), seen((0, 0.5)) - seen((0, -0.5))
+    return max(float(np.linalg.norm(span, axis=1).max()) for span in (across, down))
 
 
 def _unusable(camera: Camera) -> InputError:
