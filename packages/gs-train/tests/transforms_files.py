@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from PIL import Image
 from small_captures import PINHOLE, photograph
 
+from gs_train.data import Capture, load_capture
 from gs_train.data.colmap_records import Camera
 from gs_train.data.colmap_writer import NamedPose, Observations, write_model
 
@@ -20,6 +22,8 @@ COLORS = np.random.default_rng(1).integers(0, 256, (60, 3), dtype=np.uint8)
 NAMES = tuple(f"{i:02}.png" for i in range(9))
 LENS: dict[str, Any] = {"w": 64, "h": 48, "fl_x": 60.0, "fl_y": 61.0, "cx": 32.0, "cy": 24.0}
 """The keys of `small_captures.PINHOLE`."""
+ANGLE = 2 * math.atan(32 / 60)  # of 64 pixels at a focal length of 60
+SIZE = {"w": 64.0, "h": 48}
 
 TURN = np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0]])
 """What nerfstudio does to the world of a COLMAP model."""
@@ -115,4 +119,15 @@ def write_colmap(folder: Path) -> Path:
         colors=COLORS,
         observations=Observations(empty, empty, np.empty((0, 2))),
     )
+    return folder
+
+
+def load(path: Path, **options: Any) -> Capture:
+    return load_capture(path, cache_dir=path.parent / "cache", **options)
+
+
+def write(folder: Path, top: dict[str, Any], names: tuple[str, ...] = NAMES[:3]) -> Path:
+    """Photographs beside a transforms.json with ``top``, and frames where it has none."""
+    write_photographs(folder, names)
+    write_transforms(folder / "transforms.json", {"frames": frames(names), **top})
     return folder
