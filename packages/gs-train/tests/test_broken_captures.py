@@ -96,7 +96,10 @@ NOWHERE = r"data must hold a COLMAP model .*, or a transforms.json, got none in"
 PLACES: dict[str, tuple[Damage, str]] = {
     "an empty folder": (lambda f: [shutil.rmtree(p) for p in f.iterdir()], NOWHERE),
     "sparse is a file": (replaced("sparse", Path.touch), NOWHERE),
-    "no points file": (lambda f: (f / "sparse/0/points3D.txt").unlink(), NOWHERE),
+    "no points file": (
+        lambda f: (f / "sparse/0/points3D.txt").unlink(),
+        "sparse/0 lacks points3D$",
+    ),
     "a model elsewhere": (moved("sparse/0", "reconstruction"), NOWHERE),
     "a link to nowhere": (replaced("sparse", lambda p: p.symlink_to(p.with_name("x"))), NOWHERE),
     "broken in colmap/": (
@@ -124,10 +127,13 @@ CAMERAS: dict[str, tuple[Damage, str]] = {
     "NaN": (lens("1 PINHOLE 64 48 nan 61 32 24"), "parameters of camera 1 must be finite"),
     "no focal length": (lens("1 PINHOLE 64 48 0 61 32 24"), "a focal length of 0.064 to 640000"),
     "the same twice": (lens(f"{CAMERA}\n{CAMERA}"), "must not repeat a camera id, got 1 twice"),
-    "a panorama": (lens("1 EQUIRECTANGULAR 64 48 64 48"), "got EQUIRECTANGULAR; cut each panorama"),
+    "a panorama": (
+        lens("1 EQUIRECTANGULAR 64 48 64 48"),
+        r"sparse/0: image 00.png: model of .*, got EQUIRECTANGULAR; cut each panorama",
+    ),
     "a lens that sees nothing": (
         lens("1 FOV 64 48 60 61 32 24 3.3"),
-        r"camera 1 \(FOV\) must see a rectangle around its optical axis, got none with",
+        r"sparse/0: image 00.png: camera 1 \(FOV\) must see a rectangle around its .*, got",
     ),
     "a wild lens": (lens("1 EUCM 64 48 60 61 32 24 1 1e9"), r"within 1e\+06, got 1e\+09"),
     "no text": (written("sparse/0/cameras.txt", b"\xff\xfe\x00\x01" * 9), "cameras.txt"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.data.colmap_records import Camera, FloatArray, Image, Model
+from gs_train.data.colmap_records import FloatArray, Image, Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
 from gs_train.data.frame import Frame
@@ -262,17 +262,27 @@ def view_of(image: Image, pinhole: Pinhole, path: Path, job: Job | None = None) 
 def pinholes_of(model: Model, max_side: int | None) -> dict[int, Pinhole]:
     """What each camera that took an image becomes, by camera id.
 
+    Raises:
+        InputError: an image cannot become that of a pinhole camera.
+
     Cost: as :func:`undistorted_pinhole` says of each camera, several at a time: COLMAP may give
         every image its own.
     """
 
-    def pinhole(camera: Camera) -> Pinhole:
-        is_pinhole = not is_distorted(camera)
-        return Pinhole.of(camera, max_side) if is_pinhole else undistorted_pinhole(camera, max_side)
+    def pinhole(image: Image) -> Pinhole:
+        camera = model.cameras[image.camera_id]
+        try:
+            if is_distorted(camera):
+                return undistorted_pinhole(camera, max_side)
+        except InputError as error:
+            raise InputError(f"{model.folder}: image {image.name}: {error}") from None
+        return Pinhole.of(camera, max_side)
 
-    used = sorted({image.camera_id for image in model.images})
+    first: dict[int, Image] = {}
+    for image in model.images:
+        first.setdefault(image.camera_id, image)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="gs-lenses") as pool:
-        return dict(zip(used, pool.map(pinhole, (model.cameras[id] for id in used))))
+        return dict(zip(first, pool.map(pinhole, first.values())))
 
 
 def split_of(

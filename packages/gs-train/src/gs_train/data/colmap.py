@@ -133,11 +133,17 @@ def read_points(folder: Path) -> tuple[FloatArray, NDArray[np.uint8]]:
     return points, colors
 
 
-def _is_model(folder: Path) -> bool:
-    return all(
-        (folder / f"{part}.bin").is_file() or (folder / f"{part}.txt").is_file()
+def missing_parts(folder: Path) -> list[str]:
+    """Of ``cameras``, ``images`` and ``points3D``: which are no file in ``folder``."""
+    return [
+        part
         for part in ("cameras", "images", "points3D")
-    )
+        if not any((folder / f"{part}.{ending}").is_file() for ending in ("bin", "txt"))
+    ]
+
+
+def _is_model(folder: Path) -> bool:
+    return not missing_parts(folder)
 
 
 def _part(folder: Path, part: str) -> tuple[Path, ModuleType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gs_train.data.colmap import model_itself, models_in
+from gs_train.data.colmap import missing_parts, model_itself, models_in
 from gs_train.data.files import readable
 from gs_train.data.readers.colmap import ColmapReader
 from gs_train.data.readers.source import Reader, Source
@@ -62,7 +62,13 @@ def _nothing_at(path: Path) -> InputError:
         )
     if not path.is_dir():
         return InputError(f"data must be a folder with a COLMAP model, got no folder at {path}")
+    parts = [
+        f"{place} lacks {' and '.join(missing)}"
+        for place in (path / "sparse/0", path / "sparse", path / "colmap/sparse/0", path)
+        if len(missing := missing_parts(place)) in (1, 2)
+    ]
     return InputError(
         "data must hold a COLMAP model (cameras, images and points3D, .bin or .txt) in sparse/0, "
         f"sparse, colmap/sparse/0 or itself, or a transforms.json, got none in {path}"
+        + (f"; {parts[0]}" if parts else "")
     )
