@@ -33,10 +33,12 @@ from transforms_files import (
 )
 
 from gs_train.cli import main
+from gs_train.commands.plan_capture import capture_without_photographs
 from gs_train.data import Capture, PhotoReader, read_image
 from gs_train.data.colmap_records import Camera
 from gs_train.data.readers.choose import read_source
 from gs_train.errors import InputError
+from gs_train.options.config import FitConfig
 
 
 def camera(folder: Path, index: int = 0) -> Camera:
@@ -367,8 +369,8 @@ def test_a_turned_capture_is_planned_trained_scored_and_exported_as_it_was_befor
 ) -> None:
     folder, run = write_turned(tmp_path / "turned"), tmp_path / "run"
     undone = "applied_transform of transforms.json is undone"
-    assert main(["plan", str(folder), "--renderer", "cpu", "--json"]) == 0
-    assert undone in capsys.readouterr().err
+    planned = capture_without_photographs(FitConfig(data=folder, out=run))
+    assert planned.notes[0].startswith(undone)
     command = ["fit", str(folder), "--out", str(run), "--renderer", "cpu", "--steps", "1"]
     assert main(command) == 0
     assert undone in capsys.readouterr().err
