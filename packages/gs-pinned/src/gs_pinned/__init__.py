@@ -2,12 +2,17 @@
 """Rows between page-locked host memory and the GPU at the speed of the link."""
 
 from gs_pinned._core import __version__, available_bytes, build_info
+from gs_pinned.block_store import BlockStore, BlockTicket, Plane, StoreCheck, StoreStats
 from gs_pinned.errors import (
+    BufferedWarning,
     ClosedError,
     CudaError,
     ForkedError,
     PageableWarning,
     PoisonedError,
+    SnapshotWarning,
+    StoreCorruptError,
+    StoreReadOnlyError,
 )
 from gs_pinned.exchange import exchange
 from gs_pinned.ring import Ring, RingSlot, RingStats, store_compact
@@ -16,15 +21,24 @@ from gs_pinned.table import Table, TableStats
 from gs_pinned.transfer import gather, gather_retained, raise_faults, scatter, scatter_add
 
 __all__ = [
+    "BlockStore",
+    "BlockTicket",
+    "BufferedWarning",
     "ClosedError",
     "CudaError",
     "ForkedError",
     "PageableWarning",
+    "Plane",
     "PoisonedError",
     "Ring",
     "RingSlot",
     "RingStats",
     "Signal",
+    "SnapshotWarning",
+    "StoreCheck",
+    "StoreCorruptError",
+    "StoreReadOnlyError",
+    "StoreStats",
     "Table",
     "TableStats",
     "__version__",

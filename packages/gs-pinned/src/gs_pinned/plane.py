@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planes of a block store: the column groups of its rows, and arrays of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gs_pinned.counts import shown, whole_number
+
+__all__ = ["Plane", "check_planes", "rows_of"]
+
+_KINDS = "iufb"  # numpy's letters of integers, floats and bool
+_MOST_ROW_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Some columns of every row, stored together.
+
+    Args:
+        name: 1 to 40 bytes of UTF-8.
+        width: columns.
+        dtype: of the values: integers, floats or bool.
+        is_head: whether the plane lies in a record's first part, which can be read alone.
+    """
+
+    name: str
+    width: int
+    dtype: str = "float32"
+    is_head: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 1 <= len(self.name.encode()) <= 40:
+            raise ValueError(f"name must be 1 to 40 bytes long, got {shown(self.name)}")
+        if "\0" in self.name:
+            raise ValueError(f"name must not hold a zero byte, got {shown(self.name)}")
+        dtype = np.dtype(self.dtype)
+        if dtype.kind not in _KINDS or not dtype.isnative or len(dtype.name) > 12:
+            raise TypeError(f"dtype must be of integers, floats or bool, got {dtype}")
+        object.__setattr__(self, "dtype", dtype.name)
+        object.__setattr__(self, "width", whole_number(self.width, "width", least=1))
+        if self.row_bytes > _MOST_ROW_BYTES:
+            raise ValueError(
+                f"a row of plane {self.name} must have at most {_MOST_ROW_BYTES} bytes, "
+                f"got {self.row_bytes}"
+            )
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * np.dtype(self.dtype).itemsize
+
+
+def check_planes(planes: Sequence[Plane]) -> tuple[Plane, ...]:
+    """The planes of a store, of which no two have one name."""
+    checked = tuple(planes)
+    for plane in checked:
+        if not isinstance(plane, Plane):
+            raise TypeError(f"planes must be Plane objects, got {type(plane).__name__}")
+    if not 1 <= len(checked) <= 48:
+        raise ValueError(f"planes must be 1 to 48, got {len(checked)}")
+    names = [plane.name for plane in checked]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"planes must have distinct names, got {name} twice")
+    return checked
+
+
+def rows_of(planes: Sequence[Plane], values: Mapping[str, Any]) -> list[NDArray[Any]]:
+    """The values of each plane as a C-ordered array of as many rows as the others'."""
+    names = {plane.name for plane in planes}
+    if missing := [plane.name for plane in planes if plane.name not in values]:
+        raise ValueError(f"values must hold every plane, got none of {missing[0]}")
+    if unknown := [name for name in values if name not in names]:
+        raise ValueError(f"values must hold planes of the store, got {shown(unknown[0])}")
+    arrays: list[NDArray[Any]] = []
+    for plane in planes:
+        array = np.asarray(values[plane.name])
+        if array.dtype != np.dtype(plane.dtype):
+            raise TypeError(f"plane {plane.name} must be {plane.dtype}, got {array.dtype}")
+        if array.ndim == 1 and plane.width == 1:
+            array = array[:, None]
+        if array.ndim != 2 or array.shape[1] != plane.width:
+            raise ValueError(
+                f"plane {plane.name} must have shape (rows, {plane.width}), got {array.shape}"
+            )
+        if arrays and len(array) != len(arrays[0]):
+            raise ValueError(
+                f"plane {plane.name} must have {len(arrays[0])} rows as {planes[0].name} has, "
+                f"got {len(array)}"
+            )
+        arrays.append(np.ascontiguousarray(array))
+    return arrays

@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store of blocks against a dict of arrays: rows, snapshots, space, wrong arguments."""
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gs_pinned import (
+    BlockStore,
+    ClosedError,
+    ForkedError,
+    Plane,
+    SnapshotWarning,
+    StoreCorruptError,
+    StoreReadOnlyError,
+    _core,
+)
+
+Rows = dict[str, np.ndarray[Any, Any]]
+
+PLANES = [
+    Plane("means", 3, is_head=True),
+    Plane("sh", 5, "float16"),
+    Plane("key", 1, "int32", is_head=True),
+    Plane("seen", 1, "bool"),
+]
+
+
+def rows(n: int, seed: int) -> Rows:
+    random = np.random.default_rng(seed)
+    return {
+        "means": random.standard_normal((n, 3), dtype="f4"),
+        "sh": random.standard_normal((n, 5)).astype("f2"),
+        "key": random.integers(-9, 9, (n, 1), dtype="i4"),
+        "seen": random.random((n, 1)) < 0.5,
+    }
+
+
+def equal(a: Rows, b: Rows) -> bool:
+    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[BlockStore]:
+    with BlockStore.create(tmp_path / "store", PLANES, block_rows=8) as made:
+        yield made
+
+
+def test_blocks_come_back_as_they_were_written(store: BlockStore) -> None:
+    values = rows(27, 1)
+    store.write([5, 0, 2, 9], values)
+    assert store.counts([9, 5]) == [3, 8]
+    assert store.blocks == [0, 2, 5, 9]
+    assert equal(store.read([5, 0, 2, 9]), values)
+    swapped = store.read([9, 9, 5], planes=["key"])
+    np.testing.assert_array_equal(
+        swapped["key"], np.concatenate([values["key"][24:], values["key"][24:], values["key"][:8]])
+    )
+
+
+def test_a_snapshot_is_what_another_object_opens(store: BlockStore) -> None:
+    first, second = rows(16, 1), rows(16, 2)
+    store.write([0, 1], first)
+    assert store.snapshot(b"one") == 1
+    store.write([0, 1], second)
+    with BlockStore.open(store.path, read_only=True) as reader:
+        assert equal(reader.read([0, 1]), first)
+        assert reader.state == b"one"
+        assert reader.verify().is_intact
+    assert equal(store.read([0, 1]), second)
+
+
+def test_what_no_snapshot_holds_is_gone_with_the_object(store: BlockStore) -> None:
+    store.write([0], rows(8, 1))
+    store.close()
+    with BlockStore.open(store.path) as again:
+        assert again.blocks == []
+        with pytest.raises(IndexError, match="block 0 must have been written"):
+            again.read([0])
+
+
+def test_older_snapshots_stay_as_long_as_they_are_kept(store: BlockStore) -> None:
+    written = [rows(8, i) for i in range(6)]
+    for values in written:
+        store.write([3], values)
+        store.snapshot(keep=3)
+    assert store.snapshots == [4, 5, 6]
+    store.close()
+    for number in (4, 5, 6):
+        with BlockStore.open(store.path, snapshot=number, read_only=True) as reader:
+            assert equal(reader.read([3]), written[number - 1])
+    with pytest.raises(StoreCorruptError, match=r"snapshot 3 of the store .* is not there"):
+        BlockStore.open(store.path, snapshot=3)
+
+
+def test_a_run_may_go_on_from_an_older_snapshot(store: BlockStore) -> None:
+    old, new = rows(8, 1), rows(8, 2)
+    store.write([0], old)
+    store.snapshot(keep=2)
+    store.write([0], new)
+    store.snapshot(keep=2)
+    store.close()
+    with BlockStore.open(store.path, snapshot=1) as again:
+        for seed in range(20):  # nothing of the newer snapshot is overwritten meanwhile
+            again.write([1], rows(8, seed))
+        assert equal(again.read([0]), old)
+        with BlockStore.open(store.path, snapshot=2, read_only=True) as reader:
+            assert equal(reader.read([0]), new)
+        assert again.snapshot() == 3
+        assert again.snapshots == [3]
+
+
+def test_space_of_replaced_rows_is_used_again(store: BlockStore) -> None:
+    for seed in range(300):
+        store.write(range(4), rows(32, seed))
+        if seed % 3 == 0:
+            store.snapshot()
+    stats = store.stats
+    # Alive, needed by the snapshot, and the growth of a file.
+    assert stats.live_bytes == 4 * 2 * 4096
+    assert stats.dead_bytes <= stats.live_bytes
+    assert stats.disk_bytes == stats.live_bytes + stats.dead_bytes + stats.free_bytes + 4096
+    assert stats.disk_bytes <= 257 * 4096
+    assert stats.records_written == 1200
+
+
+def test_rows_go_on_in_a_second_file_when_one_is_full(tmp_path: Path) -> None:
+    values = rows(8 * 40, 3)
+    with BlockStore.create(
+        tmp_path / "store", PLANES, block_rows=8, segment_bytes=1 << 16
+    ) as store:
+        store.write(range(40), values)
+        store.snapshot()
+    assert len(list((tmp_path / "store").glob("seg-*"))) == 6
+    with BlockStore.open(tmp_path / "store") as store:
+        assert equal(store.read(range(40)), values)
+
+
+@pytest.mark.parametrize("value", [0, 1.5])
+def test_equal_rows_take_no_space(tmp_path: Path, value: float) -> None:
+    wide = [Plane("wide", 1000)]
+    with BlockStore.create(tmp_path / "store", wide, block_rows=100) as store:
+        store.write([0], {"wide": np.full((100, 1000), value, "f4")})
+        assert store.stats.live_bytes <= 3 * 4096
+        assert (store.read([0])["wide"] == value).all()
+        # Minus zero is no zero.
+        store.write([0], {"wide": np.full((100, 1000), -0.0, "f4")})
+        assert np.signbit(store.read([0])["wide"]).all()
+
+
+def test_head_planes_are_read_alone(tmp_path: Path) -> None:
+    planes = [Plane("head", 1, is_head=True), Plane("tail", 100)]
+    with BlockStore.create(tmp_path / "store", planes, block_rows=1000) as store:
+        random = np.random.default_rng(1)
+        head, tail = random.random((1000, 1), "f4"), random.random((1000, 100), "f4")
+        store.write([0], {"head": head, "tail": tail})
+        before = store.stats.bytes_read
+        np.testing.assert_array_equal(store.read([0], ["head"])["head"], head)
+        assert store.stats.bytes_read - before == 2 * 4096
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_calls_leave_what_a_dict_would_hold(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "store"
+    present: dict[int, Rows] = {}
+    kept: dict[int, Rows] = {}
+    store = BlockStore.create(path, PLANES, block_rows=8, segment_bytes=1 << 16, threads=2)
+    for seed in range(data.draw(st.integers(1, 12))):
+        action = data.draw(st.sampled_from(["write", "write", "snapshot", "open"]))
+        if action == "write":
+            blocks = data.draw(st.lists(st.integers(0, 30), max_size=10, unique=True))
+            counts = [data.draw(st.integers(0, 8)) for _ in blocks]
+            values = rows(sum(counts), seed)
+            store.write(blocks, values, counts, step=seed)
+            ends = np.cumsum([0, *counts])
+            for block, first, last in zip(blocks, ends, ends[1:], strict=False):
+                present[block] = {name: array[first:last] for name, array in values.items()}
+        elif action == "snapshot":
+            store.snapshot(keep=data.draw(st.integers(1, 3)))
+            kept = dict(present)
+        else:
+            store.close()
+            store = BlockStore.open(path, threads=2)
+            present = dict(kept)
+        assert store.blocks == sorted(present)
+        for block, values in present.items():
+            assert equal(store.read([block]), values)
+    assert store.verify().problems == ()
+    stats = store.stats
+    segments = len(list(path.glob("seg-*")))
+    assert stats.disk_bytes - 4096 * segments == (
+        stats.live_bytes + stats.dead_bytes + stats.free_bytes
+    )
+    store.close()
+
+
+def test_the_later_of_two_writes_wins_and_reads_see_whole_blocks(store: BlockStore) -> None:
+    written = [rows(8, seed) for seed in range(50)]
+    store.write([0], written[0])
+    tickets = [store.write_async([0], values) for values in written]
+    reads = [store.read_async([0]) for _ in range(50)]
+    for ticket in tickets:
+        assert ticket.wait() == {}
+        assert ticket.is_done
+    assert equal(store.read([0]), written[-1])
+    for read in reads:
+        assert any(equal(read.wait(), values) for values in written)
+
+
+def test_several_threads_may_use_a_store(store: BlockStore) -> None:
+    failures = []
+
+    def work(block: int) -> None:
+        for seed in range(20):
+            values = rows(8, 100 * block + seed)
+            store.write([block], values)
+            if not equal(store.read([block]), values):
+                failures.append((block, seed))
+            if seed % 5 == 0:
+                store.snapshot()
+
+    threads = [threading.Thread(target=work, args=(block,)) for block in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert store.verify().is_intact
+
+
+def test_a_ticket_that_is_dropped_keeps_its_arrays_until_the_end(store: BlockStore) -> None:
+    values = rows(8, 5)
+    expected = {name: array.copy() for name, array in values.items()}
+    store.write_async([0], values)
+    del values
+    gc.collect()
+    assert equal(store.read([0]), expected)
+
+
+def test_a_second_writer_is_refused(store: BlockStore) -> None:
+    with pytest.raises(StoreReadOnlyError, match="is written by another process"):
+        BlockStore.open(store.path)
+    store.close()
+    BlockStore.open(store.path).close()
+
+
+def test_a_reader_cannot_write(store: BlockStore) -> None:
+    with BlockStore.open(store.path, read_only=True) as reader:
+        assert reader.is_read_only
+        with pytest.raises(StoreReadOnlyError, match="cannot be written: it was opened for read"):
+            reader.write([0], rows(8, 1))
+        with pytest.raises(StoreReadOnlyError, match="cannot be written: it was opened for read"):
+            reader.snapshot()
+
+
+def test_a_closed_store_says_so(store: BlockStore) -> None:
+    store.close()
+    store.close()
+    with pytest.raises(ClosedError, match="must be open, got one that was closed"):
+        store.read([0])
+    assert "not usable" in repr(store)
+
+
+def test_a_child_process_is_refused_and_harms_nothing(store: BlockStore) -> None:
+    store.write([0], rows(8, 1))
+    child = os.fork()
+    if child == 0:
+        try:
+            store.read([0])
+        except ForkedError:
+            store.close()
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert equal(store.read([0]), rows(8, 1))
+    store.snapshot()
+
+
+def test_the_newest_snapshot_that_is_whole_counts(store: BlockStore) -> None:
+    first, second = rows(8, 1), rows(8, 2)
+    store.write([0], first)
+    store.snapshot(b"first", keep=2)
+    store.write([0], second)
+    store.snapshot(b"second", keep=2)
+    store.close()
+    newest = store.path / "snap-0000000002"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    with pytest.warns(SnapshotWarning, match=r"snapshot 1 was opened, but .*-0000000002 is damag"):
+        again = BlockStore.open(store.path)
+    with again:
+        assert again.state == b"first"
+        assert equal(again.read([0]), first)
+        assert again.snapshot() == 3
+        assert sorted(path.name for path in store.path.glob("snap*")) == ["snap-0000000003"]
+
+
+def test_a_missing_or_shorter_file_is_found_at_once(store: BlockStore) -> None:
+    store.write([0], rows(8, 1))
+    store.snapshot()
+    store.close()
+    segment = store.path / "seg-000000"
+    content = segment.read_bytes()
+    segment.write_bytes(content[:4096])
+    with pytest.raises(StoreCorruptError, match="seg-000000 must have 3 pages of 4096 bytes, got"):
+        BlockStore.open(store.path)
+    segment.unlink()
+    with pytest.raises(StoreCorruptError, match="seg-000000 is missing"):
+        BlockStore.open(store.path, read_only=True)
+
+
+def test_a_file_of_another_store_is_named(store: BlockStore, tmp_path: Path) -> None:
+    with BlockStore.create(tmp_path / "other", PLANES, block_rows=8) as other:
+        for made in (store, other):
+            made.write([0], rows(8, 1))
+            made.snapshot()
+            made.close()
+    name = "seg-000000"
+    own = (store.path / name).read_bytes()
+    foreign = (other.path / name).read_bytes()
+    (store.path / name).write_bytes(foreign)
+    with pytest.raises(StoreCorruptError, match="cannot be used: it belongs to store"):
+        BlockStore.open(store.path)
+    (store.path / name).write_bytes(own[:4096] + foreign[4096:])
+    with BlockStore.open(store.path) as again:
+        with pytest.raises(
+            StoreCorruptError, match=r"block 0 of step 0 .*at page 1, is damaged: .* of store"
+        ):
+            again.read([0])
+        assert not again.verify().is_intact
+
+
+@pytest.mark.parametrize(
+    ("blocks", "counts", "change", "error", "message"),
+    [
+        ([0, 0], None, {}, ValueError, "blocks must be distinct, got block 0 twice"),
+        ([-1, 0], None, {}, IndexError, "blocks must be a whole number of at least 0, got -1"),
+        ([1 << 26, 0], None, {}, IndexError, "blocks must be a whole number of at most"),
+        ([0, 1], [9, 7], {}, ValueError, "counts must be a whole number of at most 8, got 9"),
+        ([0, 1], [8], {}, ValueError, "counts must be 2, one a block, got 1"),
+        ([0, 1], [8, 7], {}, ValueError, "values must have 15 rows for 2 blocks, got 16"),
+        ([0], None, {}, ValueError, "values must have 8 rows for 1 blocks, got 16"),
+        ([0, 1], None, {"key": None}, ValueError, "values must hold every plane, got none of key"),
+        ([0, 1], None, {"no": [1]}, ValueError, "values must hold planes of the store, got 'no'"),
+        ([0, 1], None, {"sh": np.zeros((16, 5))}, TypeError, "sh must be float16, got float64"),
+        (
+            [0, 1],
+            None,
+            {"means": np.zeros((16, 2), "f4")},
+            ValueError,
+            r"plane means must have shape \(rows, 3\), got \(16, 2\)",
+        ),
+        (
+            [0, 1],
+            None,
+            {"sh": np.zeros((15, 5), "f2")},
+            ValueError,
+            "plane sh must have 16 rows as means has, got 15",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named_and_change_nothing(
+    store: BlockStore,
+    blocks: list[int],
+    counts: list[int] | None,
+    change: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    values: dict[str, Any] = rows(16, 1) | change
+    if "key" in change:
+        del values["key"]
+    with pytest.raises(error, match=message):
+        store.write(blocks, values, counts)
+    assert store.blocks == []
+
+
+def test_wrong_layouts_are_named(tmp_path: Path) -> None:
+    create = BlockStore.create
+    with pytest.raises(ValueError, match="planes must have distinct names, got a twice"):
+        create(tmp_path / "s", [Plane("a", 1), Plane("a", 2)])
+    with pytest.raises(ValueError, match="planes must be 1 to 48, got 0"):
+        create(tmp_path / "s", [])
+    with pytest.raises(ValueError, match=r"segment_bytes must hold a block of 5 pages .* got 4096"):
+        create(tmp_path / "s", [Plane("a", 4)], segment_bytes=4096)
+    with pytest.raises(ValueError, match="a block must have at most 65535 pages of 4096 bytes"):
+        create(tmp_path / "s", [Plane("a", 1 << 18)], block_rows=65535)
+    with pytest.raises(ValueError, match="block_rows must be a whole number of at most 65535"):
+        create(tmp_path / "s", [Plane("a", 1)], block_rows=65536)
+    with pytest.raises(TypeError, match="dtype must be of integers, floats or bool, got compl"):
+        Plane("a", 1, "complex64")
+    with pytest.raises(ValueError, match="name must be 1 to 40 bytes long, got ''"):
+        Plane("", 1)
+    assert not (tmp_path / "s").exists()
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "thesis.txt").touch()
+    with pytest.raises(ValueError, match=r"must be an empty folder.* which holds thesis\.txt"):
+        create(tmp_path / "s", [Plane("a", 1)])
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        BlockStore.open(tmp_path / "nowhere")
+    (tmp_path / "s" / "STORE").write_bytes(bytes(4096))
+    with pytest.raises(StoreCorruptError, match="STORE is no store of blocks"):
+        BlockStore.open(tmp_path / "s")
+
+
+def test_an_existing_store_is_not_made_anew(store: BlockStore) -> None:
+    with pytest.raises(ValueError, match="path must be free for a new store"):
+        BlockStore.create(store.path, PLANES)
+
+
+def test_the_checksum_is_crc32c() -> None:
+    # RFC 3720, appendix B.4, and the check value of the catalogues.
+    for data, expected in [
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+        (b"", 0),
+    ]:
+        assert _core.crc32c(data) == _core.crc32c(data, by_table=True) == expected
+
+
+@given(data=st.binary(max_size=10_000), cut=st.integers(0, 10_000))
+def test_the_instruction_and_the_table_agree(data: bytes, cut: int) -> None:
+    data = data * 3
+    whole = _core.crc32c(data, by_table=True)
+    assert _core.crc32c(data) == whole
+    assert _core.crc32c(data[cut:], _core.crc32c(data[:cut])) == whole
