@@ -30,6 +30,9 @@ std::string range(std::uint64_t offset, std::uint64_t bytes) {
   return " at byte " + std::to_string(offset) + " for " + std::to_string(bytes) + " bytes";
 }
 
+// Direct transfers go on at a sector's start, wherever the last one stopped.
+constexpr long kSector = 512;
+
 // What a call of the system returned, the call repeated while signals interrupt it.
 template <class Call>
 long answered(Call&& call) {
@@ -92,6 +95,7 @@ void FileCalls::read(const File& file, void* data, std::size_t bytes, std::uint6
       done = answered(
           [&] { return ::pread(file.descriptor(), to, most, static_cast<off_t>(offset)); });
     if (done < 0) fail(static_cast<int>(-done), "read", file.path(), range(first, all));
+    if (file.is_direct()) done -= done % kSector;
     if (done == 0) fail(EIO, "read", file.path(), range(first, all) + " beyond the file's end");
     to += done;
     offset += static_cast<std::uint64_t>(done);
@@ -112,6 +116,7 @@ void FileCalls::write(const File& file, const void* data, std::size_t bytes,
     if (done >= 0)
       done = answered(
           [&] { return ::pwrite(file.descriptor(), from, most, static_cast<off_t>(offset)); });
+    if (done > 0 && file.is_direct()) done -= done % kSector;
     if (done == 0) done = -EIO;
     if (done < 0) fail(static_cast<int>(-done), "write", file.path(), range(first, all));
     from += done;
