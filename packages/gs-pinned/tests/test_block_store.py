@@ -2,6 +2,7 @@
 """The store of blocks against a dict of arrays: rows, snapshots, space, wrong arguments."""
 
 import gc
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -431,6 +432,23 @@ def test_wrong_layouts_are_named(tmp_path: Path) -> None:
 def test_an_existing_store_is_not_made_anew(store: BlockStore) -> None:
     with pytest.raises(ValueError, match="path must be free for a new store"):
         BlockStore.create(store.path, PLANES)
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    assert len(example.strip().splitlines()) <= 18
+    table = np.random.default_rng(1).standard_normal((6 * 1024, 64), dtype="f4")
+    exec(
+        compile(example, "README.md", "exec"),
+        {"path": tmp_path / "s", "embeddings": table.reshape(6, 1024, 64)},
+    )
+    with BlockStore.open(tmp_path / "s", read_only=True) as store:
+        assert store.state == b"epoch 1"
+        weights = store.read(range(6))["weights"].reshape(6, 1024, 64)
+    table = table.reshape(6, 1024, 64)
+    table[[3, 5]] += 1
+    np.testing.assert_array_equal(weights, table)
 
 
 def test_the_checksum_is_crc32c() -> None:

@@ -218,7 +218,8 @@ class BlockStore:
         """Begin to write blocks.
 
         Args:
-            blocks: distinct numbers below 2^26.
+            blocks: distinct numbers below 2^26. Memory of 32 bytes is taken for each number up to
+                the largest.
             values: (rows, width) of every plane, on the CPU: the rows of the first block, then
                 those of the second and so on.
             counts: rows of each block. When None all blocks are full; the last may have fewer.
