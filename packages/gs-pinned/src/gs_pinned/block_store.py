@@ -316,6 +316,8 @@ class BlockStore:
         Args:
             report: called now and then with the blocks that are checked, and all.
         """
+        if report is not None and not callable(report):
+            raise TypeError(f"report must be a function, got {type(report).__name__}")
         core = self._usable()
         blocks = core.blocks
         problems: list[str] = []
