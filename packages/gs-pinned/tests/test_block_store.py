@@ -263,6 +263,22 @@ def test_a_reader_cannot_write(store: BlockStore) -> None:
             reader.snapshot()
 
 
+def test_a_reader_may_open_a_store_while_its_snapshot_is_replaced(store: BlockStore) -> None:
+    store.write([0], rows(8, 1))
+    store.snapshot()
+    second = rows(8, 2)
+
+    def hear(name: str, path: str, *_: object) -> int:
+        if name == "open" and path.endswith("snap-0000000001"):
+            store.write([0], second)
+            store.snapshot(b"second")
+        return 0
+
+    with BlockStore.open(store.path, read_only=True, on_call=hear) as reader:
+        assert reader.state == b"second"
+        assert equal(reader.read([0]), second)
+
+
 def test_a_closed_store_says_so(store: BlockStore) -> None:
     store.close()
     store.close()

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cerrno>
 #include <map>
 #include <utility>
 
@@ -87,6 +87,7 @@ std::vector<Snapshot> BlockStore::load_snapshots(const OpenOptions& options) {
     if (is_left_over && !options.read_only) calls_.remove(path_ + "/" + name);
   }
   std::vector<Snapshot> whole;
+  bool is_replaced = false;
   for (const std::int64_t number : numbers) {
     const std::string name = snapshot_path(static_cast<std::uint32_t>(number));
     next_snapshot_ = static_cast<std::uint32_t>(number) + 1;
@@ -98,7 +99,15 @@ std::vector<Snapshot> BlockStore::load_snapshots(const OpenOptions& options) {
     } catch (const CorruptError& error) {
       damaged_.push_back(error.what());
       damaged_numbers_.push_back(static_cast<std::uint32_t>(number));
+    } catch (const FileError& error) {
+      // Its writer has removed it since the names were read, for a newer one.
+      if (!options.read_only || error.code != ENOENT) throw;
+      is_replaced = true;
     }
+  }
+  if (is_replaced && whole.empty()) {
+    damaged_.clear();
+    return load_snapshots(options);
   }
   auto chosen = whole.end();
   if (options.snapshot < 0) {
