@@ -217,6 +217,24 @@ def test_the_later_of_two_writes_wins_and_reads_see_whole_blocks(store: BlockSto
         assert any(equal(read.wait(), values) for values in written)
 
 
+def test_rows_that_are_being_read_are_not_overwritten(tmp_path: Path) -> None:
+    first = rows(8, 1)
+    armed = []
+
+    def hear(name: str, path: str, *_: object) -> int:
+        if name == "read" and "/seg-" in path and armed:
+            armed.clear()
+            for seed in (2, 3, 4):  # no snapshot needs the extent that is about to be read
+                store.write([0], rows(8, seed))
+        return 0
+
+    with BlockStore.create(tmp_path / "s", PLANES, block_rows=8, on_call=hear) as store:
+        store.write([0], first)
+        armed.append(True)
+        assert equal(store.read([0]), first)
+        assert equal(store.read([0]), rows(8, 4))
+
+
 def test_several_threads_may_use_a_store(store: BlockStore) -> None:
     failures = []
 
