@@ -32,6 +32,13 @@ constexpr double kPatience = 0.05;
 using Planes = std::vector<std::optional<py::buffer>>;  // bytes of each plane, or none
 using Numbers = std::vector<std::uint32_t>;
 
+// A child process leaves the parent's object alone.
+std::shared_ptr<BlockStore> kept_by_its_process(BlockStore* made) {
+  return {made, [](BlockStore* last) {
+            if (!last->is_inherited()) share(last).reset();
+          }};
+}
+
 // A call that is not done, and the arrays that it uses. The arrays stay until it is done.
 class PendingBlocks {
  public:
@@ -217,6 +224,9 @@ void register_store_errors(py::module_& module) {
       PyErr_SetString(corrupt, error.what());
     } catch (const store::ReadOnlyError& error) {
       PyErr_SetString(read_only, error.what());
+    } catch (const store::ClosedError& error) {
+      PyErr_SetString(py::module_::import("gs_pinned.errors").attr("ClosedError").ptr(),
+                      error.what());
     }
   });
 }
@@ -252,14 +262,14 @@ void register_store(py::module_& module) {
           py::arg("path"), py::kw_only(), py::arg("identity"), py::arg("block_rows"),
           py::arg("segment_pages"), py::arg("planes"), py::arg("hook"))
       .def(py::init([](const std::string& path, std::int64_t snapshot, bool read_only, int threads,
-                       bool direct, const py::object& hook) {
+                       const py::object& hook) {
              store::FileCalls calls = calls_with(hook);
              python::ReleaseGil release;
-             return share(
-                 new BlockStore(std::move(calls), path, {snapshot, read_only, threads, direct}));
+             return kept_by_its_process(
+                 new BlockStore(std::move(calls), path, {snapshot, read_only, threads}));
            }),
            py::arg("path"), py::kw_only(), py::arg("snapshot"), py::arg("read_only"),
-           py::arg("threads"), py::arg("direct"), py::arg("hook"))
+           py::arg("threads"), py::arg("hook"))
       .def("write", &write, py::arg("blocks"), py::arg("counts"), py::arg("planes"),
            py::arg("step"))
       .def("read", &read, py::arg("blocks"), py::arg("counts"), py::arg("planes"))
@@ -292,8 +302,6 @@ void register_store(py::module_& module) {
       .def_property_readonly("is_direct", &BlockStore::is_direct)
       .def_property_readonly("block_rows",
                              [](const BlockStore& owner) { return owner.layout().block_rows; })
-      .def_property_readonly(
-          "identity", [](const BlockStore& owner) { return store::hex(owner.layout().identity); })
       .def_property_readonly("planes",
                              [](const BlockStore& owner) {
                                std::vector<PlaneTuple> planes;

@@ -31,21 +31,48 @@ std::vector<Byte*> moved(const Layout& layout, const std::vector<Byte*>& planes,
   return result;
 }
 
-// Submits n tasks. Where the pool takes no more, the rest of the ticket is reported as failed.
-template <class TaskOf>
-std::shared_ptr<Ticket> submit_all(IoPool& pool, std::size_t n, TaskOf&& task_of) {
+// Submits n tasks. One that the pool does not take is reported as failed, after refused(i, reason).
+template <class TaskOf, class Refused>
+std::shared_ptr<Ticket> submit_all(IoPool& pool, std::size_t n, TaskOf&& task_of,
+                                   Refused&& refused) {
   auto ticket = std::make_shared<Ticket>(n);
   for (std::size_t i = 0; i < n; ++i) {
     try {
       pool.submit(ticket, task_of(i));
-    } catch (...) {
+    } catch (const std::exception& error) {
+      refused(i, error.what());
       ticket->report(std::current_exception());
     }
   }
   return ticket;
 }
 
+// A read that is refused leaves nothing behind.
+void ignore(std::size_t, const char*) {}
+
 }  // namespace
+
+// A block's entry, whose extent is not written again before the last reader has let go.
+class BlockStore::Pinned {
+ public:
+  /// The owner's mutex_ is held.
+  Pinned(BlockStore& owner, const Entry& entry_)
+      : entry(entry_), owner_(owner), place_{entry.segment, entry.page} {
+    owner_.extents_->pin(place_);
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  ~Pinned() {
+    const Guard guard(owner_.mutex_);
+    owner_.extents_->unpin(place_);
+  }
+
+  const Entry entry;
+
+ private:
+  BlockStore& owner_;
+  const Place place_;
+};
 
 std::string BlockStore::where(const Entry& entry) const {
   return "block " + std::to_string(entry.block) + " of step " + std::to_string(entry.step) +
@@ -53,19 +80,14 @@ std::string BlockStore::where(const Entry& entry) const {
          " at page " + std::to_string(entry.page);
 }
 
-BlockStore::~BlockStore() {
-  if (!is_inherited()) return;
-  // The threads and whoever held a lock are the parent's.
-  (void)pool_.release();
-  (void)extents_.release();
-  (void)segments_.release();
-}
+BlockStore::~BlockStore() { close(); }
 
 void BlockStore::close() {
-  pool_->finish();
   const Guard one_at_a_time(snapshot_mutex_);
+  pool_->finish();
   const Guard guard(mutex_);
   refusal_ = "it was closed";
+  if (lock_.is_open()) calls_.unlock(lock_);
   lock_.close();
 }
 
@@ -133,28 +155,32 @@ std::shared_ptr<Ticket> BlockStore::write(const std::vector<std::uint32_t>& bloc
       entries[i].rows = static_cast<std::uint16_t>(counts[i]);
     }
   }
-  return submit_all(*pool_, blocks.size(), [&](std::size_t i) {
-    return [this, entry = entries[i], from = moved(layout_, planes, firsts[i])](char* buffer) {
-      write_one(entry, from, buffer);
-    };
-  });
+  return submit_all(
+      *pool_, blocks.size(),
+      [&](std::size_t i) {
+        return [this, entry = entries[i], from = moved(layout_, planes, firsts[i])](Pages& buffer) {
+          write_one(entry, from, buffer);
+        };
+      },
+      [&](std::size_t i, const char* reason) { give_up(entries[i], reason); });
 }
 
 void BlockStore::write_one(const Entry& wanted, const std::vector<const char*>& planes,
-                           char* buffer) {
+                           Pages& buffer) {
   Entry entry = wanted;
   try {
-    encode_record(layout_, planes, &entry, buffer);
+    encode_record(layout_, planes, &entry, buffer.data());
     const Place place = segments_->allocate(entry.pages);
     entry.segment = place.segment;
     entry.page = place.page;
     // After a failure the extent is left alone: who knows what the drive does with it.
-    segments_->write(place, buffer, entry.pages * kPage);
+    segments_->write(place, buffer.data(), entry.pages * kPage);
     commit(entry);
   } catch (const FileError& error) {
     const std::string text = "block " + std::to_string(entry.block) + " of step " +
                              std::to_string(entry.step) + " was not written: " + error.what();
     give_up(entry, text);
+    if (error.is_sync) refuse_writes(error.what());  // of a new segment
     throw FileError(error.code, error.path, text, error.is_sync);
   } catch (const std::exception& error) {
     give_up(entry, error.what());
@@ -178,6 +204,11 @@ void BlockStore::commit(const Entry& entry) {
     unwritten_.erase(unwritten);
 }
 
+void BlockStore::refuse_writes(const std::string& reason) {
+  const Guard guard(mutex_);
+  refusal_ = reason;
+}
+
 void BlockStore::give_up(const Entry& entry, const std::string& reason) {
   const Guard guard(mutex_);
   const Entry& present = index_[entry.block];
@@ -188,43 +219,40 @@ void BlockStore::give_up(const Entry& entry, const std::string& reason) {
 
 // ---- reading
 
+BlockStore::Pins BlockStore::pinned(const std::vector<std::uint32_t>& blocks) {
+  Pins pins;  // outlives the guard, which what is pinned takes as it goes
+  pins.reserve(blocks.size());
+  const Guard guard(mutex_);
+  for (const std::uint32_t block : blocks) entry_of(block);
+  for (const std::uint32_t block : blocks)
+    pins.push_back(std::make_shared<const Pinned>(*this, entry_of(block)));
+  return pins;
+}
+
 std::shared_ptr<Ticket> BlockStore::read(const std::vector<std::uint32_t>& blocks,
                                          const std::vector<std::uint32_t>& counts,
                                          const std::vector<std::uint64_t>& firsts,
                                          const std::vector<char*>& planes) {
-  std::vector<Entry> entries;
-  entries.reserve(blocks.size());
-  {
-    const Guard guard(mutex_);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      entries.push_back(entry_of(blocks[i]));
-      GS_CHECK(entries.back().rows == counts[i], "block ", blocks[i], " must have ", counts[i],
-               " rows, got ", entries.back().rows, ": another thread writes it");
-    }
-    for (const Entry& entry : entries) extents_->pin({entry.segment, entry.page});
-  }
+  const Pins pins = pinned(blocks);
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    GS_CHECK(pins[i]->entry.rows == counts[i], "block ", blocks[i], " must have ", counts[i],
+             " rows, got ", pins[i]->entry.rows, ": another thread writes it");
   const bool head_alone = is_head_alone(layout_, planes);
-  return submit_all(*pool_, blocks.size(), [&](std::size_t i) {
-    return [this, entry = entries[i], to = moved(layout_, planes, firsts[i]),
-            head_alone](char* buffer) { read_one(entry, to, head_alone, buffer); };
-  });
+  return submit_all(
+      *pool_, blocks.size(),
+      [&](std::size_t i) {
+        return [this, pin = pins[i], to = moved(layout_, planes, firsts[i]),
+                head_alone](Pages& buffer) { read_one(pin->entry, to, head_alone, buffer.data()); };
+      },
+      ignore);
 }
 
 void BlockStore::read_one(const Entry& entry, const std::vector<char*>& planes, bool head_alone,
                           char* buffer) {
-  const Place place{entry.segment, entry.page};
-  struct Unpin {
-    BlockStore& store;
-    Place place;
-    ~Unpin() {
-      const Guard guard(store.mutex_);
-      store.extents_->unpin(place);
-    }
-  } unpin{*this, place};
   const std::uint32_t pages =
       head_alone ? std::min<std::uint32_t>(entry.pages, most_head_pages(layout_)) : entry.pages;
   try {
-    segments_->read(place, buffer, pages * kPage);
+    segments_->read({entry.segment, entry.page}, buffer, pages * kPage);
   } catch (const FileError& error) {
     throw FileError(error.code, error.path, where(entry) + ", was not read: " + error.what());
   }
@@ -238,22 +266,23 @@ void BlockStore::read_one(const Entry& entry, const std::vector<char*>& planes, 
 }
 
 std::vector<std::string> BlockStore::verify(const std::vector<std::uint32_t>& blocks) {
-  std::vector<Entry> entries;
-  {
-    const Guard guard(mutex_);
-    for (const std::uint32_t block : blocks) entries.push_back(entry_of(block));
-    for (const Entry& entry : entries) extents_->pin({entry.segment, entry.page});
-  }
+  const Pins pins = pinned(blocks);
   std::vector<std::string> problems(blocks.size());
-  submit_all(*pool_, blocks.size(), [&](std::size_t i) {
-    return [this, entry = entries[i], problem = &problems[i]](char* buffer) {
-      try {
-        read_one(entry, {}, false, buffer);
-      } catch (const Error& error) {
-        *problem = error.what();
-      }
-    };
-  })->wait();
+  const std::shared_ptr<Ticket> ticket = submit_all(
+      *pool_, blocks.size(),
+      [&](std::size_t i) {
+        return [this, pin = pins[i], problem = &problems[i]](Pages& buffer) {
+          char* const data = buffer.data();
+          try {
+            read_one(pin->entry, {}, false, data);
+          } catch (const Error& error) {
+            *problem = error.what();
+          }
+        };
+      },
+      ignore);
+  ticket->wait();
+  ticket->raise();
   problems.erase(std::remove(problems.begin(), problems.end(), ""), problems.end());
   return problems;
 }
@@ -271,6 +300,11 @@ std::vector<std::uint32_t> BlockStore::snapshots() const {
   std::vector<std::uint32_t> numbers;
   for (const Kept& kept : kept_) numbers.push_back(kept.number);
   return numbers;
+}
+
+void BlockStore::forget_cut(std::uint64_t seq) {
+  const Guard guard(mutex_);
+  extents_->remove_cut(seq);
 }
 
 std::uint32_t BlockStore::snapshot(const std::string& state, std::uint32_t keep) {
@@ -297,15 +331,17 @@ std::uint32_t BlockStore::snapshot(const std::string& state, std::uint32_t keep)
     const std::vector<char> bytes = encode_snapshot(made, layout_.identity);
     calls_.replace(snapshot_path(made.number), bytes.data(), bytes.size());
   } catch (const FileError& error) {
-    const Guard guard(mutex_);
     // After a failed sync nobody knows what is on disk: both snapshots' extents stay as they are.
     if (error.is_sync) {
-      refusal_ = error.what();
+      refuse_writes(error.what());
     } else {
-      extents_->remove_cut(made.seq);
+      forget_cut(made.seq);
     }
     throw FileError(error.code, error.path,
                     "snapshot " + std::to_string(made.number) + " was not made: " + error.what());
+  } catch (...) {
+    forget_cut(made.seq);
+    throw;
   }
   {
     const Guard guard(mutex_);
@@ -337,8 +373,7 @@ void BlockStore::remove_old_snapshots(std::uint32_t keep) {
   try {
     calls_.sync_folder(path_);  // before their extents are written, lest they come back
   } catch (const FileError& error) {
-    const Guard guard(mutex_);
-    refusal_ = error.what();
+    refuse_writes(error.what());
     throw;
   }
   const Guard guard(mutex_);

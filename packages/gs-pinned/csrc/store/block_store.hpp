@@ -2,7 +2,8 @@
 // Blocks of rows on disk, with snapshots that outlast the end of the process and a power cut.
 #pragma once
 
-#include <atomic>
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "gs/of_process.hpp"
 #include "store/extents.hpp"
 #include "store/file_calls.hpp"
 #include "store/format.hpp"
@@ -23,7 +23,6 @@ struct OpenOptions {
   std::int64_t snapshot = -1;  // -1: the newest that is whole
   bool read_only = false;
   int threads = 16;
-  bool direct = true;
 };
 
 struct Stats {
@@ -32,7 +31,8 @@ struct Stats {
   std::uint64_t records_read = 0, bytes_read = 0, records_written = 0, bytes_written = 0;
 };
 
-/// Thread-safe. A store belongs to its process: what is_inherited() must not be used.
+/// Thread-safe. A store belongs to its process: one that is_inherited() must be neither used nor
+/// deleted, since its threads, and whoever held its locks, are the parent's.
 class BlockStore {
  public:
   /// Makes the folder and an empty snapshot in it.
@@ -98,17 +98,23 @@ class BlockStore {
 
   std::string snapshot_path(std::uint32_t number) const;
   std::string where(const Entry& entry) const;
+  class Pinned;
+  using Pins = std::vector<std::shared_ptr<const Pinned>>;
+
   std::vector<Snapshot> load_snapshots(const OpenOptions& options);
   void attach_segments(const std::vector<Snapshot>& snapshots, bool writable);
   void check_extents() const;
   void add_free_space(const std::vector<Snapshot>& snapshots);
   void check_writable() const;
   const Entry& entry_of(std::uint32_t block) const;
-  void write_one(const Entry& wanted, const std::vector<const char*>& planes, char* buffer);
+  void refuse_writes(const std::string& reason);
+  void write_one(const Entry& wanted, const std::vector<const char*>& planes, Pages& buffer);
   void commit(const Entry& entry);
   void give_up(const Entry& entry, const std::string& reason);
+  Pins pinned(const std::vector<std::uint32_t>& blocks);
   void read_one(const Entry& entry, const std::vector<char*>& planes, bool is_head_alone,
                 char* buffer);
+  void forget_cut(std::uint64_t seq);
   void remove_old_snapshots(std::uint32_t keep);
 
   const FileCalls calls_;
@@ -122,7 +128,7 @@ class BlockStore {
   std::unique_ptr<Segments> segments_;
   const pid_t owner_;
 
-  std::mutex snapshot_mutex_;  // one snapshot at a time
+  std::mutex snapshot_mutex_;  // one snapshot, or the end, at a time
   mutable std::mutex mutex_;   // of what follows
   std::vector<Entry> index_;   // by block
   std::unique_ptr<Extents> extents_;

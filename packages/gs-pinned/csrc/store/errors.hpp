@@ -23,6 +23,11 @@ struct CorruptError : Error {
   using Error::Error;
 };
 
+/// The store was closed while it was in use; ClosedError in Python.
+struct ClosedError : Error {
+  using Error::Error;
+};
+
 /// The store cannot be written; StoreReadOnlyError in Python.
 struct ReadOnlyError : Error {
   using Error::Error;

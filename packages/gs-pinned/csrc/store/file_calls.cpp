@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "store/errors.hpp"
@@ -174,26 +175,37 @@ void FileCalls::make_folder(const std::string& path) const {
 void FileCalls::sync_folder(const std::string& path) const {
   long result = ask({"sync_folder", path, kNone});
   if (result == 0) {
-    const File folder = [&] {
-      result = answered([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-      return File(static_cast<int>(result), path, false);
-    }();
+    result = answered([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    const File folder(static_cast<int>(result), path, false);
     if (folder.is_open()) result = answered([&] { return ::fsync(folder.descriptor()); });
   }
   if (result < 0) fail(static_cast<int>(-result), "fsync", path, "", true);
 }
 
 std::vector<std::string> FileCalls::names(const std::string& folder) const {
-  DIR* stream = ::opendir(folder.c_str());
+  const long answer = ask({"list", folder, kNone});
+  if (answer < 0) fail(static_cast<int>(-answer), "list", folder);
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), &::closedir);
   if (stream == nullptr) fail(errno, "list", folder);
   std::vector<std::string> result;
-  while (const dirent* entry = ::readdir(stream)) result.emplace_back(entry->d_name);
-  ::closedir(stream);
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    result.emplace_back(entry->d_name);
+  }
+  if (errno != 0) fail(errno, "list", folder);  // half a list would hide a snapshot
   std::sort(result.begin(), result.end());
   return result;
 }
 
-bool FileCalls::exists(const std::string& path) const { return ::access(path.c_str(), F_OK) == 0; }
+bool FileCalls::exists(const std::string& path) const {
+  struct stat status{};
+  long result = ask({"exists", path, kNone});
+  if (result == 0) result = answered([&] { return ::stat(path.c_str(), &status); });
+  if (result < 0 && result != -ENOENT) fail(static_cast<int>(-result), "stat", path);
+  return result == 0;
+}
 
 bool FileCalls::lock(const File& file) const {
   long result = ask({"lock", file.path(), kNone});
@@ -201,6 +213,8 @@ bool FileCalls::lock(const File& file) const {
   if (result < 0 && result != -EWOULDBLOCK) fail(static_cast<int>(-result), "flock", file.path());
   return result >= 0;
 }
+
+void FileCalls::unlock(const File& file) const noexcept { ::flock(file.descriptor(), LOCK_UN); }
 
 void FileCalls::replace(const std::string& path, const void* data, std::size_t bytes) const {
   const std::string temporary = path + ".tmp";

@@ -77,6 +77,8 @@ class FileCalls {
   bool exists(const std::string& path) const;
   /// False when another has the lock.
   bool lock(const File& file) const;
+  /// Closing the file is not enough: a child process that was forked may still have it open.
+  void unlock(const File& file) const noexcept;
 
   /// A whole file that is there after a power cut, or not at all: `path`.tmp, synced and renamed.
   void replace(const std::string& path, const void* data, std::size_t bytes) const;

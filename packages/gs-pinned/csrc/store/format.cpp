@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kStoreMagic[9] = "GSBLOCKS", kSegmentMagic[9] = "GSSEGMNT",
                kSnapshotMagic[9] = "GSSNAPSH";
-constexpr std::size_t kPlanesAt = 64, kPlaneBytes = 64, kNameBytes = 40, kDtypeBytes = 12;
+constexpr std::size_t kPlanesAt = 64, kPlaneBytes = 64;
 constexpr std::size_t kSnapshotHeader = 64;
 
 #define GS_INTACT(condition, ...) GS_CHECK_AS(pinned::store::CorruptError, condition, __VA_ARGS__)
@@ -65,7 +65,7 @@ std::vector<char> encode_layout(const Layout& layout) {
   char* at = page.data() + kPlanesAt;
   for (const Plane& plane : layout.planes) {
     put_text(at, 0, plane.name);
-    put_text(at, kNameBytes, plane.dtype);
+    put_text(at, kMostNameBytes, plane.dtype);
     put(at, 52, plane.columns);
     put(at, 56, plane.row_bytes);
     put(at, 60, std::uint32_t{plane.is_head});
@@ -90,9 +90,9 @@ Layout decode_layout(const std::vector<char>& bytes, const std::string& path) {
   GS_INTACT(n > 0 && n <= kMostPlanes, path, " is damaged: it has ", n, " planes");
   for (std::uint32_t i = 0; i < n; ++i) {
     const char* at = data + kPlanesAt + i * kPlaneBytes;
-    layout.planes.push_back({get_text(at, 0, kNameBytes), get_text(at, kNameBytes, kDtypeBytes),
-                             get<std::uint32_t>(at, 52), get<std::uint32_t>(at, 56),
-                             get<std::uint32_t>(at, 60) != 0});
+    layout.planes.push_back(
+        {get_text(at, 0, kMostNameBytes), get_text(at, kMostNameBytes, kMostDtypeBytes),
+         get<std::uint32_t>(at, 52), get<std::uint32_t>(at, 56), get<std::uint32_t>(at, 60) != 0});
   }
   return layout;
 }
@@ -159,7 +159,8 @@ Snapshot decode_snapshot(const std::vector<char>& bytes, const Identity& identit
   for (std::size_t i = 0; i < n; ++i) {
     const Entry& entry = snapshot.entries[i];
     GS_INTACT(entry.block < kMostBlocks && entry.pages > 0 && entry.page > 0 &&
-                  entry.segment < kMostSegments && entry.seq <= snapshot.seq &&
+                  entry.page <= UINT32_MAX - entry.pages && entry.segment < kMostSegments &&
+                  entry.seq <= snapshot.seq &&
                   (i == 0 || entry.block > snapshot.entries[i - 1].block),
               path, " is damaged: entry ", i, " makes no sense");
   }

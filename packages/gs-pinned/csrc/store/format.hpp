@@ -13,6 +13,7 @@ namespace gs::pinned::store {
 constexpr std::size_t kPage = 4096;
 constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kMostPlanes = 48;
+constexpr std::size_t kMostNameBytes = 40, kMostDtypeBytes = 12;
 constexpr std::uint32_t kMostBlockRows = 65535;
 constexpr std::uint32_t kMostRecordPages = 65535;
 constexpr std::uint32_t kMostBlocks = 1u << 26;

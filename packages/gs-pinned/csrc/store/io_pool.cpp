@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "store/pages.hpp"
+#include "store/errors.hpp"
 
 namespace gs::pinned::store {
 
@@ -44,7 +44,7 @@ void IoPool::finish() {
 
 void IoPool::submit(std::shared_ptr<Ticket> ticket, Task task) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  GS_CHECK(!ends_, "the store was closed");
+  GS_CHECK_AS(pinned::store::ClosedError, !ends_, "the store was closed meanwhile");
   if (threads_.empty()) start();
   queue_.push_back({std::move(ticket), std::move(task)});
   asked_.notify_one();
@@ -62,7 +62,7 @@ void IoPool::start() {
 }
 
 void IoPool::work() {
-  std::unique_ptr<Pages> buffer;
+  Pages buffer(buffer_bytes_);
   for (;;) {
     Asked asked;
     {
@@ -74,8 +74,7 @@ void IoPool::work() {
     }
     std::exception_ptr error;
     try {
-      if (!buffer) buffer = std::make_unique<Pages>(buffer_bytes_);
-      asked.task(buffer->data());
+      asked.task(buffer);
     } catch (...) {
       error = std::current_exception();
     }

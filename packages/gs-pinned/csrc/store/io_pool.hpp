@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "store/pages.hpp"
+
 namespace gs::pinned::store {
 
 /// Tells when all tasks of a call are done, and whether one failed. Thread-safe.
@@ -35,10 +37,10 @@ class Ticket {
   std::exception_ptr error_;
 };
 
-/// Threads start with the first task. A task gets a buffer of its thread, aligned to pages.
+/// Threads start with the first task. A task gets the buffer of its thread.
 class IoPool {
  public:
-  using Task = std::function<void(char* buffer)>;
+  using Task = std::function<void(Pages& buffer)>;
 
   IoPool(int threads, std::size_t buffer_bytes)
       : n_threads_(threads), buffer_bytes_(buffer_bytes) {}
@@ -49,7 +51,8 @@ class IoPool {
   /// Does what was asked and ends the threads; later tasks are refused.
   void finish();
 
-  /// Tasks begin in the order of the calls. What a task throws goes to the ticket.
+  /// Tasks begin in the order of the calls. What a task throws goes to the ticket. Throws where no
+  /// thread can be had, and ClosedError after finish.
   void submit(std::shared_ptr<Ticket> ticket, Task task);
 
  private:

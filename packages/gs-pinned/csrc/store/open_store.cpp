@@ -25,11 +25,36 @@ std::int64_t number_in(const std::string& name, const std::string& prefix, std::
   return number <= UINT32_MAX ? number : -1;
 }
 
+// Throws where a new store must not be made. All but STORE, which is made last, may be left of a
+// creation that was cut short.
+void check_free(const FileCalls& calls, const std::string& path) {
+  GS_CHECK(!calls.exists(path + "/STORE"), "path must be free for a new store, got ", path,
+           ", which holds one");
+  for (const std::string& name : calls.names(path))
+    GS_CHECK(name == "." || name == ".." || name == "LOCK" || number_in(name, "snap-", 10) == 0 ||
+                 name == "snap-0000000000.tmp" || name == "STORE.tmp",
+             "path must be an empty folder, or not exist, got ", path, ", which holds ", name);
+}
+
+// A file that replace() did not come to rename.
+bool is_left_over(const std::string& name) {
+  if (name == "STORE.tmp") return true;
+  const std::size_t dot = name.rfind(".tmp");
+  return dot != std::string::npos && dot + 4 == name.size() &&
+         number_in(name.substr(0, dot), "snap-", 10) >= 0;
+}
+
 std::uint32_t end_of(const Entry& entry) { return entry.page + entry.pages; }
 
 }  // namespace
 
 void BlockStore::create(const FileCalls& calls, const std::string& path, const Layout& layout) {
+  GS_CHECK(layout.block_rows >= 1 && layout.block_rows <= kMostBlockRows,
+           "block_rows must be 1 to ", kMostBlockRows, ", got ", layout.block_rows);
+  for (const Plane& plane : layout.planes)
+    GS_CHECK(plane.name.size() <= kMostNameBytes && plane.dtype.size() <= kMostDtypeBytes,
+             "names of planes and dtypes must have at most ", kMostNameBytes, " and ",
+             kMostDtypeBytes, " bytes, got ", plane.name, " and ", plane.dtype);
   const std::uint32_t pages = layout.most_record_pages();
   GS_CHECK(pages <= kMostRecordPages, "a block must have at most ", kMostRecordPages, " pages of ",
            kPage, " bytes, got ", pages, "; take fewer block_rows");
@@ -39,16 +64,11 @@ void BlockStore::create(const FileCalls& calls, const std::string& path, const L
     calls.make_folder(path);
     calls.sync_folder(folder_of(path));
   }
-  // All but LOCK may be left of a creation that was cut short; STORE comes last.
-  GS_CHECK(!calls.exists(path + "/STORE"), "path must be free for a new store, got ", path,
-           ", which holds one");
-  for (const std::string& name : calls.names(path))
-    GS_CHECK(name == "." || name == ".." || name == "LOCK" || number_in(name, "snap-", 10) == 0 ||
-                 name == "snap-0000000000.tmp" || name == "STORE.tmp",
-             "path must be an empty folder, or not exist, got ", path, ", which holds ", name);
+  check_free(calls, path);
   const File lock = calls.open(path + "/LOCK", FileCalls::Mode::kCreate, false);
   GS_CHECK_AS(pinned::store::ReadOnlyError, calls.lock(lock), "the store ", path,
               " is being made by another process");
+  check_free(calls, path);  // another process may have made one before the lock was ours
   const std::vector<char> snapshot = encode_snapshot({}, layout.identity);
   calls.replace(path + "/snap-0000000000", snapshot.data(), snapshot.size());
   const std::vector<char> bytes = encode_layout(layout);
@@ -61,13 +81,12 @@ BlockStore::BlockStore(FileCalls calls, std::string path, const OpenOptions& opt
   if (options.read_only) {
     refusal_ = "it was opened for reading";
   } else {
-    lock_ = calls_.open(path_ + "/LOCK", FileCalls::Mode::kWrite, false);
+    lock_ = calls_.open(path_ + "/LOCK", FileCalls::Mode::kCreate, false);
     GS_CHECK_AS(pinned::store::ReadOnlyError, calls_.lock(lock_), "the store ", path_,
                 " is written by another process, or by another object of this one; open it with "
                 "read_only=True");
   }
-  is_direct_ =
-      options.direct && calls_.open(path_ + "/STORE", FileCalls::Mode::kRead, true).is_direct();
+  is_direct_ = calls_.open(path_ + "/STORE", FileCalls::Mode::kRead, true).is_direct();
   segments_ = std::make_unique<Segments>(calls_, path_, layout_, is_direct_);
   extents_ = std::make_unique<Extents>(*segments_);
   std::vector<Snapshot> snapshots = load_snapshots(options);
@@ -83,8 +102,7 @@ std::vector<Snapshot> BlockStore::load_snapshots(const OpenOptions& options) {
   for (const std::string& name : calls_.names(path_)) {
     const std::int64_t number = number_in(name, "snap-", 10);
     if (number >= 0) numbers.push_back(number);
-    const bool is_left_over = name.size() > 4 && name.compare(name.size() - 4, 4, ".tmp") == 0;
-    if (is_left_over && !options.read_only) calls_.remove(path_ + "/" + name);
+    if (is_left_over(name) && !options.read_only) calls_.remove(path_ + "/" + name);
   }
   std::vector<Snapshot> whole;
   bool is_replaced = false;
@@ -140,21 +158,21 @@ std::vector<Snapshot> BlockStore::load_snapshots(const OpenOptions& options) {
 
 void BlockStore::attach_segments(const std::vector<Snapshot>& snapshots, bool writable) {
   std::map<std::uint32_t, std::uint32_t> needed;  // pages, by segment
+  const auto need = [&](const Entry& entry) {
+    needed[entry.segment] = std::max(needed[entry.segment], end_of(entry));
+  };
   for (const Entry& entry : index_)
-    if (entry.pages > 0) needed[entry.segment] = std::max(needed[entry.segment], end_of(entry));
-  std::map<std::uint32_t, std::uint32_t> older = needed;
+    if (entry.pages > 0) need(entry);
   if (writable) {
     for (const std::string& name : calls_.names(path_)) {
       const std::int64_t number = number_in(name, "seg-", 6);
       if (number >= 0 && number < kMostSegments)
         needed.insert({static_cast<std::uint32_t>(number), 0});
     }
-    // What only other snapshots name must not be made anew.
+    // A segment made anew in the place of a lost one would hold new records on pages that become
+    // free with another snapshot. So all of each snapshot's pages must be there.
     for (const Snapshot& snapshot : snapshots)
-      for (const Entry& entry : snapshot.entries) {
-        const auto found = needed.find(entry.segment);
-        if (found != needed.end() && found->second == 0) found->second = 1;
-      }
+      std::for_each(snapshot.entries.begin(), snapshot.entries.end(), need);
   }
   for (const auto& [number, pages] : needed) segments_->attach(number, pages, writable);
 }

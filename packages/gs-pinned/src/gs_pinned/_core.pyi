@@ -206,7 +206,6 @@ class BlockStore:
         snapshot: int,
         read_only: bool,
         threads: int,
-        direct: bool,
         hook: _Hook,
     ) -> None: ...
     def write(
@@ -227,8 +226,6 @@ class BlockStore:
     def is_direct(self) -> bool: ...
     @property
     def block_rows(self) -> int: ...
-    @property
-    def identity(self) -> str: ...
     @property
     def planes(self) -> list[_Plane]: ...
     @property

@@ -7,7 +7,6 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,71 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_pinned import _core
-from gs_pinned.counts import limit_of, whole_number
+from gs_pinned.counts import whole_number
 from gs_pinned.errors import BufferedWarning, ClosedError, ForkedError, SnapshotWarning
-from gs_pinned.plane import Plane, check_planes, rows_of
+from gs_pinned.plane import (
+    Plane,
+    block_numbers,
+    bytes_of,
+    check_planes,
+    counts_of,
+    rows_of,
+)
+from gs_pinned.store_results import BlockTicket, StoreCheck, StoreStats
 
-__all__ = ["BlockStore", "BlockTicket", "Plane", "StoreCheck", "StoreStats"]
+__all__ = ["BlockStore"]
 
 _VERIFIED_AT_ONCE = 1024
 
 OnCall = Callable[[str, str, str, int, "bytes | int"], int]
-
-
-@dataclass(frozen=True)
-class StoreStats:
-    """Size of a store, and what this object has read and written.
-
-    ``live_bytes`` hold the present rows, ``dead_bytes`` rows that only a snapshot needs, and
-    ``free_bytes`` nothing; ``disk_bytes`` is the size of all segments.
-    """
-
-    blocks: int
-    rows: int
-    live_bytes: int
-    dead_bytes: int
-    free_bytes: int
-    disk_bytes: int
-    records_read: int
-    bytes_read: int
-    records_written: int
-    bytes_written: int
-
-
-@dataclass(frozen=True)
-class StoreCheck:
-    """What :meth:`BlockStore.verify` found: ``problems`` holds one line for each damaged block."""
-
-    blocks: int
-    rows: int
-    problems: tuple[str, ...]
-
-    @property
-    def is_intact(self) -> bool:
-        return not self.problems
-
-
-class BlockTicket:
-    """A read or write that may not be done. Dropping the ticket waits for the end."""
-
-    def __init__(self, pending: _core.PendingBlocks, result: dict[str, NDArray[Any]]) -> None:
-        self._pending = pending
-        self._result = result
-
-    @property
-    def is_done(self) -> bool:
-        return self._pending.is_done
-
-    def wait(self, timeout_s: float | None = None) -> dict[str, NDArray[Any]]:
-        """Wait for the end; return the rows of a read, and an empty dict of a write.
-
-        Raises:
-            TimeoutError: not done in time.
-            OSError, StoreCorruptError: the first failure of the call.
-        """
-        if not self._pending.wait(limit_of(timeout_s)):
-            raise TimeoutError("the blocks were not there in time")
-        return self._result
 
 
 class BlockStore:
@@ -158,7 +109,7 @@ class BlockStore:
             on_call: hears of every call of the system, on the thread that makes the call: name,
                 path, the path that a rename leaves, offset, and the bytes of a write or their
                 number. Returning 0 lets the call go on, -errno fails the call, n > 0 makes at
-                most n bytes of a read or write.
+                most n bytes of a read or write. It must not close the store.
 
         Raises:
             OSError: no store there, or the system refused.
@@ -173,7 +124,6 @@ class BlockStore:
             snapshot=number,
             read_only=bool(read_only),
             threads=whole_number(threads, "threads", least=1, most=1024),
-            direct=True,
             hook=on_call,
         )
         for problem in core.damaged:
@@ -235,14 +185,14 @@ class BlockStore:
             StoreReadOnlyError: the store cannot be written.
         """
         core = self._usable()
-        numbers = _block_numbers(blocks)
+        numbers = block_numbers(blocks)
         arrays = rows_of(self._planes, values)
         rows = len(arrays[0])
-        sizes = _counts_of(numbers, counts, rows, core.block_rows)
+        sizes = counts_of(numbers, counts, rows, core.block_rows)
         pending = core.write(
             numbers,
             sizes,
-            [_bytes_of(array) for array in arrays],
+            [bytes_of(array) for array in arrays],
             whole_number(step, "step", most=0xFFFFFFFF),
         )
         return BlockTicket(pending, {})
@@ -269,11 +219,11 @@ class BlockStore:
 
         Raises:
             IndexError: a block was never written.
-            ValueError: no such plane.
+            ValueError: no such plane, or another thread gave a block more or fewer rows meanwhile.
             OSError, StoreCorruptError: by ``wait()``: the drive errs, or a record is damaged.
         """
         core = self._usable()
-        numbers = _block_numbers(blocks)
+        numbers = block_numbers(blocks)
         wanted = [plane.name for plane in self._planes] if planes is None else list(planes)
         by_name = {plane.name: plane for plane in self._planes}
         for name in wanted:
@@ -284,12 +234,12 @@ class BlockStore:
         result = {
             name: np.empty((rows, by_name[name].width), by_name[name].dtype) for name in wanted
         }
-        parts = [_bytes_of(result[p.name]) if p.name in result else None for p in self._planes]
+        parts = [bytes_of(result[p.name]) if p.name in result else None for p in self._planes]
         return BlockTicket(core.read(numbers, sizes, parts), result)
 
     def counts(self, blocks: Iterable[int]) -> list[int]:
         """Rows of each block. Raises IndexError for a block that was never written."""
-        return self._usable().counts(_block_numbers(blocks))
+        return self._usable().counts(block_numbers(blocks))
 
     def snapshot(self, state: bytes = b"", *, keep: int = 1) -> int:
         """Make what was written until now outlast everything; return the snapshot's number.
@@ -399,35 +349,7 @@ class BlockStore:
 
 
 def _text_of(path: str | os.PathLike[str]) -> str:
-    return os.path.abspath(os.fspath(path))
-
-
-def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return array.reshape(-1).view(np.uint8)
-
-
-def _block_numbers(blocks: Iterable[int]) -> list[int]:
-    numbers = list(blocks)
-    for number in numbers:
-        try:
-            whole_number(number, "blocks", most=_core.MOST_BLOCKS - 1)
-        except ValueError as error:
-            raise IndexError(str(error)) from None
-    return [int(number) for number in numbers]
-
-
-def _counts_of(
-    blocks: list[int], counts: Iterable[int] | None, rows: int, block_rows: int
-) -> list[int]:
-    if counts is not None:
-        sizes = [whole_number(count, "counts", most=block_rows) for count in counts]
-        if len(sizes) != len(blocks):
-            raise ValueError(f"counts must be {len(blocks)}, one a block, got {len(sizes)}")
-    else:
-        sizes = [block_rows] * len(blocks)
-        if blocks:
-            last = rows - block_rows * (len(blocks) - 1)
-            sizes[-1] = last if 0 <= last <= block_rows else block_rows
-    if sum(sizes) != rows:
-        raise ValueError(f"values must have {sum(sizes)} rows for {len(blocks)} blocks, got {rows}")
-    return sizes
+    text = os.path.abspath(os.fspath(path))
+    if "\0" in text:
+        raise ValueError(f"path must not hold a zero byte, got {text!r}")
+    return text

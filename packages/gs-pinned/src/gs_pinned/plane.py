@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planes of a block store: the column groups of its rows, and arrays of their values."""
+"""Planes of a block store: the column groups of its rows; and the arguments of its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gs_pinned import _core
 from gs_pinned.counts import shown, whole_number
 
-__all__ = ["Plane", "check_planes", "rows_of"]
+__all__ = ["Plane", "block_numbers", "bytes_of", "check_planes", "counts_of", "rows_of"]
 
 _KINDS = "iufb"  # numpy's letters of integers, floats and bool
 _MOST_ROW_BYTES = 1 << 20
@@ -95,3 +96,37 @@ def rows_of(planes: Sequence[Plane], values: Mapping[str, Any]) -> list[NDArray[
             )
         arrays.append(np.ascontiguousarray(array))
     return arrays
+
+
+def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of a C-ordered array, not copied."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def block_numbers(blocks: Iterable[int]) -> list[int]:
+    """The numbers of blocks. Raises IndexError for one out of range."""
+    numbers = list(blocks)
+    for number in numbers:
+        try:
+            whole_number(number, "blocks", most=_core.MOST_BLOCKS - 1)
+        except ValueError as error:
+            raise IndexError(str(error)) from None
+    return [int(number) for number in numbers]
+
+
+def counts_of(
+    blocks: list[int], counts: Iterable[int] | None, rows: int, block_rows: int
+) -> list[int]:
+    """Rows of each block, given or full, that add up to `rows`."""
+    if counts is not None:
+        sizes = [whole_number(count, "counts", most=block_rows) for count in counts]
+        if len(sizes) != len(blocks):
+            raise ValueError(f"counts must be {len(blocks)}, one a block, got {len(sizes)}")
+    else:
+        sizes = [block_rows] * len(blocks)
+        if blocks:
+            last = rows - block_rows * (len(blocks) - 1)
+            sizes[-1] = last if 0 <= last <= block_rows else block_rows
+    if sum(sizes) != rows:
+        raise ValueError(f"values must have {sum(sizes)} rows for {len(blocks)} blocks, got {rows}")
+    return sizes
