@@ -20,7 +20,6 @@ from gs_pinned import (
     SnapshotWarning,
     StoreCorruptError,
     StoreReadOnlyError,
-    _core,
 )
 
 Rows = dict[str, np.ndarray[Any, Any]]
@@ -390,84 +389,6 @@ def test_a_file_of_another_store_is_named(store: BlockStore, tmp_path: Path) -> 
         assert not again.verify().is_intact
 
 
-@pytest.mark.parametrize(
-    ("blocks", "counts", "change", "error", "message"),
-    [
-        ([0, 0], None, {}, ValueError, "blocks must be distinct, got block 0 twice"),
-        ([-1, 0], None, {}, IndexError, "blocks must be a whole number of at least 0, got -1"),
-        ([1 << 26, 0], None, {}, IndexError, "blocks must be a whole number of at most"),
-        ([0, 1], [9, 7], {}, ValueError, "counts must be a whole number of at most 8, got 9"),
-        ([0, 1], [8], {}, ValueError, "counts must be 2, one a block, got 1"),
-        ([0, 1], [8, 7], {}, ValueError, "values must have 15 rows for 2 blocks, got 16"),
-        ([0], None, {}, ValueError, "values must have 8 rows for 1 blocks, got 16"),
-        ([0, 1], None, {"key": None}, ValueError, "values must hold every plane, got none of key"),
-        ([0, 1], None, {"no": [1]}, ValueError, "values must hold planes of the store, got 'no'"),
-        ([0, 1], None, {"sh": np.zeros((16, 5))}, TypeError, "sh must be float16, got float64"),
-        (
-            [0, 1],
-            None,
-            {"means": np.zeros((16, 2), "f4")},
-            ValueError,
-            r"plane means must have shape \(rows, 3\), got \(16, 2\)",
-        ),
-        (
-            [0, 1],
-            None,
-            {"sh": np.zeros((15, 5), "f2")},
-            ValueError,
-            "plane sh must have 16 rows as means has, got 15",
-        ),
-    ],
-)
-def test_wrong_arguments_are_named_and_change_nothing(
-    store: BlockStore,
-    blocks: list[int],
-    counts: list[int] | None,
-    change: dict[str, Any],
-    error: type[Exception],
-    message: str,
-) -> None:
-    values: dict[str, Any] = rows(16, 1) | change
-    if "key" in change:
-        del values["key"]
-    with pytest.raises(error, match=message):
-        store.write(blocks, values, counts)
-    assert store.blocks == []
-
-
-def test_wrong_layouts_are_named(tmp_path: Path) -> None:
-    create = BlockStore.create
-    with pytest.raises(ValueError, match="planes must have distinct names, got a twice"):
-        create(tmp_path / "s", [Plane("a", 1), Plane("a", 2)])
-    with pytest.raises(ValueError, match="planes must be 1 to 48, got 0"):
-        create(tmp_path / "s", [])
-    with pytest.raises(ValueError, match=r"segment_bytes must hold a block of 5 pages .* got 4096"):
-        create(tmp_path / "s", [Plane("a", 4)], segment_bytes=4096)
-    with pytest.raises(ValueError, match="a block must have at most 65535 pages of 4096 bytes"):
-        create(tmp_path / "s", [Plane("a", 1 << 18)], block_rows=65535)
-    with pytest.raises(ValueError, match="block_rows must be a whole number of at most 65535"):
-        create(tmp_path / "s", [Plane("a", 1)], block_rows=65536)
-    with pytest.raises(TypeError, match="dtype must be of integers, floats or bool, got compl"):
-        Plane("a", 1, "complex64")
-    with pytest.raises(ValueError, match="name must be 1 to 40 bytes long, got ''"):
-        Plane("", 1)
-    assert not (tmp_path / "s").exists()
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "thesis.txt").touch()
-    with pytest.raises(ValueError, match=r"must be an empty folder.* which holds thesis\.txt"):
-        create(tmp_path / "s", [Plane("a", 1)])
-    with pytest.raises(FileNotFoundError, match="No such file"):
-        BlockStore.open(tmp_path / "nowhere")
-    (tmp_path / "s" / "STORE").write_bytes(bytes(4096))
-    with pytest.raises(StoreCorruptError, match="STORE is no store of blocks"):
-        BlockStore.open(tmp_path / "s")
-
-
-def test_an_existing_store_is_not_made_anew(store: BlockStore) -> None:
-    with pytest.raises(ValueError, match="path must be free for a new store"):
-        BlockStore.create(store.path, PLANES)
-
-
 def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text()
     example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1]
@@ -483,24 +404,3 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     table = table.reshape(6, 1024, 64)
     table[[3, 5]] += 1
     np.testing.assert_array_equal(weights, table)
-
-
-def test_the_checksum_is_crc32c() -> None:
-    # RFC 3720, appendix B.4, and the check value of the catalogues.
-    for data, expected in [
-        (b"123456789", 0xE3069283),
-        (bytes(32), 0x8A9136AA),
-        (b"\xff" * 32, 0x62A8AB43),
-        (bytes(range(32)), 0x46DD794E),
-        (bytes(range(31, -1, -1)), 0x113FDB5C),
-        (b"", 0),
-    ]:
-        assert _core.crc32c(data) == _core.crc32c(data, by_table=True) == expected
-
-
-@given(data=st.binary(max_size=10_000), cut=st.integers(0, 10_000))
-def test_the_instruction_and_the_table_agree(data: bytes, cut: int) -> None:
-    data = data * 3
-    whole = _core.crc32c(data, by_table=True)
-    assert _core.crc32c(data) == whole
-    assert _core.crc32c(data[cut:], _core.crc32c(data[:cut])) == whole
