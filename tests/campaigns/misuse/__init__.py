@@ -66,6 +66,7 @@ SHARED = (
     *of_cull.SHARED,
     *of_order.SHARED,
     *of_pinned.SHARED,
+    *of_store.SHARED,
     *of_adam.SHARED,
     *of_adam_objects.SHARED,
 )

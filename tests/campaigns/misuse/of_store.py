@@ -12,6 +12,7 @@ import numpy as np
 
 import gs_pinned
 from campaigns.misuse.calls import Call, Entry, Room
+from campaigns.misuse.threads import Shared
 
 _PLANES = (gs_pinned.Plane("a", 3, is_head=True), gs_pinned.Plane("b", 1, "int32"))
 _ROWS = 4
@@ -153,5 +154,25 @@ ENTRIES = (
     Entry("gs_pinned.BlockStore.close", _close),
     Entry("gs_pinned.BlockTicket.wait", _wait),
 )
+
+
+def _together(room: Room) -> dict[str, Callable[[], Any]]:
+    store = _store()
+    ticket = store.read_async([0])
+    values = {"a": room.normal(8, 3), "b": room.own(np.ones((8, 1), np.int32))}
+    return {
+        "write": lambda: store.write([2, 0], values),
+        "write_async": lambda: store.write_async([2, 0], values, [_ROWS, _ROWS]),
+        "read": lambda: store.read([0, 2]),
+        "read_async": lambda: store.read_async([2], ["a"]),
+        "wait": lambda: ticket.wait(10.0),
+        "snapshot": lambda: store.snapshot(keep=2),
+        "verify": store.verify,
+        "stats": lambda: store.stats,
+        "close": lambda: store.close() if room.chance(0.01) else None,
+    }
+
+
+SHARED = (Shared("gs_pinned.BlockStore", _together),)
 
 MADE_BY_OTHERS = ("gs_pinned.BlockTicket", "gs_pinned.StoreCheck", "gs_pinned.StoreStats")
