@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store whose files were changed: the change is found, or harms nothing."""
 
+import os
 import random
 import shutil
 import warnings
@@ -16,6 +17,8 @@ PAGE = 4096
 PLANES = [Plane("head", 2, is_head=True), Plane("tail", 40), Plane("none", 3, "int8")]
 BLOCK_ROWS = 32
 BLOCKS = 8
+KINDS = ["flip", "flip", "zeros", "ones", "cut", "grow", "swap", "swap", "copy", "foreign"]
+KINDS += ["lose", "pipe", "folder"]
 
 Rows = dict[str, np.ndarray[Any, Any]]
 
@@ -41,9 +44,7 @@ def change(path: Path, other: Path, choice: random.Random) -> str:
     file = choice.choice(files)
     content = bytearray(file.read_bytes())
     pages = len(content) // PAGE
-    kind = choice.choice(
-        ["flip", "flip", "zeros", "ones", "cut", "grow", "swap", "swap", "copy", "foreign", "lose"]
-    )
+    kind = choice.choice(KINDS)
     at = choice.randrange(len(content))
     page = slice(at // PAGE * PAGE, at // PAGE * PAGE + PAGE)
     if kind == "flip":
@@ -72,9 +73,13 @@ def change(path: Path, other: Path, choice: random.Random) -> str:
             content = bytearray(theirs)
         else:
             content[page] = theirs[page]
-    if kind == "lose":
+    if kind in {"lose", "pipe", "folder"}:
         file.unlink()
-    else:
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind != "lose":
         file.write_bytes(content)
     return f"{kind} at {at} of {file.name}"
 

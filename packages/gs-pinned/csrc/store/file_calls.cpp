@@ -70,7 +70,8 @@ long FileCalls::ask(const FileCall& call) const { return hook_ ? hook_(call) : 0
 
 File FileCalls::open(const std::string& path, Mode mode, bool direct) const {
   const char* name = mode == Mode::kCreate ? "create" : "open";
-  int flags = O_CLOEXEC | (mode == Mode::kRead ? O_RDONLY : O_RDWR);
+  // O_NONBLOCK: a pipe in a file's place is then an error, not a wait for its other end.
+  int flags = O_CLOEXEC | O_NONBLOCK | (mode == Mode::kRead ? O_RDONLY : O_RDWR);
   if (mode == Mode::kCreate) flags |= O_CREAT | O_TRUNC;
   long result = ask({name, path, kNone, 0, direct ? 1u : 0u});
 #if defined(O_DIRECT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows between page-locked host memory and the GPU at the speed of the link."""
+"""Rows between page-locked host memory and the GPU at the speed of the link, and tables on disk."""
 
 from gs_pinned._core import __version__, available_bytes, build_info
 from gs_pinned.block_store import BlockStore
