@@ -20,6 +20,7 @@ from gs_pinned import (
     SnapshotWarning,
     StoreCorruptError,
     StoreReadOnlyError,
+    Table,
 )
 
 Rows = dict[str, np.ndarray[Any, Any]]
@@ -163,6 +164,22 @@ def test_head_planes_are_read_alone(tmp_path: Path) -> None:
         before = store.stats.bytes_read
         np.testing.assert_array_equal(store.read([0], ["head"])["head"], head)
         assert store.stats.bytes_read - before == 2 * 4096
+
+
+def test_blocks_may_be_read_into_arrays_of_the_caller(store: BlockStore) -> None:
+    values = rows(16, 1)
+    store.write([0, 1], values)
+    arena = {name: np.zeros((4, 16, array.shape[1]), array.dtype) for name, array in values.items()}
+    out = {name: slots[2] for name, slots in arena.items()}
+    result = store.read([0, 1], out=out)
+    assert result.keys() == out.keys()
+    for name, slots in arena.items():
+        assert result[name] is out[name]
+        np.testing.assert_array_equal(slots[2], values[name])
+        assert not slots[[0, 1, 3]].any()
+    table = Table(8, 3)  # page-locked
+    store.read([1], ["means"], out={"means": table.numpy()})
+    np.testing.assert_array_equal(table.numpy(), values["means"][8:])
 
 
 @settings(max_examples=25, deadline=None)
@@ -322,9 +339,12 @@ def test_a_child_process_is_refused_and_harms_nothing(
             try:
                 store.read([0])
             except ForkedError:
-                store.close()
-                del store, ticket
-                os._exit(7)
+                try:
+                    ticket.wait()
+                except ForkedError:
+                    store.close()
+                    del store, ticket
+                    os._exit(7)
             os._exit(1)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         ticket.wait()

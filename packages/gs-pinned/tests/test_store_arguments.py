@@ -71,6 +71,42 @@ def test_wrong_arguments_are_named_and_change_nothing(
     assert store.blocks == []
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"sh": None}, ValueError, "out must hold planes that are read, got 'sh'"),
+        ({"key": None}, TypeError, "out of plane key must be int32, got object"),
+        ({"key": np.zeros((8, 1), "i8")}, TypeError, "out of plane key must be int32, got int64"),
+        ({"key": np.zeros((9, 1), "i4")}, ValueError, r"must have shape \(8, 1\), got \(9, 1\)"),
+        ({"means": np.zeros((3, 8), "f4").T}, ValueError, "means must be in C order and writable"),
+        (
+            {"means": np.broadcast_to(np.float32(1), (8, 3))},
+            ValueError,
+            "means must be in C order and writable",
+        ),
+    ],
+)
+def test_wrong_arrays_to_read_into_are_named(
+    store: BlockStore, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    store.write([0], {plane.name: np.ones((8, plane.width), plane.dtype) for plane in PLANES})
+    out = {"means": np.zeros((8, 3), "f4"), "key": np.zeros((8, 1), "i4")}
+    with pytest.raises(error, match=message):
+        store.read([0], ["means", "key"], out=out | change)
+    assert not out["means"].any()
+
+
+def test_arrays_to_read_into_must_be_apart(store: BlockStore) -> None:
+    store.write([0], {plane.name: np.ones((8, plane.width), plane.dtype) for plane in PLANES})
+    shared = np.zeros((8, 3), "f4")
+    out = {"means": shared, "key": shared.reshape(-1)[:8, None].view("i4")}
+    with pytest.raises(ValueError, match="key must not share memory with another's"):
+        store.read([0], ["means", "key"], out=out)
+    with pytest.raises(ValueError, match="out must hold every plane that is read, got none of key"):
+        store.read([0], ["means", "key"], out={"means": shared})
+    assert not shared.any()
+
+
 def test_wrong_layouts_are_named(tmp_path: Path) -> None:
     create = BlockStore.create
     with pytest.raises(ValueError, match="planes must have distinct names, got a twice"):

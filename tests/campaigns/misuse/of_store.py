@@ -66,12 +66,18 @@ def _write(name: str) -> Callable[[Room], Call]:
 def _read(name: str) -> Callable[[Room], Call]:
     def make(room: Room) -> Call:
         store = _store()
-        args = {"blocks": room.pick([0], [2, 0], [0, 0, 2]), "planes": room.pick(None, ["b"])}
+        out = {"b": room.own(np.zeros((8, 1), np.int32))}
+        args: dict[str, Any] = {"blocks": [2, 0], "planes": ["b"], "out": out}
+        if room.chance(0.7):
+            args["blocks"] = room.pick([0], [2, 0], [0, 0, 2])
+            args |= {"planes": room.pick(None, ["b"]), "out": None}
 
         def show(result: Any) -> Any:
             return result if isinstance(result, dict) else result.wait()
 
-        return Call(getattr(store, name), args, show=show, state=lambda: _rows(store))
+        return Call(
+            getattr(store, name), args, writes=("out",), show=show, state=lambda: _rows(store)
+        )
 
     return make
 

@@ -22,6 +22,7 @@ from gs_pinned.plane import (
     bytes_of,
     check_planes,
     counts_of,
+    results_in,
     rows_of,
 )
 from gs_pinned.store_results import BlockTicket, StoreCheck, StoreStats
@@ -198,28 +199,43 @@ class BlockStore:
         return BlockTicket(pending, {})
 
     def read(
-        self, blocks: Iterable[int], planes: Iterable[str] | None = None
+        self,
+        blocks: Iterable[int],
+        planes: Iterable[str] | None = None,
+        *,
+        out: Mapping[str, Any] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Read blocks, and wait. See :meth:`read_async`."""
-        return self.read_async(blocks, planes).wait()
+        return self.read_async(blocks, planes, out=out).wait()
 
-    def read_async(self, blocks: Iterable[int], planes: Iterable[str] | None = None) -> BlockTicket:
+    def read_async(
+        self,
+        blocks: Iterable[int],
+        planes: Iterable[str] | None = None,
+        *,
+        out: Mapping[str, Any] | None = None,
+    ) -> BlockTicket:
         """Begin to read blocks.
 
         Args:
             blocks: numbers of blocks that were written, repeats allowed.
             planes: names of planes; all when None. Where all of them are head planes, only the
                 first parts of the records are read.
+            out: an array in C order for each plane that is read, (rows, width), page-locked ones
+                too. No two share memory. New arrays when None.
 
         Returns:
             A ticket whose ``wait()`` returns (rows, width) of each plane: the rows of the first
             block, then those of the second and so on. ``counts()`` says how many each block has.
 
-        Asynchrony: returns before the rows are there. Thread-safe.
+        Asynchrony: returns before the rows are there. Thread-safe. Leave ``out`` alone until the
+            ticket is done; what it holds after a failure is undefined.
+        Cost: each byte is read once and copied once, into the result.
 
         Raises:
             IndexError: a block was never written.
-            ValueError: no such plane, or another thread gave a block more or fewer rows meanwhile.
+            ValueError, TypeError: no such plane, a wrong ``out``, or another thread gave a block
+                more or fewer rows meanwhile.
             OSError, StoreCorruptError: by ``wait()``: the drive errs, or a record is damaged.
         """
         core = self._usable()
@@ -231,9 +247,11 @@ class BlockStore:
                 raise ValueError(f"planes must be of {list(by_name)}, got {name!r}")
         sizes = core.counts(numbers)
         rows = sum(sizes)
-        result = {
-            name: np.empty((rows, by_name[name].width), by_name[name].dtype) for name in wanted
-        }
+        chosen = [by_name[name] for name in wanted]
+        if out is None:
+            result = {p.name: np.empty((rows, p.width), p.dtype) for p in chosen}
+        else:
+            result = results_in(chosen, out, rows)
         parts = [bytes_of(result[p.name]) if p.name in result else None for p in self._planes]
         return BlockTicket(core.read(numbers, sizes, parts), result)
 

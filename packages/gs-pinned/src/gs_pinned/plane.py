@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from gs_pinned import _core
 from gs_pinned.counts import shown, whole_number
 
-__all__ = ["Plane", "block_numbers", "bytes_of", "check_planes", "counts_of", "rows_of"]
+__all__ = [
+    "Plane",
+    "block_numbers",
+    "bytes_of",
+    "check_planes",
+    "counts_of",
+    "results_in",
+    "rows_of",
+]
 
 _KINDS = "iufb"  # numpy's letters of integers, floats and bool
 _MOST_ROW_BYTES = 1 << 20
@@ -96,6 +104,33 @@ def rows_of(planes: Sequence[Plane], values: Mapping[str, Any]) -> list[NDArray[
             )
         arrays.append(np.ascontiguousarray(array))
     return arrays
+
+
+def results_in(
+    planes: Sequence[Plane], out: Mapping[str, Any], rows: int
+) -> dict[str, NDArray[Any]]:
+    """The arrays of `out` that `rows` rows of each plane are to be read into."""
+    names = {plane.name for plane in planes}
+    if unknown := [name for name in out if name not in names]:
+        raise ValueError(f"out must hold planes that are read, got {shown(unknown[0])}")
+    result: dict[str, NDArray[Any]] = {}
+    for plane in planes:
+        if plane.name not in out:
+            raise ValueError(f"out must hold every plane that is read, got none of {plane.name}")
+        array = np.asarray(out[plane.name])
+        if array.dtype != np.dtype(plane.dtype):
+            raise TypeError(f"out of plane {plane.name} must be {plane.dtype}, got {array.dtype}")
+        if array.shape != (rows, plane.width):
+            raise ValueError(
+                f"out of plane {plane.name} must have shape {(rows, plane.width)}, "
+                f"got {array.shape}"
+            )
+        if not (array.flags.c_contiguous and array.flags.writeable):
+            raise ValueError(f"out of plane {plane.name} must be in C order and writable")
+        if any(np.may_share_memory(array, other) for other in result.values()):
+            raise ValueError(f"out of plane {plane.name} must not share memory with another's")
+        result[plane.name] = array
+    return result
 
 
 def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from gs_pinned import _core
 from gs_pinned.counts import limit_of
+from gs_pinned.errors import ForkedError
 
 __all__ = ["BlockTicket", "StoreCheck", "StoreStats"]
 
@@ -53,10 +55,11 @@ class BlockTicket:
     def __init__(self, pending: _core.PendingBlocks, result: dict[str, NDArray[Any]]) -> None:
         self._pending = pending
         self._result = result
+        self._process = os.getpid()
 
     @property
     def is_done(self) -> bool:
-        return self._pending.is_done
+        return self._usable().is_done
 
     def wait(self, timeout_s: float | None = None) -> dict[str, NDArray[Any]]:
         """Wait for the end; return the rows of a read, and an empty dict of a write.
@@ -65,6 +68,11 @@ class BlockTicket:
             TimeoutError: not done in time.
             OSError, StoreCorruptError: the first failure of the call.
         """
-        if not self._pending.wait(limit_of(timeout_s)):
+        if not self._usable().wait(limit_of(timeout_s)):
             raise TimeoutError("the blocks were not there in time")
         return self._result
+
+    def _usable(self) -> _core.PendingBlocks:
+        if os.getpid() != self._process:
+            raise ForkedError("a ticket must be used in the process that got it, got a child")
+        return self._pending
