@@ -85,6 +85,9 @@ BlockStore::BlockStore(FileCalls calls, std::string path, const OpenOptions& opt
     GS_CHECK_AS(pinned::store::ReadOnlyError, calls_.lock(lock_), "the store ", path_,
                 " is written by another process, or by another object of this one; open it with "
                 "read_only=True");
+    // A writer that was killed may have made or removed names that are not on the drive yet. A
+    // snapshot that came back would name extents that are free now.
+    calls_.sync_folder(path_);
   }
   is_direct_ = calls_.open(path_ + "/STORE", FileCalls::Mode::kRead, true).is_direct();
   segments_ = std::make_unique<Segments>(calls_, path_, layout_, is_direct_);
