@@ -10,6 +10,7 @@ with what it sees, of which a part is on no drive yet.
 import errno
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,36 @@ def replay(folder: Path, seed: int, n: int, *, dies: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_power_cut_leaves_a_snapshot(tmp_path: Path, seed: int, dies: bool) -> None:
     replay(tmp_path, seed, 25, dies=dies)
+
+
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_what_a_dead_writer_removed_does_not_come_back_damaged(tmp_path: Path, calls: int) -> None:
+    run = Recorded()
+    path = tmp_path / "store"
+    with BlockStore.create(path, PLANES, block_rows=BLOCK_ROWS, on_call=run.hear) as store:
+        run.created = len(run.events)
+        for seed in (1, 2):
+            store.write(range(BLOCKS), rows_of(seed, BLOCKS * BLOCK_ROWS))
+            run.contents.append(content_of(store))
+            run.cuts.append(Cut(len(run.events)))
+            run.calls_left = calls if seed == 2 else None
+            with suppress(OSError):  # the second snapshot makes eight calls
+                store.snapshot(str(seed).encode())
+                run.cuts[-1].end = len(run.events)
+    run.calls_left = None
+    with BlockStore.open(path, on_call=run.hear) as store:
+        for seed in (3, 4):
+            store.write(range(BLOCKS), rows_of(seed, BLOCKS * BLOCK_ROWS))
+    disk = Disk()
+    for event in run.events:
+        disk.make(event)
+    choice = random.Random(calls)
+    for i in range(6):
+        image = tmp_path / f"image-{i}"
+        image.mkdir()
+        for name, content in disk.image(choice).items():
+            (image / name).write_bytes(content)
+        check_image(image, run, len(run.events), goes_on=True)
 
 
 @pytest.mark.long
