@@ -163,6 +163,7 @@ def test_a_store_of_another_version_is_named(store: BlockStore) -> None:
     [
         ({"block_rows": 0}, "block_rows must be 1 to 65535, got 0"),
         ({"block_rows": 1 << 16}, "block_rows must be 1 to 65535, got 65536"),
+        ({"segment_pages": (1 << 31) + 1}, "segment_bytes must be at most 8796093022208, got 8796"),
         ({"planes": []}, "planes must be 1 to 48, got 0"),
         ({"planes": [("a" * 9999, "float32", 1, 4, True)] * 48}, "at most 40 and 12 bytes"),
         ({"planes": [("a", "f" * 9999, 1, 4, True)] * 48}, "at most 40 and 12 bytes"),

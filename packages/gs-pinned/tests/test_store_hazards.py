@@ -200,6 +200,20 @@ def test_a_segment_of_an_older_snapshot_must_be_there_to_write(
         assert equal(store.read(range(BLOCKS)), rows_of(8))
 
 
+def test_a_file_must_hold_the_pages_that_a_record_leaves_empty(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    width = 32 * 1024
+    with BlockStore.create(path, [Plane("wide", width)], block_rows=1) as store:
+        store.write([0], {"wide": np.ones((1, width), "f4")})
+        store.snapshot()
+    with BlockStore.open(path) as store:
+        assert store.stats.live_bytes == 34 * 4096  # for a record of 33 pages
+        store.write([0], {"wide": np.zeros((1, width), "f4")})
+    os.truncate(path / "seg-000000", 34 * 4096)
+    with pytest.raises(StoreCorruptError, match="must have 35 pages of 4096 bytes, got 34"):
+        BlockStore.open(path)
+
+
 def test_only_files_of_the_store_are_tidied_away(store: BlockStore) -> None:
     store.close()
     for name in ("notes.tmp", "snap-0000000009.tmp", "STORE.tmp"):

@@ -159,7 +159,7 @@ Snapshot decode_snapshot(const std::vector<char>& bytes, const Identity& identit
   for (std::size_t i = 0; i < n; ++i) {
     const Entry& entry = snapshot.entries[i];
     GS_INTACT(entry.block < kMostBlocks && entry.pages > 0 && entry.page > 0 &&
-                  entry.page <= UINT32_MAX - entry.pages && entry.segment < kMostSegments &&
+                  entry.page <= kMostSegmentPages && entry.segment < kMostSegments &&
                   entry.seq <= snapshot.seq &&
                   (i == 0 || entry.block > snapshot.entries[i - 1].block),
               path, " is damaged: entry ", i, " makes no sense");

@@ -18,6 +18,7 @@ constexpr std::uint32_t kMostBlockRows = 65535;
 constexpr std::uint32_t kMostRecordPages = 65535;
 constexpr std::uint32_t kMostBlocks = 1u << 26;
 constexpr std::uint32_t kMostSegments = 1u << 16;
+constexpr std::uint32_t kMostSegmentPages = 1u << 31;
 
 using Identity = std::array<unsigned char, 16>;
 

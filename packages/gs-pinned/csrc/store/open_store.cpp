@@ -44,7 +44,8 @@ bool is_left_over(const std::string& name) {
          number_in(name.substr(0, dot), "snap-", 10) >= 0;
 }
 
-std::uint32_t end_of(const Entry& entry) { return entry.page + entry.pages; }
+// Behind the whole extent: all of it is free once nobody needs the record.
+std::uint32_t end_of(const Entry& entry) { return entry.page + extent_pages(entry.pages); }
 
 }  // namespace
 
@@ -60,6 +61,9 @@ void BlockStore::create(const FileCalls& calls, const std::string& path, const L
            kPage, " bytes, got ", pages, "; take fewer block_rows");
   GS_CHECK(layout.segment_pages > extent_pages(pages), "segment_bytes must hold a block of ", pages,
            " pages of ", kPage, " bytes, got ", std::uint64_t{layout.segment_pages} * kPage);
+  GS_CHECK(layout.segment_pages <= kMostSegmentPages, "segment_bytes must be at most ",
+           std::uint64_t{kMostSegmentPages} * kPage, ", got ",
+           std::uint64_t{layout.segment_pages} * kPage);
   if (!calls.exists(path)) {
     calls.make_folder(path);
     calls.sync_folder(folder_of(path));
@@ -196,11 +200,10 @@ void BlockStore::check_extents() const {
                 entry.pages, " pages and ", entry.rows, " rows");
     if (i == 0) continue;
     const Entry& before = entries[i - 1];
-    GS_CHECK_AS(
-        pinned::store::CorruptError,
-        before.segment != entry.segment || before.page + extent_pages(before.pages) <= entry.page,
-        snapshot_path(opened_.number), " is damaged: blocks ", before.block, " and ", entry.block,
-        " lie on the same pages");
+    GS_CHECK_AS(pinned::store::CorruptError,
+                before.segment != entry.segment || end_of(before) <= entry.page,
+                snapshot_path(opened_.number), " is damaged: blocks ", before.block, " and ",
+                entry.block, " lie on the same pages");
   }
 }
 
