@@ -4,7 +4,7 @@
 import gc
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -319,41 +319,6 @@ def test_a_closed_store_says_so(store: BlockStore) -> None:
     with pytest.raises(ClosedError, match="must be open, got one that was closed"):
         store.read([0])
     assert "not usable" in repr(store)
-
-
-def test_a_child_process_is_refused_and_harms_nothing(
-    store: BlockStore, run_script: Callable[..., str]
-) -> None:
-    store.close()
-    script = f"""
-        import os, warnings
-        import numpy as np
-        from gs_pinned import BlockStore, ForkedError
-        warnings.simplefilter("ignore")  # of a process with threads that forks
-        store = BlockStore.open({str(store.path)!r})
-        values = {{plane.name: np.ones((8, plane.width), plane.dtype) for plane in store.planes}}
-        store.write([0], values)
-        ticket = store.write_async([1], values)
-        child = os.fork()
-        if child == 0:
-            try:
-                store.read([0])
-            except ForkedError:
-                try:
-                    ticket.wait()
-                except ForkedError:
-                    store.close()
-                    del store, ticket
-                    os._exit(7)
-            os._exit(1)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        ticket.wait()
-        store.snapshot()
-        """
-    assert run_script(script) == "7\n"
-    with BlockStore.open(store.path) as again:
-        assert again.blocks == [0, 1]
-        assert (again.read([0, 1])["means"] == 1).all()
 
 
 def test_the_newest_snapshot_that_is_whole_counts(store: BlockStore) -> None:

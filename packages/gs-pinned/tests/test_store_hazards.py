@@ -96,6 +96,41 @@ def test_a_check_of_a_store_that_is_closed_meanwhile_ends(tmp_path: Path) -> Non
             store.verify(lambda *_: store.close())
 
 
+def test_a_child_process_is_refused_and_harms_nothing(
+    store: BlockStore, run_script: Callable[..., str]
+) -> None:
+    store.close()
+    script = f"""
+        import os, warnings
+        import numpy as np
+        from gs_pinned import BlockStore, ForkedError
+        warnings.simplefilter("ignore")  # of a process with threads that forks
+        store = BlockStore.open({str(store.path)!r})
+        values = {{plane.name: np.ones((8, plane.width), plane.dtype) for plane in store.planes}}
+        store.write([0], values)
+        ticket = store.write_async([1], values)
+        child = os.fork()
+        if child == 0:
+            try:
+                store.read([0])
+            except ForkedError:
+                try:
+                    ticket.wait()
+                except ForkedError:
+                    store.close()
+                    del store, ticket
+                    os._exit(7)
+            os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        ticket.wait()
+        store.snapshot()
+        """
+    assert run_script(script) == "7\n"
+    with BlockStore.open(store.path) as again:
+        assert again.blocks == [0, 1]
+        assert (again.read([0, 1])["head"] == 1).all()
+
+
 def test_a_store_that_was_closed_has_other_writers_though_a_child_lives(
     store: BlockStore, run_script: Callable[..., str]
 ) -> None:

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <unordered_set>
 #include <utility>
@@ -288,12 +287,6 @@ std::vector<std::string> BlockStore::verify(const std::vector<std::uint32_t>& bl
 }
 
 // ---- snapshots
-
-std::string BlockStore::snapshot_path(std::uint32_t number) const {
-  char name[32];
-  std::snprintf(name, sizeof(name), "/snap-%010u", number);
-  return path_ + name;
-}
 
 std::vector<std::uint32_t> BlockStore::snapshots() const {
   const Guard guard(mutex_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -101,6 +102,12 @@ BlockStore::BlockStore(FileCalls calls, std::string path, const OpenOptions& opt
   check_extents();
   if (!options.read_only) add_free_space(snapshots);
   pool_ = std::make_unique<IoPool>(options.threads, layout_.most_record_pages() * kPage);
+}
+
+std::string BlockStore::snapshot_path(std::uint32_t number) const {
+  char name[32];
+  std::snprintf(name, sizeof(name), "/snap-%010u", number);
+  return path_ + name;
 }
 
 // All whole ones, by rising number; the chosen one is put into place.
