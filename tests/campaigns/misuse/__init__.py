@@ -29,6 +29,7 @@ from campaigns.misuse import (
     of_order,
     of_pinned,
     of_raster,
+    of_store,
     of_train,
 )
 from campaigns.misuse.arguments import misuse
@@ -40,13 +41,23 @@ SECONDS = 600.0
 
 ENTRIES = tuple(
     entry
-    for table in (of_cull, of_order, of_pinned, of_adam, of_adam_objects, of_raster, of_train)
+    for table in (
+        of_cull,
+        of_order,
+        of_pinned,
+        of_store,
+        of_adam,
+        of_adam_objects,
+        of_raster,
+        of_train,
+    )
     for entry in table.ENTRIES
 )
 MADE_BY_OTHERS = (
     *of_cull.MADE_BY_OTHERS,
     *of_order.MADE_BY_OTHERS,
     *of_pinned.MADE_BY_OTHERS,
+    *of_store.MADE_BY_OTHERS,
     *of_raster.MADE_BY_OTHERS,
     *of_train.MADE_BY_OTHERS,
 )
@@ -55,6 +66,7 @@ SHARED = (
     *of_cull.SHARED,
     *of_order.SHARED,
     *of_pinned.SHARED,
+    *of_store.SHARED,
     *of_adam.SHARED,
     *of_adam_objects.SHARED,
 )

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::pinned::register_exchange(module);
   gs::pinned::register_signal(module);
   gs::pinned::register_ring(module);
+  gs::pinned::register_store(module);
 }

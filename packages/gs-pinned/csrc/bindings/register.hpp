@@ -15,6 +15,7 @@ void register_transfer(pybind11::module_& module);
 void register_exchange(pybind11::module_& module);
 void register_signal(pybind11::module_& module);
 void register_ring(pybind11::module_& module);
+void register_store(pybind11::module_& module);
 
 /// A shared pointer that deletes without the GIL: the destructor may wait for a stream that waits
 /// for another Python thread.

@@ -1,9 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions of this package beside the built-in ones."""
 
-from gs_pinned._core import CudaError
+from gs_pinned._core import CudaError, StoreCorruptError, StoreReadOnlyError
 
-__all__ = ["ClosedError", "CudaError", "ForkedError", "PageableWarning", "PoisonedError"]
+__all__ = [
+    "BufferedWarning",
+    "ClosedError",
+    "CudaError",
+    "ForkedError",
+    "PageableWarning",
+    "PoisonedError",
+    "SnapshotWarning",
+    "StoreCorruptError",
+    "StoreReadOnlyError",
+]
+
+
+class BufferedWarning(UserWarning):
+    """The file system has no direct transfers, so a store's records pass the page cache."""
 
 
 class ClosedError(RuntimeError):
@@ -20,3 +34,7 @@ class PageableWarning(UserWarning):
 
 class PoisonedError(RuntimeError):
     """The work behind a signal has failed; the message gives the reason."""
+
+
+class SnapshotWarning(UserWarning):
+    """A snapshot of a store is damaged; the store was opened at an older one."""
