@@ -110,10 +110,10 @@ def test_the_model_adds_what_its_page_says() -> None:
     found = _python(STEPS)
     assert found["one"] == pytest.approx([3.2, 2.0, 19.2])
     ends = 1.2 + (3.2 - 1.2) / 2
-    exchanged = 0.04 + (52 + 36) / 2 / 260
+    exchanged = 0.04 + (52 + 48) / 2 / 260
     assert found["two"] == pytest.approx(4 * (1.03 * 2.0 + 0.1) + ends + exchanged)
     assert found["cut"] == pytest.approx(1.15 * 2.0 / 2 + 0.1)
-    exchanged = 0.04 + (52 + 36) / 2
+    exchanged = 0.04 + (52 + 48) / 2
     assert found["slow"] == pytest.approx(4 * exchanged + ends + exchanged)
     assert found["least"] == 99.0
     assert found["links"] == pytest.approx({"start_ms": 0.01, "gb_s": 100.0})
