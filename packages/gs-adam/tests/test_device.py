@@ -179,6 +179,7 @@ def test_groups_come_with_the_constructor():
         (torch.ones(2, 4), r"grads\[0\] must be \(2, 3\) on cpu, got \(2, 4\)"),
         (torch.ones(2, 3).double(), r"grads\[0\] must be a float32 tensor, got torch.float64"),
         (None, r"grads\[0\] must be a float32 tensor, got NoneType"),
+        (torch.ones(2, 3).to_sparse(), r"grads\[0\] must be a dense tensor, got layout"),
     ],
 )
 def test_gradients_are_looked_at_where_penalties_are_added(grad, message):

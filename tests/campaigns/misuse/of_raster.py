@@ -198,6 +198,7 @@ _ON_A_DEVICE = {
         "RowGradients.facts",
         "RowGradients.native",
         "Rows",
+        "Rows.check_slots",
         "Rows.facts",
         "Rows.native",
         "Rows.of",

@@ -374,6 +374,8 @@ def _check_gradients(params: list[torch.Tensor], ids: Any, grads: Sequence[Any])
         if not isinstance(grad, torch.Tensor) or grad.dtype != torch.float32:
             kind = grad.dtype if isinstance(grad, torch.Tensor) else type(grad).__name__
             raise TypeError(f"grads[{k}] must be a float32 tensor, got {kind}")
+        if grad.layout != torch.strided:
+            raise TypeError(f"grads[{k}] must be a dense tensor, got layout {grad.layout}")
         if tuple(grad.shape) != wanted or grad.device != param.device:
             raise ValueError(
                 f"grads[{k}] must be {wanted} on {param.device}, got {tuple(grad.shape)} on "
