@@ -157,6 +157,7 @@ def test_a_store_that_was_closed_has_other_writers_though_a_child_lives(
 
 def test_a_wait_has_a_limit_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     interrupts, released = threading.Event(), threading.Event()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below nohup
 
     def hear(name: str, path: str, *_: object) -> int:
         if name == "read" and "/seg-" in path:
@@ -184,6 +185,7 @@ def test_a_wait_has_a_limit_and_ends_with_ctrl_c(tmp_path: Path) -> None:
         finally:
             interrupts.set()
             released.set()
+            signal.signal(signal.SIGINT, before)
         assert equal(ticket.wait(), rows_of(1, BLOCK_ROWS))
 
 
