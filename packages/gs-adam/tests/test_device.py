@@ -179,13 +179,19 @@ def test_groups_come_with_the_constructor():
         (torch.ones(2, 4), r"grads\[0\] must be \(2, 3\) on cpu, got \(2, 4\)"),
         (torch.ones(2, 3).double(), r"grads\[0\] must be a float32 tensor, got torch.float64"),
         (None, r"grads\[0\] must be a float32 tensor, got NoneType"),
-        (torch.ones(2, 3).to_sparse(), r"grads\[0\] must be a dense tensor, got layout"),
     ],
 )
 def test_gradients_are_looked_at_where_penalties_are_added(grad, message):
     params, device = make(DeviceAdam)
     grads = [grad, *(torch.ones(2, *p.shape[1:]) for p in params[1:])]
     with pytest.raises((TypeError, ValueError), match=message):
+        device.step(torch.tensor([3, 5]), grads, penalties=[("exp", 0.1), None, None, None])
+
+
+def test_a_sparse_gradient_is_refused_where_penalties_are_added():
+    params, device = make(DeviceAdam)
+    grads = [grad.to_sparse() for grad in grads_of(params)]
+    with pytest.raises(TypeError, match=r"grads\[0\] must be a dense tensor, got layout"):
         device.step(torch.tensor([3, 5]), grads, penalties=[("exp", 0.1), None, None, None])
 
 

@@ -99,8 +99,10 @@ def _rendering_bytes(work: Workload, rows: int, place: int, *, from_tables: bool
     tables = work.view_memory.tables if from_tables else None
     if work.n_ranks > 1:
         return shared_rendering_bytes(work, rows, place, share, tables, loss=_LOSS)
-    # Of the microbatches whose rows are found together, and of those before.
-    places = place * rows * 2 * min(TOGETHER, work.batch_size)
+    places = place * rows
+    if place == PLACE:  # of the microbatches whose rows are found together, and of those before
+        of_batch = work.batch_size * max(rows, math.ceil(work.most.largest))
+        places = place * min(of_batch, 2 * TOGETHER * rows)
     if tables is None:
         size = Size(rows, attributes, math.ceil(work.most.intersections * share), work.pixels)
         return work.view_memory.copies.bytes(size, loss=_LOSS) + places
