@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes of blocks that hold the whole future of sleeping rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import gs_cull
+from gs_cull.bounds import Bounds
+from gs_train.blocks.outward import Doubles, Floats, Steps, float32_above, float32_below
+from gs_train.blocks.partition import Ids
+from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.renderers.protocol import RenderOptions, View
+
+_LARGEST = float(np.finfo(np.float32).max)
+# gs_cull's row test may round exp by 33 u.
+_EXP_MARGIN = 1.0 + 2.0**-18
+
+
+class Sleeping(NamedTuple):
+    """An attribute of some rows as the last steps of these left it.
+
+    Attributes:
+        values, exp_avg, exp_avg_sq: (R, 3) float32.
+        last_step: (R,) ints.
+        reach: of the attribute's group.
+    """
+
+    values: Floats
+    exp_avg: Floats
+    exp_avg_sq: Floats
+    last_step: Steps
+    reach: SleepReach
+
+    def farthest(self, until: int | None = None) -> Doubles:
+        """(R, 3) how far later values lie from these at most, with the sign of the movement."""
+        reach = self.reach.reach(*self[:4], until)
+        return np.where(self.exp_avg > 0.0, -reach, reach)
+
+
+def interval(values: Floats, farthest: Doubles) -> tuple[Floats, Floats]:
+    """Ends of the intervals between values and the farthest that each of these goes."""
+    with np.errstate(invalid="ignore"):
+        ends = values.astype(np.float64) + farthest
+    # Infinite values stay where they are, and what is not a number is nowhere.
+    ends = np.where(np.isfinite(values), ends, values)
+    return float32_below(np.minimum(values, ends)), float32_above(np.maximum(values, ends))
+
+
+class BlockBoxes:
+    """Of every block a box of the means and a bound of the scales, for the future of its rows.
+
+    A box is fitted from rows as these are stored, asleep or not. It holds until a row of the block
+    is updated, and no longer than step ``until`` where the fit has one. `raised` makes up for rates
+    above the ceilings of the fit.
+
+    Args:
+        n_blocks: empty blocks, which no view sees.
+
+    Attributes:
+        lower, upper: (blocks, 3) float32, lower > upper for a block without rows.
+        scale: (blocks,) float32, at least every scale, no logarithm.
+        longest: (blocks, 2) float64, the longest interval of a mean and of a log scale.
+        ceilings: (blocks, 2) float64, the ceilings of both rates at the fit.
+        fit_step: (blocks,) int64, steps taken before the fit.
+    """
+
+    def __init__(self, n_blocks: int) -> None:
+        self.lower = np.full((n_blocks, 3), np.inf, np.float32)
+        self.upper = np.full((n_blocks, 3), -np.inf, np.float32)
+        self.scale = np.zeros(n_blocks, np.float32)
+        self.longest = np.zeros((n_blocks, 2))
+        self.ceilings = np.full((n_blocks, 2), np.inf)
+        self.fit_step = np.zeros(n_blocks, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.scale)
+
+    def fit(
+        self,
+        blocks: Ids,
+        counts: Ids,
+        means: Sleeping,
+        scales: Sleeping,
+        *,
+        until: int | None = None,
+    ) -> None:
+        """Fit some blocks anew.
+
+        Args:
+            blocks: (n,) which ones.
+            counts: (n,) rows of each; rows lie block after block.
+            means, scales: of these rows; scales as logarithms.
+            until: the last step for which the boxes must hold; None for ever.
+
+        Raises:
+            ValueError: another number of rows than the counts say.
+        """
+        if int(counts.sum()) != len(means.values):
+            raise ValueError(
+                f"means must have {int(counts.sum())} rows as counts say, got {len(means.values)}"
+            )
+        far, grown = means.farthest(until), np.maximum(scales.farthest(until), 0.0)
+        lower, upper = interval(means.values, far)
+        _, largest = interval(scales.values, grown)
+        with np.errstate(over="ignore"):
+            scale = np.exp(largest.astype(np.float64)).max(1, initial=0.0) * _EXP_MARGIN
+        # Rows that never show: values that are not finite stay so.
+        shows = np.isfinite(means.values).all(1) & (scales.values < np.inf).all(1)
+        rows = np.flatnonzero(shows)
+        block = np.repeat(blocks, counts)[rows]
+        self.lower[blocks], self.upper[blocks], self.scale[blocks] = np.inf, -np.inf, 0.0
+        self.longest[blocks] = 0.0
+        self.ceilings[blocks] = means.reach.ceiling, scales.reach.ceiling
+        self.fit_step[blocks] = means.reach.step
+        np.minimum.at(self.lower, block, lower[rows])
+        np.maximum.at(self.upper, block, upper[rows])
+        np.maximum.at(self.scale, block, float32_above(np.minimum(scale, _LARGEST))[rows])
+        moved = np.stack([np.abs(far).max(1, initial=0.0), grown.max(1, initial=0.0)], 1)
+        np.maximum.at(self.longest, block, moved[rows])
+
+    def join(self, other: BlockBoxes) -> None:
+        """Hold what either holds: for boxes of parts of the same blocks.
+
+        Raises:
+            ValueError: another number of blocks.
+        """
+        if len(other) != len(self):
+            raise ValueError(f"other must have {len(self)} blocks, got {len(other)}")
+        np.minimum(self.lower, other.lower, out=self.lower)
+        np.maximum(self.upper, other.upper, out=self.upper)
+        np.maximum(self.scale, other.scale, out=self.scale)
+        np.maximum(self.longest, other.longest, out=self.longest)
+        np.minimum(self.ceilings, other.ceilings, out=self.ceilings)
+        np.minimum(self.fit_step, other.fit_step, out=self.fit_step)
+
+    def raised(self, means: SleepReach, scales: SleepReach) -> Floats:
+        """(blocks, 2) how far means and log scales may lie outside, by rates above the ceilings of
+        the fit."""
+        now = np.stack([means.ceilings(self.fit_step), scales.ceilings(self.fit_step)], 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = now / self.ceilings
+            more = np.where(now > self.ceilings, self.longest * (ratio - 1.0), 0.0)
+        # Without a rate at the fit, a row may go anywhere later.
+        more = np.where(np.isnan(more), np.inf, more)
+        return float32_above(more * (1.0 + 2.0**-20))
+
+    def candidates(
+        self,
+        views: Sequence[View],
+        options: RenderOptions,
+        means: SleepReach,
+        scales: SleepReach,
+        *,
+        rects: NDArray[np.int64] | None = None,
+    ) -> gs_cull.Visibility:
+        """The blocks that each view may see.
+
+        Args:
+            views: at least one.
+            options: by which rules a renderer draws.
+            means, scales: of the groups' present ceilings.
+            rects: see :func:`gs_cull.cull`.
+
+        Returns:
+            Sets of blocks: every block with a row that a view sees is in the view's set.
+        """
+        rules: dict[str, Any] = options._asdict()
+        for name in ("radius_clip", "antialiased"):  # which boxes do not know
+            rules.pop(name, None)
+        return self._native(self.raised(means, scales)).visible(
+            np.stack([view.viewmat.cpu().numpy() for view in views]),
+            np.stack([view.K.cpu().numpy() for view in views]),
+            np.array([view.width for view in views]),
+            np.array([view.height for view in views]),
+            rects=rects,
+            **rules,
+        )
+
+    def _native(self, slack: Floats) -> gs_cull.Blocks:
+        """As gs-cull tests blocks, for which the number of rows does not count."""
+        n_blocks = len(self)
+        not_finite = np.zeros(n_blocks, np.int32)
+        return gs_cull.Blocks(
+            n_rows=n_blocks * 32,
+            block_size=32,
+            order=None,
+            bounds=Bounds(self.lower, self.upper, self.scale, slack, not_finite),
+            activated=False,
+            slack=(0.0, 0.0),
+        )
