@@ -18,10 +18,10 @@ def float32_below(values: Doubles) -> Floats:
 
     Below the smallest float32 that is -inf, above the largest one the largest, which is finite.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         rounded = values.astype(np.float32)
-    too_large = rounded > values
-    return np.where(too_large, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        below = np.nextafter(rounded, np.float32(-np.inf))
+    return np.where(rounded > values, below, rounded)
 
 
 def float32_above(values: Doubles) -> Floats:

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes of blocks: what they hold, what widens them, and rows that are not finite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gs_train.blocks.boxes import BlockBoxes, Sleeping
+from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.renderers import RenderOptions, View
+
+BETAS, EPS = (0.9, 0.999), 1e-15
+
+
+def view_ahead() -> View:
+    """From the origin along z, 45 degrees to each side."""
+    K = torch.tensor([[32.0, 0.0, 32.0], [0.0, 32.0, 32.0], [0.0, 0.0, 1.0]])
+    return View("ahead", torch.eye(4), K, 64, 64)
+
+
+class Rows:
+    """Some rows of blocks of one row, with unit moments of the second kind."""
+
+    def __init__(self, means: list[list[float]], *, rate: float = 0.01) -> None:
+        n = len(means)
+        self.means = np.array(means, np.float32)
+        self.scales = np.full((n, 3), -3.0, np.float32)
+        self.pushes = np.zeros((2, n, 3), np.float32)  # first moments of means and scales
+        self.rates = [SleepReach(BETAS, EPS, rate) for _ in range(2)]
+        self.last_step = np.zeros(n, np.int64)
+
+    def boxes(self, until: int | None = None) -> BlockBoxes:
+        n = len(self.means)
+        boxes = BlockBoxes(n)
+        ones = np.ones((n, 3), np.float32)
+        means = Sleeping(self.means, self.pushes[0], ones, self.last_step, self.rates[0])
+        scales = Sleeping(self.scales, self.pushes[1], ones, self.last_step, self.rates[1])
+        boxes.fit(np.arange(n), np.ones(n, np.int64), means=means, scales=scales, until=until)
+        return boxes
+
+    def seen(self, boxes: BlockBoxes) -> list[int]:
+        found = boxes.candidates([view_ahead()], RenderOptions(), *self.rates)
+        return [int(block) for block in found.ids]
+
+
+def test_blocks_without_rows_are_never_seen() -> None:
+    rows = Rows([[0.0, 0.0, 5.0]])
+    assert rows.seen(BlockBoxes(3)) == []
+    assert rows.seen(rows.boxes()) == [0]
+
+
+def test_a_box_reaches_from_the_stored_value_to_the_destination() -> None:
+    rows = Rows([[1.0, 2.0, 5.0]])
+    rows.pushes[0] = 1.0, -1.0, 0.0
+    boxes = rows.boxes()
+    far = rows.rates[0].sums(np.zeros(1, np.int64))[0] * 0.01
+    assert boxes.upper[0].tolist()[0] == 1.0
+    assert boxes.lower[0].tolist()[1] == 2.0
+    assert boxes.lower[0, 2] == boxes.upper[0, 2] == 5.0
+    assert boxes.lower[0, 0] == pytest.approx(1.0 - far, abs=1e-4)
+    assert boxes.upper[0, 1] == pytest.approx(2.0 + far, abs=1e-4)
+
+
+def test_scales_that_grow_asleep_make_a_block_seen() -> None:
+    rows = Rows([[20.0, 0.0, 5.0]], rate=5.0)
+    assert rows.seen(rows.boxes()) == []
+    rows.pushes[1] = -1.0
+    assert rows.seen(rows.boxes()) == [0]
+    rows.pushes[1] = 1.0
+    assert rows.seen(rows.boxes()) == []
+
+
+def test_a_fit_for_some_steps_is_smaller() -> None:
+    rows = Rows([[0.0, 0.0, -1.0]], rate=0.1)  # behind the camera, on the way to the front
+    rows.pushes[0, 0, 2] = -10.0
+    assert rows.seen(rows.boxes(until=2)) == []
+    assert rows.seen(rows.boxes()) == [0]
+
+
+def test_rates_above_the_ceiling_of_the_fit_widen_the_box() -> None:
+    rows = Rows([[0.0, 0.0, -1.0]], rate=1e-3)
+    rows.pushes[0, 0, 2] = -10.0
+    boxes = rows.boxes()
+    assert rows.seen(boxes) == []
+    rows.rates[0].announce(1.0)
+    assert rows.seen(boxes) == [0]
+    # Also once such a step is over.
+    rows.rates[0].take(1.0)
+    rows.rates[0].announce(1e-3)
+    assert rows.seen(boxes) == [0]
+
+
+def test_a_box_fitted_without_any_rate_is_everywhere_once_there_is_one() -> None:
+    rows = Rows([[0.0, 0.0, -100.0], [0.0, 0.0, -100.0]], rate=0.0)
+    rows.pushes[0, 0] = 1.0
+    boxes = rows.boxes()
+    assert rows.seen(boxes) == []
+    rows.rates[0].announce(1e-9)
+    assert 0 in rows.seen(boxes)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_have_no_part_in_the_box(value: float) -> None:
+    rows = Rows([[value, 0.0, 5.0], [0.0, 0.0, 5.0]])
+    boxes = rows.boxes()
+    assert rows.seen(boxes) == [1]
+    assert not np.isnan(boxes.lower).any()
+
+
+def test_a_scale_that_overflows_now_may_come_back() -> None:
+    rows = Rows([[0.0, 0.0, -50.0], [0.0, 0.0, -50.0], [0.0, 0.0, 5.0]])
+    rows.scales[0] = 89.0  # exp leaves float32
+    rows.scales[1] = np.inf  # stays so
+    rows.scales[2] = -np.inf  # a point
+    boxes = rows.boxes()
+    assert np.isfinite(boxes.scale).all()
+    assert rows.seen(boxes) == [0, 2]
+
+
+def test_a_destination_beyond_float32_makes_a_block_a_candidate_of_every_view() -> None:
+    for axis in range(3):
+        rows = Rows([[0.0, 0.0, -50.0]])
+        rows.pushes[0, 0, axis] = 3e38
+        boxes = rows.boxes()
+        assert np.isinf(boxes.lower[0, axis])
+        assert rows.seen(boxes) == [0]
+    rows = Rows([[0.0, 0.0, -50.0]])
+    rows.pushes[0, 0, 1] = np.nan
+    assert rows.seen(rows.boxes()) == [0]
+
+
+def test_joined_boxes_hold_what_either_holds() -> None:
+    near, far = Rows([[0.0, 0.0, 5.0]]), Rows([[0.0, 0.0, -50.0]])
+    boxes = far.boxes()
+    assert far.seen(boxes) == []
+    boxes.join(near.boxes())
+    assert far.seen(boxes) == [0]
+    assert (boxes.lower[0, 2], boxes.upper[0, 2]) == (-50.0, 5.0)
+    with pytest.raises(ValueError, match="other must have 1 blocks, got 2"):
+        boxes.join(BlockBoxes(2))
+
+
+def test_counts_must_be_of_the_rows_given() -> None:
+    rows = Rows([[0.0, 0.0, 5.0]])
+    ones = np.ones((1, 3), np.float32)
+    part = Sleeping(ones, ones, ones, rows.last_step, rows.rates[0])
+    with pytest.raises(ValueError, match="means must have 2 rows as counts say, got 1"):
+        BlockBoxes(1).fit(np.zeros(1, np.int64), np.array([2]), means=part, scales=part)
