@@ -48,6 +48,10 @@ def draw_sleep(seed: int, n_values: int, n_steps: int) -> tuple[Sleep, np.random
     rate = 10 ** (draw.uniform(-12, 3) if draw.random() < 0.8 else draw.uniform(-44, 12))
     kind = str(draw.choice(KINDS))
     w, m, v = values_of_all_sizes(n_values, draw)
+    # Values of which a step moves a few last bits.
+    is_coarse = draw.random(n_values) < 0.3
+    coarse = min(float(rate), 1e20) * 2.0 ** draw.uniform(12, 27, n_values)
+    w = np.where(is_coarse, coarse, w).astype(np.float32)
     since = int(draw.choice([0, 1, 2, 10, 100, 1000, 30000]))
     ahead = rates(kind, float(rate), n_steps, draw)
     return Sleep(w, m, v, since, ahead, (b1**batch, b2**batch), float(eps)), draw
@@ -129,6 +133,19 @@ def test_a_box_up_to_a_step_is_no_larger_than_the_movement_up_to_it() -> None:
         lower, _ = sleep.box(until=5000 + n)
         assert 0.99 < (1.0 - float(now[0, 0])) / (1.0 - float(lower[0])) <= 1.0
     assert sleep.box(until=5000)[0][0] == 1.0
+
+
+def test_a_box_holds_steps_that_round_farther_than_their_sum() -> None:
+    """Each of six steps moves by more than half of the last bit, and rounds to all of it."""
+    last_bit = 2.0**-24  # of numbers just below 1
+    rate = 0.95 * last_bit / (0.9 / math.sqrt(0.999))
+    w, m, v = np.ones((3, 1), np.float32)
+    sleep = Sleep(w, m, v, 30000, [rate] * 6, (0.9, 0.999), 1e-15)
+    reach = SleepReach(sleep.betas, sleep.eps, rate)
+    moved = rate * float(reach.sums(np.array([30000]), 30006)[0])
+    *_, stepped = sleep.stepped_by_torch()
+    assert 1.0 - float(stepped[0]) > moved + last_bit  # farther than in real numbers
+    assert not outside(sleep.box(until=30006), stepped).any()
 
 
 def test_values_without_a_first_moment_stay() -> None:

@@ -54,7 +54,8 @@ class SleepReach:
         if not 1e-20 <= eps <= 1.0:
             raise ValueError(f"eps must be from 1e-20 to 1, got {eps}")
         self._betas, self._eps, self._decay = (b1, b2), eps, r
-        self._rates = np.zeros(1)  # by step, of which there is no step 0
+        self._step = 0
+        self._rates = np.zeros(1024)  # by step, of which there is no step 0; with room for more
         self._tails, self._largest, least = _correction_sums(b1, b2, 1024)
         # Of w: as many as there are steps that move it by more than half an ulp, and the rest.
         halves = (24.0 + math.log2(self._largest / (r * least))) / -math.log2(r) if r else 0.0
@@ -67,7 +68,7 @@ class SleepReach:
     @property
     def step(self) -> int:
         """Steps taken so far."""
-        return len(self._rates) - 1
+        return self._step
 
     @property
     def ceiling(self) -> float:
@@ -95,12 +96,15 @@ class SleepReach:
         """
         if not 0.0 <= rate <= self._ceiling:
             raise ValueError(f"rate must be from 0 to the ceiling {self._ceiling}, got {rate}")
-        self._rates = np.append(self._rates, rate)
-        return self.step
+        self._step += 1
+        if self._step == len(self._rates):
+            self._rates = np.append(self._rates, np.zeros(self._step))
+        self._rates[self._step] = rate
+        return self._step
 
     def ceilings(self, last_step: Steps) -> Doubles:
         """The largest rate that a step after each of these had or may have."""
-        rates = np.append(self._rates, self._ceiling)
+        rates = np.append(self._rates[: self._step + 1], self._ceiling)
         largest: Doubles = np.maximum.accumulate(rates[::-1])[::-1]
         return largest[last_step + 1]
 
