@@ -131,15 +131,22 @@ def test_a_destination_beyond_float32_makes_a_block_a_candidate_of_every_view() 
     assert rows.seen(rows.boxes()) == [0]
 
 
-def test_joined_boxes_hold_what_either_holds() -> None:
-    near, far = Rows([[0.0, 0.0, 5.0]]), Rows([[0.0, 0.0, -50.0]])
-    boxes = far.boxes()
-    assert far.seen(boxes) == []
-    boxes.join(near.boxes())
-    assert far.seen(boxes) == [0]
-    assert (boxes.lower[0, 2], boxes.upper[0, 2]) == (-50.0, 5.0)
-    with pytest.raises(ValueError, match="other must have 1 blocks, got 2"):
-        boxes.join(BlockBoxes(2))
+def test_a_block_holds_the_intervals_of_all_its_rows_and_of_no_others() -> None:
+    rows = Rows([[0.0, 0.0, 5.0], [1.0, 0.0, 7.0], [0.0, 0.0, -50.0]])
+    rows.scales[1] = 1.0
+    ones, zero = np.ones((3, 3), np.float32), np.zeros((3, 3), np.float32)
+    parts = [
+        Sleeping(values, zero, ones, rows.last_step, reach)
+        for values, reach in zip((rows.means, rows.scales), rows.rates)
+    ]
+    boxes = BlockBoxes(5)
+    boxes.fit(np.array([3, 0, 1]), np.array([2, 0, 1]), means=parts[0], scales=parts[1])
+    assert rows.seen(boxes) == [3]
+    assert boxes.lower[3].tolist() == [0.0, 0.0, 5.0]
+    assert boxes.upper[3].tolist() == [1.0, 0.0, 7.0]
+    assert boxes.scale[3] == pytest.approx(np.e, rel=1e-5)
+    assert boxes.lower[1].tolist() == boxes.upper[1].tolist() == [0.0, 0.0, -50.0]
+    assert (boxes.lower[[0, 2, 4]] == np.inf).all()
 
 
 def test_counts_must_be_of_the_rows_given() -> None:

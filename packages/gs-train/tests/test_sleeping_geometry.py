@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from sleep_trajectories import values_of_all_sizes
 from street import drive, street_rows, street_views, whole_street
 from torch import Tensor
 
@@ -99,8 +100,11 @@ def assert_boxes_hold(blocks: SleepingGeometry, now: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize(
     ("block_rows", "batch_size", "factor"),
-    [(64, 4, DECAYING), (37, 1, RESTARTING), (1024, 4, RESTARTING)],
-    ids=["64 rows, decaying", "37 rows, restarts", "1024 rows, restarts"],
+    [
+        pytest.param(64, 4, DECAYING, id="64 rows, decaying"),
+        pytest.param(37, 1, RESTARTING, id="37 rows, restarts"),
+        pytest.param(1024, 4, RESTARTING, id="1024 rows, restarts", marks=pytest.mark.long),
+    ],
 )
 def test_exact_lists_through_boxes_train_as_adam_on_all_rows(
     block_rows: int, batch_size: int, factor: Factor
@@ -184,6 +188,37 @@ def test_a_row_that_sleeps_into_a_view_is_listed() -> None:
         seen.append(len(sight.places))
     assert seen[0] == 0
     assert seen[-1] == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_with_any_moments_are_found_at_every_step_of_their_sleep(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    n, betas = 600, (0.9 ** (1 + seed), 0.999 ** (1 + seed))
+    rows = {name: values[:n] for name, values in shuffled_street()[0].items()}
+    rate = float(10 ** draw.uniform(-3, 1))
+    ceilings = dict.fromkeys(GEOMETRY, rate)
+    blocks = SleepingGeometry(
+        rows, torch.arange(n).int(), block_rows=16, betas=betas, eps=EPS, ceilings=ceilings
+    )
+    blocks.exp_avg[:] = torch.from_numpy(draw.uniform(-3, 3, (n, GEOMETRY_WIDTH)))
+    blocks.exp_avg_sq[:] = 1.0
+    some = torch.arange(0, n, 41)
+    _, m, v = values_of_all_sizes(len(some) * GEOMETRY_WIDTH, draw)
+    blocks.exp_avg[some] = torch.from_numpy(m).view(len(some), -1)
+    blocks.exp_avg_sq[some] = torch.from_numpy(v).view(len(some), -1)
+    blocks.refit(np.arange(len(blocks.partition)))
+    views, renderer = street_views(60)[::20], make_renderer("cpu", RenderOptions())
+    nobody = torch.arange(0)
+    n_hidden = 0
+    for _ in range(30):
+        blocks.update(nobody, torch.zeros(0, GEOMETRY_WIDTH), ceilings)
+        now = blocks.present(torch.arange(n))
+        truth = cull(now, cameras_of(views), renderer)
+        sight = blocks.look(views, renderer)
+        assert torch.equal(sight.places, truth.ids.long())
+        assert torch.equal(sight.visible.mask, truth.mask)
+        n_hidden += len(blocks.partition) - len(sight.candidates)
+    assert n_hidden > 0 or rate > 1.0
 
 
 def test_looking_changes_nothing() -> None:

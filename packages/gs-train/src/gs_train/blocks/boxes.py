@@ -64,18 +64,18 @@ class BlockBoxes:
     Attributes:
         lower, upper: (blocks, 3) float32, lower > upper for a block without rows.
         scale: (blocks,) float32, at least every scale, no logarithm.
-        longest: (blocks, 2) float64, the longest interval of a mean and of a log scale.
-        ceilings: (blocks, 2) float64, the ceilings of both rates at the fit.
-        fit_step: (blocks,) int64, steps taken before the fit.
+        longest: (blocks, 2) float32, the longest interval of a mean and of a log scale.
+        ceilings: (blocks, 2) float32, at most the ceilings of both rates at the fit.
+        fit_step: (blocks,) int32, steps taken before the fit.
     """
 
     def __init__(self, n_blocks: int) -> None:
         self.lower = np.full((n_blocks, 3), np.inf, np.float32)
         self.upper = np.full((n_blocks, 3), -np.inf, np.float32)
         self.scale = np.zeros(n_blocks, np.float32)
-        self.longest = np.zeros((n_blocks, 2))
-        self.ceilings = np.full((n_blocks, 2), np.inf)
-        self.fit_step = np.zeros(n_blocks, np.int64)
+        self.longest = np.zeros((n_blocks, 2), np.float32)
+        self.ceilings = np.full((n_blocks, 2), np.inf, np.float32)
+        self.fit_step = np.zeros(n_blocks, np.int32)
 
     def __len__(self) -> int:
         return len(self.scale)
@@ -89,7 +89,7 @@ class BlockBoxes:
         *,
         until: int | None = None,
     ) -> None:
-        """Fit some blocks anew.
+        """Join the intervals of rows into the boxes of their blocks, in place of what these held.
 
         Args:
             blocks: (n,) which ones.
@@ -109,40 +109,30 @@ class BlockBoxes:
         _, largest = interval(scales.values, grown)
         with np.errstate(over="ignore"):
             scale = np.exp(largest.astype(np.float64)).max(1, initial=0.0) * _EXP_MARGIN
-        # Rows that never show: values that are not finite stay so.
-        shows = np.isfinite(means.values).all(1) & (scales.values < np.inf).all(1)
-        rows = np.flatnonzero(shows)
-        block = np.repeat(blocks, counts)[rows]
-        self.lower[blocks], self.upper[blocks], self.scale[blocks] = np.inf, -np.inf, 0.0
-        self.longest[blocks] = 0.0
-        self.ceilings[blocks] = means.reach.ceiling, scales.reach.ceiling
-        self.fit_step[blocks] = means.reach.step
-        np.minimum.at(self.lower, block, lower[rows])
-        np.maximum.at(self.upper, block, upper[rows])
-        np.maximum.at(self.scale, block, float32_above(np.minimum(scale, _LARGEST))[rows])
         moved = np.stack([np.abs(far).max(1, initial=0.0), grown.max(1, initial=0.0)], 1)
-        np.maximum.at(self.longest, block, moved[rows])
-
-    def join(self, other: BlockBoxes) -> None:
-        """Hold what either holds: for boxes of parts of the same blocks.
-
-        Raises:
-            ValueError: another number of blocks.
-        """
-        if len(other) != len(self):
-            raise ValueError(f"other must have {len(self)} blocks, got {len(other)}")
-        np.minimum(self.lower, other.lower, out=self.lower)
-        np.maximum(self.upper, other.upper, out=self.upper)
-        np.maximum(self.scale, other.scale, out=self.scale)
-        np.maximum(self.longest, other.longest, out=self.longest)
-        np.minimum(self.ceilings, other.ceilings, out=self.ceilings)
-        np.minimum(self.fit_step, other.fit_step, out=self.fit_step)
+        # Rows that never show: values that are not finite stay so.
+        hidden = ~(np.isfinite(means.values).all(1) & (scales.values < np.inf).all(1))
+        lower[hidden], upper[hidden], scale[hidden], moved[hidden] = np.inf, -np.inf, 0.0, 0.0
+        self.lower[blocks], self.upper[blocks] = np.inf, -np.inf
+        self.scale[blocks], self.longest[blocks] = 0.0, 0.0
+        self.ceilings[blocks] = float32_below(np.array([means.reach.ceiling, scales.reach.ceiling]))
+        self.fit_step[blocks] = means.reach.step
+        full = blocks[counts > 0]
+        if not len(full):
+            return
+        starts = (np.cumsum(counts) - counts)[counts > 0]
+        scale = np.minimum(scale, _LARGEST)
+        self.lower[full] = np.minimum.reduceat(lower, starts)
+        self.upper[full] = np.maximum.reduceat(upper, starts)
+        self.scale[full] = float32_above(np.maximum.reduceat(scale, starts))
+        self.longest[full] = float32_above(np.maximum.reduceat(moved, starts))
 
     def raised(self, means: SleepReach, scales: SleepReach) -> Floats:
-        """(blocks, 2) how far means and log scales may lie outside, by rates above the ceilings of
-        the fit."""
-        now = np.stack([means.ceilings(self.fit_step), scales.ceilings(self.fit_step)], 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        """(blocks, 2) how far means and log scales may lie outside the box of the fit, because of
+        rates above the ceilings of the fit."""
+        since = self.fit_step.astype(np.int64)
+        now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
+        with np.errstate(all="ignore"):
             ratio = now / self.ceilings
             more = np.where(now > self.ceilings, self.longest * (ratio - 1.0), 0.0)
         # Without a rate at the fit, a row may go anywhere later.
