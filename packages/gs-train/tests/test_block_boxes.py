@@ -121,7 +121,7 @@ def test_a_scale_that_overflows_now_may_come_back() -> None:
 
 def test_a_destination_beyond_float32_makes_a_block_a_candidate_of_every_view() -> None:
     for axis in range(3):
-        rows = Rows([[0.0, 0.0, -50.0]])
+        rows = Rows([[0.0, 0.0, -50.0]], rate=10.0)
         rows.pushes[0, 0, axis] = 3e38
         boxes = rows.boxes()
         assert np.isinf(boxes.lower[0, axis])

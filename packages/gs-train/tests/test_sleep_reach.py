@@ -190,6 +190,7 @@ def test_a_last_step_to_come_is_refused() -> None:
         reach.reach(zero, zero, zero, np.ones(1, np.int64))
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False))
 def test_rounding_outward_never_moves_inward(x: float) -> None:
     value = np.array([x])

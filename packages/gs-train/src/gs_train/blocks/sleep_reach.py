@@ -23,8 +23,6 @@ _SUM_MARGIN = 1.0 + 2.0**-30
 _NORMAL = 2.0**-125
 # The smallest float32: what rounding a denormal number may add.
 _DENORMAL = 2.0**-149
-# From here on a quotient of moments may leave float32 where the movement does not.
-_LARGEST_QUOTIENT = 2.0**120
 _LARGEST_CEILING = 2.0**64
 
 
@@ -170,8 +168,7 @@ class SleepReach:
             stays = a_step * n_steps + quotient / (1.0 - r) + 1.0
             moved += _DENORMAL * stays
             moved += self._roundings * (w + moved)
-            is_bounded = quotient < _LARGEST_QUOTIENT
-        moved = np.where(is_bounded & ~np.isnan(moved), moved, math.inf)
+        moved = np.where(np.isnan(moved), math.inf, moved)
         return np.where((m == 0.0) | (n_steps == 0), 0.0, moved)
 
     def _without_v(self, v: Doubles) -> Doubles:
