@@ -96,6 +96,7 @@ bits = st.integers(0, 2**32 - 1).map(lambda b: float(np.uint32(b).view(np.float3
 @example([0.0], 1.3400775e-30, 1.5e-44, 100, 2.5e-11, 1e-15, (0.0282, 0.9984), "constant")
 @example([0.0], 7e-45, 0.0, 1, 1e6, 1e-20, (0.9, 0.999), "constant")  # rounds to itself
 @example([1.0], 3e38, 0.0, 0, 1.0, 1e-20, (0.9, 0.999), "constant")  # leaves float32
+@example([1.0], 1.0, 1.0, 0, 1.0, 1e-15, (5e-324, 0.1), "constant")
 @example([-np.inf], 1.0, 1.0, 0, 1.0, 1e-15, (0.9, 0.999), "constant")
 def test_no_trajectory_of_any_bits_leaves_its_box(
     w: list[float],

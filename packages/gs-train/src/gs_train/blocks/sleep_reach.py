@@ -56,7 +56,8 @@ class SleepReach:
         self._rates = np.zeros(1024)  # by step, of which there is no step 0; with room for more
         self._tails, self._largest, least = _correction_sums(b1, b2, 1024)
         # Of w: as many as there are steps that move it by more than half an ulp, and the rest.
-        halves = (24.0 + math.log2(self._largest / (r * least))) / -math.log2(r) if r else 0.0
+        bits = [math.log2(a) for a in (self._largest, least, r or 0.5)]
+        halves = (24.0 + bits[0] - bits[1] - bits[2]) / -bits[2]
         self._roundings = 2.0**-24 * (halves + 1.0 / (1.0 - r) + 4.0)
         self.announce(ceiling)
 
