@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gs_train.blocks.boxes import BlockBoxes, Sleeping
+from gs_train.blocks.boxes import BlockBoxes, SleepingValues
 from gs_train.blocks.partition import Partition
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.sleeping_geometry import SleepingGeometry
@@ -133,7 +133,8 @@ def still(means: Tensor, scales: Tensor, partition: Partition) -> BlockBoxes:
     zero = np.zeros((len(rows), 3), np.float32)
     last_step, reach = np.zeros(len(rows), np.int64), SleepReach((0.9, 0.999), 1e-15, 0.0)
     parts = [
-        Sleeping(values.numpy()[rows], zero, zero, last_step, reach) for values in (means, scales)
+        SleepingValues(values.numpy()[rows], zero, zero, last_step, reach)
+        for values in (means, scales)
     ]
     which = np.arange(len(partition))
     boxes.fit(which, partition.counts, means=parts[0], scales=parts[1])
@@ -159,7 +160,7 @@ def measure(case: Case, block_rows: int, renderer: Renderer, epochs: int, batch:
     )  # fmt: skip
     found = Looseness(made=time.perf_counter() - start)
     found.seconds = train(blocks, case, renderer, rates, epochs, batch)
-    now = blocks.present(torch.arange(len(keys)))
+    now = blocks.lookahead(torch.arange(len(keys)))
     in_place = Partition(np.arange(len(keys)), blocks.partition.offsets)
     partitions = {"kd": in_place, "Morton": along_morton(now["means"], block_rows)}
     home = {name: p.block_of_row() for name, p in partitions.items()}

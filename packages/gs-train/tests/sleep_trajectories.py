@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 import gs_adam
-from gs_train.blocks.boxes import interval
-from gs_train.blocks.outward import Floats
+from gs_train.blocks.boxes import enclose
+from gs_train.blocks.rounding import Floats
 from gs_train.blocks.sleep_reach import SleepReach
 
 KINDS = ("constant", "decaying", "cosine", "warm restarts", "warm-up", "random", "off and on")
@@ -42,10 +42,10 @@ class Sleep:
         """The ends of the interval of each value, (R,) each."""
         reach = SleepReach(self.betas, self.eps, max(self.rates))
         for _ in range(self.since):
-            reach.take(0.0)
+            reach.record_step(0.0)
         columns = [a[:, None] for a in (self.values, self.exp_avg, self.exp_avg_sq)]
         far = reach.reach(*columns, np.full(len(self.values), self.since), until)
-        lower, upper = interval(columns[0], np.where(columns[1] > 0, -far, far))
+        lower, upper = enclose(columns[0], np.where(columns[1] > 0, -far, far))
         return lower[:, 0], upper[:, 0]
 
     def slept_through(self) -> Iterator[Floats]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gs_train.blocks.boxes import BlockBoxes, Sleeping
+from gs_train.blocks.boxes import BlockBoxes, SleepingValues
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.renderers import RenderOptions, View
 
@@ -35,8 +35,8 @@ class Rows:
         n = len(self.means)
         boxes = BlockBoxes(n)
         ones = np.ones((n, 3), np.float32)
-        means = Sleeping(self.means, self.pushes[0], ones, self.last_step, self.rates[0])
-        scales = Sleeping(self.scales, self.pushes[1], ones, self.last_step, self.rates[1])
+        means = SleepingValues(self.means, self.pushes[0], ones, self.last_step, self.rates[0])
+        scales = SleepingValues(self.scales, self.pushes[1], ones, self.last_step, self.rates[1])
         boxes.fit(np.arange(n), np.ones(n, np.int64), means=means, scales=scales, until=until)
         return boxes
 
@@ -55,7 +55,7 @@ def test_a_box_reaches_from_the_stored_value_to_the_destination() -> None:
     rows = Rows([[1.0, 2.0, 5.0]])
     rows.pushes[0] = 1.0, -1.0, 0.0
     boxes = rows.boxes()
-    far = rows.rates[0].sums(np.zeros(1, np.int64))[0] * 0.01
+    far = rows.rates[0].correction_sums(np.zeros(1, np.int64))[0] * 0.01
     assert boxes.upper[0].tolist()[0] == 1.0
     assert boxes.lower[0].tolist()[1] == 2.0
     assert boxes.lower[0, 2] == boxes.upper[0, 2] == 5.0
@@ -84,11 +84,11 @@ def test_rates_above_the_ceiling_of_the_fit_widen_the_box() -> None:
     rows.pushes[0, 0, 2] = -10.0
     boxes = rows.boxes()
     assert rows.seen(boxes) == []
-    rows.rates[0].announce(1.0)
+    rows.rates[0].set_ceiling(1.0)
     assert rows.seen(boxes) == [0]
     # Also once such a step is over.
-    rows.rates[0].take(1.0)
-    rows.rates[0].announce(1e-3)
+    rows.rates[0].record_step(1.0)
+    rows.rates[0].set_ceiling(1e-3)
     assert rows.seen(boxes) == [0]
 
 
@@ -97,7 +97,7 @@ def test_a_box_fitted_without_any_rate_is_everywhere_once_there_is_one() -> None
     rows.pushes[0, 0] = 1.0
     boxes = rows.boxes()
     assert rows.seen(boxes) == []
-    rows.rates[0].announce(1e-9)
+    rows.rates[0].set_ceiling(1e-9)
     assert 0 in rows.seen(boxes)
 
 
@@ -136,7 +136,7 @@ def test_a_block_holds_the_intervals_of_all_its_rows_and_of_no_others() -> None:
     rows.scales[1] = 1.0
     ones, zero = np.ones((3, 3), np.float32), np.zeros((3, 3), np.float32)
     parts = [
-        Sleeping(values, zero, ones, rows.last_step, reach)
+        SleepingValues(values, zero, ones, rows.last_step, reach)
         for values, reach in zip((rows.means, rows.scales), rows.rates)
     ]
     boxes = BlockBoxes(5)
@@ -152,6 +152,6 @@ def test_a_block_holds_the_intervals_of_all_its_rows_and_of_no_others() -> None:
 def test_counts_must_be_of_the_rows_given() -> None:
     rows = Rows([[0.0, 0.0, 5.0]])
     ones = np.ones((1, 3), np.float32)
-    part = Sleeping(ones, ones, ones, rows.last_step, rows.rates[0])
+    part = SleepingValues(ones, ones, ones, rows.last_step, rows.rates[0])
     with pytest.raises(ValueError, match="means must have 2 rows as counts say, got 1"):
         BlockBoxes(1).fit(np.zeros(1, np.int64), np.array([2]), means=part, scales=part)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_train.blocks.partition import Partition, halved, kd_partition
+from gs_train.blocks.partition import Partition, halve_blocks, kd_partition
 
 
 def cloud(n: int, seed: int, *, grid: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -89,13 +89,13 @@ def test_growth_halves_full_blocks_and_leaves_the_others() -> None:
     born = np.concatenate([parents, parents, parents[:1]])
     grown = [np.concatenate([part, part[born]]) for part in (means, scales)]
     grown_keys = np.concatenate([keys, np.arange(1000, 1000 + len(born), dtype=np.int32)])
-    after = halved(*grown, grown_keys, np.concatenate([home, home[born]]), len(before), 16)
+    after = halve_blocks(*grown, grown_keys, np.concatenate([home, home[born]]), len(before), 16)
     assert after.counts.max() <= 16
     assert len(after) == len(before) + 3
     old, new = by_key(before, keys), by_key(after, grown_keys)
     assert [b for b in range(len(before)) if old[b] != new[b]] == [3]
     order = np.random.default_rng(0).permutation(len(grown_keys))
-    shuffled = halved(
+    shuffled = halve_blocks(
         grown[0][order],
         grown[1][order],
         grown_keys[order],
@@ -109,7 +109,7 @@ def test_growth_halves_full_blocks_and_leaves_the_others() -> None:
 def test_blocks_that_fit_stay_as_they_are() -> None:
     means, scales, keys = cloud(100, 0)
     before = kd_partition(means, scales, keys, 16)
-    after = halved(means, scales, keys, before.block_of_row(), len(before), 16)
+    after = halve_blocks(means, scales, keys, before.block_of_row(), len(before), 16)
     assert by_key(after, keys) == by_key(before, keys)
 
 

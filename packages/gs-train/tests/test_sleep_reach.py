@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sleep_trajectories import KINDS, Sleep, outside, rates, values_of_all_sizes
 
-from gs_train.blocks.boxes import interval
-from gs_train.blocks.outward import float32_above, float32_below
+from gs_train.blocks.boxes import enclose
+from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 
 USUAL = (0.9, 0.999), (0.9, 0.99), (0.5, 0.9), (0.9, 0.9), (0.99, 0.999), (0.8, 0.9999), (0.0, 0.9)
@@ -143,7 +143,7 @@ def test_a_box_holds_steps_that_round_farther_than_their_sum() -> None:
     w, m, v = np.ones((3, 1), np.float32)
     sleep = Sleep(w, m, v, 30000, [rate] * 6, (0.9, 0.999), 1e-15)
     reach = SleepReach(sleep.betas, sleep.eps, rate)
-    moved = rate * float(reach.sums(np.array([30000]), 30006)[0])
+    moved = rate * float(reach.correction_sums(np.array([30000]), 30006)[0])
     *_, stepped = sleep.stepped_by_torch()
     assert 1.0 - float(stepped[0]) > moved + last_bit  # farther than in real numbers
     assert not outside(sleep.box(until=30006), stepped).any()
@@ -157,12 +157,12 @@ def test_values_without_a_first_moment_stay() -> None:
 
 def test_rates_above_the_ceiling_are_refused_until_announced() -> None:
     reach = SleepReach((0.9, 0.999), 1e-15, 0.1)
-    assert reach.take(0.1) == 1
+    assert reach.record_step(0.1) == 1
     with pytest.raises(ValueError, match=r"rate must be from 0 to the ceiling 0\.1, got 0\.2"):
-        reach.take(0.2)
-    reach.announce(0.2)
-    assert reach.take(0.2) == 2
-    reach.announce(0.05)
+        reach.record_step(0.2)
+    reach.set_ceiling(0.2)
+    assert reach.record_step(0.2) == 2
+    reach.set_ceiling(0.05)
     assert reach.ceilings(np.array([0, 1, 2])).tolist() == [0.2, 0.2, 0.05]
 
 
@@ -203,6 +203,6 @@ def test_rounding_outward_never_moves_inward(x: float) -> None:
 
 def test_the_ends_of_an_interval_follow_the_movement() -> None:
     values = np.array([1.0, 1.0, -np.inf, np.nan, 1.0], np.float32)
-    lower, upper = interval(values, np.array([0.5, -0.5, np.inf, 1.0, -np.inf]))
+    lower, upper = enclose(values, np.array([0.5, -0.5, np.inf, 1.0, -np.inf]))
     np.testing.assert_array_equal(lower, np.array([1.0, 0.5, -np.inf, np.nan, -np.inf], "f4"))
     np.testing.assert_array_equal(upper, np.array([1.5, 1.0, -np.inf, np.nan, 1.0], "f4"))

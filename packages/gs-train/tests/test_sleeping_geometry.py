@@ -89,7 +89,7 @@ def shuffled_street(seed: int = 3) -> tuple[Rows, Tensor]:
 def assert_boxes_hold(blocks: SleepingGeometry, now: dict[str, Tensor]) -> None:
     """The present values of all rows, by place."""
     boxes = blocks.boxes
-    slack = boxes.raised(blocks.reach["means"], blocks.reach["scales"])
+    slack = boxes.slack(blocks.reach["means"], blocks.reach["scales"])
     block = np.repeat(np.arange(len(boxes)), blocks.partition.counts)
     means = now["means"].numpy()
     assert (boxes.lower[block] - slack[block, :1] <= means).all()
@@ -151,7 +151,7 @@ def test_exact_lists_through_boxes_train_as_adam_on_all_rows(
         assert torch.equal(ours, theirs[of_place])
     assert len(blocks.last_step.unique()) > 50
     # And what dense Adam makes of the same gradients.
-    present = blocks.present(torch.arange(N_ROWS))
+    present = blocks.lookahead(torch.arange(N_ROWS))
     for group, name in zip(alone.dense.param_groups, GEOMETRY, strict=True):
         dense = group["params"][0].detach()[of_place].view_as(present[name])
         bound = 1e-5 * dense.abs().clamp_min(RATES[name])
@@ -212,7 +212,7 @@ def test_rows_with_any_moments_are_found_at_every_step_of_their_sleep(seed: int)
     n_hidden = 0
     for _ in range(30):
         blocks.update(nobody, torch.zeros(0, GEOMETRY_WIDTH), ceilings)
-        now = blocks.present(torch.arange(n))
+        now = blocks.lookahead(torch.arange(n))
         truth = cull(now, cameras_of(views), renderer)
         sight = blocks.look(views, renderer)
         assert torch.equal(sight.places, truth.ids.long())

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 import gs_cull
 from gs_cull.bounds import Bounds
-from gs_train.blocks.outward import Doubles, Floats, Steps, float32_above, float32_below
 from gs_train.blocks.partition import Ids
+from gs_train.blocks.rounding import Doubles, Floats, Steps, float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.renderers.protocol import RenderOptions, View
 
@@ -21,7 +21,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 _EXP_MARGIN = 1.0 + 2.0**-18
 
 
-class Sleeping(NamedTuple):
+class SleepingValues(NamedTuple):
     """An attribute of some rows as the last steps of these left it.
 
     Attributes:
@@ -36,13 +36,13 @@ class Sleeping(NamedTuple):
     last_step: Steps
     reach: SleepReach
 
-    def farthest(self, until: int | None = None) -> Doubles:
+    def movement(self, until: int | None = None) -> Doubles:
         """(R, 3) how far later values lie from these at most, with the sign of the movement."""
         reach = self.reach.reach(*self[:4], until)
         return np.where(self.exp_avg > 0.0, -reach, reach)
 
 
-def interval(values: Floats, farthest: Doubles) -> tuple[Floats, Floats]:
+def enclose(values: Floats, farthest: Doubles) -> tuple[Floats, Floats]:
     """Ends of the intervals between values and the farthest that each of these goes."""
     with np.errstate(invalid="ignore"):
         ends = values.astype(np.float64) + farthest
@@ -55,7 +55,7 @@ class BlockBoxes:
     """Of every block a box of the means and a bound of the scales, for the future of its rows.
 
     A box is fitted from rows as these are stored, asleep or not. It holds until a row of the block
-    is updated, and no longer than step ``until`` where the fit has one. `raised` makes up for rates
+    is updated, and no longer than step ``until`` where the fit has one. `slack` makes up for rates
     above the ceilings of the fit.
 
     Args:
@@ -84,8 +84,8 @@ class BlockBoxes:
         self,
         blocks: Ids,
         counts: Ids,
-        means: Sleeping,
-        scales: Sleeping,
+        means: SleepingValues,
+        scales: SleepingValues,
         *,
         until: int | None = None,
     ) -> None:
@@ -104,9 +104,9 @@ class BlockBoxes:
             raise ValueError(
                 f"means must have {int(counts.sum())} rows as counts say, got {len(means.values)}"
             )
-        far, grown = means.farthest(until), np.maximum(scales.farthest(until), 0.0)
-        lower, upper = interval(means.values, far)
-        _, largest = interval(scales.values, grown)
+        far, grown = means.movement(until), np.maximum(scales.movement(until), 0.0)
+        lower, upper = enclose(means.values, far)
+        _, largest = enclose(scales.values, grown)
         with np.errstate(over="ignore"):
             scale = np.exp(largest.astype(np.float64)).max(1, initial=0.0) * _EXP_MARGIN
         moved = np.stack([np.abs(far).max(1, initial=0.0), grown.max(1, initial=0.0)], 1)
@@ -127,7 +127,7 @@ class BlockBoxes:
         self.scale[full] = float32_above(np.maximum.reduceat(scale, starts))
         self.longest[full] = float32_above(np.maximum.reduceat(moved, starts))
 
-    def raised(self, means: SleepReach, scales: SleepReach) -> Floats:
+    def slack(self, means: SleepReach, scales: SleepReach) -> Floats:
         """(blocks, 2) how far means and log scales may lie outside the box of the fit, because of
         rates above the ceilings of the fit."""
         since = self.fit_step.astype(np.int64)
@@ -162,7 +162,7 @@ class BlockBoxes:
         rules: dict[str, Any] = options._asdict()
         for name in ("radius_clip", "antialiased"):  # which boxes do not know
             rules.pop(name, None)
-        return self._native(self.raised(means, scales)).visible(
+        return self._native(self.slack(means, scales)).visible(
             np.stack([view.viewmat.cpu().numpy() for view in views]),
             np.stack([view.K.cpu().numpy() for view in views]),
             np.array([view.width for view in views]),

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.blocks.outward import Doubles, Floats
+from gs_train.blocks.rounding import Doubles, Floats
 
 EXTENT = 3.33
 """Standard deviations that a splat spans at most, as gs-cull takes it."""
@@ -88,7 +88,7 @@ def kd_partition(means: Floats, scales: Floats, keys: Keys, block_rows: int) -> 
     return Partition.of_blocks(block_of_row, keys, -(-n // block_rows))
 
 
-def halved(
+def halve_blocks(
     means: Floats, scales: Floats, keys: Keys, block_of_row: Ids, n_blocks: int, block_rows: int
 ) -> Partition:
     """Halve blocks that have grown beyond ``block_rows`` rows until none has; others do not change.

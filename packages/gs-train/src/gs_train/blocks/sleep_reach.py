@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from gs_train.blocks.outward import Doubles, Floats, Steps
+from gs_train.blocks.rounding import Doubles, Floats, Steps
 
 LAST_STEP = 2**31 - 2
 """No schedule has a later step."""
@@ -59,7 +59,7 @@ class SleepReach:
         bits = [math.log2(a) for a in (self._largest, least, r or 0.5)]
         halves = (24.0 + bits[0] - bits[1] - bits[2]) / -bits[2]
         self._roundings = 2.0**-24 * (halves + 1.0 / (1.0 - r) + 4.0)
-        self.announce(ceiling)
+        self.set_ceiling(ceiling)
 
     def __repr__(self) -> str:
         return f"SleepReach(betas={self._betas}, step={self.step}, ceiling={self._ceiling:g})"
@@ -74,7 +74,7 @@ class SleepReach:
         """No step to come has a larger rate."""
         return self._ceiling
 
-    def announce(self, ceiling: float) -> None:
+    def set_ceiling(self, ceiling: float) -> None:
         """Change the ceiling of the rates to come. Bounds made before a rise no longer hold.
 
         Raises:
@@ -84,7 +84,7 @@ class SleepReach:
             raise ValueError(f"ceiling must be from 0 to 2^64, got {ceiling}")
         self._ceiling = ceiling
 
-    def take(self, rate: float) -> int:
+    def record_step(self, rate: float) -> int:
         """Note the rate of the next step.
 
         Returns:
@@ -107,7 +107,7 @@ class SleepReach:
         largest: Doubles = np.maximum.accumulate(rates[::-1])[::-1]
         return largest[last_step + 1]
 
-    def sums(self, last_step: Steps, until: int | None = None) -> Doubles:
+    def correction_sums(self, last_step: Steps, until: int | None = None) -> Doubles:
         """Upper bounds of C_s: c_(s+k) r^k summed over the steps after s, up to step ``until``."""
         longest = int(last_step.max(initial=0))
         if until is not None and until - longest > _LONGEST_WINDOW:
@@ -152,7 +152,7 @@ class SleepReach:
             return np.zeros(values.shape)
         w, m, v = (np.abs(a.astype(np.float64)) for a in (values, exp_avg, exp_avg_sq))
         ceiling = self.ceilings(since)[:, None]
-        sums = self.sums(since, until)[:, None]
+        sums = self.correction_sums(since, until)[:, None]
         n_steps = np.maximum((LAST_STEP if until is None else until) - since, 0)[:, None]
         # Of the next step: no later one is smaller.
         eps = self._eps * np.sqrt(-np.expm1((since + 1.0) * math.log(b2)))[:, None]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gs_adam import DeviceRows, RowSchedule
 from gs_cull import Visibility
-from gs_train.blocks.boxes import BlockBoxes, Sleeping
+from gs_train.blocks.boxes import BlockBoxes, SleepingValues
 from gs_train.blocks.partition import Ids, kd_partition
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.renderers import Renderer, Rows, View
@@ -100,13 +100,13 @@ class SleepingGeometry:
             views, renderer.options, self.reach["means"], self.reach["scales"]
         )
         places = self.places_of(candidates.ids.astype(np.int64))
-        geometry = self.present(places)
+        geometry = self.lookahead(places)
         visible = cull(geometry, cameras_of(views), renderer)
         seen = visible.ids.long()
         values = {name: rows[seen] for name, rows in geometry.items()}
         return Sight(candidates, places[seen], visible, values)
 
-    def present(self, places: Tensor) -> dict[str, Tensor]:
+    def lookahead(self, places: Tensor) -> dict[str, Tensor]:
         """Geometry of some rows after the last step, caught up out of place."""
         param, exp_avg, exp_avg_sq = (table[places] for table in self._tables)
         last_step, ids = self.last_step[places], torch.arange(len(places))
@@ -132,9 +132,9 @@ class SleepingGeometry:
         for group, name in zip(self.schedule.param_groups, GEOMETRY, strict=True):
             group["lr"] = rates[name]
         for name, reach in self.reach.items():
-            reach.announce(max(rates[name], reach.ceiling))
-            reach.take(rates[name])
-            reach.announce(rates[name] * later)
+            reach.set_ceiling(max(rates[name], reach.ceiling))
+            reach.record_step(rates[name])
+            reach.set_ceiling(rates[name] * later)
         step = self.schedule.begin_step()
         if len(places):
             self._rows.update(*self._tables, places, self.last_step, places, gradients, step=step)
@@ -153,10 +153,10 @@ class SleepingGeometry:
             until=until,
         )
 
-    def _sleeping(self, name: str, columns: slice, places: Tensor) -> Sleeping:
+    def _sleeping(self, name: str, columns: slice, places: Tensor) -> SleepingValues:
         values, exp_avg, exp_avg_sq = (table[places, columns].numpy() for table in self._tables)
         last_step = self.last_step[places].numpy()
-        return Sleeping(values, exp_avg, exp_avg_sq, last_step, self.reach[name])
+        return SleepingValues(values, exp_avg, exp_avg_sq, last_step, self.reach[name])
 
     def places_of(self, blocks: Ids) -> Tensor:
         """(R,) int64 places of all rows of some blocks, block after block."""
