@@ -13,7 +13,7 @@ import torch
 
 import gs_adam
 from gs_train.blocks.boxes import enclose
-from gs_train.blocks.rounding import Floats
+from gs_train.blocks.rounding import Doubles, Floats
 from gs_train.blocks.sleep_reach import SleepReach
 
 KINDS = ("constant", "decaying", "cosine", "warm restarts", "warm-up", "random", "off and on")
@@ -55,14 +55,6 @@ class Sleep:
             gs_adam.flush_rows(*state, None, schedule, threads=1)
             yield state[0]
 
-    def woken_at(self, wakes: Sequence[bool]) -> Iterator[Floats]:
-        """After the steps for which ``wakes`` says so, caught up in place."""
-        state = self._state()
-        for schedule, wakes_now in zip(self._schedules(), wakes, strict=True):
-            if wakes_now:
-                gs_adam.flush_rows(*state, None, schedule, threads=1)
-                yield state[0]
-
     def stepped_by_torch(self, dtype: torch.dtype = torch.float32) -> Iterator[np.ndarray]:
         """After each step of dense Adam with gradients of zero."""
         w, m, v = (torch.from_numpy(a.copy()).to(dtype) for a in self._arrays)
@@ -75,14 +67,46 @@ class Sleep:
             adam.step()
             yield param.detach().numpy()
 
-    def stepped_by_gs_adam(self) -> Iterator[Floats]:
-        """The same by gs-adam's dense Adam."""
-        state = self._state()
-        zero = np.zeros_like(state[0])
-        rows = np.arange(len(zero))
-        for schedule in self._schedules():
-            gs_adam.update_rows(*state, rows, zero, schedule, threads=1)
-            yield state[0]
+    def through_gs_adam(self, wakes: Sequence[bool]) -> Iterator[tuple[str, Floats]]:
+        """After each step: caught up in one sleep; caught up in place where ``wakes`` says so;
+        by dense Adam with gradients of zero."""
+        several, dense = self._state(), self._state()
+        zero, rows = np.zeros_like(dense[0]), np.arange(len(self.values))
+        for schedule, wakes_now in zip(self._schedules(), wakes, strict=True):
+            one = self._state()
+            gs_adam.flush_rows(*one, None, schedule, threads=1)
+            yield "one sleep", one[0]
+            if wakes_now:
+                gs_adam.flush_rows(*several, None, schedule, threads=1)
+                yield "several sleeps", several[0]
+            gs_adam.update_rows(*dense, rows, zero, schedule, threads=1)
+            yield "dense Adam", dense[0]
+
+    def rounded_adversely(self) -> Iterator[Doubles]:
+        """After each step of an arithmetic that errs as far as float32 may, always outward.
+
+        An operation errs by half an ulp: 2^-24 of its result, or 2^-150 where that is more, but
+        never by more than the result, as 0 is representable. Nor does the sum of a value and its
+        movement err by more than the movement, as the value is representable.
+        """
+        u, tiny = 2.0**-24, 2.0**-150
+
+        def up(x: Any) -> Any:
+            return x + np.maximum(u * x, np.minimum(x, tiny))
+
+        b1, b2 = self.betas
+        w, m, v = (a.astype(np.float64) for a in self._arrays)
+        sign, m = np.sign(m), np.abs(m)
+        for step, rate in enumerate(self.rates, self.since + 1):
+            m = up((b1 + u) * m if b1 > 0.0 else 0.0 * m)
+            v = b2 * v * (1.0 - 2.0 * u)
+            root = np.sqrt(np.where(v < 2.0**-125, 0.0, v)) * (1.0 - 3.0 * u)
+            root /= math.sqrt(-math.expm1(step * math.log(b2)))
+            moved = up(up(rate / (1.0 - b1**step)) * m)
+            moved = up(moved / ((root + self.eps * (1.0 - u)) * (1.0 - u)))
+            half_ulp = np.spacing(np.abs(w - sign * moved).astype(np.float32)) / 2.0
+            w = w - sign * (moved + np.minimum(moved, half_ulp))
+            yield w
 
     @property
     def _arrays(self) -> tuple[Floats, Floats, Floats]:

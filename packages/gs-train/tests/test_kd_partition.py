@@ -27,7 +27,7 @@ def by_key(partition: Partition, keys: np.ndarray) -> list[list[int]]:
     return [part.tolist() for part in np.split(keys[partition.rows], partition.offsets[1:-1])]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     n=st.integers(0, 300),
     block_rows=st.integers(1, 70),

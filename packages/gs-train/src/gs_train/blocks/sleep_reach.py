@@ -160,12 +160,12 @@ class SleepReach:
         with np.errstate(all="ignore"):
             quotient = m / (np.sqrt(np.where(v < _NORMAL, 0.0, v)) + eps / math.sqrt(b2))
             moved = ceiling * sums * quotient
-            moved += 2.0 * farthest * m * self._without_v(v)
+            moved += 4.0 * farthest * m * self._without_v(v)
             # A rounded step of the first moment: of b1, and where torch forms it as 1 - (1 - b1).
             moved *= 1.0 + 2.0**-18 + (2.0**-19 + 2.0**-22 / b1) / (1.0 - r)
             # A moment that rounds to itself, and rounding of denormal numbers, which torch divides
             # by epsilon.
-            a_step = 2.0 * farthest / (1.0 - b1) + 1.0 / eps + 2.0
+            a_step = 2.0 * farthest / (1.0 - b1) + 2.0 / eps + 2.0
             stays = a_step * n_steps + quotient / (1.0 - r) + 1.0
             moved += _DENORMAL * stays
             moved += self._roundings * (w + moved)
