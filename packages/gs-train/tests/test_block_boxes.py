@@ -92,6 +92,25 @@ def test_rates_above_the_ceiling_of_the_fit_widen_the_box() -> None:
     assert rows.seen(boxes) == [0]
 
 
+@pytest.mark.parametrize("factor", [1.001, 3.0, 100.0])
+def test_slack_is_what_a_fit_at_the_higher_ceiling_would_add(factor: float) -> None:
+    draw = np.random.default_rng(0)
+    rows = Rows([[0.0, 0.0, 5.0]] * 50)
+    rows.pushes[:] = draw.normal(size=(2, 50, 3))
+    before = rows.boxes()
+    for reach in rows.rates:
+        reach.set_ceiling(factor * reach.ceiling)
+    slack, after = before.slack(*rows.rates), rows.boxes()
+    added = np.maximum(before.lower - after.lower, after.upper - before.upper).max(1)
+    last_bits = 1e-6  # of ends and scales, which are rounded to float32
+    assert (added <= slack[:, 0] + last_bits).all()
+    assert (slack[:, 0] <= 1.05 * added + last_bits).all()
+    added = np.log(after.scale) - np.log(before.scale)
+    assert (added <= slack[:, 1] + last_bits).all()
+    assert (slack[:, 1] <= 1.05 * added + last_bits).all()
+    assert (slack[:, 1] > 0.0).any()
+
+
 def test_a_box_fitted_without_any_rate_is_everywhere_once_there_is_one() -> None:
     rows = Rows([[0.0, 0.0, -100.0], [0.0, 0.0, -100.0]], rate=0.0)
     rows.pushes[0, 0] = 1.0

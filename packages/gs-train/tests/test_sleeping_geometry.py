@@ -14,6 +14,7 @@ from street import drive, street_rows, street_views, whole_street
 from torch import Tensor
 
 from gs_adam import HostAdam
+from gs_train.blocks.boxes import BlockBoxes
 from gs_train.blocks.sleeping_geometry import SleepingGeometry
 from gs_train.renderers import RenderOptions, Rows, View, make_renderer
 from gs_train.renderers.culling import cameras_of, cull
@@ -86,10 +87,10 @@ def shuffled_street(seed: int = 3) -> tuple[Rows, Tensor]:
     return rows, keys.sort().values.int()
 
 
-def assert_boxes_hold(blocks: SleepingGeometry, now: dict[str, Tensor]) -> None:
-    """The present values of all rows, by place."""
-    boxes = blocks.boxes
-    slack = boxes.slack(blocks.reach["means"], blocks.reach["scales"])
+def assert_within(
+    boxes: BlockBoxes, slack: np.ndarray, blocks: SleepingGeometry, now: dict[str, Tensor]
+) -> None:
+    """The present values of all rows, by place, are in the boxes of their blocks."""
     block = np.repeat(np.arange(len(boxes)), blocks.partition.counts)
     means = now["means"].numpy()
     assert (boxes.lower[block] - slack[block, :1] <= means).all()
@@ -127,7 +128,9 @@ def test_exact_lists_through_boxes_train_as_adam_on_all_rows(
     for step, batch in enumerate(drive(N_STEPS, batch_size)):
         seen_by = [views[i] for i in batch]
         now = alone.present()
-        assert_boxes_hold(blocks, {name: values[of_place] for name, values in now.items()})
+        slack = blocks.boxes.slack(blocks.reach["means"], blocks.reach["scales"])
+        in_place = {name: values[of_place] for name, values in now.items()}
+        assert_within(blocks.boxes, slack, blocks, in_place)
         truth = cull(now, cameras_of(seen_by), renderer)
         sight = blocks.look(seen_by, renderer)
         # 0 missed, 0 extra, for each view.
@@ -188,6 +191,22 @@ def test_a_row_that_sleeps_into_a_view_is_listed() -> None:
         seen.append(len(sight.places))
     assert seen[0] == 0
     assert seen[-1] == 1
+
+
+def test_boxes_hold_for_the_rates_to_come_before_these_are_known() -> None:
+    rows, keys = shuffled_street()
+    blocks = SleepingGeometry(
+        rows, keys, block_rows=64, betas=(0.9, 0.999), eps=EPS, ceilings=RATES
+    )
+    everything = torch.arange(N_ROWS)
+    blocks.update(everything, gradients_of(blocks.keys, 0), RATES, later=4.0)
+    boxes = blocks.boxes
+    early = BlockBoxes(len(boxes))
+    early.lower[:], early.upper[:], early.scale[:] = boxes.lower, boxes.upper, boxes.scale
+    higher = {name: 4.0 * rate for name, rate in RATES.items()}
+    for _ in range(20):
+        blocks.update(torch.arange(0), torch.zeros(0, GEOMETRY_WIDTH), higher)
+        assert_within(early, np.zeros((len(early), 2)), blocks, blocks.lookahead(everything))
 
 
 @pytest.mark.parametrize("seed", range(4))
