@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from gs_train.blocks.boxes import BlockBoxes, SleepingValues
+from gs_train.blocks.rounding import float32_above
 from gs_train.blocks.sleep_reach import SleepReach
-from gs_train.renderers import RenderOptions, View
+from gs_train.renderers import RenderOptions, View, make_renderer
+from gs_train.renderers.culling import cameras_of, cull
 
 BETAS, EPS = (0.9, 0.999), 1e-15
 
@@ -90,6 +92,55 @@ def test_rates_above_the_ceiling_of_the_fit_widen_the_box() -> None:
     rows.rates[0].record_step(1.0)
     rows.rates[0].set_ceiling(1e-3)
     assert rows.seen(boxes) == [0]
+
+
+def last_places_seen(view: View, n: int, draw: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Means on the border of what a view sees, found by halving, and their log scales."""
+    renderer = make_renderer("cpu", RenderOptions())
+    scales = torch.from_numpy(draw.uniform(-7, -1, (n, 3)).astype(np.float32))
+    to_world = view.viewmat.double().inverse()[:3]
+    inside = to_world @ torch.tensor([0.0, 0.0, 3.0, 1.0]).double()
+    # To all sides, and through the near plane, where the test of a block is the test of a row.
+    away = torch.from_numpy(draw.normal(size=(n, 3))) * 20.0
+    away[::2] = to_world[:, :3] @ torch.tensor([0.0, 0.0, -6.0]).double()
+    near, far = torch.zeros(n, 1).double(), torch.ones(n, 1).double()
+    for _ in range(60):
+        middle = (near + far) / 2
+        rows = {
+            "means": (inside + middle * away).float(),
+            "scales": scales,
+            "quats": torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(n, 1),
+            "opacities": torch.full((n,), 9.0),
+        }
+        seen = torch.zeros(n, 1, dtype=torch.bool)
+        seen[cull(rows, cameras_of([view]), renderer).ids.long()] = True
+        near, far = torch.where(seen, middle, near), torch.where(seen, far, middle)
+    return (inside + near * away).float().numpy(), scales.numpy()
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e3, 1e6])
+def test_the_last_place_that_a_view_sees_is_listed_with_and_without_slack(distance: float) -> None:
+    draw, n = np.random.default_rng(0), 300
+    turned = np.linalg.qr(draw.normal(size=(3, 3)))[0]
+    pose = torch.eye(4)
+    pose[:3, :3] = torch.from_numpy(turned * np.sign(np.linalg.det(turned)))
+    pose[:3, 3] = torch.from_numpy(draw.normal(size=3) * distance)
+    view = View("turned", pose, view_ahead().K, 64, 64)
+    means, scales = last_places_seen(view, n, draw)
+    boxes, reach = BlockBoxes(n), SleepReach(BETAS, EPS, 1.0)
+    boxes.scale[:], boxes.ceilings[:] = np.exp(scales.astype(np.float64)).max(1), 1.0
+    boxes.lower[:] = boxes.upper[:] = means
+    found = boxes.candidates([view], RenderOptions(), reach, reach)
+    assert len(found.ids) == n
+    # Fitted elsewhere: a rate twice as high brings every row to its last place.
+    moved = np.abs(means) * draw.uniform(0, 1e-3, (n, 1)) + 1e-3
+    fitted = (means + moved * draw.choice([-1, 1], (n, 3))).astype(np.float32)
+    boxes.lower[:] = boxes.upper[:] = fitted
+    apart = np.abs(fitted.astype(np.float64) - means).max(1)
+    boxes.longest[:, 0] = float32_above(apart)
+    reach.set_ceiling(2.0)
+    found = boxes.candidates([view], RenderOptions(), reach, reach)
+    assert len(found.ids) == n
 
 
 @pytest.mark.parametrize("factor", [1.001, 3.0, 100.0])
