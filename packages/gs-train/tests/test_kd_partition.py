@@ -81,6 +81,36 @@ def test_rows_that_are_not_finite_have_places_too() -> None:
     assert sorted(partition.rows.tolist()) == list(range(100))
 
 
+def along_x(xs: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Means and log scales of rows on the x axis."""
+    means = np.zeros((len(xs), 3), np.float32)
+    means[:, 0] = xs
+    return means, np.full((len(xs), 3), -3.0, np.float32)
+
+
+def test_equal_values_are_cut_by_key_the_lower_keys_first() -> None:
+    keys = np.array([7, 3, 5, 1, 9, 0], np.int32)
+    partition = kd_partition(*along_x([2.0] * 5 + [8.0]), keys, 3)
+    assert by_key(partition, keys) == [[1, 3, 5], [0, 7, 9]]
+
+
+def test_the_first_half_keeps_the_number_of_its_block() -> None:
+    keys = np.array([4, 0, 6, 2], np.int32)
+    home = np.array([1, 0, 1, 1])
+    after = halve_blocks(*along_x([3.0, 9.0, 1.0, 2.0]), keys, home, 2, 2)
+    assert by_key(after, keys) == [[0], [6], [2, 4]]
+
+
+def test_rows_that_are_not_finite_cost_the_others_nothing() -> None:
+    xs = [float(x) for x in range(16)]
+    means, scales = along_x([*xs, *xs])
+    means[16:, 1] = 100.0
+    means[3, 2], scales[20, 1] = np.nan, np.inf
+    keys = np.arange(32, dtype=np.int32)
+    blocks = kd_partition(means, scales, keys, 16)
+    assert by_key(blocks, keys) == [list(range(16)), list(range(16, 32))]
+
+
 def test_growth_halves_full_blocks_and_leaves_the_others() -> None:
     means, scales, keys = cloud(256, 0)
     before = kd_partition(means, scales, keys, 16)
