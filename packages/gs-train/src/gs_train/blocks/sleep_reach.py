@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far Adam can move a value that gets no gradient, whatever the steps to come.
 
-docs/decisions/0014-bounds-of-sleeping-geometry.md has the inequality and its margins.
+docs/decisions/0014-bounds-of-sleeping-geometry.md has the inequality, its margins by number, and
+the proofs.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ class SleepReach:
         self._step = 0
         self._rates = np.zeros(1024)  # by step, of which there is no step 0; with room for more
         self._tails, self._largest, least = _correction_sums(b1, b2, 1024)
-        # Of w: as many as there are steps that move it by more than half an ulp, and the rest.
+        # Margin 3. After n steps the movements to come are together below half an ulp of all.
         bits = [math.log2(a) for a in (self._largest, least, r or 0.5)]
-        halves = (24.0 + bits[0] - bits[1] - bits[2]) / -bits[2]
-        self._roundings = 2.0**-24 * (halves + 1.0 / (1.0 - r) + 4.0)
+        n = (24.0 + bits[0] - bits[1] - bits[2]) / -bits[2]
+        self._roundings = 2.0**-24 * (n + 1.0 / (1.0 - r) + 4.0)
         self.set_ceiling(ceiling)
 
     def __repr__(self) -> str:
@@ -75,7 +76,7 @@ class SleepReach:
         return self._ceiling
 
     def set_ceiling(self, ceiling: float) -> None:
-        """Change the ceiling of the rates to come. Bounds made before a rise no longer hold.
+        """Change the ceiling of the rates to come. Bounds made before a rise do not hold after it.
 
         Raises:
             ValueError: it is not from 0 to 2^64.
@@ -160,14 +161,13 @@ class SleepReach:
         with np.errstate(all="ignore"):
             quotient = m / (np.sqrt(np.where(v < _NORMAL, 0.0, v)) + eps / math.sqrt(b2))
             moved = ceiling * sums * quotient
+            # Margin 4, then 1 and 2.
             moved += 4.0 * farthest * m * self._without_v(v)
-            # A rounded step of the first moment: of b1, and where torch forms it as 1 - (1 - b1).
             moved *= 1.0 + 2.0**-18 + (2.0**-19 + 2.0**-22 / b1) / (1.0 - r)
-            # A moment that rounds to itself, and rounding of denormal numbers, which torch divides
-            # by epsilon.
+            # Margins 5 and 6, then 3.
             a_step = 2.0 * farthest / (1.0 - b1) + 2.0 / eps + 2.0
-            stays = a_step * n_steps + quotient / (1.0 - r) + 1.0
-            moved += _DENORMAL * stays
+            denormal = a_step * n_steps + quotient / (1.0 - r) + 1.0
+            moved += _DENORMAL * denormal
             moved += self._roundings * (w + moved)
         moved = np.where(np.isnan(moved), math.inf, moved)
         return np.where((m == 0.0) | (n_steps == 0), 0.0, moved)
@@ -175,7 +175,7 @@ class SleepReach:
     def _without_v(self, v: Doubles) -> Doubles:
         """Upper bounds of the sum of b1^k over the steps in which v has left the normal numbers.
 
-        Moments that are not normal now count as zero from the beginning, so that nothing is left.
+        0 where v has left them already: `reach` takes such a v for zero.
         """
         b1, b2 = self._betas
         power = np.maximum(v / _NORMAL, 1.0) ** (-math.log(b1) / math.log(b2))
