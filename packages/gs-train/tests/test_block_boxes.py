@@ -53,6 +53,13 @@ def test_blocks_without_rows_are_never_seen() -> None:
     assert rows.seen(rows.boxes()) == [0]
 
 
+def test_a_crop_lists_the_blocks_of_its_own_pixels() -> None:
+    rows = Rows([[-3.0, 0.0, 5.0], [0.0, 0.0, 5.0], [3.0, 0.0, 5.0]])
+    left = np.array([[0, 0, 20, 64]])
+    found = rows.boxes().candidates([view_ahead()], RenderOptions(), *rows.rates, rects=left)
+    assert found.ids.tolist() == [0]
+
+
 def test_a_box_reaches_from_the_stored_value_to_the_destination() -> None:
     rows = Rows([[1.0, 2.0, 5.0]])
     rows.pushes[0] = 1.0, -1.0, 0.0

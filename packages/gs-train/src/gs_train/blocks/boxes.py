@@ -84,16 +84,16 @@ class BlockBoxes:
         self,
         blocks: Ids,
         counts: Ids,
+        *,
         means: SleepingValues,
         scales: SleepingValues,
-        *,
         until: int | None = None,
     ) -> None:
         """Join the intervals of rows into the boxes of their blocks, in place of what these held.
 
         Args:
-            blocks: (n,) which ones.
-            counts: (n,) rows of each; rows lie block after block.
+            blocks: (n,) numbers of the blocks to fit, all different.
+            counts: (n,) rows of each block; rows lie block after block.
             means, scales: of these rows; scales as logarithms.
             until: the last step for which the boxes must hold; None for ever.
 

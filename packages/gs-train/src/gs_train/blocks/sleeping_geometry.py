@@ -148,8 +148,8 @@ class SleepingGeometry:
         self.boxes.fit(
             blocks,
             self.partition.counts[blocks],
-            self._sleeping("means", slice(0, 3), places),
-            self._sleeping("scales", slice(3, 6), places),
+            means=self._sleeping("means", slice(0, 3), places),
+            scales=self._sleeping("scales", slice(3, 6), places),
             until=until,
         )
 
