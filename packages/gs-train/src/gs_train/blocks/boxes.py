@@ -22,12 +22,12 @@ _EXP_MARGIN = 1.0 + 2.0**-18
 
 
 class SleepingValues(NamedTuple):
-    """An attribute of some rows as the last steps of these left it.
+    """Values of one attribute with their moments, as the last step of each row left them.
 
     Attributes:
         values, exp_avg, exp_avg_sq: (R, 3) float32.
         last_step: (R,) ints.
-        reach: of the attribute's group.
+        reach: bounds of the attribute's group.
     """
 
     values: Floats
@@ -37,25 +37,25 @@ class SleepingValues(NamedTuple):
     reach: SleepReach
 
     def movement(self, until: int | None = None) -> Doubles:
-        """(R, 3) how far later values lie from these at most, with the sign of the movement."""
+        """(R, 3) with its sign, the most that a later value differs from the stored value."""
         reach = self.reach.reach(*self[:4], until)
         return np.where(self.exp_avg > 0.0, -reach, reach)
 
 
-def enclose(values: Floats, farthest: Doubles) -> tuple[Floats, Floats]:
-    """Ends of the intervals between values and the farthest that each of these goes."""
+def enclose(values: Floats, movement: Doubles) -> tuple[Floats, Floats]:
+    """Lower and upper ends of the intervals from values to values + movement, rounded outward."""
     with np.errstate(invalid="ignore"):
-        ends = values.astype(np.float64) + farthest
+        ends = values.astype(np.float64) + movement
     # Infinite values stay where they are, and what is not a number is nowhere.
     ends = np.where(np.isfinite(values), ends, values)
     return float32_below(np.minimum(values, ends)), float32_above(np.maximum(values, ends))
 
 
 class BlockBoxes:
-    """Of every block a box of the means and a bound of the scales, for the future of its rows.
+    """A box of the means and a bound of the scales of each block, for the future of its rows.
 
-    A box is fitted from rows as these are stored, asleep or not. It holds until a row of the block
-    is updated, and no longer than step ``until`` where the fit has one. `slack` makes up for rates
+    A fit takes rows as stored, asleep or not. The box of a block holds until a row of the block is
+    updated, and no longer than step ``until`` where the fit has one. `slack` makes up for rates
     above the ceilings of the fit.
 
     Args:
@@ -89,7 +89,7 @@ class BlockBoxes:
         scales: SleepingValues,
         until: int | None = None,
     ) -> None:
-        """Join the intervals of rows into the boxes of their blocks, in place of what these held.
+        """Replace the boxes of some blocks by the joined intervals of their rows.
 
         Args:
             blocks: (n,) numbers of the blocks to fit, all different.
@@ -128,8 +128,8 @@ class BlockBoxes:
         self.longest[full] = float32_above(np.maximum.reduceat(moved, starts))
 
     def slack(self, means: SleepReach, scales: SleepReach) -> Floats:
-        """(blocks, 2) how far means and log scales may lie outside the box of the fit, because of
-        rates above the ceilings of the fit."""
+        """(blocks, 2) how far means and log scales may leave the box of the fit, because rates have
+        risen above the ceilings of the fit."""
         since = self.fit_step.astype(np.int64)
         now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
         with np.errstate(all="ignore"):

@@ -55,9 +55,9 @@ class Partition:
 def kd_partition(means: Floats, scales: Floats, keys: Keys, block_rows: int) -> Partition:
     """As few blocks of at most ``block_rows`` rows as there can be, of equal size but for one row.
 
-    A node of k leaves is cut so that k // 2 of them lie on one side. The cut is along x, y, z or
-    the largest log scale, along which the sum of rows times surface is least, of the boxes of the
-    means grown by the largest extent. Equal values are cut by key.
+    A node of k leaves is cut so that k // 2 leaves lie on the first side, along x, y, z or the
+    largest log scale. The cut taken has the least sum, over both sides, of rows times surface of
+    the side's box: its means, grown by 3.33 of its largest scale. Equal values are cut by key.
 
     Args:
         means: (N, 3).

@@ -103,7 +103,7 @@ class SleepReach:
         return self._step
 
     def ceilings(self, last_step: Steps) -> Doubles:
-        """The largest rate that a step after each of these had or may have."""
+        """For each step given, the largest rate of the steps after it, taken or to come."""
         rates = np.append(self._rates[: self._step + 1], self._ceiling)
         largest: Doubles = np.maximum.accumulate(rates[::-1])[::-1]
         return largest[last_step + 1]
@@ -183,8 +183,8 @@ class SleepReach:
 
 
 def _correction_sums(b1: float, b2: float, longest: int) -> tuple[Doubles, float, float]:
-    """Of c_j = sqrt(1 - b2^j) / (1 - b1^j): upper bounds of the sums over k >= 1 of c_(s+k) r^k for
-    each s up to ``longest``, and bounds from above and below of all c_j."""
+    """Upper bounds of the sums over k >= 1 of c_(s+k) r^k for each s up to ``longest``, and bounds
+    from above and below of all c_j = sqrt(1 - b2^j) / (1 - b1^j)."""
     r = b1 / math.sqrt(b2) if b1 else 0.0
     steps = np.arange(1.0, longest + 2)
     second = np.sqrt(-np.expm1(steps * math.log(b2))) if b2 else np.ones(len(steps))

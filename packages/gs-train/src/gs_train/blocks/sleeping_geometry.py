@@ -32,8 +32,8 @@ class Sight:
     Attributes:
         candidates: the blocks that each view may see.
         places: (U,) int64 sorted places of the rows that some view sees.
-        visible: the rows of each view; its ids count the rows of `candidates`.
-        geometry: of the U rows, as they are now.
+        visible: the rows of each view; ids are positions among the rows of all `candidates`.
+        geometry: of the U rows, after the last step.
     """
 
     candidates: Visibility
@@ -127,7 +127,7 @@ class SleepingGeometry:
             places: (U,) int64 sorted, of these rows.
             gradients: (U, 11).
             rates: by attribute.
-            later: the rates to come are at most so many times these.
+            later: rates to come are at most ``later`` times ``rates``.
         """
         for group, name in zip(self.schedule.param_groups, GEOMETRY, strict=True):
             group["lr"] = rates[name]
