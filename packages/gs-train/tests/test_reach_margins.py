@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each margin of a sleep's reach is needed: an arithmetic that errs as float32 may uses it up."""
+"""Each margin of a sleep's reach is enough, and needed, where every operation errs outward."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_errors_of_every_kind_stay_inside_their_margin(name: str) -> None:
     box = sleep.box(until=sleep.since + len(sleep.rates))
     for now in sleep.rounded_adversely():
         assert not outside(box, now).any()
-    # The margins are no wider than it takes, by far.
+    # The widest margin is that of moments which round to themselves.
     reach = np.maximum(box[1] - sleep.values, sleep.values - box[0])
     assert (np.abs(now - sleep.values) / reach).max() > 0.02
 
