@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gs_cull
-from gs_cull.bounds import Bounds
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.rounding import Doubles, Floats, Steps, float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
@@ -174,12 +173,13 @@ class BlockBoxes:
     def _native(self, slack: Floats) -> gs_cull.Blocks:
         """As gs-cull tests blocks, for which the number of rows does not count."""
         n_blocks = len(self)
-        not_finite = np.zeros(n_blocks, np.int32)
+        # In the order of `gs_cull.Blocks.bounds`, of which the last counts rows.
+        bounds: Any = self.lower, self.upper, self.scale, slack, np.zeros(n_blocks, np.int32)
         return gs_cull.Blocks(
             n_rows=n_blocks * 32,
             block_size=32,
             order=None,
-            bounds=Bounds(self.lower, self.upper, self.scale, slack, not_finite),
+            bounds=bounds,
             activated=False,
             slack=(0.0, 0.0),
         )
