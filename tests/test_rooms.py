@@ -17,6 +17,7 @@ ROOMS = (
     *("names", "errors", "sizes", "machine", "world", "files", "checkpoint", "renderers", "losses"),
     *(
         "rows",
+        "blocks",
         "ranks",
         "densify",
         "data",

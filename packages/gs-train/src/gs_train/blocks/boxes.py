@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes of blocks that hold the whole future of sleeping rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import gs_cull
+from gs_train.blocks.partition import Ids
+from gs_train.blocks.rounding import Doubles, Floats, Steps, float32_above, float32_below
+from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.renderers.protocol import RenderOptions, View
+
+_LARGEST = float(np.finfo(np.float32).max)
+# gs_cull's row test may round exp by 33 u.
+_EXP_MARGIN = 1.0 + 2.0**-18
+
+
+class SleepingValues(NamedTuple):
+    """Values of one attribute with their moments, as the last step of each row left them.
+
+    Attributes:
+        values, exp_avg, exp_avg_sq: (R, 3) float32.
+        last_step: (R,) ints.
+        reach: bounds of the attribute's group.
+    """
+
+    values: Floats
+    exp_avg: Floats
+    exp_avg_sq: Floats
+    last_step: Steps
+    reach: SleepReach
+
+    def movement(self, until: int | None = None) -> Doubles:
+        """(R, 3) with its sign, the most that a later value differs from the stored value."""
+        reach = self.reach.reach(*self[:4], until)
+        return np.where(self.exp_avg > 0.0, -reach, reach)
+
+
+def enclose(values: Floats, movement: Doubles) -> tuple[Floats, Floats]:
+    """Lower and upper ends of the intervals from values to values + movement, rounded outward."""
+    with np.errstate(invalid="ignore"):
+        ends = values.astype(np.float64) + movement
+    # Infinite values stay where they are, and what is not a number is nowhere.
+    ends = np.where(np.isfinite(values), ends, values)
+    return float32_below(np.minimum(values, ends)), float32_above(np.maximum(values, ends))
+
+
+class BlockBoxes:
+    """A box of the means and a bound of the scales of each block, for the future of its rows.
+
+    A fit takes rows as stored, asleep or not. The box of a block holds until a row of the block is
+    updated, and no longer than step ``until`` where the fit has one. `slack` makes up for rates
+    above the ceilings of the fit.
+
+    Args:
+        n_blocks: empty blocks, which no view sees.
+
+    Attributes:
+        lower, upper: (blocks, 3) float32, lower > upper for a block without rows.
+        scale: (blocks,) float32, at least every scale, no logarithm.
+        longest: (blocks, 2) float32, the longest interval of a mean and of a log scale.
+        ceilings: (blocks, 2) float32, at most the ceilings of both rates at the fit.
+        fit_step: (blocks,) int32, steps taken before the fit.
+    """
+
+    def __init__(self, n_blocks: int) -> None:
+        self.lower = np.full((n_blocks, 3), np.inf, np.float32)
+        self.upper = np.full((n_blocks, 3), -np.inf, np.float32)
+        self.scale = np.zeros(n_blocks, np.float32)
+        self.longest = np.zeros((n_blocks, 2), np.float32)
+        self.ceilings = np.full((n_blocks, 2), np.inf, np.float32)
+        self.fit_step = np.zeros(n_blocks, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.scale)
+
+    def fit(
+        self,
+        blocks: Ids,
+        counts: Ids,
+        *,
+        means: SleepingValues,
+        scales: SleepingValues,
+        until: int | None = None,
+    ) -> None:
+        """Replace the boxes of some blocks by the joined intervals of their rows.
+
+        Args:
+            blocks: (n,) numbers of the blocks to fit, all different.
+            counts: (n,) rows of each block; rows lie block after block.
+            means, scales: of these rows; scales as logarithms.
+            until: the last step for which the boxes must hold; None for ever.
+
+        Raises:
+            ValueError: another number of rows than the counts say.
+        """
+        if int(counts.sum()) != len(means.values):
+            raise ValueError(
+                f"means must have {int(counts.sum())} rows as counts say, got {len(means.values)}"
+            )
+        far, grown = means.movement(until), np.maximum(scales.movement(until), 0.0)
+        lower, upper = enclose(means.values, far)
+        _, largest = enclose(scales.values, grown)
+        with np.errstate(over="ignore"):
+            scale = np.exp(largest.astype(np.float64)).max(1, initial=0.0) * _EXP_MARGIN
+        moved = np.stack([np.abs(far).max(1, initial=0.0), grown.max(1, initial=0.0)], 1)
+        # Rows that never show: values that are not finite stay so.
+        hidden = ~(np.isfinite(means.values).all(1) & (scales.values < np.inf).all(1))
+        lower[hidden], upper[hidden], scale[hidden], moved[hidden] = np.inf, -np.inf, 0.0, 0.0
+        self.lower[blocks], self.upper[blocks] = np.inf, -np.inf
+        self.scale[blocks], self.longest[blocks] = 0.0, 0.0
+        self.ceilings[blocks] = float32_below(np.array([means.reach.ceiling, scales.reach.ceiling]))
+        self.fit_step[blocks] = means.reach.step
+        full = blocks[counts > 0]
+        if not len(full):
+            return
+        starts = (np.cumsum(counts) - counts)[counts > 0]
+        scale = np.minimum(scale, _LARGEST)
+        self.lower[full] = np.minimum.reduceat(lower, starts)
+        self.upper[full] = np.maximum.reduceat(upper, starts)
+        self.scale[full] = float32_above(np.maximum.reduceat(scale, starts))
+        self.longest[full] = float32_above(np.maximum.reduceat(moved, starts))
+
+    def slack(self, means: SleepReach, scales: SleepReach) -> Floats:
+        """(blocks, 2) how far means and log scales may leave the box of the fit, because rates have
+        risen above the ceilings of the fit."""
+        since = self.fit_step.astype(np.int64)
+        now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
+        with np.errstate(all="ignore"):
+            ratio = now / self.ceilings
+            more = np.where(now > self.ceilings, self.longest * (ratio - 1.0), 0.0)
+        # Without a rate at the fit, a row may go anywhere later.
+        more = np.where(np.isnan(more), np.inf, more)
+        return float32_above(more * (1.0 + 2.0**-20))
+
+    def candidates(
+        self,
+        views: Sequence[View],
+        options: RenderOptions,
+        means: SleepReach,
+        scales: SleepReach,
+        *,
+        rects: NDArray[np.int64] | None = None,
+    ) -> gs_cull.Visibility:
+        """The blocks that each view may see.
+
+        Args:
+            views: at least one.
+            options: by which rules a renderer draws.
+            means, scales: of the groups' present ceilings.
+            rects: see :func:`gs_cull.cull`.
+
+        Returns:
+            Sets of blocks: every block with a row that a view sees is in the view's set.
+        """
+        rules: dict[str, Any] = options._asdict()
+        for name in ("radius_clip", "antialiased"):  # which boxes do not know
+            rules.pop(name, None)
+        return self._native(self.slack(means, scales)).visible(
+            np.stack([view.viewmat.cpu().numpy() for view in views]),
+            np.stack([view.K.cpu().numpy() for view in views]),
+            np.array([view.width for view in views]),
+            np.array([view.height for view in views]),
+            rects=rects,
+            **rules,
+        )
+
+    def _native(self, slack: Floats) -> gs_cull.Blocks:
+        """As gs-cull tests blocks, for which the number of rows does not count."""
+        n_blocks = len(self)
+        # In the order of `gs_cull.Blocks.bounds`, of which the last counts rows.
+        bounds: Any = self.lower, self.upper, self.scale, slack, np.zeros(n_blocks, np.int32)
+        return gs_cull.Blocks(
+            n_rows=n_blocks * 32,
+            block_size=32,
+            order=None,
+            bounds=bounds,
+            activated=False,
+            slack=(0.0, 0.0),
+        )
