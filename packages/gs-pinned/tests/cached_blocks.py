@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gs_pinned import BlockCache, BlockStore, Plane
+from gs_pinned import BlockCache, BlockStore, Plane, SnapshotTicket
 
 B = 4  # rows of a block
 PLANES = [
@@ -63,6 +63,8 @@ class CachedBlocks:
         )
         self.n_changes = 0
         self._slots: dict[int, int] = {}
+        self._state = b""
+        self._ticket: SnapshotTicket
 
     def copy(self) -> list[Rows]:
         return [{name: rows.copy() for name, rows in block.items()} for block in self.rows]
@@ -99,12 +101,19 @@ class CachedBlocks:
         self.change(numbers)
 
     def snapshot(self) -> int:
+        self.begin_snapshot()
+        return self.end_snapshot()
+
+    def begin_snapshot(self) -> None:
         self._begin()
         state = str(self.n_changes).encode()
-        rows = self.copy()
-        self._saved[state] = rows
-        number = self.cache.snapshot(state)
-        self._saved = {state: rows}
+        self._saved[state] = self.copy()
+        self._ticket, self._state = self.cache.snapshot_async(state), state
+
+    def end_snapshot(self) -> int:
+        number = self._ticket.wait()
+        assert self._ticket.is_done
+        self._saved = {self._state: self._saved[self._state]}
         return number
 
     def check_saved(self) -> None:

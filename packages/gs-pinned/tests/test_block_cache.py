@@ -53,7 +53,9 @@ def test_sizes_and_hints_change_no_row(
             made.cache.expect(order[k + 1])
         made.change(batch)
         if k % 20 == 7:
-            made.snapshot()
+            made.begin_snapshot()
+        if k % 20 == 12:
+            made.end_snapshot()
             made.check_saved()
     made.snapshot()
     made.check_saved()
@@ -69,9 +71,10 @@ def check_any_calls(data: st.DataObject) -> None:
     some = st.lists(st.integers(0, n_blocks - 1), max_size=slots, unique=True)
     with tempfile.TemporaryDirectory() as folder:
         made = CachedBlocks(Path(folder) / "s", n_blocks, slots, data.draw(st.integers(2, 6)))
+        begun = False
         for _ in range(data.draw(st.integers(1, 25))):
             blocks = data.draw(some)
-            match data.draw(st.integers(0, 6)):
+            match data.draw(st.integers(0, 8)):
                 case 0:
                     made.cache.hint(blocks, [data.draw(st.integers(0, 9)) for _ in blocks])
                 case 1:
@@ -83,6 +86,12 @@ def check_any_calls(data: st.DataObject) -> None:
                     made.cache.release(blocks, changed=False)
                 case 4:
                     made.snapshot()
+                    made.check_saved()
+                case 5:
+                    made.begin_snapshot()
+                    begun = True
+                case 6 if begun:
+                    made.end_snapshot()
                     made.check_saved()
                 case _:
                     made.bring(blocks)

@@ -72,10 +72,23 @@ def _of_cache(name: str, **args: Any) -> Callable[[Room], Call]:
     return make
 
 
-def _snapshot(room: Room) -> Call:
+def _snapshot(name: str) -> Callable[[Room], Call]:
+    def make(room: Room) -> Call:
+        cache = _cache()
+        cache.release([0, 1], changed=room.chance(0.5))
+
+        def show(result: Any) -> int:
+            return result if isinstance(result, int) else result.wait()
+
+        return Call(getattr(cache, name), {"state": b"state", "keep": 2}, show=show)
+
+    return make
+
+
+def _wait(room: Room) -> Call:
     cache = _cache()
     cache.release([0, 1], changed=room.chance(0.5))
-    return Call(cache.snapshot, {"state": b"state", "keep": 2})
+    return Call(cache.snapshot_async().wait, {}, expect=lambda: 1)
 
 
 def _close(_: Room) -> Call:
@@ -104,7 +117,9 @@ ENTRIES = (
         "gs_pinned.BlockCache.release",
         _of_cache("release", blocks=[0, 1], changed=[True, False], step=3),
     ),
-    Entry("gs_pinned.BlockCache.snapshot", _snapshot),
+    Entry("gs_pinned.BlockCache.snapshot", _snapshot("snapshot")),
+    Entry("gs_pinned.BlockCache.snapshot_async", _snapshot("snapshot_async")),
+    Entry("gs_pinned.SnapshotTicket.wait", _wait),
     Entry("gs_pinned.BlockCache.close", _close),
 )
 
@@ -129,4 +144,4 @@ def _together(room: Room) -> dict[str, Callable[[], Any]]:
 
 SHARED = (Shared("gs_pinned.BlockCache", _together),)
 
-MADE_BY_OTHERS = ("gs_pinned.CacheStats",)
+MADE_BY_OTHERS = ("gs_pinned.CacheStats", "gs_pinned.SnapshotTicket")

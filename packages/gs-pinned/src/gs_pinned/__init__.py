@@ -2,7 +2,7 @@
 """Rows between page-locked host memory and the GPU at the speed of the link, and tables on disk."""
 
 from gs_pinned._core import __version__, available_bytes, build_info
-from gs_pinned.block_cache import BlockCache, CacheStats
+from gs_pinned.block_cache import BlockCache, CacheStats, SnapshotTicket
 from gs_pinned.block_store import BlockStore
 from gs_pinned.errors import (
     BufferedWarning,
@@ -39,6 +39,7 @@ __all__ = [
     "RingSlot",
     "RingStats",
     "Signal",
+    "SnapshotTicket",
     "SnapshotWarning",
     "StoreCheck",
     "StoreCorruptError",

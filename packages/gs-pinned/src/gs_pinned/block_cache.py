@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_pinned.block_arena import BlockArena
+from gs_pinned.block_saving import Saving
 from gs_pinned.block_slots import BlockSlots
 from gs_pinned.block_states import NOBODY, UNKNOWN, BlockStates
 from gs_pinned.block_store import BlockStore
@@ -20,7 +21,7 @@ from gs_pinned.counts import shown, whole_number, whole_numbers
 from gs_pinned.errors import ClosedError, StoreReadOnlyError
 from gs_pinned.plane import block_numbers
 
-__all__ = ["BlockCache", "CacheStats"]
+__all__ = ["BlockCache", "CacheStats", "SnapshotTicket"]
 
 _AT_ONCE = 32
 """Blocks that are written where nothing else makes room."""
@@ -42,6 +43,30 @@ class CacheStats:
     read: int = 0
     written: int = 0
     dropped: int = 0
+
+
+class SnapshotTicket:
+    """A snapshot that may not be made yet."""
+
+    def __init__(self, cache: BlockCache, saving: Saving) -> None:
+        self._cache = cache
+        self._saving = saving
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the snapshot was made, or failed."""
+        self._cache._take_note()
+        return self._saving.has_ended
+
+    def wait(self) -> int:
+        """Wait for the end; return the snapshot's number.
+
+        Raises:
+            OSError, StoreReadOnlyError: what the snapshot failed with.
+        """
+        while not self.is_done:
+            self._cache._wait()
+        return self._saving.number()
 
 
 class BlockCache:
@@ -265,30 +290,42 @@ class BlockCache:
             self._traffic.step = at_step
 
     def snapshot(self, state: bytes = b"", *, keep: int = 1) -> int:
-        """Write every block that changed, and make a snapshot of the store; blocks stay where they
-        are.
+        """Make a snapshot, and wait. See :meth:`snapshot_async`."""
+        return self.snapshot_async(state, keep=keep).wait()
+
+    def snapshot_async(self, state: bytes = b"", *, keep: int = 1) -> SnapshotTicket:
+        """Begin to write every block that changed, and to make a snapshot of the store as it is
+        now; blocks stay where they are and may be used again at once.
 
         Args:
             state, keep: as for :meth:`BlockStore.snapshot`.
 
         Returns:
-            The snapshot's number.
+            A ticket whose ``wait()`` returns the snapshot's number.
 
         Raises:
             RuntimeError: a block is in use, so that its rows may change meanwhile.
-            OSError: the system refused; the older snapshots stay, and the call can be made again.
+            OSError: by ``wait()``: the system refused; the older snapshots stay, no change is lost.
 
-        Asynchrony: waits for everything.
+        Asynchrony: waits for an earlier snapshot, and until changed blocks have been copied from
+            slots to places. Until the ticket is done, blocks that change later are not written:
+            what finds no room in memory waits.
         """
+        if not isinstance(state, bytes):
+            raise TypeError(f"state must be bytes, got {type(state).__name__}")
+        n_kept = whole_number(keep, "keep", least=1, most=0xFFFFFFFF)
         with self._lock:
             self._need_usable()
             if len(used := np.flatnonzero(self._states.n_uses)):
                 raise RuntimeError(f"no block may be in use at a snapshot, got block {used[0]}")
-            self._traffic.settle()
-            while not self._traffic.save():
-                self._traffic.wait()
-                self._traffic.settle()
-            return self._store.snapshot(state, keep=keep)
+            if self._store.is_read_only:
+                raise StoreReadOnlyError("no snapshot can be made: the store is open for reading")
+            traffic = self._traffic
+            traffic.settle()
+            while traffic.saving is not None or not traffic.write_all():
+                traffic.wait()
+                traffic.settle()
+            return SnapshotTicket(self, traffic.save(self._store, state, n_kept))
 
     def close(self) -> None:
         """Wait for what is under way, and give host memory back. Blocks that changed since the last
@@ -317,6 +354,14 @@ class BlockCache:
         )
 
     # ------------------------------------------------------------------
+
+    def _take_note(self) -> None:
+        with self._lock:
+            self._traffic.take_note()
+
+    def _wait(self) -> None:
+        with self._lock:
+            self._traffic.wait()
 
     def _advance(self, numbers: NDArray[np.int64]) -> bool:
         """Move and read as far as possible now; whether all of the blocks are in slots."""

@@ -76,6 +76,11 @@ class BlockStates:
         blocks = self.in_slot[self.in_slot != NOBODY]
         return blocks[(self.n_uses[blocks] == 0) & ~self.is_wanted[blocks]]
 
+    def newer_in_slots(self) -> Ints:
+        """Blocks in slots that are newer than on disk."""
+        blocks = self.in_slot[self.in_slot != NOBODY]
+        return blocks[self.is_newer[blocks]]
+
     def load(self, blocks: Ints, slots: Ints, move: int) -> None:
         """Blocks go from their places to slots that are free."""
         places = self.place[blocks]

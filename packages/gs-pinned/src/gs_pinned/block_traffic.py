@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_pinned.block_arena import BlockArena, Transfer
+from gs_pinned.block_saving import Saving
 from gs_pinned.block_slots import BlockSlots
 from gs_pinned.block_states import NOBODY, BlockStates
+from gs_pinned.block_store import BlockStore
 
 __all__ = ["BlockTraffic"]
 
@@ -32,6 +34,7 @@ class BlockTraffic:
         counts: see `CacheStats`.
         is_whole: False in the middle of a change, and for ever where a change was interrupted.
         step: that errors of writes name.
+        saving: the snapshot that is being made.
     """
 
     def __init__(self, slots: BlockSlots, arena: BlockArena, states: BlockStates) -> None:
@@ -46,6 +49,7 @@ class BlockTraffic:
         self.counts: Counter[str] = Counter()
         self.is_whole = True
         self.step = 0
+        self.saving: Saving | None = None
 
     # ------------------------------------------------------------------ what has ended
 
@@ -66,6 +70,10 @@ class BlockTraffic:
         for one, error in ended:
             self._end(one, error is not None)
             self._under_way.remove(one)
+            if self.saving is not None:
+                self.saving.note(one, error)
+        if self.saving is not None and self.saving.has_ended:
+            self.saving = None
         self.is_whole = True
         return [error for _, error in ended if error is not None]
 
@@ -90,6 +98,9 @@ class BlockTraffic:
             return True
         if self._slots.n_passed < self._slots.n_moves:
             self._slots.wait(self._slots.n_moves)
+            return True
+        if self.saving is not None:
+            self.saving.join()
             return True
         return False
 
@@ -135,7 +146,8 @@ class BlockTraffic:
 
     def write_back(self, n_least: int = 0) -> int:
         """Begin to write blocks of host memory that are newer than on disk, those first whose next
-        use is farthest, as many as leave half of the places to blocks that need no writing.
+        use is farthest, as many as leave half of the places to blocks that need no writing. None
+        while a snapshot is being made.
 
         Args:
             n_least: write so many in any case.
@@ -144,6 +156,8 @@ class BlockTraffic:
             How many.
         """
         states = self._states
+        if self.saving is not None:
+            return 0
         blocks = states.writable(self._slots.n_passed)
         n_newer = 0 if self._has_room_for_all else int(states.is_newer[states.in_memory()].sum())
         n = max(n_newer - len(states.in_place) // 2, n_least)
@@ -161,25 +175,29 @@ class BlockTraffic:
             self._under_way.append(one)
             self.is_whole = True
 
-    def save(self) -> bool:
+    def write_all(self) -> bool:
         """Begin to write whatever is newer than on disk, from slots by copies.
 
         Returns:
-            Whether nothing is left to do, and nothing under way.
+            Whether nothing is left to begin; else there is no place for a copy.
         """
         states, slots = self._states, self._slots
+        slots.wait(slots.n_moves)
         self._write(blocks := states.writable(slots.n_passed), states.place[blocks])
-        in_slots = states.in_slot[states.in_slot != NOBODY]
-        in_slots = in_slots[states.is_newer[in_slots]]
-        if len(in_slots):
+        while len(blocks := states.newer_in_slots()):
             if not len(places := states.free_places()):
                 self._drop(states.farthest(states.droppable(), self._spare))
                 places = states.free_places()
-            n = min(len(in_slots), len(places))
-            if n:
-                self._copy_out(in_slots[:n], places[:n])
-            return False
-        return not self._under_way and not len(states.writable(slots.n_moves))
+            if not len(places):
+                return False
+            n = min(len(blocks), len(places))
+            self._copy_out(blocks[:n], places[:n])
+        return True
+
+    def save(self, store: BlockStore, state: bytes, keep: int) -> Saving:
+        """Make a snapshot once the writes have ended that are under way."""
+        self.saving = Saving(store, state, keep, [one for one in self._under_way if one.is_write])
+        return self.saving
 
     def _copy_out(self, blocks: Ints, places: Ints) -> None:
         states, slots = self._states, self._slots
