@@ -25,6 +25,7 @@ from campaigns.case import Case
 from campaigns.misuse import (
     of_adam,
     of_adam_objects,
+    of_cache,
     of_cull,
     of_order,
     of_pinned,
@@ -46,6 +47,7 @@ ENTRIES = tuple(
         of_order,
         of_pinned,
         of_store,
+        of_cache,
         of_adam,
         of_adam_objects,
         of_raster,
@@ -58,6 +60,7 @@ MADE_BY_OTHERS = (
     *of_order.MADE_BY_OTHERS,
     *of_pinned.MADE_BY_OTHERS,
     *of_store.MADE_BY_OTHERS,
+    *of_cache.MADE_BY_OTHERS,
     *of_raster.MADE_BY_OTHERS,
     *of_train.MADE_BY_OTHERS,
 )
@@ -67,6 +70,7 @@ SHARED = (
     *of_order.SHARED,
     *of_pinned.SHARED,
     *of_store.SHARED,
+    *of_cache.SHARED,
     *of_adam.SHARED,
     *of_adam_objects.SHARED,
 )

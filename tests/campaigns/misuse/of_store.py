@@ -50,6 +50,8 @@ def _write(name: str) -> Callable[[Room], Call]:
             "counts": counts,
             "step": room.below(100),
         }
+        if name == "write_async":
+            args["at"] = None if room.chance(0.5) else np.cumsum([0, *counts])[:-1].tolist()
 
         def call(**given: Any) -> Any:
             ticket = getattr(store, name)(**given)
@@ -71,6 +73,8 @@ def _read(name: str) -> Callable[[Room], Call]:
         if room.chance(0.7):
             args["blocks"] = room.pick([0], [2, 0], [0, 0, 2])
             args |= {"planes": room.pick(None, ["b"]), "out": None}
+        elif name == "read_async":
+            args["at"] = room.pick(None, [0, 4], [4, 0])
 
         def show(result: Any) -> Any:
             return result if isinstance(result, dict) else result.wait()

@@ -31,6 +31,7 @@ constexpr double kPatience = 0.05;
 
 using Planes = std::vector<std::optional<py::buffer>>;  // bytes of each plane, or none
 using Numbers = std::vector<std::uint32_t>;
+using Firsts = std::vector<std::uint64_t>;
 
 // A child process leaves the parent's object alone.
 std::shared_ptr<BlockStore> kept_by_its_process(BlockStore* made) {
@@ -76,15 +77,48 @@ class PendingBlocks {
   std::vector<py::buffer_info> arrays_;
 };
 
-// Where each block's rows begin, and how many there are in all.
-std::pair<std::vector<std::uint64_t>, std::uint64_t> firsts_of(const Numbers& counts) {
-  std::vector<std::uint64_t> firsts;
+// Where the rows of each block begin in the arrays, and how many rows the arrays have.
+struct Extent {
+  Firsts firsts;
   std::uint64_t rows = 0;
+};
+
+// One block after the other, and nothing else.
+Extent packed(const Numbers& counts) {
+  Extent extent;
   for (const std::uint32_t count : counts) {
-    firsts.push_back(rows);
-    rows += count;
+    extent.firsts.push_back(extent.rows);
+    extent.rows += count;
   }
-  return {firsts, rows};
+  return extent;
+}
+
+// Where the caller says, within arrays of other rows, too.
+Extent placed(const BlockStore& owner, const Numbers& counts, const Planes& planes, Firsts at) {
+  const auto& layout = owner.layout().planes;
+  GS_CHECK(at.size() == counts.size(), "at must be one a block, got ", at.size(), " for ",
+           counts.size(), " blocks");
+  Extent extent;
+  for (std::size_t i = 0; i < std::min(planes.size(), layout.size()); ++i)
+    if (planes[i])
+      extent.rows = static_cast<std::uint64_t>(planes[i]->request().size) / layout[i].row_bytes;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> runs;
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    GS_CHECK(at[i] <= extent.rows && counts[i] <= extent.rows - at[i], "at must leave room for ",
+             counts[i], " rows of ", extent.rows, ", got ", at[i]);
+    runs.emplace_back(at[i], at[i] + counts[i]);
+  }
+  std::sort(runs.begin(), runs.end());
+  for (std::size_t i = 1; i < runs.size(); ++i)
+    GS_CHECK(runs[i - 1].second <= runs[i].first, "at must not give one row to two blocks, got ",
+             runs[i - 1].first, " and ", runs[i].first);
+  extent.firsts = std::move(at);
+  return extent;
+}
+
+Extent extent_of(const BlockStore& owner, const Numbers& counts, const Planes& planes,
+                 std::optional<Firsts> at) {
+  return at ? placed(owner, counts, planes, *std::move(at)) : packed(counts);
 }
 
 template <class Byte>
@@ -113,10 +147,11 @@ std::vector<Byte*> addresses(const BlockStore& owner, const Planes& planes, std:
 
 std::unique_ptr<PendingBlocks> write(const std::shared_ptr<BlockStore>& owner,
                                      const Numbers& blocks, const Numbers& counts,
-                                     const Planes& planes, std::uint32_t step) {
+                                     const Planes& planes, std::uint32_t step,
+                                     std::optional<Firsts> at) {
   GS_CHECK(blocks.size() == counts.size(), "counts must be one a block, got ", counts.size(),
            " for ", blocks.size(), " blocks");
-  const auto [firsts, rows] = firsts_of(counts);
+  const auto [firsts, rows] = extent_of(*owner, counts, planes, std::move(at));
   std::vector<py::buffer_info> arrays;
   const std::vector<const char*> from = addresses<const char>(*owner, planes, rows, false, &arrays);
   std::shared_ptr<store::Ticket> ticket;
@@ -128,10 +163,11 @@ std::unique_ptr<PendingBlocks> write(const std::shared_ptr<BlockStore>& owner,
 }
 
 std::unique_ptr<PendingBlocks> read(const std::shared_ptr<BlockStore>& owner, const Numbers& blocks,
-                                    const Numbers& counts, const Planes& planes) {
+                                    const Numbers& counts, const Planes& planes,
+                                    std::optional<Firsts> at) {
   GS_CHECK(blocks.size() == counts.size(), "counts must be one a block, got ", counts.size(),
            " for ", blocks.size(), " blocks");
-  const auto [firsts, rows] = firsts_of(counts);
+  const auto [firsts, rows] = extent_of(*owner, counts, planes, std::move(at));
   std::vector<py::buffer_info> arrays;
   const std::vector<char*> to = addresses<char>(*owner, planes, rows, true, &arrays);
   std::shared_ptr<store::Ticket> ticket;
@@ -271,8 +307,9 @@ void register_store(py::module_& module) {
            py::arg("path"), py::kw_only(), py::arg("snapshot"), py::arg("read_only"),
            py::arg("threads"), py::arg("hook"))
       .def("write", &write, py::arg("blocks"), py::arg("counts"), py::arg("planes"),
-           py::arg("step"))
-      .def("read", &read, py::arg("blocks"), py::arg("counts"), py::arg("planes"))
+           py::arg("step"), py::arg("at") = py::none())
+      .def("read", &read, py::arg("blocks"), py::arg("counts"), py::arg("planes"),
+           py::arg("at") = py::none())
       .def(
           "snapshot",
           [](BlockStore& owner, const py::bytes& state, std::uint32_t keep) {

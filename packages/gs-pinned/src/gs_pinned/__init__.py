@@ -2,6 +2,7 @@
 """Rows between page-locked host memory and the GPU at the speed of the link, and tables on disk."""
 
 from gs_pinned._core import __version__, available_bytes, build_info
+from gs_pinned.block_cache import BlockCache, CacheStats, SnapshotTicket
 from gs_pinned.block_store import BlockStore
 from gs_pinned.errors import (
     BufferedWarning,
@@ -23,9 +24,11 @@ from gs_pinned.table import Table, TableStats
 from gs_pinned.transfer import gather, gather_retained, raise_faults, scatter, scatter_add
 
 __all__ = [
+    "BlockCache",
     "BlockStore",
     "BlockTicket",
     "BufferedWarning",
+    "CacheStats",
     "ClosedError",
     "CudaError",
     "ForkedError",
@@ -36,6 +39,7 @@ __all__ = [
     "RingSlot",
     "RingStats",
     "Signal",
+    "SnapshotTicket",
     "SnapshotWarning",
     "StoreCheck",
     "StoreCorruptError",

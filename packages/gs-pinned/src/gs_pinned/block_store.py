@@ -22,6 +22,7 @@ from gs_pinned.plane import (
     bytes_of,
     check_planes,
     counts_of,
+    firsts_of,
     results_in,
     rows_of,
 )
@@ -164,6 +165,7 @@ class BlockStore:
         values: Mapping[str, Any],
         counts: Iterable[int] | None = None,
         *,
+        at: Iterable[int] | None = None,
         step: int = 0,
     ) -> BlockTicket:
         """Begin to write blocks.
@@ -173,7 +175,10 @@ class BlockStore:
                 the largest.
             values: (rows, width) of every plane, on the CPU: the rows of the first block, then
                 those of the second and so on.
-            counts: rows of each block. When None all blocks are full; the last may have fewer.
+            counts: rows of each block. When None all blocks are full; the last may have fewer,
+                unless ``at`` is given.
+            at: the row of ``values`` where each block begins; other rows are left out. When None
+                the blocks lie one after the other, and there are no other rows.
             step: kept with the rows, for errors.
 
         Asynchrony: returns before the rows are written. Arrays in C order are not copied: leave
@@ -188,13 +193,15 @@ class BlockStore:
         core = self._usable()
         numbers = block_numbers(blocks)
         arrays = rows_of(self._planes, values)
-        rows = len(arrays[0])
+        firsts = firsts_of(at)
+        rows = len(arrays[0]) if firsts is None else None
         sizes = counts_of(numbers, counts, rows, core.block_rows)
         pending = core.write(
             numbers,
             sizes,
             [bytes_of(array) for array in arrays],
             whole_number(step, "step", most=0xFFFFFFFF),
+            firsts,
         )
         return BlockTicket(pending, {})
 
@@ -214,6 +221,7 @@ class BlockStore:
         planes: Iterable[str] | None = None,
         *,
         out: Mapping[str, Any] | None = None,
+        at: Iterable[int] | None = None,
     ) -> BlockTicket:
         """Begin to read blocks.
 
@@ -223,6 +231,8 @@ class BlockStore:
                 first parts of the records are read.
             out: an array in C order for each plane that is read, (rows, width), page-locked ones
                 too. No two share memory. New arrays when None.
+            at: the row of ``out`` where each block begins; other rows stay as they are. When None
+                the blocks lie one after the other, and there are no other rows.
 
         Returns:
             A ticket whose ``wait()`` returns (rows, width) of each plane: the rows of the first
@@ -246,14 +256,17 @@ class BlockStore:
             if name not in by_name:
                 raise ValueError(f"planes must be of {list(by_name)}, got {name!r}")
         sizes = core.counts(numbers)
+        firsts = firsts_of(at)
         rows = sum(sizes)
         chosen = [by_name[name] for name in wanted]
-        if out is None:
-            result = {p.name: np.empty((rows, p.width), p.dtype) for p in chosen}
+        if out is not None:
+            result = results_in(chosen, out, rows if firsts is None else None)
+        elif firsts is not None:
+            raise ValueError("out must be given where at is, got None")
         else:
-            result = results_in(chosen, out, rows)
+            result = {p.name: np.empty((rows, p.width), p.dtype) for p in chosen}
         parts = [bytes_of(result[p.name]) if p.name in result else None for p in self._planes]
-        return BlockTicket(core.read(numbers, sizes, parts), result)
+        return BlockTicket(core.read(numbers, sizes, parts, firsts), result)
 
     def counts(self, blocks: Iterable[int]) -> list[int]:
         """Rows of each block. Raises IndexError for a block that was never written."""

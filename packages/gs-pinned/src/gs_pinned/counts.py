@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
-__all__ = ["limit_of", "shown", "whole_number"]
+import numpy as np
+
+__all__ = ["limit_of", "shown", "whole_number", "whole_numbers"]
 
 _MOST = 1 << 59
 """Elements of eight bytes, whose bytes are counted in 64 bits."""
@@ -39,6 +42,17 @@ def whole_number(value: Any, name: str, *, least: int = 0, most: int = _MOST) ->
     if number > most:
         raise ValueError(f"{name} must be a whole number of at most {most}, got {shown(value)}")
     return number
+
+
+def whole_numbers(values: Iterable[Any], name: str, *, most: int = _MOST) -> list[int]:
+    """Counts; see `whole_number`."""
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
+        # Whole already: the least and the largest alone can be out of range.
+        for value in (values.min(), values.max()) if len(values) else ():
+            whole_number(value, name, most=most)
+        numbers: list[int] = values.tolist()
+        return numbers
+    return [whole_number(value, name, most=most) for value in values]
 
 
 def limit_of(seconds: float | None, name: str = "timeout_s") -> float:

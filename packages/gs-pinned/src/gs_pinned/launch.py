@@ -13,7 +13,15 @@ from gs_pinned import _core, device
 from gs_pinned.counts import shown, whole_number
 from gs_pinned.operands import Selection
 
-__all__ = ["blocks", "is_checked", "keep_until_passed", "move", "note_written", "place_of"]
+__all__ = [
+    "blocks",
+    "is_checked",
+    "keep_until_passed",
+    "move",
+    "note_written",
+    "place_of",
+    "torchs_stream",
+]
 
 
 def is_checked() -> bool:
@@ -55,7 +63,7 @@ def keep_until_passed(arrays: Iterable[Any], where: int, stream: int) -> None:
         return  # no tensor is on a device
     if torch.cuda.current_stream(where).cuda_stream == stream:
         return
-    handle = _torchs_stream(stream, where)
+    handle = torchs_stream(stream, where)
     for array in arrays:
         if isinstance(array, torch.Tensor) and array.is_cuda:
             array.record_stream(handle)
@@ -73,7 +81,7 @@ def note_written(arrays: Iterable[Any]) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _torchs_stream(stream: int, where: int) -> Any:
+def torchs_stream(stream: int, where: int) -> Any:
     """What torch calls a stream; nothing but its number."""
     return sys.modules["torch"].cuda.ExternalStream(stream, device=where)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_pinned import _core
-from gs_pinned.counts import shown, whole_number
+from gs_pinned.counts import shown, whole_number, whole_numbers
 
 __all__ = [
     "Plane",
@@ -19,6 +19,7 @@ __all__ = [
     "bytes_of",
     "check_planes",
     "counts_of",
+    "firsts_of",
     "results_in",
     "rows_of",
 ]
@@ -107,9 +108,12 @@ def rows_of(planes: Sequence[Plane], values: Mapping[str, Any]) -> list[NDArray[
 
 
 def results_in(
-    planes: Sequence[Plane], out: Mapping[str, Any], rows: int
+    planes: Sequence[Plane], out: Mapping[str, Any], rows: int | None
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of `out` that `rows` rows of each plane are to be read into."""
+    """The arrays of `out` that `rows` rows of each plane are to be read into.
+
+    None: any number of rows, the same for all planes.
+    """
     names = {plane.name for plane in planes}
     if unknown := [name for name in out if name not in names]:
         raise ValueError(f"out must hold planes that are read, got {shown(unknown[0])}")
@@ -120,6 +124,7 @@ def results_in(
         array = np.asarray(out[plane.name])
         if array.dtype != np.dtype(plane.dtype):
             raise TypeError(f"out of plane {plane.name} must be {plane.dtype}, got {array.dtype}")
+        rows = array.shape[0] if rows is None and array.ndim else rows
         if array.shape != (rows, plane.width):
             raise ValueError(
                 f"out of plane {plane.name} must have shape {(rows, plane.width)}, "
@@ -140,28 +145,30 @@ def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 def block_numbers(blocks: Iterable[int]) -> list[int]:
     """The numbers of blocks. Raises IndexError for one out of range."""
-    numbers = list(blocks)
-    for number in numbers:
-        try:
-            whole_number(number, "blocks", most=_core.MOST_BLOCKS - 1)
-        except ValueError as error:
-            raise IndexError(str(error)) from None
-    return [int(number) for number in numbers]
+    try:
+        return whole_numbers(blocks, "blocks", most=_core.MOST_BLOCKS - 1)
+    except ValueError as error:
+        raise IndexError(str(error)) from None
+
+
+def firsts_of(at: Iterable[int] | None) -> list[int] | None:
+    """Rows where blocks begin."""
+    return None if at is None else whole_numbers(at, "at")
 
 
 def counts_of(
-    blocks: list[int], counts: Iterable[int] | None, rows: int, block_rows: int
+    blocks: list[int], counts: Iterable[int] | None, rows: int | None, block_rows: int
 ) -> list[int]:
-    """Rows of each block, given or full, that add up to `rows`."""
+    """Rows of each block, given or full, that add up to `rows`, if that is given."""
     if counts is not None:
-        sizes = [whole_number(count, "counts", most=block_rows) for count in counts]
+        sizes = whole_numbers(counts, "counts", most=block_rows)
         if len(sizes) != len(blocks):
             raise ValueError(f"counts must be {len(blocks)}, one a block, got {len(sizes)}")
     else:
         sizes = [block_rows] * len(blocks)
-        if blocks:
+        if blocks and rows is not None:
             last = rows - block_rows * (len(blocks) - 1)
             sizes[-1] = last if 0 <= last <= block_rows else block_rows
-    if sum(sizes) != rows:
+    if rows is not None and sum(sizes) != rows:
         raise ValueError(f"values must have {sum(sizes)} rows for {len(blocks)} blocks, got {rows}")
     return sizes
