@@ -21,8 +21,9 @@ from gs_train.data.readers.choose import is_transforms
 from gs_train.files.agreement import by_first
 from gs_train.files.atomic import replacing, require_writable
 from gs_train.files.chunks_of_ranks import by_first_with_chunks
-from gs_train.files.ply import Chunk, Layout
+from gs_train.files.ply import Layout
 from gs_train.files.ranks_ply import write_ply_of_ranks
+from gs_train.files.row_chunks import Chunk
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.plain import to_plain
 from gs_train.rows.operations import Model
