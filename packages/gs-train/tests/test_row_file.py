@@ -111,6 +111,9 @@ def test_a_survey_is_of_the_rows_that_are_written() -> None:
     assert found[:4] == (len(means), 1, 49 - len(means), 8)
     assert found.low == tuple(means.amin(0).tolist())
     assert found.high == tuple(means.amax(0).tolist())
+    others = rows["means"][torch.arange(50) != 3]
+    assert found.scene_low == tuple(others.amin(0).tolist())
+    assert found.scene_high == tuple(others.amax(0).tolist())
     assert found.reach == means.abs().max()
     assert found.size == pytest.approx(scales.double().mean().exp().item(), rel=1e-12)
 

@@ -193,7 +193,7 @@ def test_positions_coarser_than_gaussians_are_one_line(
     message = (
         rf"^SPZ must have steps between positions below the size of a Gaussian, .* in the mean; 24 "
         rf"bits for coordinates up to {reach:.6g} have steps of {step}: leave far Gaussians out "
-        r"with --crop, or choose another --layout$".replace("+", r"\+")
+        r"with --crop, or choose --frame local or another --layout$".replace("+", r"\+")
     )
     with pytest.raises(InputError, match=message):
         write(tmp_path / "a.spz", rows, FORM)

@@ -28,6 +28,8 @@ class Survey(NamedTuple):
         n_bases: K of ``shN``.
         low: the least x, y and z; infinity where there is no row.
         high: the greatest x, y and z; minus infinity where there is no row.
+        scene_low: as ``low``, of the rows outside the crop as well.
+        scene_high: as ``high``, of the rows outside the crop as well.
         log_sizes: sum over rows of the mean of the three log scales.
     """
 
@@ -37,6 +39,8 @@ class Survey(NamedTuple):
     n_bases: int
     low: Point
     high: Point
+    scene_low: Point
+    scene_high: Point
     log_sizes: float
 
     @property
@@ -58,6 +62,8 @@ class Survey(NamedTuple):
             max(self.n_bases, other.n_bases),
             _point(np.minimum(self.low, other.low)),
             _point(np.maximum(self.high, other.high)),
+            _point(np.minimum(self.scene_low, other.scene_low)),
+            _point(np.maximum(self.scene_high, other.scene_high)),
             self.log_sizes + other.log_sizes,
         )
 
@@ -101,20 +107,25 @@ def _survey(chunk: Chunk, crop: Crop | None) -> Survey:
     n_all = len(rows["means"])
     rows = taken(rows, finite_rows(rows))
     n_finite = len(rows["means"])
+    scene = _bounds(rows["means"])
     if crop is not None:
         rows = taken(rows, crop.holds(rows["means"]))
     n = len(rows["means"])
-    if not n:
-        return _NOTHING._replace(n_lost=n_all - n_finite, n_outside=n_finite, n_bases=n_bases)
     return Survey(
         n,
         n_all - n_finite,
         n_finite - n,
         n_bases,
-        _point(rows["means"].min(axis=0)),
-        _point(rows["means"].max(axis=0)),
+        *_bounds(rows["means"]),
+        *scene,
         float(rows["scales"].sum(dtype=np.float64)) / 3,
     )
+
+
+def _bounds(means: np.ndarray) -> tuple[Point, Point]:
+    """The least and the greatest coordinates of (n, 3) positions."""
+    least, greatest = means.min(axis=0, initial=math.inf), means.max(axis=0, initial=-math.inf)
+    return _point(least), _point(greatest)
 
 
 def _point(values: np.ndarray) -> Point:
@@ -122,4 +133,4 @@ def _point(values: np.ndarray) -> Point:
     return x, y, z
 
 
-_NOTHING = Survey(0, 0, 0, 0, (math.inf,) * 3, (-math.inf,) * 3, 0.0)
+_NOTHING = Survey(0, 0, 0, 0, *_bounds(np.empty((0, 3))), *_bounds(np.empty((0, 3))), 0.0)
