@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import os
 import re
 import shutil
+import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +229,36 @@ def test_a_survey_of_other_rows_is_a_mistake(tmp_path: Path, form: RowFormat) ->
 def test_a_survey_must_precede_where_the_format_needs_one(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"survey must be given for (Spz|Gltf)Format, got None"):
         write_rows(tmp_path / "file", [rows_of(1, 0)], form=FORMATS[name], n_rows=1)
+
+
+def test_temporary_data_lies_on_the_disk_of_the_file(
+    tmp_path: Path, form: RowFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    write(tmp_path / "file", rows_of(9, 1), form, size=4)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path, form: RowFormat) -> None:
+    chunk = {name: values.numpy() for name, values in rows_of(1000, 3).items()}
+
+    def peak(n_chunks: int) -> int:
+        survey = survey_rows([chunk] * n_chunks)
+        tracemalloc.start()
+        try:
+            write_rows(
+                tmp_path / "file",
+                itertools.repeat(chunk, n_chunks),
+                form=form,
+                n_rows=1000 * n_chunks,
+                survey=survey,
+            )
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(3)  # imports what is imported late
+    assert peak(30) < 1.5 * peak(3)
 
 
 def test_every_row_is_told(tmp_path: Path, form: RowFormat) -> None:

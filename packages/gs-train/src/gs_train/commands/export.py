@@ -77,7 +77,7 @@ class ExportConfig:
     gpus: str | None = None
 
     def __post_init__(self) -> None:
-        _ = self.box
+        _ = self.box  # checks the numbers
 
     @property
     def files(self) -> ExportLayout:

@@ -91,6 +91,8 @@ class GltfFormat:
 
 
 class _GltfEncoder:
+    """Writes the values of a chunk of rows at their places in all attributes."""
+
     def __init__(self, file: BinaryIO, announced: Announced) -> None:
         self._file = file
         self._places = list(_places(announced))

@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ _MAX_FIXED = 2**23 - 1
 _MIN_FRACTIONAL_BITS, _MAX_FRACTIONAL_BITS = 1, 24
 
 _LEVEL = 3
-"""Of Zstandard. Bytes of Gaussians repeat little: level 12 takes twice the time for one size."""
+"""Of Zstandard. Bytes of Gaussians repeat little: higher levels take longer and save little."""
 
 _COLOUR_SCALE = 0.15
 _DEGREES = {0: 0, 3: 1, 8: 2, 15: 3}  # by K of shN
@@ -148,7 +148,7 @@ class _Compressed:
         n_bytes: of the content.
     """
 
-    def __init__(self, place: Any, n_bytes: int) -> None:
+    def __init__(self, place: IO[bytes], n_bytes: int) -> None:
         self.place = place
         self.n_bytes = n_bytes
         self._start = place.tell()
@@ -169,6 +169,8 @@ class _Compressed:
 
 
 class _SpzEncoder:
+    """Compresses rows into all streams; at the end the streams follow each other in the file."""
+
     def __init__(
         self, file: BinaryIO, bits: int, streams: list[tuple[_Stream, _Compressed]]
     ) -> None:
