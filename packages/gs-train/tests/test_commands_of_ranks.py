@@ -70,6 +70,7 @@ def test_scores_are_those_of_one_rank(
         ("export", "--layout inria --to", 3),
         ("export", "--layout gsplat --to", 2),
         ("export", "--frame local --to", 2),
+        ("export", "--layout spz --crop -.5 -.5 -1 1 1 1 --to", 3),
     ],
 )
 def test_files_are_those_of_one_rank(

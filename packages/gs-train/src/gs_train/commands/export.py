@@ -3,27 +3,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 import tyro
 from torch import Tensor
 
+from gs_train.commands.export_layouts import LAYOUTS, ExportLayout, LayoutName
 from gs_train.data.frame import FrameChoice, camera_centres
 from gs_train.data.readers.choose import is_transforms
+from gs_train.errors import InputError
 from gs_train.files.agreement import by_first
 from gs_train.files.atomic import replacing, require_writable
 from gs_train.files.chunks_of_ranks import by_first_with_chunks
-from gs_train.files.ply import Chunk, Layout
-from gs_train.files.ranks_ply import write_ply_of_ranks
+from gs_train.files.crop import Crop
+from gs_train.files.ranks_rows import write_rows_of_ranks
+from gs_train.files.row_chunks import Chunk, bases_of, finite_rows, host_rows
+from gs_train.files.row_file import Announced, RowFormat, Written, require_finite
+from gs_train.files.survey import Survey, survey_rows_of_ranks
 from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.progress import task_progress
 from gs_train.options.plain import to_plain
 from gs_train.rows.operations import Model
 from gs_train.rows.visible import caught_up_chunks
@@ -35,6 +42,11 @@ from gs_train.runs.shared_run import SharedRun
 from gs_train.scene.export_frame import ExportFrame
 from gs_train.world import World
 
+_Box = tuple[float, float, float, float, float, float]
+
+_LONG_ROWS = 1_000_000
+"""An export of fewer rows takes seconds and shows no progress."""
+
 
 @dataclass(frozen=True)
 class ExportConfig:
@@ -43,8 +55,11 @@ class ExportConfig:
     Attributes:
         dir: output folder of gs-train fit.
         layout: inria: what SIBR and most viewers open (point_cloud/, cameras.json, cfg_args);
-            gsplat: what gsplat's viewer and trainer load (ply/, ckpts/).
+            gsplat: what gsplat's viewer and trainer load (ply/, ckpts/); spz: one compressed file;
+            gltf: one .glb file with KHR_gaussian_splatting.
         to: folder to write to; DIR/export/LAYOUT when not given.
+        crop: write only the Gaussians whose centre lies in this box, in coordinates of the exported
+            PLY file.
         frame: the capture's, or a local one with transform.json beside each file; auto takes the
             local one where float32 is too coarse for the capture's coordinates.
         data: where the capture is now, if it was moved; inria names it, and lists the cameras of
@@ -54,25 +69,41 @@ class ExportConfig:
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    layout: Literal["inria", "gsplat"] = "inria"
+    layout: LayoutName = "inria"
     to: Path | None = None
+    crop: Annotated[_Box | None, tyro.conf.arg(metavar="XMIN YMIN ZMIN XMAX YMAX ZMAX")] = None
     frame: FrameChoice = "auto"
     data: Path | None = None
     gpus: str | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.box  # checks the numbers
+
+    @property
+    def files(self) -> ExportLayout:
+        """Of the layout."""
+        return LAYOUTS[self.layout]
+
+    @property
+    def box(self) -> Crop | None:
+        """``crop``, checked."""
+        return None if self.crop is None else Crop.of(self.crop, option="--crop")
 
 
 def export(config: ExportConfig) -> None:
     """Write the newest checkpoint's model in the capture's own frame, or in a local one.
 
-    No device is used, and PLY files are written a chunk of rows at a time. ``ckpts`` of the gsplat
-    layout, which is one file of torch, needs all rows in host memory.
+    No device is used, and files are written a chunk of rows at a time. Crops, SPZ and glTF take two
+    passes over the rows. ``ckpts`` of the gsplat layout, which is one file of torch, needs all rows
+    in host memory.
 
     Where this process is one of several ranks, each reads its piece of the checkpoint, and rank 0
     writes the files of one rank.
 
     Raises:
-        InputError: no run there, a place that cannot be written or holds rows in another frame, or
-            a disk without enough space.
+        InputError: no run there, a place that cannot be written or holds rows in another frame, a
+            crop without Gaussians, rows that the format cannot hold, a missing package, or a disk
+            without enough space.
         ToldError: this rank or another has failed, and a line about it is printed.
     """
     with on_all_ranks("cpu", RunFolder(config.dir)) as world:
@@ -86,10 +117,10 @@ def _export_alone(config: ExportConfig, world: World) -> None:
     run = Run.open(config.dir)
     to = _to(config, run)
     with StopRequest() as stop:
-        record = run.cameras(stop, data=config.data) if config.layout == "inria" else None
+        record = run.cameras(stop, data=config.data) if config.files.has_cameras else None
     run, model = run.read(torch.device("cpu"))
     frame = ExportFrame.of(config.frame, run.frame, model)
-    _write(config, _Exported(run, to, frame, record), model, world)
+    _write(_Exported(config, run, to, frame, record), model, world)
 
 
 def _export_together(config: ExportConfig, world: World) -> None:
@@ -97,30 +128,32 @@ def _export_together(config: ExportConfig, world: World) -> None:
     shared = SharedRun.open(config.dir, world)
     to = Path(by_first(world, lambda: str(_to(config, shared.run))))
     with StopRequest() as stop:
-        record = shared.cameras(stop, data=config.data) if config.layout == "inria" else None
+        record = shared.cameras(stop, data=config.data) if config.files.has_cameras else None
     model = shared.read_piece()
     frame = shared.export_frame(config.frame)
-    _write(config, _Exported(shared.run, to, frame, record), model, world)
+    _write(_Exported(config, shared.run, to, frame, record), model, world)
 
 
 class _Exported(NamedTuple):
     """What is written, but for rows.
 
     Attributes:
+        config: the options.
         run: whose newest checkpoint it is.
         to: folder of all files.
         frame: that rows are written in.
         record: of the cameras, where they are written.
     """
 
+    config: ExportConfig
     run: Run
     to: Path
     frame: ExportFrame
     record: RunRecord | None
 
     @property
-    def ply(self) -> Path:
-        return _ply(self.to, self.run, "gsplat" if self.record is None else "inria")
+    def rows(self) -> Path:
+        return self.to / self.config.files.rows(self.run.checkpoint.step)
 
     @property
     def ckpt(self) -> Path:
@@ -128,46 +161,97 @@ class _Exported(NamedTuple):
         return self.to / "ckpts" / f"ckpt_{self.run.checkpoint.step - 1}_rank0.pt"
 
 
-def _write(config: ExportConfig, exported: _Exported, model: Model, world: World) -> None:
+def _write(exported: _Exported, model: Model, world: World) -> None:
     """Write all files. A collective.
 
     Args:
         model: the rows of this rank.
     """
     n_rows = int(world.gather(model.n_rows).sum())
-    by_first(world, lambda: _begin(exported))
-    dropped = write_ply_of_ranks(
-        exported.ply,
-        caught_up_chunks(model),
-        world=world,
-        n_rows=model.n_rows,
-        layout=config.layout,
-        transform=exported.frame.rows_out,
-    )
-    if exported.record is not None:
-        by_first(world, lambda: _write_cameras(config, exported))
-    else:
+    files, crop = exported.config.files, exported.config.box
+    form = files.form(exported.run.config)
+    survey = None
+    if form.needs_survey or crop is not None:
+        survey = survey_rows_of_ranks(
+            world,
+            caught_up_chunks(model),
+            transform=exported.frame.rows_out,
+            crop=crop,
+        )
+    by_first(world, lambda: _begin(exported, form, survey))
+    with _progress(n_rows) as on_rows:
+        written = write_rows_of_ranks(
+            exported.rows,
+            caught_up_chunks(model),
+            world=world,
+            form=form,
+            n_rows=model.n_rows,
+            transform=exported.frame.rows_out,
+            crop=crop,
+            survey=survey,
+            on_rows=on_rows,
+        )
+    if files.has_cameras:
+        by_first(world, lambda: _write_cameras(exported))
+    if files.has_ckpt:
         by_first(world, lambda: exported.frame.tell(exported.ckpt))
         by_first_with_chunks(
             world,
             caught_up_chunks(model),
-            functools.partial(_write_ckpt, exported),
+            functools.partial(_write_ckpt, exported, survey),
             n_rows=model.n_rows,
         )
-    lost = f", without {dropped:,} rows that are not finite" if dropped else ""
-    print(f"wrote {n_rows - dropped:,} Gaussians to {exported.to}{lost}", file=sys.stderr)
+    print(_line(written, exported.to), file=sys.stderr)
 
 
-def _begin(exported: _Exported) -> None:
-    frame, ply = exported.frame, exported.ply
-    for path in (ply,) if exported.record is not None else (ply, exported.ckpt):
+@contextlib.contextmanager
+def _progress(n_rows: int) -> Iterator[Callable[[int], object] | None]:
+    """What is called with numbers of rows that are written; None where nobody would read it."""
+    if n_rows < _LONG_ROWS:
+        yield None
+        return
+    with task_progress("Gaussians written:", n_rows) as progress:
+        yield progress.advance
+
+
+def _require_rows(exported: _Exported, form: RowFormat, survey: Survey) -> None:
+    """Check that there are rows to write, and room for them in the format.
+
+    Raises:
+        InputError: no row is finite, none lies in the crop, or the format cannot hold them.
+    """
+    n_finite = survey.n_rows + survey.n_outside
+    require_finite(exported.rows, n_finite, survey.n_lost)
+    if survey.n_outside and not survey.n_rows:
+        raise InputError(
+            f"--crop must hold a Gaussian, got {exported.config.box}; in {exported.frame.place} "
+            f"all {n_finite:,} lie in {Crop(survey.scene_low, survey.scene_high)}"
+        )
+    form.require_room(Announced(exported.rows, survey.n_rows, survey.n_bases, survey))
+
+
+def _line(written: Written, to: Path) -> str:
+    line = f"wrote {written.n_rows:,} Gaussians to {to}"
+    if written.n_outside:
+        line += f", without {written.n_outside:,} outside --crop"
+    if written.n_lost:
+        and_or_without = " and" if written.n_outside else ", without"
+        line += f"{and_or_without} {written.n_lost:,} rows that are not finite"
+    return line
+
+
+def _begin(exported: _Exported, form: RowFormat, survey: Survey | None) -> None:
+    if survey is not None:
+        _require_rows(exported, form, survey)
+    frame, rows = exported.frame, exported.rows
+    for path in (rows, exported.ckpt) if exported.config.files.has_ckpt else (rows,):
         frame.check(path)
-    frame.tell(ply)
+    frame.tell(rows)
     print(frame.line, file=sys.stderr)
 
 
-def _write_cameras(config: ExportConfig, exported: _Exported) -> None:
-    run, to, frame, record = exported
+def _write_cameras(exported: _Exported) -> None:
+    config, run, to, frame, record = exported
     assert record is not None
     _write_text(to / "cameras.json", json.dumps(_cameras(record, frame)))
     # Where the capture's poses are in another frame, or in a file with frames and axes of its own,
@@ -177,36 +261,43 @@ def _write_cameras(config: ExportConfig, exported: _Exported) -> None:
     _write_text(to / "cfg_args", _cfg_args(run, record, source))
 
 
-def _write_ckpt(exported: _Exported, chunks: Iterator[Chunk], n_rows: int) -> None:
-    splats = _gathered(chunks, n_rows, exported.frame)
+def _write_ckpt(
+    exported: _Exported, survey: Survey | None, chunks: Iterator[Chunk], n_rows: int
+) -> None:
+    rows: Iterator[dict[str, Tensor]] = map(exported.frame.rows_out, chunks)
+    if exported.config.box is not None and survey is not None:
+        rows, n_rows = _inside(rows, exported.config.box), survey.n_rows
+    splats = _gathered(rows, n_rows)
     with replacing(exported.ckpt) as file:  # gsplat keeps the parameters alone
         torch.save({"step": exported.run.checkpoint.step - 1, "splats": splats}, file)
+
+
+def _inside(chunks: Iterator[dict[str, Tensor]], crop: Crop) -> Iterator[dict[str, Tensor]]:
+    """The rows that a survey with this crop counts."""
+    for chunk in chunks:
+        rows = host_rows(chunk, bases_of(chunk))
+        keep = torch.from_numpy(finite_rows(rows) & crop.holds(rows["means"]))
+        yield {name: values[keep] for name, values in chunk.items()}
 
 
 def _to(config: ExportConfig, run: Run) -> Path:
     """The folder to write to.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the folder cannot be written, or a package is missing.
     """
+    config.files.form(run.config).require_available()
     to = config.to or run.folder.export / config.layout
-    require_writable(_ply(to, run, config.layout), option="--to")
+    require_writable(to / config.files.rows(run.checkpoint.step), option="--to")
     return to
 
 
-def _ply(to: Path, run: Run, layout: Layout) -> Path:
-    step = run.checkpoint.step
-    if layout == "inria":
-        return to / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
-    return to / "ply" / f"point_cloud_{step}.ply"
-
-
-def _gathered(chunks: Iterator[Chunk], n_rows: int, frame: ExportFrame) -> dict[str, Tensor]:
-    """All rows in the frame of the export, on the CPU."""
+def _gathered(chunks: Iterator[dict[str, Tensor]], n_rows: int) -> dict[str, Tensor]:
+    """All rows, on the CPU."""
     rows: dict[str, Tensor] = {}
     start = 0
     for chunk in chunks:
-        for name, values in frame.rows_out(chunk).items():
+        for name, values in chunk.items():
             if name not in rows:
                 rows[name] = values.new_empty((n_rows, *values.shape[1:]))
             rows[name][start : start + len(values)] = values

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gs_train.errors import InputError
 from gs_train.files.agreement import by_first
-from gs_train.files.ply import Chunk
+from gs_train.files.row_chunks import Chunk
 from gs_train.world import World
 
 _NAMES = ("means", "scales", "quats", "opacities", "sh0", "shN")

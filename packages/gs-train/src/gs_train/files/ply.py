@@ -9,26 +9,23 @@ orders the properties alike and has no normals. Any order of properties is read.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gs_train.errors import InputError
-from gs_train.files.atomic import replacing, require_free
 from gs_train.files.ply_header import PlyHeader, read_header
+from gs_train.files.row_chunks import CHUNK_ROWS, Chunk, HostRows, count_of
+from gs_train.files.row_file import Announced, write_rows
 
 Layout = Literal["inria", "gsplat"]
-Chunk = Mapping[str, Any]
-"""The six attributes of some rows: torch tensors on any device, or numpy arrays."""
-
-CHUNK_ROWS = 65536
-"""About 16 MB of file at spherical-harmonics degree 3."""
 
 _MOVE_BYTES = 1 << 20
 
@@ -64,48 +61,68 @@ def write_ply(
 
     Cost: memory for two chunks of ``chunk_rows`` rows, whatever N; one pass over the rows.
     """
-    path = Path(path)
-    if layout not in ("inria", "gsplat"):
-        raise ValueError(f"layout must be 'inria' or 'gsplat', got {layout!r}")
-    if chunk_rows < 1:
-        raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
-    chunks: Iterator[Chunk]
     if isinstance(rows, Mapping):
-        n_rows = _count(rows)
-        chunks = iter((rows,))
+        n_rows, rows = count_of(rows), (rows,)
     elif n_rows is None:
         raise ValueError("n_rows must be given when rows is an iterable of chunks, got None")
-    else:
-        chunks = iter(rows)
-    first = next(chunks, None)
-    if first is None:
-        raise ValueError("rows must hold at least one chunk (it may be empty), got none")
-    n_rest = 3 * _bases(first)
-    names = property_names(layout, n_rest)
-    require_free(path.parent, n_rows * len(names) * 4 + 4096, f"{path.name} ({n_rows:,} Gaussians)")
+    return write_rows(
+        Path(path),
+        rows,
+        form=PlyFormat(layout),
+        n_rows=n_rows,
+        chunk_rows=chunk_rows,
+        transform=transform,
+    ).n_lost
 
-    with replacing(path) as file:
-        file.write(_header(names, n_rows))
-        seen = kept = 0
-        for chunk in itertools.chain((first,), chunks):
-            for piece in _pieces(chunk, chunk_rows):
-                table = _table(transform(piece) if transform else piece, layout, n_rest)
-                seen += len(table)
-                finite = np.isfinite(table).all(axis=1)
-                if not finite.all():
-                    table = table[finite]
-                kept += len(table)
-                file.write(table.data if table.size else b"")
-        if seen != n_rows:
-            raise ValueError(f"rows must add up to n_rows {n_rows}, got {seen}")
-        if n_rows and not kept:
-            raise InputError(
-                f"{path} must hold a finite Gaussian, got NaN or infinity in all {n_rows:,}: "
-                "the training diverged, or the capture's frame is too large for float32"
-            )
-        if kept != n_rows:
-            _replace_header(file, _header(names, n_rows), _header(names, kept))
-    return n_rows - kept
+
+@dataclass(frozen=True)
+class PlyFormat:
+    """PLY files of one layout; see :class:`gs_train.files.row_file.RowFormat`."""
+
+    layout: Layout
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("inria", "gsplat"):
+            raise ValueError(f"layout must be 'inria' or 'gsplat', got {self.layout!r}")
+
+    @property
+    def needs_survey(self) -> bool:
+        return False
+
+    def require_available(self) -> None:
+        pass
+
+    def require_room(self, announced: Announced) -> None:
+        pass
+
+    def row_bytes(self, n_bases: int) -> int:
+        return 4 * len(property_names(self.layout, 3 * n_bases))
+
+    @contextlib.contextmanager
+    def encoder(self, file: BinaryIO, announced: Announced) -> Iterator[_PlyEncoder]:
+        yield _PlyEncoder(file, self.layout, announced)
+
+
+class _PlyEncoder:
+    """A table of properties, one row after the other."""
+
+    def __init__(self, file: BinaryIO, layout: Layout, announced: Announced) -> None:
+        self._file = file
+        self._layout = layout
+        self._names = property_names(layout, 3 * announced.n_bases)
+        self._header = _header(self._names, announced.n_rows)
+        self._n_rows = 0
+        file.write(self._header)
+
+    def add(self, rows: HostRows) -> None:
+        table = _table(rows, self._layout)
+        self._file.write(table.data)
+        self._n_rows += len(table)
+
+    def end(self) -> None:
+        header = _header(self._names, self._n_rows)
+        if header != self._header:
+            _replace_header(self._file, self._header, header)
 
 
 def read_ply(path: str | Path, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:
@@ -190,61 +207,20 @@ def _replace_header(file: BinaryIO, old: bytes, new: bytes) -> None:
     file.write(new)
 
 
-def _count(rows: Chunk) -> int:
-    try:
-        return len(rows["means"])
-    except KeyError:
-        raise ValueError(f"rows must have 'means', got {sorted(rows)}") from None
-
-
-def _bases(rows: Chunk) -> int:
-    """K of the chunk's ``shN``."""
-    shape = tuple(rows["shN"].shape) if "shN" in rows else None
-    if shape is None or len(shape) != 3 or shape[1] not in (0, 3, 8, 15) or shape[2] != 3:
-        raise ValueError(f"shN must be (N, K, 3) with K = 0, 3, 8 or 15, got {shape}")
-    return shape[1]
-
-
-def _pieces(rows: Chunk, chunk_rows: int) -> Iterator[Chunk]:
-    n = _count(rows)
-    for start in range(0, n, chunk_rows):
-        yield {name: values[start : start + chunk_rows] for name, values in rows.items()}
-
-
-def _table(rows: Chunk, layout: Layout, n_rest: int) -> np.ndarray:
+def _table(rows: HostRows, layout: Layout) -> np.ndarray:
     """(n, properties) little-endian float32, as it goes to the file."""
-    n = _count(rows)
-    shapes = {
-        "means": (n, 3),
-        "scales": (n, 3),
-        "quats": (n, 4),
-        "opacities": (n,),
-        "sh0": (n, 1, 3),
-        "shN": (n, n_rest // 3, 3),
-    }
-    values = {}
-    for name, shape in shapes.items():
-        got = tuple(rows[name].shape) if name in rows else None
-        if got != shape:
-            raise ValueError(f"{name} must have shape {shape}, got {got}")
-        values[name] = _host(rows[name])
+    n, n_bases = rows["shN"].shape[:2]
     normals = 3 if layout == "inria" else 0
-    table = np.zeros((n, 14 + normals + n_rest), "<f4")
-    table[:, 0:3] = values["means"]
+    table = np.zeros((n, 14 + normals + 3 * n_bases), "<f4")
+    table[:, 0:3] = rows["means"]
     column = 3 + normals
-    rest = values["shN"].transpose(0, 2, 1).reshape(n, n_rest)
-    for block in (values["sh0"][:, 0], rest, values["opacities"][:, None]):
+    rest = rows["shN"].transpose(0, 2, 1).reshape(n, 3 * n_bases)
+    for block in (rows["sh0"][:, 0], rest, rows["opacities"][:, None]):
         table[:, column : column + block.shape[1]] = block
         column += block.shape[1]
-    table[:, column : column + 3] = values["scales"]
-    table[:, column + 3 :] = values["quats"]
+    table[:, column : column + 3] = rows["scales"]
+    table[:, column + 3 :] = rows["quats"]
     return table
-
-
-def _host(values: Any) -> np.ndarray:
-    if isinstance(values, Tensor):
-        values = values.detach().to("cpu", torch.float32).numpy()
-    return np.asarray(values)
 
 
 def _gaussian_header(path: Path) -> tuple[PlyHeader, int]:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gs_train.files.chunks_of_ranks import by_first_with_chunks
-from gs_train.files.ply import Chunk, Layout, write_ply
+from gs_train.files.ply import Layout, PlyFormat
+from gs_train.files.ranks_rows import write_rows_of_ranks
+from gs_train.files.row_chunks import Chunk
 from gs_train.world import World
 
 
@@ -43,10 +44,11 @@ def write_ply_of_ranks(
     Cost: memory for three chunks on rank 0, two elsewhere, one of these on the device; one pass
         over the rows. A rank makes its next chunk ready while rank 0 writes the one before.
     """
-    if world.size == 1:
-        return write_ply(path, chunks, n_rows=n_rows, layout=layout, transform=transform)
-
-    def write(all_chunks: Iterator[Chunk], n_all: int) -> int:
-        return write_ply(path, all_chunks, n_rows=n_all, layout=layout, transform=transform)
-
-    return by_first_with_chunks(world, chunks, write, n_rows=n_rows)
+    return write_rows_of_ranks(
+        Path(path),
+        chunks,
+        world=world,
+        form=PlyFormat(layout),
+        n_rows=n_rows,
+        transform=transform,
+    ).n_lost

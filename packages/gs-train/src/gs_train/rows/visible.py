@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from gs_train.files.ply import CHUNK_ROWS
+from gs_train.files.row_chunks import CHUNK_ROWS
 from gs_train.renderers import Rect, Renderer, TooManyIntersectionsError, View
 from gs_train.renderers.culling import visible_ids
 from gs_train.rows.attributes import NAMES

@@ -26,6 +26,9 @@ from gs_train.files.atomic import replacing
 from gs_train.rows.operations import Model
 
 TRANSFORM = "transform.json"
+_SUFFIXES = (".ply", ".pt", ".spz", ".glb")
+"""Of files that hold rows."""
+
 _CONVENTION = "captured = local / scale - shift"
 
 _FINE = 1e-4
@@ -85,10 +88,15 @@ class ExportFrame:
     @property
     def line(self) -> str:
         """Which frame, and why."""
-        where = "the capture's frame"
+        where = self.place
         if self.name == "local":
-            where = f"a local frame, from which {TRANSFORM} beside them leads back"
+            where += f", from which {TRANSFORM} beside them leads back"
         return f"Gaussians are written in {where}: {self.because}"
+
+    @property
+    def place(self) -> str:
+        """The frame, in words."""
+        return "a local frame" if self.name == "local" else "the capture's frame"
 
     def rows_out(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of the training frame in this one."""
@@ -101,7 +109,7 @@ class ExportFrame:
             InputError: some do.
         """
         others = sorted(
-            other for kind in ("*.ply", "*.pt") for other in path.parent.glob(kind) if other != path
+            other for other in path.parent.glob("*") if other.suffix in _SUFFIXES and other != path
         )
         if others and not self._is_told(path):
             raise InputError(
