@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from gs_train.data.capture import Capture, frame_and_points, pinholes_of, split_of, view_of
+from gs_train.data.masks import Mask, find_masks
 from gs_train.data.photographs import camera_sizes
 from gs_train.data.readers.choose import read_source
 from gs_train.data.resized import model_of_sizes
 from gs_train.errors import InputError
+from gs_train.names import printable
 from gs_train.options.config import FitConfig
 
 
@@ -25,9 +27,15 @@ def capture_without_photographs(run: FitConfig) -> Capture:
     if len(points) < 4:
         raise InputError(f"{run.data} must hold at least 4 points, got {len(points)}")
     pinholes = pinholes_of(model, run.max_side)
+    masks, masked = find_masks(source, run.mask)
     views = tuple(
-        view_of(image, pinholes[image.camera_id], path)
-        for image, path in zip(model.images, source.photographs)
+        view_of(
+            image,
+            pinholes[image.camera_id],
+            path,
+            mask=None if mask is None else Mask(mask, mask, "image", carves=run.mask == "carve"),
+        )
+        for image, path, mask in zip(model.images, source.photographs, masks)
     )
-    notes += (*scaled, *source.notes)
+    notes += (*scaled, *source.notes, *map(printable, masked))
     return Capture(source.folder, views, points, colors, train, test, notes=tuple(notes))

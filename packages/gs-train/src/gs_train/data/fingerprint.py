@@ -30,7 +30,7 @@ _SHOWN = 3
 _NO_TIME = 0
 
 Stamp = tuple[int, int]
-"""Bytes of a photograph, and its time of change in nanoseconds."""
+"""Bytes of a photograph and its mask, and the last time of change in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,12 @@ def stamps(capture: Capture) -> list[Stamp | None]:
         return list(pool.map(lambda i: _stamp(capture, i), range(len(capture.views))))
 
 
-def file_crc(path: Path) -> int:
-    """CRC-32 of a file.
+def file_crc(path: Path, crc: int = 0) -> int:
+    """CRC-32 of a file, behind what has the ``crc``.
 
     Raises:
         InputError: it is no file, or cannot be read.
     """
-    crc = 0
     with readable(path), open_file(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = zlib.crc32(chunk, crc)
@@ -77,12 +76,15 @@ def file_crc(path: Path) -> int:
 
 
 def photograph_crc(view: CaptureView) -> int:
-    """CRC-32 of a view's file, or of the pixels that a caller gives.
+    """CRC-32 of a view's file and that of its mask, or of the pixels that a caller gives.
 
     Raises:
         InputError: it cannot be read.
     """
-    return file_crc(view.path) if view.pixels is None else zlib.crc32(read_image(view).data)
+    if view.pixels is not None:
+        return zlib.crc32(read_image(view).data)
+    crc = file_crc(view.path)
+    return crc if view.mask is None else file_crc(view.mask.path, crc)
 
 
 def crcs(capture: Capture) -> list[int | None]:
@@ -150,8 +152,11 @@ def _stamp(capture: Capture, index: int) -> Stamp | None:
     view = capture.views[index]
     if view.pixels is not None:
         return 3 * view.width * view.height, _NO_TIME
+    paths = [view.photograph or view.path]
+    if view.mask is not None and view.mask.kind != "alpha":
+        paths.append(view.mask.source)
     try:
-        status = (view.photograph or view.path).stat()
+        found = [path.stat() for path in paths]
     except (OSError, ValueError):  # a name with a NUL
         return None
-    return status.st_size, status.st_mtime_ns
+    return sum(status.st_size for status in found), max(status.st_mtime_ns for status in found)
