@@ -64,6 +64,16 @@ def test_two_ranks_leave_the_bits_of_one(two: Workers, preset: str, paces: int |
     assert sorted(ours.photographs) == sorted(on_one(case).photographs)
 
 
+@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("drawn_by", ["cpu", "tables"])
+def test_photographs_with_masks_leave_the_bits_of_one_rank(
+    two: Workers, preset: str, drawn_by: str
+) -> None:
+    options = (("mask", "carve"),)
+    case = Case(preset, drawn_by=drawn_by, options=options, scene="masked street")
+    _assert_as_on_one(two, case)
+
+
 def test_a_world_of_one_rank_has_nothing_that_several_have() -> None:
     trainer = trainer_of(Case(), Alone(torch.device("cpu")))
     assert trainer.backend.together is None

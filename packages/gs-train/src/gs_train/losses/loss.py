@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import gs_raster
-from gs_train.losses.mask import has_mask, kept_pixels, masked_dssim_sum
+from gs_train.losses.mask import carved_pixels, has_mask, kept_pixels, masked_dssim_sum
 from gs_train.losses.ssim import HALO, WINDOW, ssim_sum
 from gs_train.renderers.protocol import Rect, View
 
@@ -173,6 +173,29 @@ def loss_and_gradient(
     loss = photometric_loss(leaf, truth, crop, ssim_lambda, weight=weight)
     (gradient,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), gradient
+
+
+def add_carving(
+    share: Tensor, alpha: Tensor, truth: Tensor, crop: Crop, *, weight: float = 1.0
+) -> tuple[Tensor, Tensor | None]:
+    """Add the mean alpha of pixels that are to be transparent, the crop's share of the view's.
+
+    Args:
+        share: of :func:`loss_and_gradient`, where these pixels count for nothing.
+        alpha: (h, w) float, rendered in the crop's :attr:`Crop.rect`.
+        truth, crop, weight: as there.
+
+    Returns:
+        The share, and its gradient by alpha, (h, w); None of a photograph without a mask.
+    """
+    if not has_mask(truth):
+        return share, None
+    core = crop.core_in_rect
+    inside = slice(core.y0, core.y1), slice(core.x0, core.x1)
+    gradient = torch.zeros_like(alpha)
+    carved = carved_pixels(truth)[..., 0][inside]
+    gradient[inside] = carved.to(alpha.dtype) * (weight / (crop.view.width * crop.view.height))
+    return share + (alpha.detach() * gradient).sum(), gradient
 
 
 def _is_native(image: Tensor, truth: Tensor) -> bool:

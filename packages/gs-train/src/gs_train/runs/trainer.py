@@ -369,4 +369,5 @@ def _constants(config: FitConfig, options: AdamOptions) -> dict[str, Any]:
         "opacity_reg": config.by_strategy("opacity_reg"),
         "scale_reg": config.by_strategy("scale_reg"),
         "regularise_all": config.regularise == "all",
+        "carves": config.mask == "carve",
     }
