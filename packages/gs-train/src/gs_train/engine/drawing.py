@@ -55,7 +55,7 @@ class Drawing:
         """Its share of the batch's loss; fills the leaves' gradients.
 
         Args:
-            truth: (H, W, 3) uint8 of the whole view.
+            truth: (H, W, 3 or 4) uint8 of the whole view.
             ids: (R,) rows.
             leaves: the six attributes of these rows.
         """
@@ -86,7 +86,7 @@ class Drawing:
 
         Args:
             splats: of the view.
-            truth: (H, W, 3) uint8 of the whole view.
+            truth: (H, W, 3 or 4) uint8 of the whole view.
             is_last: no other part of these splats follows.
 
         Returns:

@@ -69,7 +69,7 @@ class RecordDrawing:
         """Begin to draw a view or a crop.
 
         Args:
-            truth: (H, W, 3) uint8 of the whole view.
+            truth: (H, W, 3 or 4) uint8 of the whole view.
             splats: of all rows that it shows, in any order; left alone until the drawing has ended.
 
         Returns:

@@ -97,7 +97,7 @@ class TableDrawing:
 
         Args:
             index: in the batch.
-            truth: (H, W, 3) uint8 of the whole view.
+            truth: (H, W, 3 or 4) uint8 of the whole view.
 
         Returns:
             () its share of the batch's loss, which holds once `settle` was called; None where it
