@@ -117,6 +117,22 @@ def test_a_mask_that_hides_all_leaves_neither_loss_nor_gradient(value: int) -> N
     assert not gradient.any()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [(9, 30), (11, 11), (43, 75), (130, 63), (481, 270)])
+def test_the_kernel_equals_the_terms(size: tuple[int, int]) -> None:
+    view = _view(*size)
+    image, truth = _masked(*size)
+    x_cut, y_cut = size[0] // 2, size[1] // 3
+    for core in (view.rect, Rect(x_cut, 0, size[0], y_cut), Rect(0, y_cut, x_cut + 1, size[1])):
+        crop = Crop(view, core)
+        there = slice(crop.rect.y0, crop.rect.y1), slice(crop.rect.x0, crop.rect.x1)
+        expected, slopes = loss_and_gradient(image[there], truth[there], crop, LAMBDA)
+        on_device = image[there].float().cuda(), truth.cuda()[there]
+        loss, gradient = loss_and_gradient(*on_device, crop, LAMBDA)
+        assert loss.item() == pytest.approx(expected.item(), rel=2e-5, abs=1e-7)
+        assert (gradient.cpu().double() - slopes).abs().max() < 1e-4 * slopes.abs().max()
+
+
 @pytest.mark.parametrize("cut", [1, 20, 49])
 def test_crops_add_up_to_the_whole_view(cut: int) -> None:
     view = _view(50, 31)

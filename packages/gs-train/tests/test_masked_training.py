@@ -157,6 +157,28 @@ def test_carved_pixels_become_transparent_and_ignored_ones_do_not() -> None:
     assert mean_alpha(after, scene, ~carved) > 0.8 * mean_alpha(scene.rows, scene, ~carved)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("drawn_by", ["raster", "gsplat"])
+@pytest.mark.parametrize("preset", ["none", "best", "clm"])
+@one_threaded
+def test_on_a_gpu_masks_hide_and_carve_as_on_the_cpu(preset: str, drawn_by: str) -> None:
+    """Losses of a few steps: rows that Adam has moved apart by rounding do so later."""
+    _, expected, _ = run(masked_street(), preset)
+    _, found, _ = run(masked_street().on("cuda"), preset, draws=renderer(drawn_by))
+    assert found == pytest.approx(expected, rel=2e-3, abs=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_on_a_gpu_no_bit_depends_on_what_is_hidden(preset: str) -> None:
+    draws = renderer("raster")
+    ours, losses, _ = run(masked_street().on("cuda"), preset, draws=draws)
+    theirs, other_losses, _ = run(repainted(masked_street()).on("cuda"), preset, draws=draws)
+    assert losses == other_losses
+    assert_same_rows(ours, theirs)
+
+
 # ------------------------------------------------------------------------------- the command
 
 

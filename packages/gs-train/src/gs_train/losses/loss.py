@@ -135,7 +135,7 @@ def photometric_loss(
         ssim_lambda: weight of the SSIM term, 0 to 1.
         weight: of the view; one over the batch size, for the mean.
 
-    With a photograph of bytes on CUDA, and no mask, it is :func:`gs_raster.photometric_loss`.
+    With a photograph of bytes on CUDA it is :func:`gs_raster.photometric_loss`.
 
     Returns:
         () float. Summed over a view's crops it is the view's loss, times the weight.
@@ -201,8 +201,7 @@ def add_carving(
 def _is_native(image: Tensor, truth: Tensor) -> bool:
     """Whether gs-raster's kernel takes them."""
     kinds = image.dtype, truth.dtype
-    is_of_bytes = kinds == (torch.float32, torch.uint8)
-    return _HAS_KERNEL and image.is_cuda and is_of_bytes and not has_mask(truth)
+    return _HAS_KERNEL and image.is_cuda and kinds == (torch.float32, torch.uint8)
 
 
 def _native(
