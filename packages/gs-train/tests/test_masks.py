@@ -14,6 +14,7 @@ from small_captures import LENS, PINHOLE, damage_the_middle, photograph, write_c
 from transforms_files import LENS as TRANSFORMS_LENS
 from transforms_files import NAMES, frames, write
 
+from gs_train.cli import main
 from gs_train.data import BrokenPhotographError, Capture, load_capture, read_image
 from gs_train.data.fingerprint import changes, stamps
 from gs_train.data.photo_reader import PhotoReader
@@ -77,6 +78,13 @@ def test_a_mask_is_found_by_the_name_of_its_photograph(
         f"{place.split('/')[0]}/: masks of 1 of 2 photographs: black pixels are left out of loss "
         "and scores (--mask ignore)",
     )
+
+
+def test_plan_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = capture_of(tmp_path)
+    save(folder / "masks/a.png", mask(64, 48))
+    assert main(["plan", str(folder), "--renderer", "cpu", "--json", "--mask", "carve"]) == 0
+    assert capsys.readouterr().err.splitlines().count(load(folder, mask="carve").notes[0]) == 1
 
 
 def test_colours_are_those_without_a_mask(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from gs_train.data.files import open_file, readable
 from gs_train.data.frame import Frame
 from gs_train.data.masks import Mask, Mode, alpha_line, find_masks
 from gs_train.data.photographs import MOST_PIXELS, check_masks, check_photographs
-from gs_train.data.pixel_file import Size
+from gs_train.data.pixel_file import PixelSize
 from gs_train.data.pixels import decode_rgb
 from gs_train.data.prepare import Job, Progress, cached_mask_path, cached_path, prepare_images
 from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
@@ -61,7 +61,7 @@ class CaptureView:
     mask: Mask | None = None
 
     @property
-    def pixel_size(self) -> Size:
+    def pixel_size(self) -> PixelSize:
         """Of what `read_image` returns."""
         size = self.height, self.width
         return size if self.mask is None else (*size, CHANNELS)

@@ -128,6 +128,8 @@ def alpha_line(n: int, n_images: int, mode: Mode) -> str:
 
 def _in_folder(folder: Path, name: str) -> Path | None:
     whole = PurePosixPath(name)
+    if not whole.name:
+        return None
     others = (whole.with_name(f"{whole.name}.png"), whole.with_suffix(".png"))
     return next((folder / other for other in others if os.path.isfile(folder / other)), None)
 

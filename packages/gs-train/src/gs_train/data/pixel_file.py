@@ -28,7 +28,7 @@ _SPARE_BYTES = 64 << 20
 which takes ten times the processor's time of the read itself."""
 
 
-Size = tuple[int, int] | tuple[int, int, int]
+PixelSize = tuple[int, int] | tuple[int, int, int]
 """Height and width of a photograph; and its channels, where these are not 3."""
 
 
@@ -78,12 +78,12 @@ class PixelFile:
     Threads: all methods from any thread, reads and writes of several photographs at once.
     """
 
-    def __init__(self, folder: Path, sizes: Mapping[int, Size]) -> None:
+    def __init__(self, folder: Path, sizes: Mapping[int, PixelSize]) -> None:
         self._start(tempfile.TemporaryFile(dir=folder, buffering=0), sizes)  # noqa: SIM115
         self._is_direct = _go_past_the_cache(self._descriptor)
 
     @classmethod
-    def shared(cls, path: str, sizes: Mapping[int, Size]) -> PixelFile:
+    def shared(cls, path: str, sizes: Mapping[int, PixelSize]) -> PixelFile:
         """A file that several processes open and read.
 
         Its pages stay in the page cache as long as the system likes: processes that train together
@@ -101,7 +101,7 @@ class PixelFile:
         file._is_direct, file._keeps_cache = False, True
         return file
 
-    def _start(self, file: IO[bytes], sizes: Mapping[int, Size]) -> None:
+    def _start(self, file: IO[bytes], sizes: Mapping[int, PixelSize]) -> None:
         self._places = places_of(sizes)
         self._lock = threading.Lock()
         self._written: set[int] = set()
@@ -196,7 +196,7 @@ class PixelFile:
         os.posix_fadvise(self._descriptor, place.offset, place.room, os.POSIX_FADV_DONTNEED)
 
 
-def places_of(sizes: Mapping[int, Size]) -> dict[int, Place]:
+def places_of(sizes: Mapping[int, PixelSize]) -> dict[int, Place]:
     """Of photographs of these sizes, one behind the other."""
     places: dict[int, Place] = {}
     offset = 0
@@ -206,12 +206,12 @@ def places_of(sizes: Mapping[int, Size]) -> dict[int, Place]:
     return places
 
 
-def file_bytes(sizes: Iterable[Size]) -> int:
+def file_bytes(sizes: Iterable[PixelSize]) -> int:
     """Bytes of a `PixelFile` with photographs of these sizes."""
     return sum(_room(_shape(size)) for size in sizes)
 
 
-def pixel_bytes(size: Size) -> int:
+def pixel_bytes(size: PixelSize) -> int:
     """Bytes of a photograph of this size in memory."""
     return math.prod(_shape(size))
 
@@ -221,7 +221,7 @@ def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
         spare.append(memory)
 
 
-def _shape(size: Size) -> tuple[int, int, int]:
+def _shape(size: PixelSize) -> tuple[int, int, int]:
     return size if len(size) == 3 else (*size, 3)
 
 

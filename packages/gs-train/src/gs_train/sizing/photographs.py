@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from gs_train.data import Capture
-from gs_train.data.pixel_file import Size, file_bytes, pixel_bytes
+from gs_train.data.pixel_file import PixelSize, file_bytes, pixel_bytes
 
 
 def decoded_bytes(capture: Capture) -> int:
@@ -30,6 +30,6 @@ def scratch_bytes(capture: Capture, image_cache: int, n_images: int) -> int:
     return file_bytes(training_sizes(capture).values())
 
 
-def training_sizes(capture: Capture) -> dict[int, Size]:
+def training_sizes(capture: Capture) -> dict[int, PixelSize]:
     """Sizes by index of the views that are trained on."""
     return {index: capture.views[index].pixel_size for index in capture.train}

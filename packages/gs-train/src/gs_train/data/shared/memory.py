@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.data.pixel_file import Size, places_of
+from gs_train.data.pixel_file import PixelSize, places_of
 
 
 def new_memory(n_bytes: int) -> int:
@@ -49,7 +49,7 @@ class PixelMemory:
         sizes: by index; at least one.
     """
 
-    def __init__(self, path: str, sizes: Mapping[int, Size]) -> None:
+    def __init__(self, path: str, sizes: Mapping[int, PixelSize]) -> None:
         self._places = places_of(sizes)
         self._memory = mapped(path)
 
