@@ -78,8 +78,8 @@ class _FakeLpips:
 
     net = "alex"
 
-    def __call__(self, image: torch.Tensor, truth: torch.Tensor) -> float:
-        return float((image * 2 + truth).sum())
+    def __call__(self, image: torch.Tensor, truth: torch.Tensor, kept: torch.Tensor) -> float:
+        return float((image * 2 + truth)[kept[..., 0]].sum())
 
 
 def test_no_score_and_no_picture_depends_on_what_is_hidden() -> None:

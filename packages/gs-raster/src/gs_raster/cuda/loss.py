@@ -71,7 +71,7 @@ def photometric_loss(
     of_image = address("image", image, (height, width, _CHANNELS), torch.float32, at.device)
     if max(height, width) > _MOST_SIDE:
         raise ValueError(f"image must have sides of at most {_MOST_SIDE}, got {width} x {height}")
-    has_mask = truth.shape[-1:] == (_MASKED,)
+    has_mask = isinstance(truth, Tensor) and truth.shape[-1:] == (_MASKED,)
     channels = _MASKED if has_mask else _CHANNELS
     check_kind("truth", truth, (height, width, channels), torch.uint8, at.device)
     pitch, across, channel = truth.stride()

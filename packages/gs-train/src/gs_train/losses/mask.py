@@ -36,7 +36,7 @@ def masked_dssim_sum(image: Tensor, truth: Tensor, kept: Tensor) -> Tensor:
     """Sum of 1 - SSIM over the windows inside the image whose centre is kept, and over channels.
 
     A window's weights are those of its kept pixels, scaled to a sum of 1 (normalized convolution,
-    Knutsson and Westin 1993; for SSIM, Gao et al. 2022). So no value and no gradient depends on a
+    Knutsson and Westin 1993). So no value and no gradient depends on a
     pixel that is not kept. A centre weighs 0.07 of its window: the scale is at most 15.
     Differentiable in ``image`` alone.
 

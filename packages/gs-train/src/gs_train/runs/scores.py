@@ -91,7 +91,7 @@ def score_of(
     """The scores of a render; None where a mask hides all of the photograph.
 
     PSNR and SSIM see the pixels that the mask keeps. LPIPS's network needs whole images: both have
-    black in place of hidden pixels.
+    black in place of hidden pixels, and the distances at kept pixels count.
 
     Args:
         name: printable.
@@ -105,12 +105,11 @@ def score_of(
         if not kept.any():
             return None
     truth = photograph.float() / 255.0
-    seen = (image, truth) if kept is None else (image.where(kept, 0.0), truth.where(kept, 0.0))
     return ImageScore(
         name=name,
         psnr=psnr(image, truth, kept),
         ssim=ssim(image, truth, kept),
-        lpips=None if lpips is None else lpips(*seen),
+        lpips=None if lpips is None else lpips(image, truth, kept),
     )
 
 
