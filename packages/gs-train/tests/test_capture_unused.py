@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "alpha": (
         _alpha,
         "alpha channels found in 1 photographs, not used: what is transparent is trained on as "
-        "black",
+        "black (--mask carve or ignore uses them)",
     ),
 }
 

@@ -19,7 +19,7 @@ from gs_train.runs.parts import Parts
 from gs_train.runs.step_report import OnStep
 from gs_train.runs.strategies import Strategy
 
-_OF_A_FOLDER = ("max_side", "max_pixels", "test_every", "test_list", "mask")
+_OF_A_FOLDER = ("max_side", "max_pixels", "test_every", "test_list")
 """Options of a capture that is read from a folder: another one has its sizes and its split."""
 
 
@@ -104,7 +104,17 @@ def _config_of(
         config = dataclasses.replace(config, **options)
     if capture is not None:
         _check_left_alone(config, fields)
+        config = _with_mask_of(config, capture)
     return config
+
+
+def _with_mask_of(config: FitConfig, capture: Capture) -> FitConfig:
+    if config.mask not in ("auto", capture.mask):
+        raise TypeError(
+            f"mask must be left out where capture is given, which has its own masks "
+            f"({capture.mask}), got {config.mask}"
+        )
+    return dataclasses.replace(config, mask=capture.mask)
 
 
 def _check_left_alone(config: FitConfig, fields: dict[str, Any]) -> None:

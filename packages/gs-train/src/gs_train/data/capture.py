@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,15 @@ from gs_train.data.colmap_records import FloatArray, Image, Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
 from gs_train.data.frame import Frame
-from gs_train.data.masks import Mask, Mode, alpha_line, find_masks
+from gs_train.data.masks import (
+    GivenMask,
+    Mask,
+    Mode,
+    alpha_line,
+    find_masks,
+    mask_of,
+    uses_alpha,
+)
 from gs_train.data.photographs import MOST_PIXELS, check_masks, check_photographs
 from gs_train.data.pixel_file import PixelSize
 from gs_train.data.pixels import decode_rgb
@@ -58,7 +66,7 @@ class CaptureView:
     height: int
     pixels: Callable[[], Any] | None = None
     photograph: Path | None = None
-    mask: Mask | None = None
+    mask: Mask | GivenMask | None = None
 
     @property
     def pixel_size(self) -> PixelSize:
@@ -99,6 +107,14 @@ class Capture:
     broken: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     in_memory: bool = False
+
+    @property
+    def mask(self) -> Mode:
+        """What becomes of pixels that masks of its views hide; ``off`` where no view has a mask."""
+        masks = [view.mask for view in self.views if view.mask is not None]
+        if not masks:
+            return "off"
+        return "carve" if any(mask.carves for mask in masks) else "ignore"
 
 
 def load_capture(
@@ -171,8 +187,7 @@ def load_capture(
     broken_masks = check_masks(model, sizes, masks, max_pixels=max_pixels, skip_broken=skip_broken)
     broken |= broken_masks.keys()
     with_alpha = {index for index in checked.with_alpha if masks[index] is None}
-    uses_alpha = mask in ("ignore", "carve")
-    if uses_alpha and with_alpha:
+    if with_alpha and uses_alpha(mask):
         masked.append(alpha_line(len(with_alpha), len(names), mask))
     model, scaled = model_of_sizes(model, sizes)
     pinholes = pinholes_of(model, max_side)
@@ -187,15 +202,15 @@ def load_capture(
         if is_made:
             made = cached_path(cache_dir, image.name, path, camera, pinhole)
             jobs[index] = Job(path, made, camera, pinhole)
-        own = masks[index] or (path if uses_alpha and index in with_alpha else None)
+        own = mask_of(masks[index], path, has_alpha=index in with_alpha, mode=mask)
         if own is None:
             continue
-        kind: Literal["image", "alpha"] = "image" if masks[index] else "alpha"
-        found[index] = Mask(own, own, kind, carves=mask == "carve")
+        found[index] = own
         if is_made:
-            made = cached_mask_path(cached_path(cache_dir, image.name, own, camera, pinhole))
-            mask_jobs[index] = Job(own, made, camera, pinhole, kind)
-            found[index] = Mask(made, own, "plane", carves=mask == "carve")
+            made = cached_path(cache_dir, image.name, own.path, camera, pinhole)
+            made = cached_mask_path(made, own.kind)
+            mask_jobs[index] = Job(own.path, made, camera, pinhole, own.kind)
+            found[index] = replace(own, path=made, kind="plane")
     all_jobs = {job.target: job for job in (*jobs.values(), *mask_jobs.values())}
     undecodable = prepare_images(
         list(all_jobs.values()), cache_dir, skip_broken=skip_broken, progress=progress
@@ -208,10 +223,10 @@ def load_capture(
             f"broken of {len(names)}"
         )
     notes += (*scaled, *source.notes, *map(printable, masked))
-    if with_alpha and not uses_alpha:
+    if with_alpha and not uses_alpha(mask):
         notes.append(
             f"alpha channels found in {len(with_alpha)} photographs, not used: what is "
-            "transparent is trained on as black"
+            "transparent is trained on as black (--mask carve or ignore uses them)"
         )
     notes += [checked.note] if checked.note else []
     notes += [f"--skip-broken: {printable(str(error))}" for error in broken_masks.values()]
@@ -238,14 +253,18 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
             changed its size.
         InputError: ``view.pixels`` gave something else than such an array.
     """
+    colours = _read_colours(view)
+    if view.mask is None:
+        return colours
+    pixels = np.empty((view.height, view.width, CHANNELS), np.uint8)
+    pixels[..., :3] = colours
+    pixels[..., 3] = view.mask.states((view.width, view.height))
+    return pixels
+
+
+def _read_colours(view: CaptureView) -> NDArray[np.uint8]:
     if view.pixels is None:
-        colours = decode_rgb(view.path, size=(view.width, view.height))
-        if view.mask is None:
-            return colours
-        pixels = np.empty((view.height, view.width, CHANNELS), np.uint8)
-        pixels[..., :3] = colours
-        pixels[..., 3] = view.mask.states((view.width, view.height))
-        return pixels
+        return decode_rgb(view.path, size=(view.width, view.height))
     given = np.asarray(view.pixels())
     shape = (view.height, view.width, 3)
     if given.dtype != np.uint8 or given.shape != shape:

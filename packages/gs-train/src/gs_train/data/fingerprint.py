@@ -21,6 +21,8 @@ import numpy as np
 
 from gs_train.data.capture import Capture, CaptureView, read_image
 from gs_train.data.files import open_file, readable
+from gs_train.data.masks import Mask
+from gs_train.data.pixel_file import pixel_bytes
 from gs_train.data.pixels import BrokenPhotographError
 from gs_train.errors import InputError
 
@@ -84,7 +86,7 @@ def photograph_crc(view: CaptureView) -> int:
     if view.pixels is not None:
         return zlib.crc32(read_image(view).data)
     crc = file_crc(view.path)
-    return crc if view.mask is None else file_crc(view.mask.path, crc)
+    return file_crc(view.mask.path, crc) if isinstance(view.mask, Mask) else crc
 
 
 def crcs(capture: Capture) -> list[int | None]:
@@ -151,9 +153,9 @@ def _is_whole(view: CaptureView) -> bool:
 def _stamp(capture: Capture, index: int) -> Stamp | None:
     view = capture.views[index]
     if view.pixels is not None:
-        return 3 * view.width * view.height, _NO_TIME
+        return pixel_bytes(view.pixel_size), _NO_TIME
     paths = [view.photograph or view.path]
-    if view.mask is not None and view.mask.kind != "alpha":
+    if isinstance(view.mask, Mask) and view.mask.source not in paths:
         paths.append(view.mask.source)
     try:
         found = [path.stat() for path in paths]

@@ -9,9 +9,10 @@ an alpha channel, only what is wholly opaque is kept. What an option makes of hi
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,15 @@ from numpy.typing import NDArray
 from gs_train.data.pixels import decode_alpha, decode_nonzero
 from gs_train.data.readers.source import Source
 from gs_train.data.unused import found_line
+from gs_train.errors import InputError
 from gs_train.losses.mask import CARVED, IGNORED, KEPT
 
 Mode = Literal["auto", "ignore", "carve", "off"]
 """What hidden pixels are: ignored, to be transparent, or photographed like all others. ``auto``
 ignores what images of masks hide, and takes transparent pixels for black ones."""
+
+Kind = Literal["image", "alpha", "plane"]
+"""``image`` of a mask; ``alpha`` channel of a photograph; ``plane`` made of either."""
 
 FOLDERS = ("masks", "mask")
 """Of a capture; the first that is there holds the masks."""
@@ -31,23 +36,26 @@ FOLDERS = ("masks", "mask")
 WHOLE = 255
 """Of a pixel of a plane that is kept; 0 is hidden, and between lies what is partly either."""
 
+MASK_DTYPES = (np.dtype(bool), np.dtype(np.uint8))
+"""Of masks that are given as arrays."""
+
 _NONE_USED = "every pixel is trained on"
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Where the mask of a view is.
+    """The file that the mask of a view is in.
 
     Attributes:
         path: of the file that is read.
         source: the file that ``path`` was made from; else the same.
-        kind: ``image`` of a mask; ``alpha`` channel of a photograph; ``plane`` made of either.
+        kind: of the file.
         carves: whether hidden pixels are to be transparent.
     """
 
     path: Path
     source: Path
-    kind: Literal["image", "alpha", "plane"]
+    kind: Kind
     carves: bool
 
     def states(self, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -59,21 +67,64 @@ class Mask:
         Raises:
             BrokenPhotographError: the file is gone, or cannot be decoded.
         """
-        plane = plane_of(self.path, self.kind, size)
-        states = np.full(plane.shape, IGNORED, np.uint8)
-        states[plane == WHOLE] = KEPT
-        if self.carves:
-            states[plane == 0] = CARVED
-        return states
+        return _states(plane_of(self.path, self.kind, size), self.carves)
 
 
-def plane_of(path: Path, kind: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+@dataclass(frozen=True)
+class GivenMask:
+    """The mask of a view, from a caller in Python.
+
+    Attributes:
+        read: gives (height, width) bool or uint8, always the same, from any thread: False and 0
+            hide.
+        carves: whether hidden pixels are to be transparent.
+    """
+
+    read: Callable[[], Any]
+    carves: bool
+
+    def states(self, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """As :meth:`Mask.states`.
+
+        Raises:
+            InputError: ``read`` gave something else than such an array.
+        """
+        given = np.asarray(self.read())
+        shape = size[1], size[0]
+        if given.dtype not in MASK_DTYPES or given.shape != shape:
+            raise InputError(
+                f"masks must be bool or uint8 of shape {shape}, got {given.dtype} of {given.shape}"
+            )
+        return _states(_plane(given != 0), self.carves)
+
+
+def mask_of(image: Path | None, photograph: Path, *, has_alpha: bool, mode: Mode) -> Mask | None:
+    """The mask of a photograph in its own size.
+
+    Args:
+        image: of the mask, if there is one; alpha is not looked at then.
+        has_alpha: whether pixels of the photograph may be transparent.
+    """
+    carves = mode == "carve"
+    if image is not None:
+        return Mask(image, image, "image", carves)
+    if has_alpha and uses_alpha(mode):
+        return Mask(photograph, photograph, "alpha", carves)
+    return None
+
+
+def uses_alpha(mode: Mode) -> bool:
+    """Whether alpha channels are masks."""
+    return mode in ("ignore", "carve")
+
+
+def plane_of(path: Path, kind: Kind, size: tuple[int, int]) -> NDArray[np.uint8]:
     """(height, width) uint8 of a mask: `WHOLE` is kept, 0 hidden.
 
     An image of a mask may be smaller or larger than its photograph: each pixel takes the nearest.
 
     Args:
-        kind: as of a `Mask`.
+        kind: of the file.
         size: width and height.
     """
     if kind != "image":
@@ -86,7 +137,19 @@ def plane_of(path: Path, kind: str, size: tuple[int, int]) -> NDArray[np.uint8]:
     )
     if (width, height) != size:
         kept = kept[rows[:, None], columns]
+    return _plane(kept)
+
+
+def _plane(kept: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return np.where(kept, np.uint8(WHOLE), np.uint8(0))
+
+
+def _states(plane: NDArray[np.uint8], carves: bool) -> NDArray[np.uint8]:
+    states = np.full(plane.shape, IGNORED, np.uint8)
+    states[plane == WHOLE] = KEPT
+    if carves:
+        states[plane == 0] = CARVED
+    return states
 
 
 def find_masks(source: Source, mode: Mode) -> tuple[list[Path | None], list[str]]:

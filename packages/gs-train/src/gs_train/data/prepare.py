@@ -25,7 +25,7 @@ from PIL import Image
 
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistort
-from gs_train.data.masks import plane_of
+from gs_train.data.masks import Kind, plane_of
 from gs_train.data.pixels import BrokenPhotographError, decode_rgb, read_header
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing, require_free
@@ -34,7 +34,7 @@ from gs_train.names import encoded
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all, from the calling thread."""
 
-Part = Literal["colours", "image", "alpha"]
+Part = Literal["colours"] | Kind
 
 _QUALITY = 98
 _NO_SUBSAMPLING = 0
@@ -93,10 +93,10 @@ def cached_path(cache_dir: Path, name: str, source: Path, camera: Camera, pinhol
     return made
 
 
-def cached_mask_path(made: Path) -> Path:
+def cached_mask_path(made: Path, part: Part) -> Path:
     """Where the plane of a mask belongs, by the `cached_path` of an image made from the mask."""
     digest = made.name.split(".")[-2]
-    return made.with_name(f"mask.{digest}.png")
+    return made.with_name(f"mask.{part}.{digest}.png")
 
 
 def prepare_images(
@@ -170,8 +170,7 @@ def _is_made(job: Job) -> bool:
 def _make(job: Job) -> None:
     own_size = (job.camera.width, job.camera.height)
     size = (job.pinhole.width, job.pinhole.height)
-    is_mask = job.part != "colours"
-    if is_mask:
+    if job.part != "colours":
         plane = plane_of(job.source, job.part, own_size)
         pixels = np.repeat(plane[:, :, None], 3, axis=2)  # as all that is resampled here
     else:
@@ -182,7 +181,7 @@ def _make(job: Job) -> None:
         result = Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING)
     try:
         with replacing(job.target) as file:
-            if is_mask:  # what is kept or hidden must stay so
+            if job.part != "colours":  # what is kept or hidden must stay so
                 result.getchannel(0).save(file, format="PNG")
                 return
             result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
