@@ -6,11 +6,13 @@ import math
 
 import pytest
 import torch
+from torch_memory import LiveMemory
 
-from gs_train.losses.loss import Crop, loss_and_gradient, photometric_loss
+from gs_train.losses.loss import Crop, add_carving, loss_and_gradient, photometric_loss
 from gs_train.losses.mask import CARVED, IGNORED, KEPT
 from gs_train.losses.ssim import C1, C2, HALO, WINDOW, window_weights
 from gs_train.renderers import Rect, View
+from gs_train.sizing.forecasts.batches import CARVING
 
 LAMBDA = 0.2
 
@@ -154,3 +156,49 @@ def test_a_view_smaller_than_a_window_has_the_absolute_error_alone() -> None:
     kept = truth[..., 3] == KEPT
     error = (image - truth[..., :3].double() / 255).abs()[kept].sum() / (3 * 9 * 30)
     assert _loss(image, truth).item() == pytest.approx((1 - LAMBDA) * error.item())
+
+
+def _carved(width: int, height: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Alpha, a photograph with kept, ignored and carved pixels, and which are carved."""
+    draw = torch.Generator().manual_seed(height)
+    alpha = torch.rand((height, width), generator=draw)
+    truth = torch.zeros((height, width, 4), dtype=torch.uint8)
+    kinds = torch.tensor([IGNORED, CARVED, KEPT], dtype=torch.uint8)
+    truth[..., 3] = kinds[torch.randint(0, 3, (height, width), generator=draw)]
+    return alpha, truth, truth[..., 3] == CARVED
+
+
+def test_carving_adds_the_mean_over_all_pixels_of_alpha_where_it_is_carved() -> None:
+    alpha, truth, carved = _carved(50, 31)
+    view, share = _view(50, 31), torch.tensor(0.25)
+    leaf = alpha.clone().requires_grad_()
+    expected = 0.5 * leaf[carved].sum() / (50 * 31)
+    expected.backward()
+    found, gradient = add_carving(share, alpha, truth, Crop(view, view.rect), weight=0.5)
+    assert found.item() - 0.25 == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(gradient, leaf.grad)
+
+
+def test_carving_of_crops_adds_up_to_that_of_the_view() -> None:
+    alpha, truth, _ = _carved(50, 31)
+    view, nothing = _view(50, 31), torch.zeros(())
+    whole, slopes = add_carving(nothing, alpha, truth, Crop(view, view.rect))
+    total, gradient = 0.0, torch.zeros_like(alpha)
+    for core in (Rect(0, 0, 20, 31), Rect(20, 0, 50, 12), Rect(20, 12, 50, 31)):
+        crop = Crop(view, core)
+        there = slice(crop.rect.y0, crop.rect.y1), slice(crop.rect.x0, crop.rect.x1)
+        share, part = add_carving(nothing, alpha[there], truth[there], crop)
+        total += share.item()
+        gradient[there] += part
+    assert total == pytest.approx(whole.item(), rel=1e-5)
+    assert torch.equal(gradient, slopes)
+
+
+def test_carving_takes_the_memory_that_is_forecast() -> None:
+    alpha, truth, _ = _carved(500, 310)
+    view, nothing = _view(500, 310), torch.zeros(())
+    with LiveMemory() as memory:
+        held = add_carving(nothing, 1.0 - alpha, truth, Crop(view, view.rect))
+    assert len(held) == 2
+    a_pixel = memory.most / (500 * 310)
+    assert CARVING - 1 < a_pixel <= CARVING * 1.001

@@ -15,12 +15,13 @@ from transforms_files import LENS as TRANSFORMS_LENS
 from transforms_files import NAMES, frames, write
 
 from gs_train.cli import main
+from gs_train.commands.plan_capture import capture_without_photographs
 from gs_train.data import BrokenPhotographError, Capture, load_capture, read_image
 from gs_train.data.fingerprint import changes, stamps
 from gs_train.data.photo_reader import PhotoReader
 from gs_train.errors import InputError
 from gs_train.losses.mask import CARVED, IGNORED, KEPT
-from gs_train.options.config import of_this_version
+from gs_train.options.config import FitConfig, of_this_version
 from gs_train.scene.scene import capture_digest
 from gs_train.sizing.photographs import decoded_bytes
 
@@ -180,6 +181,18 @@ def test_an_alpha_channel_is_a_mask_where_it_is_asked_for(tmp_path: Path) -> Non
         capture = load(folder, mask=mode)
         assert read_image(capture.views[1]).shape[2] == 3
         assert capture.notes[0].startswith("alpha channels found in 1 photographs, not used")
+
+
+def test_plan_takes_the_photographs_of_a_camera_to_be_alike(tmp_path: Path) -> None:
+    folder = capture_of(tmp_path)
+    for name in ("a.png", "b.png", "c.png"):
+        write_alpha(folder, name)
+    for mode in ("auto", "ignore", "carve", "off"):
+        planned = capture_without_photographs(FitConfig(folder, tmp_path / "run", mask=mode))
+        loaded = load(folder, mask=mode)
+        assert planned.mask == loaded.mask == ("off" if mode == "auto" else mode)
+        sizes = [[view.pixel_size for view in capture.views] for capture in (planned, loaded)]
+        assert sizes[0] == sizes[1]
 
 
 def test_an_image_of_a_mask_goes_before_an_alpha_channel(tmp_path: Path) -> None:

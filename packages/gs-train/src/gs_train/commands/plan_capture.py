@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from gs_train.data.capture import Capture, frame_and_points, pinholes_of, split_of, view_of
-from gs_train.data.masks import Mask, find_masks
-from gs_train.data.photographs import camera_sizes
+from gs_train.data.masks import find_masks, mask_of
+from gs_train.data.photographs import camera_headers
 from gs_train.data.readers.choose import read_source
 from gs_train.data.resized import model_of_sizes
 from gs_train.errors import InputError
@@ -20,7 +20,9 @@ def capture_without_photographs(run: FitConfig) -> Capture:
         InputError: there is no model, or it holds fewer than 4 points or no image to train on.
     """
     source = read_source(run.data)
-    model, scaled = model_of_sizes(source.model, camera_sizes(source.model, source.photographs))
+    headers = camera_headers(source.model, source.photographs)
+    sizes = [None if header is None else header.size for header in headers]
+    model, scaled = model_of_sizes(source.model, sizes)
     names = [image.name for image in model.images]
     train, test = split_of(names, run.test_every, run.test_list, source.held_out)
     _, points, colors, notes = frame_and_points(model, source.points)
@@ -28,12 +30,18 @@ def capture_without_photographs(run: FitConfig) -> Capture:
         raise InputError(f"{run.data} must hold at least 4 points, got {len(points)}")
     pinholes = pinholes_of(model, run.max_side)
     masks, masked = find_masks(source, run.mask)
+    # Photographs of one camera are taken to be alike.
+    with_alpha = {
+        image.camera_id
+        for image, header in zip(model.images, headers)
+        if header is not None and header.has_alpha
+    }
     views = tuple(
         view_of(
             image,
             pinholes[image.camera_id],
             path,
-            mask=None if mask is None else Mask(mask, mask, "image", carves=run.mask == "carve"),
+            mask=mask_of(mask, path, has_alpha=image.camera_id in with_alpha, mode=run.mask),
         )
         for image, path, mask in zip(model.images, source.photographs, masks)
     )

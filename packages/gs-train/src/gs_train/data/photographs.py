@@ -180,8 +180,8 @@ def _look(
         return error
 
 
-def camera_sizes(model: Model, photographs: Sequence[Path]) -> list[Size | None]:
-    """Sizes of photographs for `gs_train.data.resized.model_of_sizes`, from one header a camera.
+def camera_headers(model: Model, photographs: Sequence[Path]) -> list[Header | None]:
+    """One header a camera, for what may be known without the others.
 
     Args:
         photographs: one for each of the model's images.
@@ -194,18 +194,18 @@ def camera_sizes(model: Model, photographs: Sequence[Path]) -> list[Size | None]
     for index, image in enumerate(model.images):
         first.setdefault(image.camera_id, index)
 
-    def size_of(index: int) -> Size | None:
+    def header_of(index: int) -> Header | None:
         camera = model.cameras[model.images[index].camera_id]
         header = _look(photographs[index], camera, 0)
         if isinstance(header, Header) and has_shape_of(header.size, camera):
-            return header.size
+            return header
         return None
 
-    sizes: list[Size | None] = [None] * len(model.images)
+    headers: list[Header | None] = [None] * len(model.images)
     with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
-        for index, size in zip(first.values(), pool.map(size_of, first.values())):
-            sizes[index] = size
-    return sizes
+        for index, header in zip(first.values(), pool.map(header_of, first.values())):
+            headers[index] = header
+    return headers
 
 
 def _too_large(size: Size, image: Image, max_pixels: int) -> InputError:

@@ -15,6 +15,7 @@ from gs_train.engine.parts import drawn_in_parts, planned_parts
 from gs_train.engine.settings import Observe, StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
+from gs_train.losses.mask import has_mask
 from gs_train.renderers import Renderer, Splats, View
 
 
@@ -96,12 +97,11 @@ class Drawing:
         image, alpha = self._renderer.rasterize(splats, rect)
         loss, gradient = self._loss(image, truth, part)
         outputs, gradients = [image], [gradient]
-        if self._settings.carves:
+        if self._settings.carves and has_mask(truth):
             seen = truth[part.rect.y0 : part.rect.y1, part.rect.x0 : part.rect.x1]
             loss, of_alpha = add_carving(loss, alpha[..., 0], seen, part, weight=self._weight)
-            if of_alpha is not None:
-                outputs.append(alpha)
-                gradients.append(of_alpha[..., None])
+            outputs.append(alpha)
+            gradients.append(of_alpha[..., None])
         # On this thread: the one that autograd has for a device is woken for each pass, which
         # takes long where the host's optimizer has the cores.
         with torch.autograd.set_multithreading_enabled(False):

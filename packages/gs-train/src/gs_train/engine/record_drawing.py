@@ -15,6 +15,7 @@ from gs_train.engine.room import Densities
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
+from gs_train.losses.mask import has_mask
 from gs_train.renderers import TooManyIntersectionsError
 from gs_train.renderers.records import DrawnRecords, RecordRenderer, SplatRecords
 
@@ -144,7 +145,7 @@ class RecordDrawing:
             weight=self._weight,
         )
         of_alpha = None
-        if self._settings.carves:
+        if self._settings.carves and has_mask(truth):
             share, of_alpha = add_carving(share, drawn.alpha, seen, crop, weight=self._weight)
         gradients = self._records.send_back(drawn, gradient, of_alpha)
         return _Attempt(view.name, splats.n, room, drawn, share, gradients)

@@ -23,6 +23,7 @@ from gs_train.engine.room import KEPT_BYTES, Densities, room_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import add_carving, loss_and_gradient
+from gs_train.losses.mask import has_mask
 from gs_train.renderers import Splats
 from gs_train.renderers.tables import Direct, TableRenderer, TableRows
 
@@ -209,6 +210,6 @@ class TableDrawing:
             out=drawn.for_gradient,
         )
         of_alpha = None
-        if settings.carves:
+        if settings.carves and has_mask(truth):
             share, of_alpha = add_carving(share, drawn.alpha, truth, crop, weight=self._weight)
         return share, renderer.send_back(drawn, gradient, self._direct, of_alpha)

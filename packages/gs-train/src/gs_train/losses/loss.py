@@ -177,24 +177,23 @@ def loss_and_gradient(
 
 def add_carving(
     share: Tensor, alpha: Tensor, truth: Tensor, crop: Crop, *, weight: float = 1.0
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Add the mean alpha of pixels that are to be transparent, the crop's share of the view's.
 
     Args:
         share: of :func:`loss_and_gradient`, where these pixels count for nothing.
         alpha: (h, w) float, rendered in the crop's :attr:`Crop.rect`.
-        truth, crop, weight: as there.
+        truth: (h, w, 4) uint8, as there.
+        crop, weight: as there.
 
     Returns:
-        The share, and its gradient by alpha, (h, w); None of a photograph without a mask.
+        The share, and its gradient by alpha, (h, w).
     """
-    if not has_mask(truth):
-        return share, None
     core = crop.core_in_rect
     inside = slice(core.y0, core.y1), slice(core.x0, core.x1)
     gradient = torch.zeros_like(alpha)
-    carved = carved_pixels(truth)[..., 0][inside]
-    gradient[inside] = carved.to(alpha.dtype) * (weight / (crop.view.width * crop.view.height))
+    gradient[inside] = carved_pixels(truth[inside])[..., 0]
+    gradient *= weight / (crop.view.width * crop.view.height)
     return share + (alpha.detach() * gradient).sum(), gradient
 
 
