@@ -111,8 +111,8 @@ def _config_of(
 def _with_mask_of(config: FitConfig, capture: Capture) -> FitConfig:
     if config.mask not in ("auto", capture.mask):
         raise TypeError(
-            f"mask must be left out where capture is given, which has its own masks "
-            f"({capture.mask}), got {config.mask}"
+            f"mask must be left out where capture is given, or be {capture.mask} as of the "
+            f"capture, got {config.mask}"
         )
     return dataclasses.replace(config, mask=capture.mask)
 

@@ -31,7 +31,7 @@ from gs_train.data.masks import (
 from gs_train.data.photographs import MOST_PIXELS, check_masks, check_photographs
 from gs_train.data.pixel_file import PixelSize
 from gs_train.data.pixels import decode_rgb
-from gs_train.data.prepare import Job, Progress, cached_mask_path, cached_path, prepare_images
+from gs_train.data.prepare import Job, Progress, cached_path, mask_job, prepare_images
 from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
 from gs_train.data.readers.choose import read_source
 from gs_train.data.readers.source import PointsOf
@@ -203,14 +203,10 @@ def load_capture(
             made = cached_path(cache_dir, image.name, path, camera, pinhole)
             jobs[index] = Job(path, made, camera, pinhole)
         own = mask_of(masks[index], path, has_alpha=index in with_alpha, mode=mask)
-        if own is None:
-            continue
+        if own is not None and is_made:
+            mask_jobs[index] = mask_job(own, cache_dir, image.name, camera, pinhole)
+            own = replace(own, path=mask_jobs[index].target, kind="plane")
         found[index] = own
-        if is_made:
-            made = cached_path(cache_dir, image.name, own.path, camera, pinhole)
-            made = cached_mask_path(made, own.kind)
-            mask_jobs[index] = Job(own.path, made, camera, pinhole, own.kind)
-            found[index] = replace(own, path=made, kind="plane")
     all_jobs = {job.target: job for job in (*jobs.values(), *mask_jobs.values())}
     undecodable = prepare_images(
         list(all_jobs.values()), cache_dir, skip_broken=skip_broken, progress=progress

@@ -86,7 +86,9 @@ def photograph_crc(view: CaptureView) -> int:
     if view.pixels is not None:
         return zlib.crc32(read_image(view).data)
     crc = file_crc(view.path)
-    return file_crc(view.mask.path, crc) if isinstance(view.mask, Mask) else crc
+    if isinstance(view.mask, Mask) and view.mask.path != view.path:
+        return file_crc(view.mask.path, crc)
+    return crc
 
 
 def crcs(capture: Capture) -> list[int | None]:

@@ -40,6 +40,7 @@ MASK_DTYPES = (np.dtype(bool), np.dtype(np.uint8))
 """Of masks that are given as arrays."""
 
 _NONE_USED = "every pixel is trained on"
+_NONE_NAMED = "no PNG file there has the name of a photograph; every pixel is trained on"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def find_masks(source: Source, mode: Mode) -> tuple[list[Path | None], list[str]
         found = [_in_folder(folder, name) for name in names]
     n = sum(path is not None for path in found)
     if not n:
-        return nothing, [found_line(places, _NONE_USED)]
+        return nothing, [found_line(places, _NONE_NAMED)]
     return found, [f"{places[0]}: {_told(n, len(names), 'masks', 'black', mode)}"]
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistort
-from gs_train.data.masks import Kind, plane_of
+from gs_train.data.masks import Kind, Mask, plane_of
 from gs_train.data.pixels import BrokenPhotographError, decode_rgb, read_header
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing, require_free
@@ -93,10 +93,17 @@ def cached_path(cache_dir: Path, name: str, source: Path, camera: Camera, pinhol
     return made
 
 
-def cached_mask_path(made: Path, part: Part) -> Path:
-    """Where the plane of a mask belongs, by the `cached_path` of an image made from the mask."""
+def mask_job(mask: Mask, cache_dir: Path, name: str, camera: Camera, pinhole: Pinhole) -> Job:
+    """The plane of a mask for the image that is made from a photograph.
+
+    Args:
+        mask: of the photograph.
+        name: of the photograph.
+    """
+    made = cached_path(cache_dir, name, mask.path, camera, pinhole)
     digest = made.name.split(".")[-2]
-    return made.with_name(f"mask.{part}.{digest}.png")
+    target = made.with_name(f"mask.{mask.kind}.{digest}.png")
+    return Job(mask.path, target, camera, pinhole, mask.kind)
 
 
 def prepare_images(
