@@ -74,6 +74,17 @@ def test_photographs_with_masks_leave_the_bits_of_one_rank(
     _assert_as_on_one(two, case)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_on_a_gpu_masks_carve_where_splats_travel(preset: str) -> None:
+    """Two threads are the ranks; the one rank draws from tables."""
+    options = (("mask", "carve"),)
+    case = Case(preset, 3, n_steps=6, first=1, cuts_views=False, options=options)
+    case = replace(case, drawn_by="raster", scene="masked street")
+    assert_same(in_order(on_threads(2, case)), on_one(case))
+
+
 def test_a_world_of_one_rank_has_nothing_that_several_have() -> None:
     trainer = trainer_of(Case(), Alone(torch.device("cpu")))
     assert trainer.backend.together is None
