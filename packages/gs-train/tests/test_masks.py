@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,11 +82,16 @@ def test_a_mask_is_found_by_the_name_of_its_photograph(
     )
 
 
-def test_plan_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_says_the_same_and_counts_masks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = capture_of(tmp_path)
     save(folder / "masks/a.png", mask(64, 48))
     assert main(["plan", str(folder), "--renderer", "cpu", "--json", "--mask", "carve"]) == 0
-    assert capsys.readouterr().err.splitlines().count(load(folder, mask="carve").notes[0]) == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines().count(load(folder, mask="carve").notes[0]) == 1
+    work = json.loads(said.out)["workload"]
+    assert (work["channels"], work["carves"]) == (4, True)
 
 
 def test_colours_are_those_without_a_mask(tmp_path: Path) -> None:
