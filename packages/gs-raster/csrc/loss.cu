@@ -24,6 +24,8 @@ constexpr int kRing = 16;                  // rows at hand, at least kWindow + 2
 constexpr int kResident = 2;               // blocks of a multiprocessor: 128 registers a thread
 constexpr int kLeastRows = 16;             // fewer would mostly do what others do too
 constexpr int kWarps = kThreads / kWarp;
+constexpr std::uint8_t kCounts = 255;  // of a mask
+constexpr int kCentre = kReach / 2;    // of a window: pixels from its begin
 
 /// How an image is cut; block b has strip b % strips and run b / strips.
 struct Cut {
@@ -52,6 +54,7 @@ __device__ __forceinline__ float from_byte(std::uint8_t value) {
 }
 
 /// One number of image and photograph that is on its way from memory.
+template <bool kMasked>
 struct Fetch {
   float image = 0.0f;
   std::uint8_t truth = 0;
@@ -63,6 +66,28 @@ struct Fetch {
     truth = pair.truth[y * pair.truth_pitch + column];
   }
   __device__ __forceinline__ Pixel pixel() const {
+    const float of_truth = from_byte(truth);
+    return {of_truth, image - of_truth};
+  }
+};
+
+/// The same of a photograph with a mask.
+template <>
+struct Fetch<true> {
+  float image = 0.0f;
+  std::uint8_t truth = 0, state = kCounts;
+
+  __device__ __forceinline__ Fetch(const ImagePair& pair, int row, int column) {
+    if (row >= pair.height || column < 0 || column >= pair.width * kChannels) return;
+    const std::int64_t y = row;
+    const int x = column / kChannels, channel = column - x * kChannels;
+    const std::uint8_t* const of_pixel = pair.truth + y * pair.truth_pitch + x * (kChannels + 1);
+    image = pair.image[y * pair.width * kChannels + column];
+    truth = of_pixel[channel];
+    state = of_pixel[kChannels];
+  }
+  __device__ __forceinline__ Pixel pixel() const {
+    if (state != kCounts) return {-0.0f, 0.0f};
     const float of_truth = from_byte(truth);
     return {of_truth, image - of_truth};
   }
@@ -114,6 +139,7 @@ __device__ __forceinline__ double block_sum(double term) {
   return sum;
 }
 
+template <bool kMasked>
 __global__ void __launch_bounds__(kThreads, kResident)
     loss_kernel(ImagePair pair, Rect core, LossWeights weights, int strips, int rows,
                 float* __restrict__ gradient,     // (height, 3 * width)
@@ -131,24 +157,33 @@ __global__ void __launch_bounds__(kThreads, kResident)
   const int first = block / strips * rows, end = min(first + rows, pair.height);
   const int begin = max(first - kReach, 0), read_end = min(end + kReach, pair.height);
 
+  using Number = Fetch<kMasked>;
   OpenWindows truth, error, squares, products, constant, by_error, by_image;
+  [[maybe_unused]] OpenWindows counted;
   CompensatedSum share;
-  const auto store = [&](int row, const Fetch& own, const Fetch& beyond) {
+  const auto store = [&](int row, const Number& own, const Number& beyond) {
     ring[row % kRing][thread] = own.pixel();
     if (reads_two) ring[row % kRing][thread + kThreads] = beyond.pixel();
   };
-  const auto fetch_beyond = [&](int row) {
-    return Fetch(pair, row, reads_two ? column + kThreads : -1);
+  const auto terms_of = [&](const Means& means, float weight, int last_row) {
+    if constexpr (kMasked) {
+      const Pixel centre = ring[(last_row - kCentre) % kRing][thread + kCentre * kChannels];
+      return centre.counts() ? masked_window_terms(means, weight) : WindowTerms{};
+    }
+    return window_terms(means);
   };
-  store(begin, Fetch(pair, begin, column), fetch_beyond(begin));
-  Fetch next(pair, begin + 1, column), next_beyond = fetch_beyond(begin + 1);
+  const auto fetch_beyond = [&](int row) {
+    return Number(pair, row, reads_two ? column + kThreads : -1);
+  };
+  store(begin, Number(pair, begin, column), fetch_beyond(begin));
+  Number next(pair, begin + 1, column), next_beyond = fetch_beyond(begin + 1);
   __syncthreads();
 
   // In one turn `row` completes windows, which began kReach rows before; one row behind, windows
   // complete the gradient of the row in which they begin.
   for (int row = begin; row <= end + kReach; ++row) {
     if (row + 1 < read_end) store(row + 1, next, next_beyond);
-    next = Fetch(pair, row + 2, column);
+    next = Number(pair, row + 2, column);
     next_beyond = fetch_beyond(row + 2);
 
     float value = 0.0f;
@@ -156,8 +191,10 @@ __global__ void __launch_bounds__(kThreads, kResident)
       const Means across = means_across(ring[row % kRing] + thread);
       const Means means{truth.push(across.truth), error.push(across.error),
                         squares.push(across.squares), products.push(across.products)};
+      [[maybe_unused]] float weight = 1.0f;
+      if constexpr (kMasked) weight = counted.push(weight_across(ring[row % kRing] + thread));
       if (row >= begin + kReach) {
-        const WindowTerms terms = begins_window ? window_terms(means) : WindowTerms{};
+        const WindowTerms terms = begins_window ? terms_of(means, weight, row) : WindowTerms{};
         maps.set(row, thread, terms);
         if (is_own && row - kReach >= first) value = weights.dssim * terms.loss;
       }
@@ -178,7 +215,8 @@ __global__ void __launch_bounds__(kThreads, kResident)
         }
         const float of_ssim =
             sums.constant - sums.by_error * own.error + sums.by_image * own.image();
-        gradient[std::int64_t{out} * n + column] = by_l1 - weights.dssim * of_ssim;
+        gradient[std::int64_t{out} * n + column] =
+            !kMasked || own.counts() ? by_l1 - weights.dssim * of_ssim : 0.0f;
       }
     }
     share.add(value);
@@ -202,14 +240,15 @@ __global__ void __launch_bounds__(kThreads)
 
 std::int64_t loss_partials(int width, int height) { return cut_image(width, height).n_blocks; }
 
-void photometric_loss(const ImagePair& pair, const Rect& core, const LossWeights& weights,
-                      float* share, float* gradient, double* partials, std::int64_t n_partials,
-                      cuda::StreamView stream) {
+void photometric_loss(const ImagePair& pair, bool has_mask, const Rect& core,
+                      const LossWeights& weights, float* share, float* gradient, double* partials,
+                      std::int64_t n_partials, cuda::StreamView stream) {
   const Cut cut = cut_image(pair.width, pair.height);
   GS_CHECK(n_partials >= cut.n_blocks, "partials must have ", cut.n_blocks, " doubles, got ",
            n_partials);
   if (cut.n_blocks != 0) {
-    loss_kernel<<<static_cast<unsigned>(cut.n_blocks), kThreads, 0, stream.get()>>>(
+    const auto kernel = has_mask ? loss_kernel<true> : loss_kernel<false>;
+    kernel<<<static_cast<unsigned>(cut.n_blocks), kThreads, 0, stream.get()>>>(
         pair, core, weights, cut.strips, cut.rows, gradient, partials);
     GS_CUDA_TRY(cudaGetLastError());
   }

@@ -29,10 +29,15 @@ std::int64_t loss_partials(int width, int height);
 /// 1 - SSIM over all windows that lie inside the image (Wang et al. 2004; 11 x 11 pixels, sigma
 /// 1.5). gradient: (height, width, 3) d share / d image.
 ///
+/// With a mask, truth is (height, width, 4), and its fourth byte is 255 where the pixel counts.
+/// Others have no error and no gradient, and a window counts where its centre does: its weights are
+/// those of its pixels that count, over their sum (normalized convolution, Knutsson and Westin
+/// 1993).
+///
 /// partials: (n_partials,) at least as many as loss_partials() says. All sums are taken in a fixed
 /// order. Enqueued on `stream` of the current device; does not synchronise. Throws gs::CudaError.
-void photometric_loss(const ImagePair& pair, const Rect& core, const LossWeights& weights,
-                      float* share, float* gradient, double* partials, std::int64_t n_partials,
-                      cuda::StreamView stream);
+void photometric_loss(const ImagePair& pair, bool has_mask, const Rect& core,
+                      const LossWeights& weights, float* share, float* gradient, double* partials,
+                      std::int64_t n_partials, cuda::StreamView stream);
 
 }  // namespace gs::raster

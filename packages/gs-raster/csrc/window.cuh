@@ -39,6 +39,8 @@ class OpenWindows {
 struct alignas(8) Pixel {
   float truth, error;
   __device__ __forceinline__ float image() const { return truth + error; }
+  /// One that does not count is minus zero, without an error: it adds nothing to any sum.
+  __device__ __forceinline__ bool counts() const { return !signbit(truth); }
 };
 
 /// Weighted means of a window, or of one of its rows. With the error in place of the image, small
@@ -68,6 +70,14 @@ __device__ __forceinline__ Means means_across(const Pixel* from) {
   return means;
 }
 
+/// What the pixels that count weigh, in the row of a window that begins at `from`.
+__device__ __forceinline__ float weight_across(const Pixel* from) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < kWindow; ++k) sum += from[k * kChannels].counts() ? window_weight(k) : 0.0f;
+  return sum;
+}
+
 /// Of one window: 1 - SSIM, and the derivative of SSIM by pixel i of the window, which is
 /// weight_i (constant - by_error error_i + by_image image_i).
 struct WindowTerms {
@@ -89,6 +99,17 @@ __device__ __forceinline__ WindowTerms window_terms(const Means& means) {
   terms.by_image = terms.by_error * structure_lost;
   terms.constant = 2.0f * structure * per_means * (luminance_lost * image - means.error) +
                    terms.by_error * means.error - terms.by_image * image;
+  return terms;
+}
+
+/// Of a window whose pixels that count weigh `weight` together; `means` are over this.
+__device__ __forceinline__ WindowTerms masked_window_terms(const Means& means, float weight) {
+  const float per_weight = 1.0f / weight;
+  WindowTerms terms = window_terms({per_weight * means.truth, per_weight * means.error,
+                                    per_weight * means.squares, per_weight * means.products});
+  terms.constant *= per_weight;
+  terms.by_error *= per_weight;
+  terms.by_image *= per_weight;
   return terms;
 }
 

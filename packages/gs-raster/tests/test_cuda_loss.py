@@ -63,13 +63,57 @@ def by_float64(
     return loss.detach(), gradient
 
 
-def assert_close(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
+def masked(truth: Tensor, seed: int = 0) -> Tensor:
+    """(h, w, 4): with a hole, scattered hidden pixels, and all values that hide."""
+    height, width, _ = truth.shape
+    generator = torch.Generator().manual_seed(seed)
+    states = torch.randint(0, 255, (height, width), generator=generator, dtype=torch.uint8)
+    states[torch.rand(height, width, generator=generator) < 0.7] = 255
+    states[height // 4 : height // 2, width // 3 : width // 3 + 25] = 0
+    return torch.cat([truth, states[..., None].to(truth.device)], dim=2)
+
+
+def masked_by_float64(
+    image: Tensor, truth: Tensor, core: Rect, l1: float, dssim: float
+) -> tuple[Tensor, Tensor]:
+    """Windows by plain convolutions of what counts, over the convolution of the mask."""
+    leaf = image.double().cpu().requires_grad_()
+    counts = (truth.cpu()[..., 3] == 255).double()
+    exact = (truth.cpu()[..., :3].float() / 255).double() * counts[..., None]
+    seen = leaf * counts[..., None]
+    inside = slice(core.y0, core.y1), slice(core.x0, core.x1)
+    loss = l1 * (seen[inside] - exact[inside]).abs().sum()
+    if min(image.shape[:2]) >= WINDOW:
+        x, y = (values.permute(2, 0, 1)[:, None] for values in (seen, exact))
+        offsets = torch.arange(WINDOW, dtype=torch.float64) - WINDOW // 2
+        line = torch.exp(-(offsets**2) / 4.5)
+        line /= line.sum()
+        window = torch.outer(line, line)[None, None]
+        half = WINDOW // 2
+        centres = counts[half:-half, half:-half]
+        whole = torch.nn.functional.conv2d(counts[None, None], window)[0].where(centres > 0, 1.0)
+
+        def mean(values: Tensor) -> Tensor:
+            return torch.nn.functional.conv2d(values, window) / whole
+
+        mx, my = mean(x), mean(y)
+        xx, yy, xy = mean(x * x) - mx**2, mean(y * y) - my**2, mean(x * y) - mx * my
+        c1, c2 = 0.01**2, 0.03**2
+        ssim = ((2 * mx * my + c1) * (2 * xy + c2)) / ((mx**2 + my**2 + c1) * (xx + yy + c2))
+        loss = loss + dssim * ((1 - ssim) * centres).sum()
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), gradient
+
+
+def assert_close(
+    found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], *, rel: float = 2e-5
+) -> None:
     share, gradient = (values.double().cpu() for values in found)
     assert share.shape == ()
     # A window's variances are differences, of which float32 has a few digits less.
     assert math.isclose(share.item(), expected[0].item(), rel_tol=1e-5, abs_tol=1e-12)
     largest = expected[1].abs().max().clamp_min(1e-30)
-    assert (gradient - expected[1]).abs().max() <= 2e-5 * largest
+    assert (gradient - expected[1]).abs().max() <= rel * largest
 
 
 @pytest.mark.parametrize(
@@ -140,6 +184,59 @@ def test_crops_add_up_to_the_view() -> None:
             gradients[rows, columns] += part
     assert math.isclose(total, whole.item(), rel_tol=1e-6)
     assert (gradients - gradient).abs().max() <= 2e-5 * gradient.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("height", "width"), [(1, 700), (11, 11), (12, 40), (33, 86), (130, 172), (21, 259), (540, 960)]
+)
+@pytest.mark.parametrize(("l1", "dssim"), [(_L1, _DSSIM), (0.0, 1.0)])
+def test_with_a_mask_value_and_gradient_equal_those_of_float64(
+    height: int, width: int, l1: float, dssim: float
+) -> None:
+    image, truth = pictures(height, width, seed=height)
+    truth = masked(truth)
+    weights = {"l1_weight": l1 / image.numel(), "dssim_weight": dssim / image.numel()}
+    core = Rect(width // 5, 0, width, height - height // 7)
+    found = gs_raster.photometric_loss(image, truth, **weights, core=core)
+    # Windows of few pixels scale rounding up: by at most 15.
+    assert_close(found, masked_by_float64(image, truth, core, *weights.values()), rel=2e-4)
+
+
+def test_no_bit_depends_on_what_a_mask_hides() -> None:
+    image, truth = pictures(90, 120)
+    truth = masked(truth)
+    hidden = truth[..., 3] != 255
+    other_image, other = image.clone(), truth.clone()
+    other_image[hidden] = math.nan
+    other[..., :3][hidden] = 77
+    share, gradient = gs_raster.photometric_loss(image, truth, l1_weight=_L1, dssim_weight=_DSSIM)
+    found = gs_raster.photometric_loss(other_image, other, l1_weight=_L1, dssim_weight=_DSSIM)
+    assert torch.equal(found[0], share)
+    assert torch.equal(found[1], gradient)
+    assert not gradient[hidden].any()
+
+
+def test_a_mask_that_hides_nothing_or_everything() -> None:
+    image, truth = pictures(64, 100)
+    states = torch.full((64, 100, 1), 255, dtype=torch.uint8, device=DEVICE)
+    weights = {"l1_weight": _L1, "dssim_weight": _DSSIM}
+    found = gs_raster.photometric_loss(image, torch.cat([truth, states], dim=2), **weights)
+    assert_close(found, by_float64(image, truth, Rect(0, 0, 100, 64), _L1, _DSSIM))
+    share, gradient = gs_raster.photometric_loss(
+        image, torch.cat([truth, states // 2], dim=2), **weights
+    )
+    assert share == 0
+    assert not gradient.any()
+
+
+def test_a_photograph_with_a_mask_may_be_a_rectangle_of_a_larger_one() -> None:
+    image, truth = pictures(90, 120)
+    part, truth = image[20:70, 31:110].contiguous(), masked(truth)
+    weights = {"l1_weight": _L1, "dssim_weight": _DSSIM}
+    whole = gs_raster.photometric_loss(part, truth[20:70, 31:110].contiguous(), **weights)
+    found = gs_raster.photometric_loss(part, truth[20:70, 31:110], **weights)
+    assert torch.equal(found[0], whole[0])
+    assert torch.equal(found[1], whole[1])
 
 
 def test_large_images_and_the_same_bits_again() -> None:

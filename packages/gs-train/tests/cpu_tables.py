@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from gs_train.densify.statistics import Statistics
@@ -24,6 +25,7 @@ class CpuDrawn:
     """A `Drawn` with what its gradient needs."""
 
     image: Tensor
+    alpha: Tensor
     room: int
     leaves: dict[str, Tensor]
     splats: Splats
@@ -103,22 +105,29 @@ class CpuTables:
         renderer = self._renderer
         splats = renderer.project(leaves, view, sh_degree=sh_degree, keys=keys)
         splats.means2d.retain_grad()
-        image, _ = CpuRenderer.rasterize(renderer, splats, rect)
+        image, alpha = CpuRenderer.rasterize(renderer, splats, rect)
         count = self._counts[index] = splats.n_intersections
         if count > room:
             self._overflowed = True
             image = image * 0.0
         self.noted.drawn.append((index, room, count))
-        drawn = CpuDrawn(image, room, leaves, splats, rows)
+        drawn = CpuDrawn(image, alpha[..., 0], room, leaves, splats, rows)
         self._index_of[drawn] = index
         return drawn
 
-    def send_back(self, drawn: Drawn, gradient: Tensor, direct: Direct | None) -> Splats | None:
+    def send_back(
+        self,
+        drawn: Drawn,
+        gradient: Tensor,
+        direct: Direct | None,
+        of_alpha: Tensor | None = None,
+    ) -> Splats | None:
         """See `TableRenderer`."""
         assert isinstance(drawn, CpuDrawn)
         self.fails("send_back")
         index = self._index_of.pop(drawn)
-        drawn.image.backward(gradient)
+        of_alpha = torch.zeros_like(drawn.alpha) if of_alpha is None else of_alpha
+        torch.autograd.backward([drawn.image, drawn.alpha], [gradient, of_alpha])
         if self._overflowed:
             assert drawn.splats.means2d.grad is not None
             drawn.splats.means2d.grad.fill_(float("nan"))

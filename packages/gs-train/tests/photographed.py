@@ -24,6 +24,7 @@ from torch import Tensor
 import gs_cull
 from gs_train.data.capture import load_capture, read_image
 from gs_train.losses.loss import Crop, photometric_loss
+from gs_train.losses.mask import CARVED, IGNORED, KEPT
 from gs_train.options.config import FitConfig
 from gs_train.options.schedule import LearningRates
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
@@ -84,6 +85,22 @@ def street() -> Photographed:
     return Photographed(rows, views, photographs, EXTENT)
 
 
+@functools.cache
+def masked_street() -> Photographed:
+    """The street with masks of all kinds on its photographs: one has none, one hides all."""
+    scene, draw = street(), torch.Generator().manual_seed(4)
+    masked = []
+    for i, photograph in enumerate(scene.photographs):
+        states = torch.full((HEIGHT, WIDTH, 1), KEPT, dtype=torch.uint8)
+        states[8:20, 10 + i % 20 : 24 + i % 20] = IGNORED
+        states[:5, ::2] = CARVED
+        states[torch.rand(states.shape, generator=draw) < 0.1] = CARVED
+        masked.append(torch.cat([photograph, states], dim=2))
+    masked[1] = scene.photographs[1]
+    masked[2][..., 3] = IGNORED
+    return replace(scene, photographs=masked)
+
+
 FOX = Path(os.environ.get("GS_DATA", Path(__file__).resolve().parents[4] / "shared/data")) / "fox"
 
 
@@ -99,7 +116,7 @@ def fox() -> Photographed:
 
 
 def photographed(name: str) -> Photographed:
-    return {"street": street, "fox": fox}[name]()
+    return {"street": street, "masked street": masked_street, "fox": fox}[name]()
 
 
 NEEDS_FOX = pytest.mark.skipif(not FOX.is_dir(), reason=f"needs the capture {FOX} (set GS_DATA)")

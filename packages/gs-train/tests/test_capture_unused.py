@@ -38,7 +38,11 @@ def _alpha(folder: Path) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "masks": (lambda f: (f / "masks").mkdir(), "masks/ found, not used: every pixel is trained on"),
+    "masks": (
+        lambda f: (f / "masks").mkdir(),
+        "masks/ found, not used: no PNG file there has the name of a photograph; every pixel is "
+        "trained on",
+    ),
     "depths": (
         lambda f: [(f / name).mkdir() for name in ("normals", "depths")],
         "depths/, normals/ found, not used: training sees colours alone",
@@ -77,7 +81,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "alpha": (
         _alpha,
         "alpha channels found in 1 photographs, not used: what is transparent is trained on as "
-        "black",
+        "black (--mask carve or ignore uses them)",
     ),
 }
 
@@ -94,7 +98,7 @@ def test_fit_and_plan_print_the_lines(tmp_path: Path, capsys: pytest.CaptureFixt
     images = [(f"{i:02}.png", PINHOLE) for i in range(4)]
     folder = write_capture(tmp_path / "data", images, points=points)
     (folder / "masks").mkdir()
-    line = "masks/ found, not used: every pixel is trained on"
+    _, line = CASES["masks"]
     fit = ["fit", str(folder), "--out", str(tmp_path / "run"), "--renderer", "cpu"]
     assert main([*fit, "--steps", "1"]) == 0
     assert capsys.readouterr().err.splitlines().count(line) == 1

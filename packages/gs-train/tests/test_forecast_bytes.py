@@ -274,6 +274,19 @@ def test_rendering_takes_as_much_as_the_fullest_of_its_moments(name: str) -> Non
     assert counted(1e6, 5000, 1e9) < counted(1e6) + counted(side=5000) + counted(intersections=1e9)
 
 
+@EVERY
+def test_masks_take_a_byte_of_a_pixel_and_carving_twelve(preset: Preset) -> None:
+    without = need(preset, WORK)
+    masked = need(preset, replace(WORK, channels=4))
+    carved = need(preset, replace(WORK, channels=4, carves=True))
+    n_pixels = WORK.width * WORK.height
+    for of, also in ((without, masked), (without, carved)):
+        assert 3 * also.device["photographs"] == 4 * of.device["photographs"]
+        assert 3 * also.pinned["photographs"] == 4 * of.pinned["photographs"]
+    assert masked.device["rendering"] == without.device["rendering"]
+    assert carved.device["rendering"] == without.device["rendering"] + 12 * n_pixels
+
+
 # A view of gs-raster with many more rows or intersections than pixels.
 MANY = alike(WORK, replace(SEEN, largest=1e6, intersections=2e7))
 RASTER = replace(MANY, renderer="raster", batch_size=1)

@@ -14,7 +14,8 @@ from gs_order import ViewSampler
 from gs_train.backends import tiered_engine
 from gs_train.engine.room import room_for
 from gs_train.engine.settings import StepSettings
-from gs_train.losses.loss import Crop, loss_and_gradient
+from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
+from gs_train.losses.mask import CARVED
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
@@ -71,10 +72,14 @@ def _peak_of_one_view(renderer: Renderer, rows: dict[str, Tensor], view: View) -
     return peak
 
 
-def _peak_from_tables(renderer: Renderer, rows: dict[str, Tensor], view: View, room: int) -> int:
+def _peak_from_tables(
+    renderer: Renderer, rows: dict[str, Tensor], view: View, room: int, *, carves: bool
+) -> int:
     """Bytes beyond the rows and their gradients, as the trainer renders rows where they lie."""
     assert isinstance(renderer, RasterRenderer)
     truth = torch.full((1080, 1920, 3), 99, dtype=torch.uint8, device="cuda")
+    if carves:
+        truth = torch.nn.functional.pad(truth, (0, 1), value=CARVED)
     sums = {name: torch.zeros_like(values) for name, values in rows.items()}
     keys = torch.arange(len(rows["means"]), dtype=torch.int32, device="cuda")
     for _ in range(2):
@@ -85,33 +90,45 @@ def _peak_from_tables(renderer: Renderer, rows: dict[str, Tensor], view: View, r
         ids, slots, place = (keys.clone() for _ in range(3))
         listed = TableRows(rows, ids, slots, keys, sums, place)
         drawn = renderer.tables.draw(listed, view, view.rect, sh_degree=3, room=room, index=0)
-        _, gradient = loss_and_gradient(drawn.image, truth, Crop(view, view.rect), 0.2)
-        splats = renderer.tables.send_back(drawn, gradient, None)
+        crop, of_alpha = Crop(view, view.rect), None
+        share, gradient = loss_and_gradient(drawn.image, truth, crop, 0.2)
+        if carves:
+            share, of_alpha = add_carving(share, drawn.alpha, truth, crop)
+        splats = renderer.tables.send_back(drawn, gradient, None, of_alpha)
         assert 0 < renderer.tables.n_intersections(0) <= room
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
-        del ids, slots, place, listed, drawn, gradient, splats
+        del ids, slots, place, listed, drawn, gradient, of_alpha, splats
     return peak
 
 
 @pytest.mark.parametrize("n", [200_000, 2_000_000])
 @pytest.mark.parametrize(
-    ("name", "preset"), [("gsplat", "none"), ("raster", "clm"), ("raster", "none")]
+    ("name", "preset", "carves"),
+    [
+        ("gsplat", "none", False),
+        ("raster", "clm", False),
+        ("raster", "none", False),
+        ("raster", "none", True),
+    ],
 )
-def test_rendering_a_view_takes_the_memory_that_is_counted(name: str, preset: str, n: int) -> None:
+def test_rendering_a_view_takes_the_memory_that_is_counted(
+    name: str, preset: str, carves: bool, n: int
+) -> None:
     rows, view = _scene(n)
     renderer = make_renderer(name, RenderOptions())
     work = measure_workload(
         rows, [view], renderer, n_rows=n, sh_degree=3, batch_size=1, n_batches=1
     )
     assert work.most.largest > 0.9 * n
+    work = dataclasses.replace(work, carves=carves)
     counted = need(PRESETS[preset], work).device["rendering"]
     # What is rendered here is all rows, of which a few do not show.
     counted *= n / work.most.largest
     if (name, preset) == ("raster", "none"):
         known = math.ceil(work.most.intersections)
         room = max(room_for(n, None), room_for(n, known))
-        peak = _peak_from_tables(renderer, rows, view, room)
+        peak = _peak_from_tables(renderer, rows, view, room, carves=carves)
     else:
         peak = _peak_of_one_view(renderer, rows, view)
     print(json.dumps({"rows": n, "counted": counted, "real": peak, "ratio": peak / counted}))

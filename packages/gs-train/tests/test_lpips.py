@@ -82,6 +82,20 @@ def test_lpips_is_that_of_torchmetrics(backbone, monkeypatch):
     assert mine.net == net
 
 
+def test_lpips_of_kept_pixels_sees_no_hidden_ones(backbone):
+    net, _, path = backbone
+    ours = load_lpips(net, backbone=path)
+    image, truth = images(1), images(2)
+    kept = torch.rand(97, 130, 1, generator=torch.Generator().manual_seed(3)) < 0.7
+    kept[20:50, 30:90] = False
+    expected = ours(image, truth, kept)
+    assert expected > 0
+    assert ours(image.where(kept, 0.5), truth.where(kept, 0.9), kept) == expected
+    assert ours(truth.where(kept, 0.5), truth, kept) == pytest.approx(0.0, abs=1e-6)
+    every = torch.ones_like(kept)
+    assert ours(image, truth, every) == pytest.approx(ours(image, truth), rel=0.05)
+
+
 def test_weights_in_the_hub_folder_are_found(backbone, monkeypatch):
     net, _, path = backbone
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(path.parent.parent))

@@ -64,6 +64,27 @@ def test_two_ranks_leave_the_bits_of_one(two: Workers, preset: str, paces: int |
     assert sorted(ours.photographs) == sorted(on_one(case).photographs)
 
 
+@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("drawn_by", ["cpu", "tables"])
+def test_photographs_with_masks_leave_the_bits_of_one_rank(
+    two: Workers, preset: str, drawn_by: str
+) -> None:
+    options = (("mask", "carve"),)
+    case = Case(preset, drawn_by=drawn_by, options=options, scene="masked street")
+    _assert_as_on_one(two, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_on_a_gpu_masks_carve_where_splats_travel(preset: str) -> None:
+    """Two threads are the ranks; the one rank draws from tables."""
+    options = (("mask", "carve"),)
+    case = Case(preset, 3, n_steps=6, first=1, cuts_views=False, options=options)
+    case = replace(case, drawn_by="raster", scene="masked street")
+    assert_same(in_order(on_threads(2, case)), on_one(case))
+
+
 def test_a_world_of_one_rank_has_nothing_that_several_have() -> None:
     trainer = trainer_of(Case(), Alone(torch.device("cpu")))
     assert trainer.backend.together is None

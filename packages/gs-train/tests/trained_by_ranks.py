@@ -48,6 +48,7 @@ class Case:
         drawn_by: ``cpu``; ``tables``, the same where splats travel from tables; or ``raster``.
         stopped_at: step after which each rank begins anew from what it has saved; None: none.
         options: others of `FitConfig`.
+        scene: whose photographs are trained on.
     """
 
     preset: str = "none"
@@ -64,6 +65,7 @@ class Case:
     drawn_by: str = "cpu"
     stopped_at: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    scene: str = "street"
 
 
 class GivenPace(DrawingPace):
@@ -105,7 +107,7 @@ def trainer_of(
     Args:
         saved: what a trainer saved before it was stopped; None: it is a new one.
     """
-    scene = photographed("street")
+    scene = photographed(case.scene)
     later = case.n_steps * case.batch_size + 1
     options: dict[str, Any] = {
         "batch_size": case.batch_size,
@@ -157,7 +159,7 @@ def _most_of(_: Lattice, strand: int, means: Tensor) -> Tensor:
 
 
 def batches_of(case: Case) -> list[list[int]]:
-    n_views = len(photographed("street").views)
+    n_views = len(photographed(case.scene).views)
     return drive(case.first + case.n_steps, case.batch_size, n_views=n_views)[case.first :]
 
 
@@ -165,7 +167,7 @@ def run(case: Case, world: World | None = None) -> Left:
     """The run of a rank, or of one without others."""
     torch.set_num_threads(1)
     trainer = trainer_of(case, world)
-    scene = photographed("street").on(trainer.renderer.device.type)
+    scene = photographed(case.scene).on(trainer.renderer.device.type)
     random = Random(f"{case.paces} {0 if world is None else world.rank}")
     steps = batches_of(case)
     losses: list[float] = []
@@ -231,7 +233,7 @@ def error_of_strangers(world: World, case: Case) -> str:
 def on_threads(n_ranks: int, case: Case) -> list[Left]:
     """Of threads of this process, which share its device."""
     device = torch.device("cuda:0" if case.drawn_by == "raster" else "cpu")
-    photographed("street").on(device.type)  # once
+    photographed(case.scene).on(device.type)  # once
     return threads_as_ranks.on_ranks(n_ranks, device, lambda world: run(case, world))
 
 

@@ -64,6 +64,8 @@ def _arrays(room: Room) -> dict[str, Any]:
         "images": [room.own(room.rng.integers(0, 256, (12, 16, 3)), np.uint8) for _ in range(n)],
         "viewmats": room.own(viewmats, np.float64),
         "Ks": room.own(np.tile([[20.0, 0, 8], [0, 20, 6], [0, 0, 1]], (n, 1, 1))),
+        "masks": [room.own(room.rng.integers(0, 2, (12, 16)), np.uint8) for _ in range(n)],
+        "mask": room.pick("ignore", "carve"),
         "points": room.own(room.rng.standard_normal((30, 3)), np.float64),
         "colors": room.own(room.rng.integers(0, 256, (30, 3)), np.uint8),
         "names": [f"{i}.png" for i in range(n)],
@@ -76,7 +78,8 @@ def _capture(room: Room) -> Call:
     def show(capture: Capture) -> list[object]:
         views = capture.views
         cameras = [(v.name, v.world_to_camera, v.K, v.width, v.height) for v in views]
-        return [cameras, capture.points, capture.colors, capture.train, capture.test]
+        masks = [capture.mask, *(v.mask is None for v in views)]
+        return [cameras, masks, capture.points, capture.colors, capture.train, capture.test]
 
     return Call(capture_from_arrays, _arrays(room), show=show, raises=_REFUSED)
 

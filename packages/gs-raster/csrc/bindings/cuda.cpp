@@ -132,7 +132,7 @@ std::int64_t loss_partials_cuda(int width, int height, int device) {
   return loss_partials(width, height);
 }
 
-void photometric_loss_cuda(Address image, Address truth, std::int64_t truth_pitch,
+void photometric_loss_cuda(Address image, Address truth, std::int64_t truth_pitch, bool has_mask,
                            std::pair<int, int> size, const Corners& core,
                            std::pair<float, float> weights, Address share, Address gradient,
                            Address partials, std::int64_t n_partials, int device,
@@ -141,7 +141,7 @@ void photometric_loss_cuda(Address image, Address truth, std::int64_t truth_pitc
   const DeviceGuard guard(device);
   const ImagePair pair{at<const float>(image), at<const std::uint8_t>(truth), truth_pitch,
                        size.first, size.second};
-  photometric_loss(pair, rect_of(core), {weights.first, weights.second}, at<float>(share),
+  photometric_loss(pair, has_mask, rect_of(core), {weights.first, weights.second}, at<float>(share),
                    at<float>(gradient), at<double>(partials), n_partials,
                    StreamView::from_handle(stream));
 }
@@ -214,9 +214,9 @@ void register_cuda(py::module_& module) {
   module.def("loss_partials", &loss_partials_cuda, py::arg("width"), py::arg("height"),
              py::arg("device"));
   module.def("photometric_loss_cuda", &photometric_loss_cuda, py::arg("image"), py::arg("truth"),
-             py::arg("truth_pitch"), py::arg("size"), py::arg("core"), py::arg("weights"),
-             py::arg("share"), py::arg("gradient"), py::arg("partials"), py::arg("n_partials"),
-             py::arg("device"), py::arg("stream"));
+             py::arg("truth_pitch"), py::arg("has_mask"), py::arg("size"), py::arg("core"),
+             py::arg("weights"), py::arg("share"), py::arg("gradient"), py::arg("partials"),
+             py::arg("n_partials"), py::arg("device"), py::arg("stream"));
   module.def("perturb_cuda", &perturb_cuda, py::arg("n"), py::arg("columns"), py::arg("keys"),
              py::arg("source"), py::arg("size"), py::arg("device"), py::arg("stream"));
   module.def("slot_width", &slot_width_of, py::arg("depth"), py::arg("absgrad"));

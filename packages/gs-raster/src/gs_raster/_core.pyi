@@ -139,6 +139,7 @@ def photometric_loss_cuda(
     image: int,
     truth: int,
     truth_pitch: int,
+    has_mask: bool,
     size: tuple[int, int],
     core: _Corners,
     weights: tuple[float, float],

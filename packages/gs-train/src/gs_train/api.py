@@ -104,7 +104,17 @@ def _config_of(
         config = dataclasses.replace(config, **options)
     if capture is not None:
         _check_left_alone(config, fields)
+        config = _with_mask_of(config, capture)
     return config
+
+
+def _with_mask_of(config: FitConfig, capture: Capture) -> FitConfig:
+    if config.mask not in ("auto", capture.mask):
+        raise TypeError(
+            f"mask must be left out where capture is given, or be {capture.mask} as of the "
+            f"capture, got {config.mask}"
+        )
+    return dataclasses.replace(config, mask=capture.mask)
 
 
 def _check_left_alone(config: FitConfig, fields: dict[str, Any]) -> None:

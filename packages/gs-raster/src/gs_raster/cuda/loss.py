@@ -17,7 +17,7 @@ from gs_raster.numbers import real
 from gs_raster.types import Rect
 
 _MOST_SIDE = 2**24
-_CHANNELS = 3
+_CHANNELS, _MASKED = 3, 4
 _MOST = 3e38  # below the largest float32
 
 
@@ -38,10 +38,15 @@ def photometric_loss(
     (1 - lambda) / values and lambda / windows it is the loss of 3D Gaussian Splatting (Kerbl et al.
     2023, eq. 7). An image that is smaller than the window has no window.
 
+    With a mask neither value nor gradient depends on pixels that do not count. A window counts
+    where its centre does, and the weights of its pixels that count are scaled to a sum of 1
+    (normalized convolution, Knutsson and Westin 1993).
+
     Args:
         image: (h, w, 3) float32, contiguous.
         truth: (h, w, 3) uint8 in 255ths on the same device. Rows are contiguous and may lie apart
-            by any pitch, so that the photograph may be a rectangle of a larger one.
+            by any pitch, so that the photograph may be a rectangle of a larger one. Or (h, w, 4)
+            with a mask: a pixel counts where its fourth value is 255.
         l1_weight, dssim_weight: finite in float32.
         core: pixels of the image; all of them when None.
         out: (h, w, 3) float32 on the same device, contiguous, for the gradient; allocated when
@@ -66,9 +71,11 @@ def photometric_loss(
     of_image = address("image", image, (height, width, _CHANNELS), torch.float32, at.device)
     if max(height, width) > _MOST_SIDE:
         raise ValueError(f"image must have sides of at most {_MOST_SIDE}, got {width} x {height}")
-    check_kind("truth", truth, (height, width, _CHANNELS), torch.uint8, at.device)
+    has_mask = isinstance(truth, Tensor) and truth.shape[-1:] == (_MASKED,)
+    channels = _MASKED if has_mask else _CHANNELS
+    check_kind("truth", truth, (height, width, channels), torch.uint8, at.device)
     pitch, across, channel = truth.stride()
-    if image.numel() and ((width > 1 and across != _CHANNELS) or channel != 1):
+    if image.numel() and ((width > 1 and across != channels) or channel != 1):
         raise ValueError(f"truth must have contiguous rows, got strides {tuple(truth.stride())}")
     if core is None:
         core = Rect(0, 0, width, height)
@@ -89,6 +96,7 @@ def photometric_loss(
         of_image,
         truth.data_ptr(),
         pitch,
+        has_mask,
         (width, height),
         corners(core),
         weights,

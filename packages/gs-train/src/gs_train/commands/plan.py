@@ -58,6 +58,7 @@ class PlanConfig:
         strategy: how Gaussians would be added: decides what is kept about each.
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         max_side: images are made smaller until their longer side has at most so many pixels.
+        mask: as of fit; a photograph with a mask takes a third more memory.
         image_cache: memory for decoded photographs.
         renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
             possible, else gsplat, else cpu.
@@ -84,6 +85,7 @@ class PlanConfig:
     strategy: Literal["adc", "mcmc"] = "adc"
     sh_degree: int = 3
     max_side: int | None = None
+    mask: Literal["auto", "ignore", "carve", "off"] = "auto"
     image_cache: str = "4GiB"
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     gpus: str | None = None
@@ -114,6 +116,7 @@ class PlanConfig:
             strategy=self.strategy,
             sh_degree=self.sh_degree,
             max_side=self.max_side,
+            mask=self.mask,
             image_cache=self.image_cache,
             renderer=self.renderer,
         )

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from gs_train.data.capture import Capture, frame_and_points, pinholes_of, split_of, view_of
-from gs_train.data.photographs import camera_sizes
+from gs_train.data.masks import find_masks, mask_of
+from gs_train.data.photographs import camera_headers
 from gs_train.data.readers.choose import read_source
 from gs_train.data.resized import model_of_sizes
 from gs_train.errors import InputError
+from gs_train.names import printable
 from gs_train.options.config import FitConfig
 
 
@@ -18,16 +20,30 @@ def capture_without_photographs(run: FitConfig) -> Capture:
         InputError: there is no model, or it holds fewer than 4 points or no image to train on.
     """
     source = read_source(run.data)
-    model, scaled = model_of_sizes(source.model, camera_sizes(source.model, source.photographs))
+    headers = camera_headers(source.model, source.photographs)
+    sizes = [None if header is None else header.size for header in headers]
+    model, scaled = model_of_sizes(source.model, sizes)
     names = [image.name for image in model.images]
     train, test = split_of(names, run.test_every, run.test_list, source.held_out)
     _, points, colors, notes = frame_and_points(model, source.points)
     if len(points) < 4:
         raise InputError(f"{run.data} must hold at least 4 points, got {len(points)}")
     pinholes = pinholes_of(model, run.max_side)
+    masks, masked = find_masks(source, run.mask)
+    # Photographs of one camera are taken to be alike.
+    with_alpha = {
+        image.camera_id
+        for image, header in zip(model.images, headers)
+        if header is not None and header.has_alpha
+    }
     views = tuple(
-        view_of(image, pinholes[image.camera_id], path)
-        for image, path in zip(model.images, source.photographs)
+        view_of(
+            image,
+            pinholes[image.camera_id],
+            path,
+            mask=mask_of(mask, path, has_alpha=image.camera_id in with_alpha, mode=run.mask),
+        )
+        for image, path, mask in zip(model.images, source.photographs, masks)
     )
-    notes += (*scaled, *source.notes)
+    notes += (*scaled, *source.notes, *map(printable, masked))
     return Capture(source.folder, views, points, colors, train, test, notes=tuple(notes))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from gs_train.data.capture import Capture, CaptureView, split_of
 from gs_train.data.colmap_records import FloatArray
 from gs_train.data.frame import Frame
+from gs_train.data.masks import MASK_DTYPES, GivenMask
 from gs_train.data.random_points import N_RANDOM_POINTS, random_points
 from gs_train.data.ranges import (
     FARTHEST_COORDINATE,
@@ -31,11 +32,17 @@ _MOST_SKEW = 1e-4
 """Of a rotation times its transpose from the identity: float32 rotations are off by 1e-6."""
 
 
+_HELD = (list, tuple, np.ndarray, type(None))
+"""What gives arrays without reading them anew."""
+
+
 def capture_from_arrays(
     images: Sequence[Any],
     viewmats: ArrayLike,
     Ks: ArrayLike,
     *,
+    masks: Sequence[Any] | None = None,
+    mask: Literal["ignore", "carve"] = "ignore",
     points: ArrayLike | None = None,
     colors: ArrayLike | None = None,
     names: Sequence[str] | None = None,
@@ -53,6 +60,11 @@ def capture_from_arrays(
             memory cannot hold is kept in a file, as decoded photographs are.
         viewmats: (V, 4, 4) world to camera; x right, y down, z forward.
         Ks: (V, 3, 3), or (3, 3) for all, pixels; the centre of the first pixel is (0.5, 0.5).
+        masks: V masks, each (H, W) bool or uint8 where False and 0 hide the photograph's pixel, or
+            None for a photograph without a mask: a list, one array (V, H, W), or an object as
+            ``images`` may be. Each is read once here. None: no photograph has a mask.
+        mask: ignore leaves hidden pixels out of the loss and the scores; carve also trains them to
+            be transparent.
         points: (P, 3) positions in the world, P >= 4, to start from. None: 20,000 random points in
             the cube around the cameras' common focus that holds the cameras.
         colors: (P, 3) uint8 RGB of the points; None: grey.
@@ -83,6 +95,7 @@ def capture_from_arrays(
     shapes = [_size_of(images[i], i) for i in range(n)] if sizes is None else _sizes(sizes, n)
     for i, (width, height) in enumerate(shapes):
         _check_camera(labels[i], poses[i], intrinsics[i], max(width, height))
+    states = [None] * n if masks is None else _masks(masks, mask, shapes)
     order = sorted(range(n), key=lambda i: labels[i])
     frame = require_cameras("viewmats", [labels[i] for i in order], poses[order])
     places, notes = _points(points, frame)
@@ -95,6 +108,7 @@ def capture_from_arrays(
             width=shapes[i][0],
             height=shapes[i][1],
             pixels=partial(images.__getitem__, i),
+            mask=states[i],
         )
         for i in order
     )
@@ -116,7 +130,7 @@ def capture_from_arrays(
         train_,
         test_,
         notes=tuple(notes),
-        in_memory=isinstance(images, (list, tuple, np.ndarray)),
+        in_memory=all(isinstance(given, _HELD) for given in (images, masks)),
     )
 
 
@@ -147,6 +161,28 @@ def _size_of(image: Any, index: int) -> tuple[int, int]:
     if array.ndim != 3 or array.shape[2] != 3:
         raise ValueError(f"images must be (H, W, 3), got {array.shape} of image {index}")
     return array.shape[1], array.shape[0]
+
+
+def _masks(
+    masks: Sequence[Any], mode: str, sizes: Sequence[tuple[int, int]]
+) -> list[GivenMask | None]:
+    """Of photographs of these widths and heights."""
+    if mode not in ("ignore", "carve"):
+        raise ValueError(f"mask must be ignore or carve, got {mode!r:.80}")
+    if len(masks) != len(sizes):
+        raise ValueError(f"masks must be {len(sizes)}, one for each image, got {len(masks)}")
+    found: list[GivenMask | None] = []
+    for i, (width, height) in enumerate(sizes):
+        given = masks[i]
+        if given is not None:
+            array = np.asarray(given)
+            if array.dtype not in MASK_DTYPES:
+                raise TypeError(f"masks must be bool or uint8, got {array.dtype} of mask {i}")
+            if array.shape != (height, width):
+                raise ValueError(f"masks must be {(height, width)}, got {array.shape} of mask {i}")
+            given = GivenMask(partial(masks.__getitem__, i), carves=mode == "carve")
+        found.append(given)
+    return found
 
 
 def _sizes(sizes: Iterable[tuple[int, int]], n: int) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,25 @@ from gs_train.data.colmap_records import FloatArray, Image, Model
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
 from gs_train.data.frame import Frame
-from gs_train.data.photographs import MOST_PIXELS, check_photographs
+from gs_train.data.masks import (
+    GivenMask,
+    Mask,
+    Mode,
+    alpha_line,
+    find_masks,
+    mask_of,
+    uses_alpha,
+)
+from gs_train.data.photographs import MOST_PIXELS, check_masks, check_photographs
+from gs_train.data.pixel_file import PixelSize
 from gs_train.data.pixels import decode_rgb
-from gs_train.data.prepare import Job, Progress, cached_path, prepare_images
+from gs_train.data.prepare import Job, Progress, cached_path, mask_job, prepare_images
 from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
 from gs_train.data.readers.choose import read_source
 from gs_train.data.readers.source import PointsOf
 from gs_train.data.resized import model_of_sizes
 from gs_train.errors import InputError
+from gs_train.losses.mask import CHANNELS
 from gs_train.names import printable
 
 
@@ -44,6 +55,7 @@ class CaptureView:
         pixels: gives (height, width, 3) uint8 RGB, always the same, from any thread; None: the file
             at ``path`` is decoded.
         photograph: the photograph, where ``path`` is an image made from it; else None.
+        mask: of the photograph, if any.
     """
 
     name: str
@@ -54,6 +66,13 @@ class CaptureView:
     height: int
     pixels: Callable[[], Any] | None = None
     photograph: Path | None = None
+    mask: Mask | GivenMask | None = None
+
+    @property
+    def pixel_size(self) -> PixelSize:
+        """Of what `read_image` returns."""
+        size = self.height, self.width
+        return size if self.mask is None else (*size, CHANNELS)
 
     @property
     def is_made(self) -> bool:
@@ -89,6 +108,14 @@ class Capture:
     notes: tuple[str, ...] = ()
     in_memory: bool = False
 
+    @property
+    def mask(self) -> Mode:
+        """What becomes of pixels that masks of its views hide; ``off`` where no view has a mask."""
+        masks = [view.mask for view in self.views if view.mask is not None]
+        if not masks:
+            return "off"
+        return "carve" if any(mask.carves for mask in masks) else "ignore"
+
 
 def load_capture(
     folder: str | Path,
@@ -99,6 +126,7 @@ def load_capture(
     test_list: str | Path | None = None,
     max_pixels: int = MOST_PIXELS,
     skip_broken: bool = False,
+    mask: Mode = "auto",
     progress: Progress | None = None,
 ) -> Capture:
     """Read a capture: ``images/`` and a COLMAP model in ``sparse/0`` or ``sparse``, or photographs
@@ -120,6 +148,7 @@ def load_capture(
         max_pixels: of one photograph; a larger photograph is refused before memory is taken.
         skip_broken: photographs that are missing, no image or break off are listed in the result's
             ``broken``; their views stay, so that the split is that of the whole capture.
+        mask: what is done with masks, see :data:`gs_train.data.masks.Mode`.
         progress: called with (images made, images to make) while images are made.
 
     Returns:
@@ -153,35 +182,53 @@ def load_capture(
         skip_broken=skip_broken,
     )
     broken = set(checked.broken)
-    model, scaled = model_of_sizes(model, checked.sizes)
+    masks, masked = find_masks(source, mask)
+    sizes = checked.sizes
+    broken_masks = check_masks(model, sizes, masks, max_pixels=max_pixels, skip_broken=skip_broken)
+    broken |= broken_masks.keys()
+    with_alpha = {index for index in checked.with_alpha if masks[index] is None}
+    if with_alpha and uses_alpha(mask):
+        masked.append(alpha_line(len(with_alpha), len(names), mask))
+    model, scaled = model_of_sizes(model, sizes)
     pinholes = pinholes_of(model, max_side)
 
-    jobs = {}
+    jobs, mask_jobs, found = {}, {}, {}
     for index, (image, path) in enumerate(zip(model.images, source.photographs)):
         camera, pinhole = model.cameras[image.camera_id], pinholes[image.camera_id]
         is_other = (pinhole.width, pinhole.height) != (camera.width, camera.height)
-        if index not in broken and (is_distorted(camera) or is_other):
+        if index in broken:
+            continue
+        is_made = is_distorted(camera) or is_other
+        if is_made:
             made = cached_path(cache_dir, image.name, path, camera, pinhole)
             jobs[index] = Job(path, made, camera, pinhole)
+        own = mask_of(masks[index], path, has_alpha=index in with_alpha, mode=mask)
+        if own is not None and is_made:
+            mask_jobs[index] = mask_job(own, cache_dir, image.name, camera, pinhole)
+            own = replace(own, path=mask_jobs[index].target, kind="plane")
+        found[index] = own
+    all_jobs = {job.target: job for job in (*jobs.values(), *mask_jobs.values())}
     undecodable = prepare_images(
-        list(jobs.values()), cache_dir, skip_broken=skip_broken, progress=progress
+        list(all_jobs.values()), cache_dir, skip_broken=skip_broken, progress=progress
     )
-    broken |= {index for index, job in jobs.items() if job.target in undecodable}
+    for of_kind in (jobs, mask_jobs):
+        broken |= {index for index, job in of_kind.items() if job.target in undecodable}
     if broken.issuperset(train):
         raise InputError(
             f"training must be left one photograph that can be read, got {len(broken)} "
             f"broken of {len(names)}"
         )
-    notes += (*scaled, *source.notes)
-    if checked.with_alpha:
+    notes += (*scaled, *source.notes, *map(printable, masked))
+    if with_alpha and not uses_alpha(mask):
         notes.append(
-            f"alpha channels found in {checked.with_alpha} photographs, not used: what is "
-            "transparent is trained on as black"
+            f"alpha channels found in {len(with_alpha)} photographs, not used: what is "
+            "transparent is trained on as black (--mask carve or ignore uses them)"
         )
     notes += [checked.note] if checked.note else []
+    notes += [f"--skip-broken: {printable(str(error))}" for error in broken_masks.values()]
     notes += [f"--skip-broken: {printable(str(error))}" for error in undecodable.values()]
     views = tuple(
-        view_of(image, pinholes[image.camera_id], path, jobs.get(index))
+        view_of(image, pinholes[image.camera_id], path, jobs.get(index), found.get(index))
         for index, (image, path) in enumerate(zip(model.images, source.photographs))
     )
     return Capture(
@@ -194,12 +241,24 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
 
     Returns:
         (view.height, view.width, 3) uint8 RGB, contiguous and writable: not to be written to where
-        the array comes from ``view.pixels``.
+        the array comes from ``view.pixels``. Of a view with a mask (view.height, view.width, 4);
+        the fourth value is `KEPT`, `IGNORED` or `CARVED` of :mod:`gs_train.losses.mask`.
 
     Raises:
-        BrokenPhotographError: the file is gone, truncated or corrupt, or has changed its size.
+        BrokenPhotographError: the file, or that of the mask, is gone, truncated or corrupt, or has
+            changed its size.
         InputError: ``view.pixels`` gave something else than such an array.
     """
+    colours = _read_colours(view)
+    if view.mask is None:
+        return colours
+    pixels = np.empty((view.height, view.width, CHANNELS), np.uint8)
+    pixels[..., :3] = colours
+    pixels[..., 3] = view.mask.states((view.width, view.height))
+    return pixels
+
+
+def _read_colours(view: CaptureView) -> NDArray[np.uint8]:
     if view.pixels is None:
         return decode_rgb(view.path, size=(view.width, view.height))
     given = np.asarray(view.pixels())
@@ -246,7 +305,9 @@ def frame_and_points(
     return frame, points[near], colors[near], [note]
 
 
-def view_of(image: Image, pinhole: Pinhole, path: Path, job: Job | None = None) -> CaptureView:
+def view_of(
+    image: Image, pinhole: Pinhole, path: Path, job: Job | None = None, mask: Mask | None = None
+) -> CaptureView:
     """The view of the photograph at ``path``, or of the image that ``job`` makes from it."""
     return CaptureView(
         image.name,
@@ -256,6 +317,7 @@ def view_of(image: Image, pinhole: Pinhole, path: Path, job: Job | None = None) 
         pinhole.width,
         pinhole.height,
         photograph=None if job is None else path,
+        mask=mask,
     )
 
 

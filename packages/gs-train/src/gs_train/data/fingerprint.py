@@ -21,6 +21,8 @@ import numpy as np
 
 from gs_train.data.capture import Capture, CaptureView, read_image
 from gs_train.data.files import open_file, readable
+from gs_train.data.masks import Mask
+from gs_train.data.pixel_file import pixel_bytes
 from gs_train.data.pixels import BrokenPhotographError
 from gs_train.errors import InputError
 
@@ -30,7 +32,7 @@ _SHOWN = 3
 _NO_TIME = 0
 
 Stamp = tuple[int, int]
-"""Bytes of a photograph, and its time of change in nanoseconds."""
+"""Bytes of a photograph and its mask, and the last time of change in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,12 @@ def stamps(capture: Capture) -> list[Stamp | None]:
         return list(pool.map(lambda i: _stamp(capture, i), range(len(capture.views))))
 
 
-def file_crc(path: Path) -> int:
-    """CRC-32 of a file.
+def file_crc(path: Path, crc: int = 0) -> int:
+    """CRC-32 of a file, behind what has the ``crc``.
 
     Raises:
         InputError: it is no file, or cannot be read.
     """
-    crc = 0
     with readable(path), open_file(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = zlib.crc32(chunk, crc)
@@ -77,12 +78,17 @@ def file_crc(path: Path) -> int:
 
 
 def photograph_crc(view: CaptureView) -> int:
-    """CRC-32 of a view's file, or of the pixels that a caller gives.
+    """CRC-32 of a view's file and that of its mask, or of the pixels that a caller gives.
 
     Raises:
         InputError: it cannot be read.
     """
-    return file_crc(view.path) if view.pixels is None else zlib.crc32(read_image(view).data)
+    if view.pixels is not None:
+        return zlib.crc32(read_image(view).data)
+    crc = file_crc(view.path)
+    if isinstance(view.mask, Mask) and view.mask.path != view.path:
+        return file_crc(view.mask.path, crc)
+    return crc
 
 
 def crcs(capture: Capture) -> list[int | None]:
@@ -149,9 +155,12 @@ def _is_whole(view: CaptureView) -> bool:
 def _stamp(capture: Capture, index: int) -> Stamp | None:
     view = capture.views[index]
     if view.pixels is not None:
-        return 3 * view.width * view.height, _NO_TIME
+        return pixel_bytes(view.pixel_size), _NO_TIME
+    paths = [view.photograph or view.path]
+    if isinstance(view.mask, Mask) and view.mask.source not in paths:
+        paths.append(view.mask.source)
     try:
-        status = (view.photograph or view.path).stat()
+        found = [path.stat() for path in paths]
     except (OSError, ValueError):  # a name with a NUL
         return None
-    return status.st_size, status.st_mtime_ns
+    return sum(status.st_size for status in found), max(status.st_mtime_ns for status in found)

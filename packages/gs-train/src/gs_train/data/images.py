@@ -71,8 +71,8 @@ class ImageCache(Generic[Key]):
     not fit, it is handed to who waits for it, or dropped.
 
     Args:
-        load: decodes a key: (H, W, 3) uint8. Called from several threads, never twice at a time
-            for one key, and must always give the same image.
+        load: decodes a key: (H, W, channels) uint8. Called from several threads, never twice at a
+            time for one key, and must always give the same image.
         capacity_bytes: at least 1.
         n_threads: background threads, at least 1; they start here.
 
@@ -144,7 +144,7 @@ class ImageCache(Generic[Key]):
         """The image of ``key``: ready, waited for, or decoded here and now.
 
         Returns:
-            (H, W, 3) uint8. It is the cache's own array: do not write to it.
+            (H, W, channels) uint8. It is the cache's own array: do not write to it.
 
         Raises:
             RuntimeError: the cache is closed, before or while waiting.

@@ -60,7 +60,7 @@ class PhotoReader:
                 for.
 
         Returns:
-            (H, W, 3) uint8 RGB, of the size of view :meth:`shown`.
+            As :func:`gs_train.data.read_image`, of the view :meth:`shown`.
 
         Raises:
             InputError: the photograph is broken and broken ones are not skipped; every training

@@ -28,13 +28,13 @@ class Checked:
 
     Attributes:
         broken: indices into the model's images: missing, no image, or breaking off.
-        with_alpha: how many of the rest may have transparent pixels.
+        with_alpha: those of the rest that may have transparent pixels.
         note: one line about the broken ones; None without any.
         sizes: width and height of each photograph; None of a broken one.
     """
 
     broken: frozenset[int]
-    with_alpha: int
+    with_alpha: frozenset[int]
     note: str | None
     sizes: tuple[Size | None, ...]
 
@@ -103,12 +103,69 @@ def check_photographs(
         )
     return Checked(
         frozenset(broken),
-        sum(isinstance(header, Header) and header.has_alpha for header in found),
+        frozenset(
+            index
+            for index, header in enumerate(found)
+            if isinstance(header, Header) and header.has_alpha
+        ),
         f"--skip-broken: of {len(model.images)} photographs {printable(absent)} are left out"
         if absent
         else None,
         tuple(header.size if isinstance(header, Header) else None for header in found),
     )
+
+
+def check_masks(
+    model: Model,
+    sizes: Sequence[Size | None],
+    masks: Sequence[Path | None],
+    *,
+    max_pixels: int,
+    skip_broken: bool,
+) -> dict[int, BrokenPhotographError]:
+    """Look at the header and the end of every image of a mask.
+
+    Args:
+        sizes: of the photographs of the model's images; None: not to be looked at.
+        masks: one for each of the model's images, None without one.
+
+    Returns:
+        The broken ones by index; none unless ``skip_broken``.
+
+    Raises:
+        InputError: one for all masks of another shape than their photograph, or for the first that
+            is broken or has too many pixels.
+    """
+    broken, reshaped = {}, []
+
+    def look(index: int) -> Header | FileNotFoundError | BrokenPhotographError | None:
+        path = masks[index]
+        camera = model.cameras[model.images[index].camera_id]
+        return None if path is None or not sizes[index] else _look(path, camera, max_pixels)
+
+    with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
+        found = list(pool.map(look, range(len(masks))))
+    for index, (path, header, size) in enumerate(zip(masks, found, sizes)):
+        if header is None or path is None or size is None:
+            continue
+        if isinstance(header, FileNotFoundError):
+            header = BrokenPhotographError(path, "no such file")
+        if isinstance(header, BrokenPhotographError):
+            if not skip_broken:
+                raise InputError(f"{header}; put it back, or go on with --mask off") from header
+            broken[index] = header
+            continue
+        camera = model.cameras[model.images[index].camera_id]
+        if not has_shape_of(header.size, camera):
+            reshaped.append(f"{path}: {_sizes(header.size, camera)}")
+        elif header.size[0] * header.size[1] > max_pixels:
+            raise _too_large(header.size, model.images[index], max_pixels)
+    if reshaped:
+        raise InputError(
+            f"masks must have the shape of their photographs, got {len(reshaped)} of another "
+            f"(first {'; '.join(reshaped[:_SHOWN])})"
+        )
+    return broken
 
 
 def _look(
@@ -123,8 +180,8 @@ def _look(
         return error
 
 
-def camera_sizes(model: Model, photographs: Sequence[Path]) -> list[Size | None]:
-    """Sizes of photographs for `gs_train.data.resized.model_of_sizes`, from one header a camera.
+def camera_headers(model: Model, photographs: Sequence[Path]) -> list[Header | None]:
+    """One header a camera, for what may be known without the others.
 
     Args:
         photographs: one for each of the model's images.
@@ -137,18 +194,18 @@ def camera_sizes(model: Model, photographs: Sequence[Path]) -> list[Size | None]
     for index, image in enumerate(model.images):
         first.setdefault(image.camera_id, index)
 
-    def size_of(index: int) -> Size | None:
+    def header_of(index: int) -> Header | None:
         camera = model.cameras[model.images[index].camera_id]
         header = _look(photographs[index], camera, 0)
         if isinstance(header, Header) and has_shape_of(header.size, camera):
-            return header.size
+            return header
         return None
 
-    sizes: list[Size | None] = [None] * len(model.images)
+    headers: list[Header | None] = [None] * len(model.images)
     with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
-        for index, size in zip(first.values(), pool.map(size_of, first.values())):
-            sizes[index] = size
-    return sizes
+        for index, header in zip(first.values(), pool.map(header_of, first.values())):
+            headers[index] = header
+    return headers
 
 
 def _too_large(size: Size, image: Image, max_pixels: int) -> InputError:

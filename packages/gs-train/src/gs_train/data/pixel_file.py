@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import mmap
 import os
 import tempfile
@@ -27,26 +28,30 @@ _SPARE_BYTES = 64 << 20
 which takes ten times the processor's time of the read itself."""
 
 
+PixelSize = tuple[int, int] | tuple[int, int, int]
+"""Height and width of a photograph; and its channels, where these are not 3."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Of a photograph.
 
     Attributes:
         offset: of its first byte.
+        shape: height, width and channels.
         room: bytes from there to the next photograph.
     """
 
     offset: int
-    height: int
-    width: int
+    shape: tuple[int, int, int]
 
     @property
     def n_bytes(self) -> int:
-        return 3 * self.width * self.height
+        return math.prod(self.shape)
 
     @property
     def room(self) -> int:
-        return _room(self.height, self.width)
+        return _room(self.shape)
 
 
 class PixelFile:
@@ -65,7 +70,7 @@ class PixelFile:
 
     Args:
         folder: on the disk that holds the pixels.
-        sizes: (height, width) by index.
+        sizes: by index.
 
     Raises:
         OSError: the folder takes no file.
@@ -73,12 +78,12 @@ class PixelFile:
     Threads: all methods from any thread, reads and writes of several photographs at once.
     """
 
-    def __init__(self, folder: Path, sizes: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, folder: Path, sizes: Mapping[int, PixelSize]) -> None:
         self._start(tempfile.TemporaryFile(dir=folder, buffering=0), sizes)  # noqa: SIM115
         self._is_direct = _go_past_the_cache(self._descriptor)
 
     @classmethod
-    def shared(cls, path: str, sizes: Mapping[int, tuple[int, int]]) -> PixelFile:
+    def shared(cls, path: str, sizes: Mapping[int, PixelSize]) -> PixelFile:
         """A file that several processes open and read.
 
         Its pages stay in the page cache as long as the system likes: processes that train together
@@ -96,7 +101,7 @@ class PixelFile:
         file._is_direct, file._keeps_cache = False, True
         return file
 
-    def _start(self, file: IO[bytes], sizes: Mapping[int, tuple[int, int]]) -> None:
+    def _start(self, file: IO[bytes], sizes: Mapping[int, PixelSize]) -> None:
         self._places = places_of(sizes)
         self._lock = threading.Lock()
         self._written: set[int] = set()
@@ -114,7 +119,7 @@ class PixelFile:
         """Put a photograph in its place, unless it is there already.
 
         Args:
-            pixels: (height, width, 3) uint8 of the size that the index has.
+            pixels: (height, width, channels) uint8 of the size that the index has.
 
         Raises:
             OSError: the disk is full or fails; the photograph is not held then.
@@ -122,10 +127,9 @@ class PixelFile:
         Asynchrony: returns when the system has the pixels.
         """
         place = self._places[index]
-        if pixels.shape != (place.height, place.width, 3) or pixels.dtype != np.uint8:
+        if pixels.shape != place.shape or pixels.dtype != np.uint8:
             raise ValueError(
-                f"pixels must be uint8 of shape {(place.height, place.width, 3)}, got "
-                f"{pixels.dtype} of {pixels.shape}"
+                f"pixels must be uint8 of shape {place.shape}, got {pixels.dtype} of {pixels.shape}"
             )
         if self.holds(index):
             return
@@ -143,8 +147,8 @@ class PixelFile:
         """A photograph that the file holds.
 
         Returns:
-            (height, width, 3) uint8. Its memory serves another photograph once nobody has it or a
-            view of it.
+            (height, width, channels) uint8. Its memory serves another photograph once nobody has it
+            or a view of it.
 
         Raises:
             OSError: the disk fails, or gives less than the photograph.
@@ -182,7 +186,7 @@ class PixelFile:
         # All views of an array keep the array alive that has the memory: this one. No lock is
         # taken when it goes, because garbage may be collected in the middle of anything.
         weakref.finalize(flat, _give_back, self._spare, memory).atexit = False
-        return memory, flat.reshape(place.height, place.width, 3)
+        return memory, flat.reshape(place.shape)
 
     def _drop_from_cache(self, place: Place, *, is_new: bool = False) -> None:
         if self._is_direct or self._keeps_cache or not hasattr(os, "posix_fadvise"):
@@ -192,19 +196,24 @@ class PixelFile:
         os.posix_fadvise(self._descriptor, place.offset, place.room, os.POSIX_FADV_DONTNEED)
 
 
-def places_of(sizes: Mapping[int, tuple[int, int]]) -> dict[int, Place]:
-    """Of photographs of these (height, width), one behind the other."""
+def places_of(sizes: Mapping[int, PixelSize]) -> dict[int, Place]:
+    """Of photographs of these sizes, one behind the other."""
     places: dict[int, Place] = {}
     offset = 0
-    for index, (height, width) in sizes.items():
-        places[index] = Place(offset, height, width)
+    for index, size in sizes.items():
+        places[index] = Place(offset, _shape(size))
         offset += places[index].room
     return places
 
 
-def file_bytes(sizes: Iterable[tuple[int, int]]) -> int:
-    """Bytes of a `PixelFile` with photographs of these (height, width)."""
-    return sum(_room(height, width) for height, width in sizes)
+def file_bytes(sizes: Iterable[PixelSize]) -> int:
+    """Bytes of a `PixelFile` with photographs of these sizes."""
+    return sum(_room(_shape(size)) for size in sizes)
+
+
+def pixel_bytes(size: PixelSize) -> int:
+    """Bytes of a photograph of this size in memory."""
+    return math.prod(_shape(size))
 
 
 def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
@@ -212,8 +221,12 @@ def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
         spare.append(memory)
 
 
-def _room(height: int, width: int) -> int:
-    return -(-3 * width * height // PAGE) * PAGE
+def _shape(size: PixelSize) -> tuple[int, int, int]:
+    return size if len(size) == 3 else (*size, 3)
+
+
+def _room(shape: tuple[int, int, int]) -> int:
+    return -(-math.prod(shape) // PAGE) * PAGE
 
 
 def _progress(n: int, otherwise: str) -> int:

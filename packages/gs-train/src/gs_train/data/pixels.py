@@ -110,6 +110,53 @@ def decode_rgb(path: Path, *, size: tuple[int, int] | None = None) -> NDArray[np
         raise BrokenPhotographError(path, _reason(error)) from error
 
 
+def decode_alpha(path: Path, *, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """The alpha channel of an image file, or its grey values where it has neither alpha nor
+    colours.
+
+    Args:
+        size: width and height that the header must have.
+
+    Returns:
+        (H, W) uint8; 255 is opaque.
+
+    Raises:
+        BrokenPhotographError: as of :func:`decode_rgb`.
+    """
+    try:
+        with _opened(path) as (image, _):
+            if image.size != size:
+                raise ValueError(f"{_by(image.size)}, not {_by(size)} as when it was loaded")
+            image.load()
+            is_grey = image.mode == "L" and not _has_alpha(image)
+            return np.array(image if is_grey else image.convert("RGBA").getchannel("A"))
+    except FileNotFoundError as error:
+        raise BrokenPhotographError(path, _reason(error)) from error
+
+
+def decode_nonzero(path: Path) -> NDArray[np.bool_]:
+    """Which pixels of an image file are not black, however dark, nor transparent.
+
+    Returns:
+        (H, W) bool.
+
+    Raises:
+        BrokenPhotographError: the file is missing, truncated or corrupt.
+    """
+    try:
+        with _opened(path) as (image, _):
+            image.load()
+            if _has_alpha(image):
+                values = np.asarray(image.convert("RGBA")) != 0
+                return values[..., :3].any(axis=2) & values[..., 3]
+            if image.mode not in ("1", "L", "F", "RGB") and not image.mode.startswith("I"):
+                image = image.convert("RGB")
+            values = np.asarray(image) != 0
+            return values if values.ndim == 2 else values.any(axis=2)
+    except FileNotFoundError as error:
+        raise BrokenPhotographError(path, _reason(error)) from error
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[Image.Image, BinaryIO]]:
     try:

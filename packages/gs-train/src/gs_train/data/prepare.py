@@ -18,11 +18,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 from PIL import Image
 
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistort
+from gs_train.data.masks import Kind, Mask, plane_of
 from gs_train.data.pixels import BrokenPhotographError, decode_rgb, read_header
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing, require_free
@@ -30,6 +33,8 @@ from gs_train.names import encoded
 
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all, from the calling thread."""
+
+Part = Literal["colours"] | Kind
 
 _QUALITY = 98
 _NO_SUBSAMPLING = 0
@@ -51,12 +56,15 @@ class Job:
         target: where it goes.
         camera: what took it.
         pinhole: what it shall look like.
+        part: ``colours`` of the photograph, or the plane of its mask: the ``source`` is then the
+            ``image`` of a mask, or the photograph whose ``alpha`` channel is one.
     """
 
     source: Path
     target: Path
     camera: Camera
     pinhole: Pinhole
+    part: Part = "colours"
 
 
 def cached_path(cache_dir: Path, name: str, source: Path, camera: Camera, pinhole: Pinhole) -> Path:
@@ -83,6 +91,19 @@ def cached_path(cache_dir: Path, name: str, source: Path, camera: Camera, pinhol
             encoded(source.name)[:longest].decode("utf-8", "ignore") + f".{digest}.jpg"
         )
     return made
+
+
+def mask_job(mask: Mask, cache_dir: Path, name: str, camera: Camera, pinhole: Pinhole) -> Job:
+    """The plane of a mask for the image that is made from a photograph.
+
+    Args:
+        mask: of the photograph.
+        name: of the photograph.
+    """
+    made = cached_path(cache_dir, name, mask.path, camera, pinhole)
+    digest = made.name.split(".")[-2]
+    target = made.with_name(f"mask.{mask.kind}.{digest}.png")
+    return Job(mask.path, target, camera, pinhole, mask.kind)
 
 
 def prepare_images(
@@ -154,14 +175,22 @@ def _is_made(job: Job) -> bool:
 
 
 def _make(job: Job) -> None:
-    pixels = decode_rgb(job.source, size=(job.camera.width, job.camera.height))
+    own_size = (job.camera.width, job.camera.height)
     size = (job.pinhole.width, job.pinhole.height)
+    if job.part != "colours":
+        plane = plane_of(job.source, job.part, own_size)
+        pixels = np.repeat(plane[:, :, None], 3, axis=2)  # as all that is resampled here
+    else:
+        pixels = decode_rgb(job.source, size=own_size)
     if is_distorted(job.camera):
         result = Image.fromarray(undistort(pixels, job.camera, job.pinhole))
     else:
         result = Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING)
     try:
         with replacing(job.target) as file:
+            if job.part != "colours":  # what is kept or hidden must stay so
+                result.getchannel(0).save(file, format="PNG")
+                return
             result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
     except OSError as error:
         raise InputError(

@@ -17,7 +17,6 @@ REDUCED = ("images_2", "images_4", "images_8")
 """Folders of photographs at a half, a quarter and an eighth of their sides."""
 
 _FOLDERS = (
-    (("masks", "mask"), "every pixel is trained on"),
     (("depths", "depth", "normals"), "training sees colours alone"),
     (REDUCED, "--max-side reduces the photographs in images/"),
 )

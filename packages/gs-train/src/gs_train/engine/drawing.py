@@ -14,7 +14,8 @@ from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import drawn_in_parts, planned_parts
 from gs_train.engine.settings import Observe, StepSettings
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import Crop, loss_and_gradient
+from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
+from gs_train.losses.mask import has_mask
 from gs_train.renderers import Renderer, Splats, View
 
 
@@ -55,7 +56,7 @@ class Drawing:
         """Its share of the batch's loss; fills the leaves' gradients.
 
         Args:
-            truth: (H, W, 3) uint8 of the whole view.
+            truth: (H, W, 3 or 4) uint8 of the whole view.
             ids: (R,) rows.
             leaves: the six attributes of these rows.
         """
@@ -86,19 +87,25 @@ class Drawing:
 
         Args:
             splats: of the view.
-            truth: (H, W, 3) uint8 of the whole view.
+            truth: (H, W, 3 or 4) uint8 of the whole view.
             is_last: no other part of these splats follows.
 
         Returns:
             () the part's share of the batch's loss.
         """
         rect = None if part.rect == part.view.rect else part.rect
-        image, _ = self._renderer.rasterize(splats, rect)
+        image, alpha = self._renderer.rasterize(splats, rect)
         loss, gradient = self._loss(image, truth, part)
+        outputs, gradients = [image], [gradient]
+        if self._settings.carves and has_mask(truth):
+            seen = truth[part.rect.y0 : part.rect.y1, part.rect.x0 : part.rect.x1]
+            loss, of_alpha = add_carving(loss, alpha[..., 0], seen, part, weight=self._weight)
+            outputs.append(alpha)
+            gradients.append(of_alpha[..., None])
         # On this thread: the one that autograd has for a device is woken for each pass, which
         # takes long where the host's optimizer has the cores.
         with torch.autograd.set_multithreading_enabled(False):
-            image.backward(gradient, retain_graph=not is_last)
+            torch.autograd.backward(outputs, gradients, retain_graph=not is_last)
         return loss
 
     def _in_parts(

@@ -25,6 +25,7 @@ class StepSettings:
         ssim_lambda: share of 1 - SSIM in the loss.
         opacity_reg, scale_reg: weight of the mean opacity, and of the mean scale, of all rows.
         regularise_all: these losses act on all rows; else on those that the batch sees.
+        carves: pixels that masks mark so are to be transparent.
     """
 
     sh_degree: int
@@ -35,6 +36,7 @@ class StepSettings:
     opacity_reg: float = 0.0
     scale_reg: float = 0.0
     regularise_all: bool = True
+    carves: bool = False
 
     @property
     def regularises_seen(self) -> bool:

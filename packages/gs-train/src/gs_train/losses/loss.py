@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import gs_raster
+from gs_train.losses.mask import carved_pixels, has_mask, kept_pixels, masked_dssim_sum
 from gs_train.losses.ssim import HALO, WINDOW, ssim_sum
 from gs_train.renderers.protocol import Rect, View
 
@@ -91,25 +92,31 @@ class Crop:
         return _windows(self.core, self.view.width, self.view.height)
 
 
-def l1_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
+def l1_term(image: Tensor, truth: Tensor, crop: Crop, kept: Tensor | None = None) -> Term:
     """Absolute error over the crop's core.
 
     Args:
         image, truth: (h, w, 3) float in the crop's :attr:`Crop.rect`.
+        kept: (h, w, 1) bool, the pixels that count; None: all.
     """
     core = crop.core_in_rect
     inside = slice(core.y0, core.y1), slice(core.x0, core.x1)
     difference = image[inside] - truth[inside]
+    if kept is not None:
+        difference = difference.where(kept[inside], 0.0)
     return Term(difference.abs().sum(), crop.view.width * crop.view.height * 3)
 
 
-def dssim_term(image: Tensor, truth: Tensor, crop: Crop) -> Term:
+def dssim_term(image: Tensor, truth: Tensor, crop: Crop, kept: Tensor | None = None) -> Term:
     """1 - SSIM over the windows of the whole view (valid padding) that are centred in the core.
 
     Args:
         image, truth: (h, w, 3) float in the crop's :attr:`Crop.rect`.
+        kept: (h, w, 1) bool, the pixels that windows see and may be centred on; None: all.
     """
     windows = crop._windows
+    if kept is not None:
+        return Term(masked_dssim_sum(image, truth, kept), windows.whole)
     return Term(windows.values - ssim_sum(image, truth), windows.whole)
 
 
@@ -121,7 +128,9 @@ def photometric_loss(
 
     Args:
         image: (h, w, 3) float, rendered in the crop's :attr:`Crop.rect`.
-        truth: (h, w, 3) uint8 or float in [0, 1], the photograph there.
+        truth: (h, w, 3) uint8 or float in [0, 1], the photograph there; or (h, w, 4) uint8, with
+            the mask of :mod:`gs_train.losses.mask`. The view's loss stays a mean over all of its
+            pixels: what is not kept adds 0.
         crop: the rectangle.
         ssim_lambda: weight of the SSIM term, 0 to 1.
         weight: of the view; one over the batch size, for the mean.
@@ -133,10 +142,13 @@ def photometric_loss(
     """
     if _is_native(image, truth):
         return _NativeLoss.apply(image, truth, crop, ssim_lambda, weight)
+    kept = None
+    if has_mask(truth):
+        kept, truth = kept_pixels(truth), truth[..., :3]
     if truth.dtype == torch.uint8:
         truth = truth.to(image.dtype).div_(255.0)
-    loss = (1.0 - ssim_lambda) * l1_term(image, truth, crop).share
-    return (loss + ssim_lambda * dssim_term(image, truth, crop).share) * weight
+    loss = (1.0 - ssim_lambda) * l1_term(image, truth, crop, kept).share
+    return (loss + ssim_lambda * dssim_term(image, truth, crop, kept).share) * weight
 
 
 def loss_and_gradient(
@@ -161,6 +173,28 @@ def loss_and_gradient(
     loss = photometric_loss(leaf, truth, crop, ssim_lambda, weight=weight)
     (gradient,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), gradient
+
+
+def add_carving(
+    share: Tensor, alpha: Tensor, truth: Tensor, crop: Crop, *, weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Add the mean alpha of pixels that are to be transparent, the crop's share of the view's.
+
+    Args:
+        share: of :func:`loss_and_gradient`, where these pixels count for nothing.
+        alpha: (h, w) float, rendered in the crop's :attr:`Crop.rect`.
+        truth: (h, w, 4) uint8, as there.
+        crop, weight: as there.
+
+    Returns:
+        The share, and its gradient by alpha, (h, w).
+    """
+    core = crop.core_in_rect
+    inside = slice(core.y0, core.y1), slice(core.x0, core.x1)
+    gradient = torch.zeros_like(alpha)
+    gradient[inside] = carved_pixels(truth[inside])[..., 0]
+    gradient *= weight / (crop.view.width * crop.view.height)
+    return share + (alpha.detach() * gradient).sum(), gradient
 
 
 def _is_native(image: Tensor, truth: Tensor) -> bool:

@@ -69,8 +69,16 @@ class Lpips:
         self._scale = torch.tensor([0.458, 0.448, 0.450], device=device)[:, None, None]
 
     @torch.no_grad()
-    def __call__(self, image: Tensor, truth: Tensor) -> float:
-        """LPIPS of two (H, W, 3) float32 images in [0, 1], at least 64 pixels high and wide."""
+    def __call__(self, image: Tensor, truth: Tensor, kept: Tensor | None = None) -> float:
+        """LPIPS of two (H, W, 3) float32 images in [0, 1], at least 64 pixels high and wide.
+
+        Args:
+            kept: (H, W, 1) bool with some pixels that are: the others are black in both images, and
+                the mean of the distances, scaled up to the images' size, is over kept pixels (Gao
+                et al. 2022); None: all.
+        """
+        if kept is not None:
+            image, truth = image.where(kept, 0.0), truth.where(kept, 0.0)
         pair = torch.stack((image, truth)).permute(0, 3, 1, 2) * 2 - 1
         x = (pair - self._shift) / self._scale
         taps = iter(self._linear)
@@ -82,6 +90,9 @@ class Lpips:
                 unit = x * (x.square().sum(1, keepdim=True) + 1e-8).rsqrt()
                 difference = (unit[:1] - unit[1:]).square()
                 weighted = (difference * next(taps)).sum(1)
+                if kept is not None:
+                    total += _mean_over(weighted, kept)
+                    continue
                 # Row by row: one large sum would depend on the number of threads.
                 total += float(weighted.sum(-1, dtype=torch.float64).sum()) / weighted.numel()
             elif isinstance(layer, int):
@@ -89,6 +100,14 @@ class Lpips:
                 weight, bias = self._convolutions[layer]
                 x = F.relu_(F.conv2d(x, weight, bias, stride=stride, padding=padding))
         return total
+
+
+def _mean_over(distances: Tensor, kept: Tensor) -> float:
+    """Of (1, h, w) distances at the size of ``kept``, (H, W, 1)."""
+    size = (kept.shape[0], kept.shape[1])
+    whole = F.interpolate(distances[None], size, mode="bilinear", align_corners=False)[0, 0]
+    whole = whole.where(kept[..., 0], 0.0)
+    return float(whole.sum(-1, dtype=torch.float64).sum()) / int(kept.sum())
 
 
 def load_lpips(

@@ -70,24 +70,38 @@ def _sum_and_gradient(
     image: Tensor, truth: Tensor, needs_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     x, y = image.permute(2, 0, 1), truth.permute(2, 0, 1)  # (C, H, W)
-    mu_x, mu_y, xx, yy, xy = _blur(torch.stack([x, y, x * x, y * y, x * y]))
-    a1, a2 = 2 * mu_x * mu_y + C1, 2 * (xy - mu_x * mu_y) + C2
-    b1, b2 = mu_x**2 + mu_y**2 + C1, xx - mu_x**2 + yy - mu_y**2 + C2
-    ssim = a1 * a2 / (b1 * b2)
+    ssim, slopes = of_windows(blur(torch.stack([x, y, x * x, y * y, x * y])), needs_grad)
     total = ssim.sum()
-    if not needs_grad:
+    if slopes is None:
         return total, None
-    # Derivatives with respect to the three windowed means E[x], E[x^2], E[x y]; the adjoint of
-    # the window carries them back to the pixels.
-    d_mu = 2 * mu_y * (a2 - a1) / (b1 * b2) - 2 * mu_x * ssim * (1 / b1 - 1 / b2)
-    d_xx = -ssim / b2
-    d_xy = 2 * a1 / (b1 * b2)
-    g_mu, g_xx, g_xy = _blur_adjoint(torch.stack([d_mu, d_xx, d_xy]))
+    g_mu, g_xx, g_xy = blur_adjoint(slopes)
     grad = g_mu + 2 * x * g_xx + y * g_xy
     return total, grad.permute(1, 2, 0).contiguous()
 
 
-def _blur(maps: Tensor) -> Tensor:
+def of_windows(means: Tensor, needs_slopes: bool) -> tuple[Tensor, Tensor | None]:
+    """SSIM of windows, and its derivatives by the windowed means E[x], E[x^2] and E[x y].
+
+    Args:
+        means: (5, C, h, w) E[x], E[y], E[x^2], E[y^2] and E[x y].
+
+    Returns:
+        (C, h, w) and, if wanted, (3, C, h, w): the adjoint of the window carries these back to the
+        pixels.
+    """
+    mu_x, mu_y, xx, yy, xy = means
+    a1, a2 = 2 * mu_x * mu_y + C1, 2 * (xy - mu_x * mu_y) + C2
+    b1, b2 = mu_x**2 + mu_y**2 + C1, xx - mu_x**2 + yy - mu_y**2 + C2
+    ssim = a1 * a2 / (b1 * b2)
+    if not needs_slopes:
+        return ssim, None
+    d_mu = 2 * mu_y * (a2 - a1) / (b1 * b2) - 2 * mu_x * ssim * (1 / b1 - 1 / b2)
+    d_xx = -ssim / b2
+    d_xy = 2 * a1 / (b1 * b2)
+    return ssim, torch.stack([d_mu, d_xx, d_xy])
+
+
+def blur(maps: Tensor) -> Tensor:
     """(..., H, W) to (..., H - 10, W - 10): the separable window, where it fits."""
     for axis in (-2, -1):
         n = maps.shape[axis] - WINDOW + 1
@@ -98,8 +112,8 @@ def _blur(maps: Tensor) -> Tensor:
     return maps
 
 
-def _blur_adjoint(maps: Tensor) -> Tensor:
-    """(..., H - 10, W - 10) to (..., H, W): the transpose of :func:`_blur`."""
+def blur_adjoint(maps: Tensor) -> Tensor:
+    """(..., H - 10, W - 10) to (..., H, W): the transpose of :func:`blur`."""
     for axis in (-2, -1):
         n = maps.shape[axis]
         shape = list(maps.shape)

@@ -50,6 +50,11 @@ class FitConfig:
             memory a pixel.
         skip_broken: go on without photographs that are missing or cannot be decoded: another view
             takes the place of such a photograph in training, and scores leave the photograph out.
+        mask: ignore leaves the pixels that a mask hides out of the loss and the scores; carve also
+            trains them to be transparent; off trains on every pixel. Black hides in
+            masks/NAME.png, masks/NAME.jpg.png and a frame's mask_path, and transparency in an
+            alpha channel; auto ignores what image files of masks hide, and takes transparent
+            pixels for black ones.
         strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
@@ -116,6 +121,7 @@ class FitConfig:
     max_side: int | None = None
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
+    mask: Literal["auto", "ignore", "carve", "off"] = "auto"
     strategy: Literal["adc", "mcmc"] = "adc"
     cap: Count | None = None
     init: Path | None = None
@@ -223,6 +229,7 @@ class FitConfig:
             ("semantics", ("dense", "sparse")),
             ("regularise", ("all", "visible")),
             ("cut_views", ("auto", "never")),
+            ("mask", ("auto", "ignore", "carve", "off")),
         ):
             value = getattr(self, name)
             _require(value in choices, name, one_of(choices), value)
@@ -348,9 +355,10 @@ def load_config(path: Path) -> FitConfig:
 def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """Options that an earlier version wrote, as this one says the same.
 
-    ``resort_every`` was a number of images, which has become the default. Views were shuffled.
+    ``resort_every`` was a number of images, which has become the default. Views were shuffled, and
+    masks not used.
     """
-    plain = {"order": "shuffle", "tile_views": None, **plain}
+    plain = {"order": "shuffle", "tile_views": None, "mask": "off", **plain}
     every = plain.get("resort_every")
     if type(every) is int and every > _MOST_CHANGES:
         return {**plain, "resort_every": FitConfig.resort_every}

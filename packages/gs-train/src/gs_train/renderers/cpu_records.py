@@ -31,6 +31,10 @@ class CpuDrawnRecords:
     blended: cpu.Blended
 
     @property
+    def alpha(self) -> Tensor:
+        return torch.from_numpy(self.blended.alpha[..., 0])
+
+    @property
     def n_intersections(self) -> int:
         return self.blended.tiles.n_pairs
 
@@ -80,13 +84,16 @@ class CpuRecords:
         blended = cpu.blend(splats, tiles, n_threads=n_threads)
         return CpuDrawnRecords(torch.from_numpy(blended.image), blended)
 
-    def send_back(self, drawn: DrawnRecords, gradient: Tensor) -> Tensor:
+    def send_back(
+        self, drawn: DrawnRecords, gradient: Tensor, of_alpha: Tensor | None = None
+    ) -> Tensor:
         """See `RecordRenderer`."""
         assert isinstance(drawn, CpuDrawnRecords)
+        nothing = np.zeros_like(drawn.blended.alpha)
         found = cpu.blend_backward(
             drawn.blended,
             gradient.contiguous().numpy(),
-            np.zeros_like(drawn.blended.alpha),
+            nothing if of_alpha is None else of_alpha[..., None].contiguous().numpy(),
             absgrad=self._absgrad,
             n_threads=torch.get_num_threads(),
         )

@@ -48,6 +48,10 @@ class RasterDrawnRecords:
     check: gs_raster.RoomCheck | None
 
     @property
+    def alpha(self) -> Tensor:
+        return self.pixels.alpha
+
+    @property
     def n_intersections(self) -> int:
         if self.check is None:
             return self.lists.n_instances
@@ -122,11 +126,18 @@ class RasterRecords:
         pixels = gs_raster.blend(splats, lists)
         return RasterDrawnRecords(pixels.image, splats, lists, pixels, check)
 
-    def send_back(self, drawn: DrawnRecords, gradient: Tensor) -> Tensor:
+    def send_back(
+        self, drawn: DrawnRecords, gradient: Tensor, of_alpha: Tensor | None = None
+    ) -> Tensor:
         """See `RecordRenderer`. Does not synchronise."""
         assert isinstance(drawn, RasterDrawnRecords)
         return gs_raster.blend_backward(
-            drawn.splats, drawn.lists, drawn.pixels, gradient.contiguous(), absgrad=self._absgrad
+            drawn.splats,
+            drawn.lists,
+            drawn.pixels,
+            gradient.contiguous(),
+            of_alpha,
+            absgrad=self._absgrad,
         )
 
     def backward(self, splats: Splats, gradients: Tensor) -> None:

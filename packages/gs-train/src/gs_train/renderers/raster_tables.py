@@ -25,6 +25,10 @@ class RasterDrawn:
     rows: TableRows
     view: View
 
+    @property
+    def alpha(self) -> Tensor:
+        return self.drawing.alpha
+
 
 class RasterTables:
     """A `TableRenderer`.
@@ -82,13 +86,20 @@ class RasterTables:
         )
         return RasterDrawn(drawing.image, room, drawing.for_gradient, drawing, rows, view)
 
-    def send_back(self, drawn: Drawn, gradient: Tensor, direct: Direct | None) -> Splats | None:
+    def send_back(
+        self,
+        drawn: Drawn,
+        gradient: Tensor,
+        direct: Direct | None,
+        of_alpha: Tensor | None = None,
+    ) -> Splats | None:
         """See `TableRenderer`."""
         assert isinstance(drawn, RasterDrawn)
         place = drawn.rows.place
         of_splats = gs_raster.draw_backward(
             drawn.drawing,
             gradient,
+            of_alpha,
             out=self._sums.of(drawn.rows.sums),
             places=None if place is None else place.int(),
             absgrad=self._absgrad,

@@ -120,12 +120,15 @@ class DrawnRecords(Protocol):
 
     Attributes:
         image: (h, w, 3) over black.
+        alpha: (h, w).
         n_intersections: pairs of a splat and a tile that it touches; asking waits until they are
             counted.
     """
 
     @property
     def image(self) -> Tensor: ...
+    @property
+    def alpha(self) -> Tensor: ...
     @property
     def n_intersections(self) -> int: ...
 
@@ -165,11 +168,14 @@ class RecordRenderer(Protocol):
         """
         ...
 
-    def send_back(self, drawn: DrawnRecords, gradient: Tensor) -> Tensor:
+    def send_back(
+        self, drawn: DrawnRecords, gradient: Tensor, of_alpha: Tensor | None = None
+    ) -> Tensor:
         """(S, 12) float32: gradients of the records' splats, see `GRADIENTS`.
 
         Args:
             gradient: (h, w, 3) of the loss by the image.
+            of_alpha: (h, w) of the loss by alpha; None for 0.
         """
         ...
 

@@ -69,6 +69,7 @@ class Drawn(Protocol):
 
     Attributes:
         image: (h, w, 3) over black.
+        alpha: (h, w), to be asked for before the gradient is sent back.
         room: intersections that there was room for.
         for_gradient: (h, w, 3) that the gradient of the image may be written to; None: there is no
             memory for it.
@@ -76,6 +77,8 @@ class Drawn(Protocol):
 
     @property
     def image(self) -> Tensor: ...
+    @property
+    def alpha(self) -> Tensor: ...
     @property
     def room(self) -> int: ...
     @property
@@ -115,12 +118,19 @@ class TableRenderer(Protocol):
         """
         ...
 
-    def send_back(self, drawn: Drawn, gradient: Tensor, direct: Direct | None) -> Splats | None:
+    def send_back(
+        self,
+        drawn: Drawn,
+        gradient: Tensor,
+        direct: Direct | None,
+        of_alpha: Tensor | None = None,
+    ) -> Splats | None:
         """Add the gradients of the rows to their sums. Does not synchronise.
 
         Args:
             gradient: (h, w, 3) of the loss by the image.
             direct: what the view, which is drawn whole, is added to, too.
+            of_alpha: (h, w) of the loss by alpha; None for 0.
 
         Returns:
             The splats, with the gradient of ``means2d`` and, where it is asked for, ``absgrad``;

@@ -46,7 +46,7 @@ class ImageFeed:
 
     Args:
         sequence: view indices in the order of need; consumed ahead.
-        load: gives a view's photograph, (H, W, 3) uint8; called in background threads.
+        load: gives a view's photograph, (H, W, 3 or 4) uint8; called in background threads.
         device: where images are wanted.
         cache_bytes: bound on decoded images held.
         largest_bytes: of one image.
@@ -91,7 +91,7 @@ class ImageFeed:
         self.close()
 
     def next(self, *, refill: bool = True) -> tuple[int, Tensor]:
-        """The next view's index and photograph, (H, W, 3) uint8.
+        """The next view's index and photograph, (H, W, 3 or 4) uint8.
 
         The image is ready for work on the device's current stream.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import gs_pinned
+from gs_train.data.pixel_file import pixel_bytes
 from gs_train.engine.trace import BATCH
 from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import memory_that_ran_out
@@ -24,6 +25,7 @@ from gs_train.scene.scene import Scene
 from gs_train.sizing.choice import Choice
 from gs_train.sizing.forecasts import need, predict, room_under
 from gs_train.sizing.memory import Need
+from gs_train.sizing.photographs import training_sizes
 from gs_train.sizing.rates import Rates, measure_rates_for
 from gs_train.sizing.workload import Workload
 
@@ -153,7 +155,7 @@ def _predicted(
 
 def _workload(trainer: Trainer, scene: Scene, *, n_images: int) -> Workload:
     work = workload_of(trainer.config, scene, trainer.model.params, trainer.renderer)
-    decoded = sorted((3 * view.width * view.height for view in training_views(scene)), reverse=True)
+    decoded = sorted(map(pixel_bytes, training_sizes(scene.capture).values()), reverse=True)
     cache = min(work.image_cache, sum(decoded[:n_images]))
     return replace(work, image_cache=cache, n_ranks=trainer.n_ranks)
 

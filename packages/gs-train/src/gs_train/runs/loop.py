@@ -14,6 +14,7 @@ import torch
 
 from gs_train.checkpoint import save_by_ranks
 from gs_train.data import Capture, PhotoReader
+from gs_train.data.pixel_file import pixel_bytes
 from gs_train.engine.batch_drawing import Truth, Unreadable
 from gs_train.engine.trace import BATCH
 from gs_train.errors import CommonError, InputError
@@ -382,7 +383,7 @@ def _feed(
         shown=photographs.photographs.shown,
         device=device,
         cache_bytes=photographs.cache_bytes,
-        largest_bytes=max(view.width * view.height * 3 for view in views),
+        largest_bytes=max(pixel_bytes(view.pixel_size) for view in views),
     )
 
 

@@ -46,11 +46,12 @@ class ImageScore:
     lpips: float | None = None
 
 
-def psnr(image: Tensor, truth: Tensor) -> float:
+def psnr(image: Tensor, truth: Tensor, kept: Tensor | None = None) -> float:
     """Peak signal-to-noise ratio in dB, for a data range of 1.
 
     Args:
         image, truth: (H, W, C) floating, same device; not clamped here.
+        kept: (H, W, 1) bool with some pixels that are: these alone are compared; None: all.
 
     Returns:
         -10 log10 of the mean squared error (summed in float64); ``inf`` for identical images. On a
@@ -61,11 +62,14 @@ def psnr(image: Tensor, truth: Tensor) -> float:
     """
     _check_images(image, truth)
     # Row by row: torch adds up one large sum in as many parts as it has threads.
-    error = float((image - truth).square().sum((1, 2), dtype=torch.float64).sum()) / image.numel()
+    squares, n_values = (image - truth).square(), image.numel()
+    if kept is not None:
+        squares, n_values = squares.where(kept, 0.0), int(kept.sum()) * image.shape[2]
+    error = float(squares.sum((1, 2), dtype=torch.float64).sum()) / n_values
     return -10.0 * math.log10(error) if error > 0 else math.inf
 
 
-def ssim(image: Tensor, truth: Tensor) -> float:
+def ssim(image: Tensor, truth: Tensor, kept: Tensor | None = None) -> float:
     """Structural similarity (Wang et al. 2004) with a Gaussian window of 11 pixels, sigma 1.5.
 
     For a data range of 1, averaged over all pixels, borders reflected: what torchmetrics'
@@ -75,6 +79,8 @@ def ssim(image: Tensor, truth: Tensor) -> float:
     Args:
         image, truth: (H, W, C) float32 or float64, same device, H and W at least 6 (the reflected
             border is 5 pixels wide).
+        kept: (H, W, 1) bool with some pixels that are: the mean is over these, and a window sees
+            these alone, with weights that are scaled to a sum of 1; None: all.
 
     Returns:
         The mean over pixels and channels, at most 1. On a CPU the same bits for any number of
@@ -98,20 +104,34 @@ def ssim(image: Tensor, truth: Tensor) -> float:
     columns = _reflected(width, image.device)
     columns = torch.nn.functional.pad(columns, (0, -width % _TILE))
     total = torch.zeros((), dtype=torch.float64, device=image.device)
+    n_values = height * width * channels
+    if kept is not None:
+        image, truth = image.where(kept, 0.0), truth.where(kept, 0.0)
+        n_values = int(kept.sum()) * channels
     for top in range(0, height, _TILE):
         n = min(_TILE, height - top)
         strip = rows[top : top + n + 2 * _HALF]
         x = image[strip][:, columns].permute(2, 0, 1)
         y = truth[strip][:, columns].permute(2, 0, 1)
-        maps = torch.stack((x, y, x * x, y * y, x * y))
-        maps = (maps.unfold(-1, _TILE + 2 * _HALF, _TILE) @ band.T).flatten(-2)[..., :width]
-        mean_x, mean_y, xx, yy, xy = band[:n, : n + 2 * _HALF] @ maps
+
+        def windowed(maps: Tensor, n: int = n) -> Tensor:
+            maps = (maps.unfold(-1, _TILE + 2 * _HALF, _TILE) @ band.T).flatten(-2)[..., :width]
+            return band[:n, : n + 2 * _HALF] @ maps
+
+        means = windowed(torch.stack((x, y, x * x, y * y, x * y)))
+        if kept is not None:
+            counts = kept[top : top + n].permute(2, 0, 1)
+            seen = windowed(kept[strip][:, columns].permute(2, 0, 1).to(image.dtype))
+            means = means / seen.where(counts, 1.0)
+        mean_x, mean_y, xx, yy, xy = means
         variance = (xx - mean_x.square()).clamp(min=0) + (yy - mean_y.square()).clamp(min=0)
         covariance = xy - mean_x * mean_y
         luminance = (2 * mean_x * mean_y + _C1) / (mean_x.square() + mean_y.square() + _C1)
         similarity = luminance * (2 * covariance + _C2) / (variance + _C2)
+        if kept is not None:
+            similarity = similarity.where(counts, 0.0)
         total += similarity.sum(-1, dtype=torch.float64).sum()  # row by row, see psnr
-    return float(total) / (height * width * channels)
+    return float(total) / n_values
 
 
 def package_versions() -> dict[str, str | None]:

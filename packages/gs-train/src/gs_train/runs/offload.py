@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from gs_train.data.pixel_file import pixel_bytes
 from gs_train.errors import InputError
+from gs_train.losses.mask import CHANNELS
 from gs_train.machine.memory import resident_bytes
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import Limits
@@ -123,8 +125,8 @@ def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer)
     """
     cache = config.bytes_of("image_cache")
     assert cache is not None
-    image_bytes = sum(3 * view.width * view.height for view in scene.views)
-    return measure_workload(
+    photographs = [view.pixel_size for view in scene.capture.views]
+    work = measure_workload(
         rows,
         training_views(scene),
         renderer,
@@ -132,9 +134,11 @@ def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer)
         sh_degree=config.sh_degree,
         batch_size=config.batch_size,
         sampler=view_sampler(config, scene.capture),
-        image_cache=min(cache, image_bytes),
+        image_cache=min(cache, sum(map(pixel_bytes, photographs))),
         statistics_bytes=statistics_bytes(config),
     )
+    mask = scene.capture.mask
+    return replace(work, channels=3 if mask == "off" else CHANNELS, carves=mask == "carve")
 
 
 def _resident_without(rows: Rows) -> int | None:

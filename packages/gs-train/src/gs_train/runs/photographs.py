@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gs_train.data import Capture, KeptPhotographs, PhotoReader
 from gs_train.data.fingerprint import crcs
-from gs_train.data.pixel_file import PixelFile, file_bytes
+from gs_train.data.pixel_file import PixelFile, PixelSize, file_bytes
 from gs_train.data.shared.board import PixelBoard, board_bytes
 from gs_train.data.shared.memory import PixelMemory, new_memory, path_for_others
 from gs_train.data.shared.photographs import SharedPhotographs, Store
@@ -35,7 +35,7 @@ _TROUBLE = "trouble"
 
 _MOST_DECODERS, _CORES_PER_DECODER = 4, 4
 
-Sizes: TypeAlias = Mapping[int, tuple[int, int]]
+Sizes: TypeAlias = Mapping[int, PixelSize]
 
 
 class Opened(NamedTuple):
@@ -108,7 +108,7 @@ def opened(
 
 
 class _Parts(NamedTuple):
-    """(height, width) by index of photographs."""
+    """Sizes by index of photographs."""
 
     in_memory: Sizes
     beyond: Sizes
@@ -226,9 +226,9 @@ def _ranks_of_this_host(world: World) -> list[int]:
     return [rank for rank, host in enumerate(hosts) if host == hosts[world.rank]]
 
 
-def _first_within(budget: int, sizes: Sizes) -> dict[int, tuple[int, int]]:
+def _first_within(budget: int, sizes: Sizes) -> dict[int, PixelSize]:
     """The first photographs that have room together."""
-    found: dict[int, tuple[int, int]] = {}
+    found: dict[int, PixelSize] = {}
     for index, size in sizes.items():
         budget -= file_bytes([size])
         if budget < 0:

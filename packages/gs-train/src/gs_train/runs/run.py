@@ -404,6 +404,7 @@ def open_capture(
             test_list=config.test_list,
             max_pixels=config.max_pixels,
             skip_broken=config.skip_broken,
+            mask=config.mask,
             progress=report,
         )
     require_windows(capture)

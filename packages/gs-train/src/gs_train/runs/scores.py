@@ -14,6 +14,7 @@ from torch import Tensor
 from gs_train.data import BrokenPhotographError, read_image
 from gs_train.files.pictures import to_uint8
 from gs_train.losses.lpips import Lpips
+from gs_train.losses.mask import has_mask, kept_pixels
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
@@ -68,9 +69,13 @@ def score_views(
                 print(not_scored(error), file=sys.stderr)
                 continue
             image = render_view(model, view, renderer)
-            scores.append(score_of(name, image, photograph, lpips))
+            score = score_of(name, image, photograph, lpips)
+            if score is None:
+                print(hidden(name), file=sys.stderr)
+                continue
+            scores.append(score)
             if index in shown:
-                pictures.append((name, photograph.numpy(), to_uint8(image)))
+                pictures.append(picture_of(name, image, photograph))
             progress.advance()
     return scores, pictures
 
@@ -80,21 +85,46 @@ def shown_of(indices: Sequence[int]) -> set[int]:
     return set(indices[:: max(1, -(-len(indices) // _PICTURES))])
 
 
-def score_of(name: str, image: Tensor, photograph: Tensor, lpips: Lpips | None) -> ImageScore:
-    """The scores of a render.
+def score_of(
+    name: str, image: Tensor, photograph: Tensor, lpips: Lpips | None
+) -> ImageScore | None:
+    """The scores of a render; None where a mask hides all of the photograph.
+
+    PSNR and SSIM see the pixels that the mask keeps. LPIPS's network needs whole images: both have
+    black in place of hidden pixels, and the distances at kept pixels count.
 
     Args:
         name: printable.
         image: (H, W, 3) float32 in [0, 1], on any device.
-        photograph: (H, W, 3) uint8 on the CPU.
+        photograph: (H, W, 3) uint8 on the CPU, or (H, W, 4) with a mask.
     """
-    truth = photograph.to(image.device).float() / 255.0
+    photograph = photograph.to(image.device)
+    kept = None
+    if has_mask(photograph):
+        kept, photograph = kept_pixels(photograph), photograph[..., :3]
+        if not kept.any():
+            return None
+    truth = photograph.float() / 255.0
     return ImageScore(
         name=name,
-        psnr=psnr(image, truth),
-        ssim=ssim(image, truth),
-        lpips=None if lpips is None else lpips(image, truth),
+        psnr=psnr(image, truth, kept),
+        ssim=ssim(image, truth, kept),
+        lpips=None if lpips is None else lpips(image, truth, kept),
     )
+
+
+def picture_of(name: str, image: Tensor, photograph: Tensor) -> Picture:
+    """A view to look at; what a mask hides is black in both images."""
+    if not has_mask(photograph):
+        return name, photograph.numpy(), to_uint8(image)
+    kept, colours = kept_pixels(photograph), photograph[..., :3]
+    render = torch.from_numpy(to_uint8(image)).where(kept, 0)
+    return name, colours.where(kept, 0).numpy(), render.numpy()
+
+
+def hidden(name: str) -> str:
+    """A line about a view that a mask hides."""
+    return f"not scored: the mask of {name} hides every pixel"
 
 
 def not_scored(error: BrokenPhotographError) -> str:

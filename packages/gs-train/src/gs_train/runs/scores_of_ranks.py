@@ -13,7 +13,6 @@ import torch
 
 from gs_train.data import BrokenPhotographError, read_image
 from gs_train.files.agreement import by_each
-from gs_train.files.pictures import to_uint8
 from gs_train.losses.lpips import Lpips
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
@@ -23,7 +22,7 @@ from gs_train.ranks.view_rounds import ViewRounds
 from gs_train.renderers import Renderer, View
 from gs_train.rows.operations import Model
 from gs_train.runs.metrics import ImageScore
-from gs_train.runs.scores import Picture, not_scored, score_of, shown_of
+from gs_train.runs.scores import Picture, hidden, not_scored, picture_of, score_of, shown_of
 from gs_train.scene.scene import Scene
 from gs_train.world import World
 
@@ -72,19 +71,23 @@ def score_views_of_ranks(
             except BrokenPhotographError as error:
                 if not skip_broken:
                     raise
-                own.append({"broken": not_scored(error)})
+                own.append({"left out": not_scored(error)})
                 continue
-            own.append(dataclasses.asdict(score_of(name, image, photograph, lpips)))
+            score = score_of(name, image, photograph, lpips)
+            if score is None:
+                own.append({"left out": hidden(name)})
+                continue
+            own.append(dataclasses.asdict(score))
             if index in shown:
-                own_pictures[index] = name, photograph.numpy(), to_uint8(image)
+                own_pictures[index] = picture_of(name, image, photograph)
     by_rank = by_each(world, lambda: own)
     scores: list[ImageScore] = []
     pictures: list[Picture] = []
     for place, index in enumerate(indices):
         drawer = place % world.size
         found = by_rank[drawer][place // world.size]
-        if "broken" in found:
-            print(found["broken"], file=sys.stderr)
+        if "left out" in found:
+            print(found["left out"], file=sys.stderr)
             continue
         scores.append(ImageScore(**found))
         if index in shown:

@@ -270,8 +270,8 @@ class Trainer:
         """One optimizer update from the mean loss of ``batch``.
 
         Args:
-            batch: views on the renderer's device with their photographs there, (H, W, 3) uint8 or
-                functions that return these.
+            batch: views on the renderer's device with their photographs there, (H, W, 3) uint8,
+                with a mask (H, W, 4), or functions that return these.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
             meanwhile: called while the device draws, before the host waits for it.
@@ -369,4 +369,5 @@ def _constants(config: FitConfig, options: AdamOptions) -> dict[str, Any]:
         "opacity_reg": config.by_strategy("opacity_reg"),
         "scale_reg": config.by_strategy("scale_reg"),
         "regularise_all": config.regularise == "all",
+        "carves": config.mask == "carve",
     }

@@ -130,11 +130,14 @@ def _most_rows(config: FitConfig) -> int | None:
 
 
 def capture_digest(capture: Capture) -> str:
-    """Hex digest of what a run was trained on: names, sizes, cameras, poses and the split."""
+    """Hex digest of what a run was trained on: names, sizes, cameras, poses, masks and
+    the split."""
     digest = hashlib.sha256()
     for view in capture.views:
         digest.update(encoded(view.name) + f"\0{view.width}\0{view.height}\0".encode())
         digest.update(view.K.tobytes() + view.world_to_camera.tobytes())
+        if view.mask is not None:
+            digest.update(b"carved" if view.mask.carves else b"ignored")
     digest.update(repr((capture.train, capture.test)).encode())
     return digest.hexdigest()
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from gs_train.data import Capture
-from gs_train.data.pixel_file import file_bytes
+from gs_train.data.pixel_file import PixelSize, file_bytes, pixel_bytes
 
 
 def decoded_bytes(capture: Capture) -> int:
     """Of all training photographs."""
-    return sum(3 * height * width for height, width in training_sizes(capture).values())
+    return sum(pixel_bytes(size) for size in training_sizes(capture).values())
 
 
 def scratch_bytes(capture: Capture, image_cache: int, n_images: int) -> int:
@@ -30,7 +30,6 @@ def scratch_bytes(capture: Capture, image_cache: int, n_images: int) -> int:
     return file_bytes(training_sizes(capture).values())
 
 
-def training_sizes(capture: Capture) -> dict[int, tuple[int, int]]:
-    """(height, width) by index of the views that are trained on."""
-    views = capture.views
-    return {index: (views[index].height, views[index].width) for index in capture.train}
+def training_sizes(capture: Capture) -> dict[int, PixelSize]:
+    """Sizes by index of the views that are trained on."""
+    return {index: capture.views[index].pixel_size for index in capture.train}

@@ -59,6 +59,8 @@ class Workload:
         most: the largest of each number over the batches looked at, ``largest`` over all views;
             memory must hold these.
         mean: their means; time follows from these.
+        channels: bytes of a photograph's pixel: 4 where any has a mask.
+        carves: pixels that masks mark so are trained to be transparent.
         tile_rows: rows that the views of a tile see; 0 where views are shuffled.
         tile_batches: batches of a tile.
         image_cache: bytes of host memory for decoded photographs.
@@ -76,6 +78,8 @@ class Workload:
     height: int
     most: BatchRows
     mean: BatchRows
+    channels: int = 3
+    carves: bool = False
     tile_rows: float = 0.0
     tile_batches: int = 0
     image_cache: int = 0

@@ -32,6 +32,8 @@ class Source:
         held_out: names of the images that the capture itself holds out; None: the capture does not
             say.
         notes: lines about the capture, for its user.
+        masks: the mask of each of the model's images that the capture's own files name, or None;
+            empty: they name none.
     """
 
     folder: Path
@@ -41,6 +43,7 @@ class Source:
     points: PointsOf
     held_out: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
+    masks: tuple[Path | None, ...] = ()
 
 
 class Reader(Protocol):

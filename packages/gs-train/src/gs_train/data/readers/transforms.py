@@ -36,10 +36,7 @@ TRAIN = "transforms_train.json"
 HELD_OUT = ("transforms_test.json", "transforms_val.json")
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".JPG", ".JPEG", ".PNG", ".webp", ".tif", ".tiff", ".bmp")
-_UNUSED_KEYS = (
-    ("mask_path", "every pixel is trained on"),
-    ("depth_file_path", "training sees colours alone"),
-)
+_UNUSED_KEYS = (("depth_file_path", "training sees colours alone"),)
 
 
 class TransformsReader:
@@ -74,6 +71,7 @@ class TransformsReader:
             points,
             held_out=_held_out(shots, names),
             notes=tuple(printable(line) for line in (*note, *left_out, *_notes(files))),
+            masks=tuple(shots[i].file.mask(shots[i].index) for i in order),
         )
 
 

@@ -89,6 +89,15 @@ class TransformsFile:
             inside = inside / "rgb" if (self.path.parent / inside / "rgb").is_dir() else inside
         return (inside / f"{int(numbered):04d}.png").as_posix()
 
+    def mask(self, index: int) -> Path | None:
+        """The image of a mask that a frame names.
+
+        Raises:
+            InputError: the name is no text.
+        """
+        name = text(self.where(index), self.frames[index], "mask_path")
+        return None if name is None else self.path.parent / name
+
     def pose(self, index: int) -> FloatArray:
         """(4, 4) float64 world to camera of a frame, in the world before it was moved.
 

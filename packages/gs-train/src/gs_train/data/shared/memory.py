@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.data.pixel_file import places_of
+from gs_train.data.pixel_file import PixelSize, places_of
 
 
 def new_memory(n_bytes: int) -> int:
@@ -46,19 +46,19 @@ class PixelMemory:
 
     Args:
         path: of memory of `file_bytes` of the sizes.
-        sizes: (height, width) by index; at least one.
+        sizes: by index; at least one.
     """
 
-    def __init__(self, path: str, sizes: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(self, path: str, sizes: Mapping[int, PixelSize]) -> None:
         self._places = places_of(sizes)
         self._memory = mapped(path)
 
     def write(self, index: int, pixels: NDArray[np.uint8]) -> None:
-        """Put a photograph in its place. ``pixels``: (height, width, 3) uint8."""
+        """Put a photograph in its place. ``pixels``: (height, width, channels) uint8."""
         self.read(index)[:] = pixels
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        """(height, width, 3) uint8: the place itself, not to be written to."""
+        """(height, width, channels) uint8: the place itself, not to be written to."""
         place = self._places[index]
         flat = np.frombuffer(self._memory, np.uint8, place.n_bytes, place.offset)
-        return flat.reshape(place.height, place.width, 3)
+        return flat.reshape(place.shape)

@@ -36,6 +36,9 @@ _UNUSED = ("rendering", "gradients", "residents", "lists of residents", "row buf
 
 _LOSS = 12  # bytes a pixel: the gradient
 
+CARVING = 12
+"""Bytes a pixel where masks carve: alpha, its gradient, and the product of both."""
+
 
 def add_batch(
     need: Need,
@@ -62,7 +65,7 @@ def add_batch(
         slab: bytes of a row that host memory has to hold meanwhile.
         from_tables: whether rows lie where a renderer that needs no copies can draw them.
     """
-    n, image = work.n_rows, 3 * work.pixels
+    n, image = work.n_rows, work.channels * work.pixels
     device, pinned, pageable = need.device, need.pinned, need.pageable
     device["keys"] = 4 * n
     device["densification"] = work.statistics_bytes * n
@@ -71,6 +74,8 @@ def add_batch(
     if work.n_ranks > 1:
         device["exchange"] = exchange_bytes(work, room.rows)
     device["rendering"] = _rendering_bytes(work, room.rows, place, from_tables=from_tables)
+    if work.carves:
+        device["rendering"] += CARVING * work.pixels
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
