@@ -15,6 +15,7 @@ import torch
 import tyro
 
 from gs_train.api import fit
+from gs_train.commands.check import CheckConfig, check
 from gs_train.commands.command_line import command_of
 from gs_train.commands.demo import DemoConfig, demo
 from gs_train.commands.export import ExportConfig, export
@@ -34,6 +35,7 @@ from gs_train.world.standing import has_the_word
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),
+    "check": (CheckConfig, check),
     "plan": (PlanConfig, plan),
     "eval": (EvalConfig, evaluate_on_ranks),
     "render": (RenderConfig, render),

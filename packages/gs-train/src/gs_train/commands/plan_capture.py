@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from gs_train.data.capture import Capture, frame_and_points, pinholes_of, split_of, view_of
+from gs_train.data.capture import Capture, view_of
+from gs_train.data.examine import frame_and_points, pinholes_of, split_of
 from gs_train.data.photographs import camera_sizes
 from gs_train.data.readers.choose import read_source
 from gs_train.data.resized import model_of_sizes

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import codecs
-import os
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.data.colmap_records import FloatArray, Image, Model
-from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
-from gs_train.data.files import open_file, readable
-from gs_train.data.frame import Frame
-from gs_train.data.photographs import MOST_PIXELS, check_photographs
+from gs_train.data.colmap_records import FloatArray, Image
+from gs_train.data.distortion import Pinhole
+from gs_train.data.examine import examine
+from gs_train.data.photographs import MOST_PIXELS
 from gs_train.data.pixels import decode_rgb
 from gs_train.data.prepare import Job, Progress, cached_path, prepare_images
-from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
 from gs_train.data.readers.choose import read_source
-from gs_train.data.readers.source import PointsOf
-from gs_train.data.resized import model_of_sizes
 from gs_train.errors import InputError
 from gs_train.names import printable
 
@@ -132,47 +124,36 @@ def load_capture(
     Cost: a few reads of each image file; about 0.2 s for 75 images and 44 thousand points. Making
         images costs as `prepare_images` says.
     """
-    folder, cache_dir = Path(folder), Path(cache_dir)
+    cache_dir = Path(cache_dir)
     if max_side is not None and max_side < 1:
         raise InputError(f"max_side must be at least 1 pixel, got {max_side}")
     if test_every < 0:
         raise InputError(f"test_every must be 0 or more, got {test_every}")
-
-    source = read_source(folder)
-    model = source.model
-    names = [image.name for image in model.images]
-    train, test = split_of(
-        names, test_every, None if test_list is None else Path(test_list), source.held_out
-    )
-    _, points, colors, notes = frame_and_points(model, source.points)
-    checked = check_photographs(
-        source.image_folder,
-        model,
-        source.photographs,
+    found = examine(
+        read_source(Path(folder)),
+        max_side=max_side,
+        test_every=test_every,
+        test_list=test_list,
         max_pixels=max_pixels,
         skip_broken=skip_broken,
     )
-    broken = set(checked.broken)
-    model, scaled = model_of_sizes(model, checked.sizes)
-    pinholes = pinholes_of(model, max_side)
-
+    model, checked, broken = found.model, found.checked, set(found.checked.broken)
     jobs = {}
-    for index, (image, path) in enumerate(zip(model.images, source.photographs)):
-        camera, pinhole = model.cameras[image.camera_id], pinholes[image.camera_id]
-        is_other = (pinhole.width, pinhole.height) != (camera.width, camera.height)
-        if index not in broken and (is_distorted(camera) or is_other):
-            made = cached_path(cache_dir, image.name, path, camera, pinhole)
-            jobs[index] = Job(path, made, camera, pinhole)
+    for index in found.made:
+        image, path = model.images[index], found.source.photographs[index]
+        camera, pinhole = model.cameras[image.camera_id], found.pinholes[image.camera_id]
+        made = cached_path(cache_dir, image.name, path, camera, pinhole)
+        jobs[index] = Job(path, made, camera, pinhole)
     undecodable = prepare_images(
         list(jobs.values()), cache_dir, skip_broken=skip_broken, progress=progress
     )
     broken |= {index for index, job in jobs.items() if job.target in undecodable}
-    if broken.issuperset(train):
+    if broken.issuperset(found.train):
         raise InputError(
             f"training must be left one photograph that can be read, got {len(broken)} "
-            f"broken of {len(names)}"
+            f"broken of {len(model.images)}"
         )
-    notes += (*scaled, *source.notes)
+    notes = list(found.notes)
     if checked.with_alpha:
         notes.append(
             f"alpha channels found in {checked.with_alpha} photographs, not used: what is "
@@ -181,11 +162,18 @@ def load_capture(
     notes += [checked.note] if checked.note else []
     notes += [f"--skip-broken: {printable(str(error))}" for error in undecodable.values()]
     views = tuple(
-        view_of(image, pinholes[image.camera_id], path, jobs.get(index))
-        for index, (image, path) in enumerate(zip(model.images, source.photographs))
+        view_of(image, found.pinholes[image.camera_id], path, jobs.get(index))
+        for index, (image, path) in enumerate(zip(model.images, found.source.photographs))
     )
     return Capture(
-        source.folder, views, points, colors, train, test, frozenset(broken), tuple(notes)
+        found.source.folder,
+        views,
+        found.points,
+        found.colors,
+        found.train,
+        found.test,
+        frozenset(broken),
+        tuple(notes),
     )
 
 
@@ -212,40 +200,6 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
     return np.require(given, requirements=("C", "W"))
 
 
-def frame_and_points(
-    model: Model, points_of: PointsOf
-) -> tuple[Frame, FloatArray, NDArray[np.uint8], list[str]]:
-    """The frame that a model's cameras suggest, and the points that are in reach there.
-
-    Returns:
-        The frame, (P, 3) float64 positions with P > 0, (P, 3) uint8 colours, and a line about
-        points that were left out, if any.
-
-    Raises:
-        InputError: the points cannot be read, none is in reach, or a camera is not.
-    """
-    names = [image.name for image in model.images]
-    poses = np.stack([image.world_to_camera for image in model.images])
-    frame = require_cameras(str(model.folder), names, poses)
-    points, colors = points_of(frame)
-    with np.errstate(over="ignore"):  # which leaves the point out
-        near = in_reach(frame.points_in(points))
-    if not near.any():
-        raise InputError(
-            f"{model.folder} must hold 3D points to start from, got {len(points)}"
-            + (f", all further than {FARTHEST_POINT:g} times the cameras" if len(points) else "")
-            + "; triangulate some (`colmap point_triangulator`) or import a point cloud into the "
-            "model"
-        )
-    if near.all():
-        return frame, points, colors, []
-    note = (
-        f"{int((~near).sum()):,} of {len(points):,} points are left out: not finite, or "
-        f"further away than {FARTHEST_POINT:g} times the cameras, which is no place in float32"
-    )
-    return frame, points[near], colors[near], [note]
-
-
 def view_of(image: Image, pinhole: Pinhole, path: Path, job: Job | None = None) -> CaptureView:
     """The view of the photograph at ``path``, or of the image that ``job`` makes from it."""
     return CaptureView(
@@ -257,74 +211,3 @@ def view_of(image: Image, pinhole: Pinhole, path: Path, job: Job | None = None) 
         pinhole.height,
         photograph=None if job is None else path,
     )
-
-
-def pinholes_of(model: Model, max_side: int | None) -> dict[int, Pinhole]:
-    """What each camera that took an image becomes, by camera id.
-
-    Raises:
-        InputError: an image cannot become that of a pinhole camera.
-
-    Cost: as :func:`undistorted_pinhole` says of each camera, several at a time: COLMAP may give
-        every image its own.
-    """
-
-    def pinhole(image: Image) -> Pinhole:
-        camera = model.cameras[image.camera_id]
-        try:
-            if is_distorted(camera):
-                return undistorted_pinhole(camera, max_side)
-        except InputError as error:
-            raise InputError(f"{model.folder}: image {image.name}: {error}") from None
-        return Pinhole.of(camera, max_side)
-
-    first: dict[int, Image] = {}
-    for image in model.images:
-        first.setdefault(image.camera_id, image)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="gs-lenses") as pool:
-        return dict(zip(first, pool.map(pinhole, first.values())))
-
-
-def split_of(
-    names: Sequence[str], every: int, path: Path | None, held_out: AbstractSet[str] | None = None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Indices of the training and of the held-out ones of these names; see :func:`load_capture`.
-
-    Args:
-        held_out: what the capture's own files hold out, instead of every so many-th; a list at
-            ``path`` has the last word.
-
-    Raises:
-        InputError: the list of held-out ones cannot be read or names others, or none is left to
-            train on.
-    """
-    if held_out is not None and path is None:
-        test = tuple(index for index, name in enumerate(names) if name in held_out)
-    else:
-        test = _test_indices(names, every, path)
-    train = tuple(sorted(set(range(len(names))) - set(test)))
-    if not train:
-        raise InputError(
-            f"training must be left at least one image, got {len(names)} in all and "
-            f"{len(test)} of them for testing; --test-every 0 or a shorter --test-list tests fewer"
-        )
-    return train, test
-
-
-def _test_indices(names: Sequence[str], every: int, path: Path | None) -> tuple[int, ...]:
-    if path is None:
-        return tuple(range(0, len(names), every)) if every else ()
-    with readable(path), open_file(path) as file:
-        data = file.read()
-    if b"\0" in data:
-        raise InputError(f"test_list must be a text file in UTF-8, got {path}")
-    text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")  # as names are
-    lines = [line.strip() for line in text.split("\n")]  # a name may hold other breaks
-    wanted = {line for line in lines if line and not line.startswith("#")}
-    unknown = sorted(wanted - set(names))
-    if unknown:
-        raise InputError(
-            f"{path} must list names of the model's images, got {len(unknown)} unknown "
-            f"(first {unknown[0]})"
-        )
-    return tuple(index for index, name in enumerate(names) if name in wanted)
