@@ -329,9 +329,25 @@ def load_config(path: Path) -> FitConfig:
             not exist or a value that does not fit its option.
     """
     try:
-        plain = yaml.safe_load(read_small(path, most_bytes=_MOST_BYTES).decode())
+        plain = read_options(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: {path.parent} holds no run of gs-train") from None
+    config = from_plain(FitConfig, of_this_version(plain), path)
+    assert isinstance(config, FitConfig)
+    return config
+
+
+def read_options(path: Path) -> dict[Any, Any]:
+    """The mapping that a YAML file of options holds, none of its values checked.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputError: it cannot be read, is no YAML, or holds something else.
+    """
+    try:
+        plain = yaml.safe_load(read_small(path, most_bytes=_MOST_BYTES).decode())
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:  # no UTF-8, a date that there is not
@@ -340,9 +356,7 @@ def load_config(path: Path) -> FitConfig:
         raise InputError(f"{path} is not valid YAML: brackets lie too deep in each other") from None
     if not isinstance(plain, dict):
         raise InputError(f"{path} must hold a mapping of options, got {type(plain).__name__}")
-    config = from_plain(FitConfig, of_this_version(plain), path)
-    assert isinstance(config, FitConfig)
-    return config
+    return plain
 
 
 def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
