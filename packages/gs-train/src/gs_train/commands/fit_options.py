@@ -15,6 +15,8 @@ from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.options.options_file import OptionsFile
 from gs_train.runs.folder import saved_config
+from gs_train.runs.more_steps import with_more_steps
+from gs_train.sizes import Count
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,13 @@ class _Arguments(FitConfig):
         tyro.conf.arg(
             help="YAML file of options, such as the config.yml of a run; options of the command "
             "line go before those of the file (none)."
+        ),
+    ] = None
+    more_steps: Annotated[
+        Count | None,
+        tyro.conf.arg(
+            help="go on with the finished run in out for so many steps, with the learning rates "
+            "that the run ended with (none)."
         ),
     ] = None
 
@@ -41,24 +50,31 @@ def parse_fit(arguments: Sequence[str]) -> tuple[FitConfig, list[str]]:
             cannot be used.
         SystemExit: the parser has printed what is wrong, or help.
     """
-    file = None
-    given: dict[str, Any] = {}
     path, out = _value(arguments, "--config"), _value(arguments, "--out")
-    is_resumed = "--resume" in arguments
-    if path is not None:
-        if is_resumed:
-            raise InputError("--config and --resume exclude each other: a run keeps its options")
-        file = OptionsFile.read(Path(path))
+    is_longer = _has(arguments, "--more-steps")
+    if path is not None and (is_longer or "--resume" in arguments):
+        option = "--more-steps" if is_longer else "--resume"
+        raise InputError(f"--config and {option} exclude each other: a run keeps its options")
+    file = None if path is None else OptionsFile.read(Path(path))
+    before = None
+    if out is not None and (is_longer or "--resume" in arguments):
+        # A run that goes on keeps its saved options unless others are given.
+        before = saved_config(Path(out))
+    given: dict[str, Any] = {}
+    if file is not None:
         given = {"data": tyro.MISSING, "out": tyro.MISSING, **file.values}
-    elif is_resumed and out is not None:
-        # A resumed run keeps its saved options unless others are given.
-        saved = saved_config(Path(out))
-        given = {} if saved is None else vars(saved)
+    elif before is not None:
+        given = vars(before)
     default: dict[str, Any] = {"default": _of_file(given, file)} if given else {}
     parsed = tyro.cli(_Arguments, prog="gs-train fit", args=list(arguments), **default)
     config = FitConfig(
         **{field.name: getattr(parsed, field.name) for field in dataclasses.fields(FitConfig)}
     )
+    if parsed.more_steps is not None:
+        for option in ("--steps", "--decay-steps", "--overwrite"):
+            if _has(arguments, option):
+                raise InputError(f"--more-steps and {option} exclude each other")
+        config = with_more_steps(config, parsed.more_steps, before)
     return config, [] if file is None else list(file.lines(config))
 
 
@@ -67,6 +83,10 @@ def _of_file(given: dict[str, Any], file: OptionsFile | None) -> _Arguments:
         return _Arguments(**given)
     except InputError as error:  # a value out of range
         raise (error if file is None else InputError(f"{file.path}: {error}")) from None
+
+
+def _has(arguments: Sequence[str], option: str) -> bool:
+    return any(argument.partition("=")[0] == option for argument in arguments)
 
 
 def _value(arguments: Sequence[str], option: str) -> str | None:

@@ -42,6 +42,8 @@ class FitConfig:
             transforms.json, or a transforms file.
         out: folder for all files of the run.
         steps: optimizer updates.
+        decay_steps: the learning rate of the means decays over so many steps and stays as it is
+            from then on (steps).
         batch_size: images a step.
         renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
             possible, else gsplat, else cpu.
@@ -111,6 +113,7 @@ class FitConfig:
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     out: Path
     steps: Count = 30_000
+    decay_steps: Count | None = None
     batch_size: int = 1
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     max_side: int | None = None
@@ -169,6 +172,8 @@ class FitConfig:
         ):  # fmt: skip
             value = getattr(self, name)
             _require(type(value) is int and value >= least, name, f"at least {least}", value)
+        fits = self.decay_steps is None or self.decay_steps >= 1
+        _require(fits, "decay_steps", "at least 1", self.decay_steps)
         _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
         self._check_order()
         _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
@@ -250,13 +255,18 @@ class FitConfig:
         """The options that a resumed run must share with its start. The checkpoint itself records
         the preset and the initial points.
 
-        Recipe, capture and ``steps`` decide the result: with more steps, the learning rate of a
-        resumed run decays more slowly.
+        Recipe, capture, ``steps`` and ``decay_steps`` decide the result: with more ``steps`` and
+        without ``decay_steps``, the learning rate of a resumed run decays more slowly.
         """
         plain = to_plain(self)
         for name in _NOT_RECIPE:
             plain.pop(name)
         return plain
+
+    @property
+    def steps_of_decay(self) -> int:
+        """The steps over which the learning rate of the means decays."""
+        return self.steps if self.decay_steps is None else self.decay_steps
 
     def by_strategy(self, name: str) -> float:
         """An option with a default that depends on the strategy.
@@ -272,9 +282,9 @@ class FitConfig:
 _SIZES = ("image_cache", "device_memory", "host_memory")
 
 _NOT_RECIPE = (
-    "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
-    "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
-    "init", "offload", "frame", "max_pixels", "skip_broken", "scratch", "gpus",
+    "data", "out", "steps", "decay_steps", "checkpoint_every", "keep_checkpoints", "resume",
+    "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory",
+    "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch", "gpus",
     "cut_views",
 )  # fmt: skip
 

@@ -145,7 +145,7 @@ def fit_locked(
             _say(f"offload {choice.preset.name}: {choice.reason}")
         else:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
-            _say(f"no steps are left to train{untraced}; more come with --steps")
+            _say(f"no steps are left to train{untraced}; more come with --more-steps")
         try:
             spent = train(
                 trainer, scene, folder, spent, stop, choice, record, photographs, parts, world
