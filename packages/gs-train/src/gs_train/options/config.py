@@ -65,6 +65,8 @@ class FitConfig:
         tile_views: most views of a tile (an eighth of all, at most 256, at least four batches).
         checkpoint_every: steps between checkpoints; the end always writes a checkpoint. 0: only the
             end does.
+        eval_every: steps between scores of the held-out images while the run trains, in log.csv and
+            tensorboard/, with a picture of the first one in previews/. 0: the end alone scores.
         keep_checkpoints: number of checkpoints kept; older checkpoints are removed.
         frame: frame of the PLY file: the capture's, or a local frame with transform.json beside
             the file; auto takes a local frame where float32 is too coarse for the capture's
@@ -128,6 +130,7 @@ class FitConfig:
     order: Literal["shuffle", "tiles"] = "shuffle"
     tile_views: Count | None = None
     checkpoint_every: Count = 5000
+    eval_every: Count = 0
     keep_checkpoints: int = 2
     frame: FrameChoice = "auto"
     resume: bool = False
@@ -167,8 +170,9 @@ class FitConfig:
         )
         _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)
         for name, least in (
-            ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("keep_checkpoints", 1),
-            ("max_pixels", 1), ("test_every", 0), ("sh_every", 0), ("seed", 0),
+            ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("eval_every", 0),
+            ("keep_checkpoints", 1), ("max_pixels", 1), ("test_every", 0), ("sh_every", 0),
+            ("seed", 0),
         ):  # fmt: skip
             value = getattr(self, name)
             _require(type(value) is int and value >= least, name, f"at least {least}", value)
@@ -282,7 +286,8 @@ class FitConfig:
 _SIZES = ("image_cache", "device_memory", "host_memory")
 
 _NOT_RECIPE = (
-    "data", "out", "steps", "decay_steps", "checkpoint_every", "keep_checkpoints", "resume",
+    "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every",
+    "keep_checkpoints", "resume",
     "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory",
     "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch", "gpus",
     "cut_views",

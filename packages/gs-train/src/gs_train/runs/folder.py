@@ -66,6 +66,9 @@ class RunFolder:
     def export(self) -> Path:
         return self.root / "export"
 
+    def preview(self, step: int) -> Path:
+        return self.root / "previews" / f"{step:06}.png"
+
     def point_cloud(self, step: int) -> Path:
         return self.root / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
 
@@ -77,7 +80,7 @@ class RunFolder:
         The configuration comes last: it says that the others are a run's.
         """
         files = ("run.json", "metrics.json", "log.csv", "comparison.png", "traceback.txt")
-        folders = ("checkpoints", "point_cloud", "tensorboard", "renders", "export")
+        folders = ("checkpoints", "point_cloud", "tensorboard", "previews", "renders", "export")
         return tuple(self.root / name for name in (*files, *folders, "config.yml"))
 
     def check_place(self) -> None:

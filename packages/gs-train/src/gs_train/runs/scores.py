@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -38,6 +39,7 @@ def score_views(
     lpips: Lpips | None,
     stop: StopRequest,
     skip_broken: bool = False,
+    is_quiet: bool = False,
 ) -> tuple[list[ImageScore], list[Picture]]:
     """Score renders of some views against their photographs.
 
@@ -46,6 +48,7 @@ def score_views(
         lpips: None leaves that score out.
         stop: looked at between views.
         skip_broken: leave out views whose photograph cannot be read, with a line for each.
+        is_quiet: show no progress.
 
     Returns:
         One score a view, in order, under its printable name; and a few of the views evenly over
@@ -55,7 +58,8 @@ def score_views(
     scores: list[ImageScore] = []
     pictures: list[Picture] = []
     shown = shown_of(indices)
-    with task_progress("evaluating image", len(indices)) as progress:
+    stream = io.StringIO() if is_quiet else None
+    with task_progress("evaluating image", len(indices), stream=stream) as progress:
         for index in indices:
             stop.check("evaluation")
             view = scene.views[index]
