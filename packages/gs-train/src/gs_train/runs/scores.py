@@ -27,7 +27,8 @@ from gs_train.scene.scene import Scene
 Picture = tuple[str, NDArray[np.uint8], NDArray[np.uint8]]
 """A view's printable name, its photograph and its render, both (H, W, 3)."""
 
-_PICTURES = 4
+N_PICTURES = 4
+"""Views of which there are pictures, at most."""
 
 
 def score_views(
@@ -81,7 +82,7 @@ def score_views(
 
 def shown_of(indices: Sequence[int]) -> set[int]:
     """The views of which there are pictures."""
-    return set(indices[:: max(1, -(-len(indices) // _PICTURES))])
+    return set(indices[:: max(1, -(-len(indices) // N_PICTURES))])
 
 
 def score_of(name: str, image: Tensor, photograph: Tensor, lpips: Lpips | None) -> ImageScore:
