@@ -142,9 +142,10 @@ def test_an_observation_of_a_point_that_there_is_not_is_counted(tmp_path: Path) 
     assert survey.n_observations == 60 - n_of_first
 
 
-def test_text_that_is_no_2d_points_names_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["1.5 2 7 3", "1 2 x", "1 2 nan"])
+def test_text_that_is_no_2d_points_names_its_place(line: str, tmp_path: Path) -> None:
     (tmp_path / "cameras.txt").write_text("1 SIMPLE_PINHOLE 8 6 5 4 3\n")
-    (tmp_path / "images.txt").write_text("1 1 0 0 0 0 0 0 1 a.jpg\n1.5 2 7 3\n")
+    (tmp_path / "images.txt").write_text(f"1 1 0 0 0 0 0 0 1 a.jpg\n{line}\n")
     (tmp_path / "points3D.txt").write_text("7 0 0 1 1 2 3 0.5 1 0\n")
     with pytest.raises(InputError, match=r"images.txt:1 and the next: line must be 'POINTS2D"):
         list(read_observations(tmp_path))

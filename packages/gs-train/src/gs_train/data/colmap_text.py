@@ -52,6 +52,8 @@ def read_observations(path: Path) -> Iterator[Observed]:
         fields = seen[0].split() if seen else []
         try:
             values = np.array(fields, dtype=np.float64).reshape(-1, 3)
+            if not np.isfinite(values).all():
+                raise ValueError("numbers must be finite")
             ids = values[:, 2].astype(np.int64)
         except ValueError:
             expected = "POINTS2D[] as X Y POINT3D_ID"

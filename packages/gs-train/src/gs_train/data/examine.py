@@ -33,7 +33,6 @@ class Examined:
     Attributes:
         source: as it was read.
         model: with a camera of its own size for every photograph.
-        frame: that the cameras suggest.
         points, colors, train, test, notes: as of :class:`gs_train.data.Capture`, without lines
             about alpha channels and broken photographs.
         checked: the photographs.
@@ -42,7 +41,6 @@ class Examined:
 
     source: Source
     model: Model
-    frame: Frame
     points: FloatArray
     colors: NDArray[np.uint8]
     train: tuple[int, ...]
@@ -83,14 +81,14 @@ def examine(
         looks: gives what :func:`look_at_photographs` found, where somebody has looked already.
 
     Raises:
-        InputError: see :func::func:`gs_train.data.load_capture`.
+        InputError: see :func:`gs_train.data.load_capture`.
     """
     model, folder = source.model, source.image_folder
     names = [image.name for image in model.images]
     train, test = split_of(
         names, test_every, None if test_list is None else Path(test_list), source.held_out
     )
-    frame, points, colors, notes = frame_and_points(model, source.points)
+    _, points, colors, notes = frame_and_points(model, source.points)
     if looks is not None:
         found = looks()
     else:
@@ -102,7 +100,6 @@ def examine(
     return Examined(
         source,
         model,
-        frame,
         points,
         colors,
         train,

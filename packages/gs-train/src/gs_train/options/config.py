@@ -286,11 +286,10 @@ class FitConfig:
 _SIZES = ("image_cache", "device_memory", "host_memory")
 
 _NOT_RECIPE = (
-    "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every",
-    "keep_checkpoints", "resume",
-    "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory",
-    "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch", "gpus",
-    "cut_views",
+    "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every", "keep_checkpoints",
+    "resume", "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory",
+    "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch",
+    "gpus", "cut_views",
 )  # fmt: skip
 
 _BY_STRATEGY = {

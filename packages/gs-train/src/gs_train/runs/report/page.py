@@ -57,12 +57,13 @@ def write_report(
         worst: the held-out views with the lowest PSNR.
     """
     _, rows = read_log(log, metrics["steps"])
+    title = _text(path.absolute().parent.name)
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_text(config.out.name)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{_text(config.out.name)}</h1>",
+        f"<title>{title}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{title}</h1>",
         _table(_summary(metrics, config)),
         _section("Curves", "".join(_curves(rows))),
         _section("Worst test images", _pictures(worst)),
