@@ -65,6 +65,8 @@ def looked_at(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         pytest.param(["--offload", "clm"], marks=pytest.mark.long),
         pytest.param(["--offload", "gs-scale", *SINGLE], marks=pytest.mark.long),
         pytest.param(["--strategy", "mcmc", "--cap", "3000"], marks=pytest.mark.long),
+        pytest.param(["--renderer", "raster", "--offload", "none"], marks=pytest.mark.gpu),
+        pytest.param(["--renderer", "raster", "--offload", "best"], marks=pytest.mark.gpu),
     ],
     ids=lambda options: options[1],
 )

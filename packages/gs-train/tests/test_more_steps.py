@@ -59,7 +59,11 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("strategy", [[], MCMC], ids=["adc", "mcmc"])
+@pytest.mark.parametrize(
+    "strategy",
+    [[], MCMC, pytest.param(["--renderer", "raster"], marks=pytest.mark.gpu)],
+    ids=["adc", "mcmc", "raster"],
+)
 @one_threaded
 def test_continued_twice_it_is_the_run_that_had_all_steps_and_the_same_decay(
     strategy: list[str], tiny_capture: Path, tmp_path: Path
