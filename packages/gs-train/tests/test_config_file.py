@@ -20,6 +20,7 @@ RECIPE = """\
 steps: 5
 batch_size: 2
 renderer: cpu
+max_side: 32
 sh_every: 1k
 adc: {refine_start: 2, refine_every: 4, grow_grad2d: 1.0e-5}
 lr:
@@ -47,8 +48,8 @@ def test_a_runs_own_file_repeats_the_run_to_the_bit(
     assert main(["fit", str(tiny_capture), "--config", str(recipe), "--out", str(first)]) == 0
     said = capsys.readouterr().err.splitlines()[0]
     assert said == (
-        f"options of {recipe}: steps 5, batch_size 2, renderer cpu, adc.grow_grad2d 1e-05, "
-        "adc.refine_start 2, adc.refine_every 4, lr.sh0 0.004"
+        f"options of {recipe}: steps 5, batch_size 2, renderer cpu, max_side 32, "
+        "adc.grow_grad2d 1e-05, adc.refine_start 2, adc.refine_every 4, lr.sh0 0.004"
     )
     assert main(["fit", "--config", str(first / "config.yml"), "--out", str(second)]) == 0
     ours, theirs = _tensors(first), _tensors(second)
@@ -72,7 +73,7 @@ def test_the_command_line_goes_before_the_file(recipe: Path) -> None:
     assert config.lr.means == 1.6e-4  # the default, beside an option of the file
     assert not config.scale_with_batch
     assert lines == [
-        f"options of {recipe}: batch_size 2, renderer cpu, adc.grow_grad2d 1e-05, "
+        f"options of {recipe}: batch_size 2, renderer cpu, max_side 32, adc.grow_grad2d 1e-05, "
         "adc.refine_every 4, lr.sh0 0.004"
     ]
 

@@ -59,7 +59,7 @@ def looked_at(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.mark.parametrize(
     "options",
     [
-        ["--offload", "none"],
+        pytest.param(["--offload", "none"], marks=pytest.mark.long),
         ["--offload", "best", "--device-memory", "4MiB", "--host-memory", "4GiB"],
         pytest.param(["--offload", "naive"], marks=pytest.mark.long),
         pytest.param(["--offload", "clm"], marks=pytest.mark.long),

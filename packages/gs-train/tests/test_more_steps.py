@@ -61,7 +61,11 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "strategy",
-    [[], MCMC, pytest.param(["--renderer", "raster"], marks=pytest.mark.gpu)],
+    [
+        [],
+        pytest.param(MCMC, marks=pytest.mark.long),
+        pytest.param(["--renderer", "raster"], marks=pytest.mark.gpu),
+    ],
     ids=["adc", "mcmc", "raster"],
 )
 @one_threaded
