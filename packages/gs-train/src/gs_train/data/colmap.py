@@ -144,7 +144,7 @@ def read_point_table(folder: Path) -> PointTable:
     Raises:
         InputError: as :func:`read_points`.
 
-    Cost: about a fifth of a microsecond per point (binary). Memory is the result, 39 bytes a point,
+    Cost: about 0.3 microseconds per point (binary). Memory is the result, 39 bytes a point,
         plus about 30 MiB.
     """
     path, reader = _part(folder, "points3D")

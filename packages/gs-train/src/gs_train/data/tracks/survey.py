@@ -58,7 +58,8 @@ def survey_tracks(model: Model, table: PointTable) -> TrackSurvey:
     Raises:
         InputError: the observations cannot be read.
 
-    Cost: about a tenth of a microsecond per observation, most of it for finding points.
+    Cost: about 0.2 microseconds per observation. Memory beside the table: 8 bytes a point, and the
+        observations of one image.
     """
     places = {image.id: index for index, image in enumerate(model.images)}
     rows_of = PointRows(table.ids)
