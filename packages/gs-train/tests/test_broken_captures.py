@@ -215,6 +215,10 @@ def test_a_broken_capture_is_refused_in_one_line(
     assert line.startswith("gs-train: error: ")
     assert re.search(message, line)
     assert not out.exists()
+    assert main(["check", str(folder), "--renderer", "cpu"]) == 2
+    found = capsys.readouterr()
+    assert found.err.splitlines() == [line]  # in the same words
+    assert "fit would     refuse: " in found.out
 
 
 def test_the_whole_capture_trains(folder: Path, tmp_path: Path) -> None:

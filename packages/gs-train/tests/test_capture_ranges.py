@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from small_captures import LENS, PINHOLE, write_capture
 
 from gs_train.cli import main
-from gs_train.data.capture import frame_and_points
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
+from gs_train.data.examine import frame_and_points
 from gs_train.data.point_ply import read_point_ply
 from gs_train.data.ranges import FARTHEST_CAMERA, FARTHEST_POINT
 from gs_train.data.readers.choose import read_source

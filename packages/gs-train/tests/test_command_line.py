@@ -20,7 +20,7 @@ def test_it_says_which_version_it_is(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         (["fti", "DATA"], "there is no command 'fti', did you mean gs-train fit? (the commands"),
-        (["frobnicate"], "there is no command 'frobnicate' (the commands are fit, plan,"),
+        (["frobnicate"], "there is no command 'frobnicate' (the commands are fit, check,"),
         (["--steps", "3"], "--steps must follow a command: gs-train COMMAND ... --steps"),
         (["--steps", "3", "demo"], "--steps must follow a command: gs-train demo ... --steps"),
     ],

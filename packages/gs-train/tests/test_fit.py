@@ -125,6 +125,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
     newest = latest_checkpoint(out / "checkpoints")
     assert newest is not None
     assert f"stopped after step {load_checkpoint(newest).step:,} of 100,000" in last
+    assert (out / "comparison.png").exists()
 
 
 @pytest.mark.parametrize("moment", ["write_point_cloud", "report"])

@@ -8,16 +8,17 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
 
 from gs_train.api import fit
+from gs_train.commands.check import CheckConfig, check
 from gs_train.commands.command_line import command_of
 from gs_train.commands.demo import DemoConfig, demo
 from gs_train.commands.export import ExportConfig, export
+from gs_train.commands.fit_options import parse_fit
 from gs_train.commands.gpus import ranks_of, require_shareable, without_gpus
 from gs_train.commands.inspection import InspectConfig, inspect
 from gs_train.commands.plan import PlanConfig, plan
@@ -26,7 +27,7 @@ from gs_train.machine.interrupt import Interrupted
 from gs_train.names import printable
 from gs_train.options.config import FitConfig
 from gs_train.runs.evaluate import EvalConfig, evaluate_on_ranks
-from gs_train.runs.folder import RunFolder, saved_config
+from gs_train.runs.folder import RunFolder
 from gs_train.runs.guard import in_one_line
 from gs_train.world import ToldError
 from gs_train.world.launcher import launch
@@ -34,6 +35,7 @@ from gs_train.world.standing import has_the_word
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),
+    "check": (CheckConfig, check),
     "plan": (PlanConfig, plan),
     "eval": (EvalConfig, evaluate_on_ranks),
     "render": (RenderConfig, render),
@@ -63,11 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gs-train {importlib.metadata.version('gs-train')}")
         return 0
     try:
-        config = _parse(argv)
+        config, lines = _parse(argv)
         folder = _folder_of(config)
         n_ranks = _ranks_for(config)
         if n_ranks is not None:
             return launch(without_gpus(argv), n_ranks)
+        if lines and has_the_word(os.environ):
+            print(*map(printable, lines), sep="\n", file=sys.stderr)
         if isinstance(config, FitConfig):
             config = dataclasses.replace(config, gpus=None)
         _COMMANDS[_name_of(config)][1](config)
@@ -107,32 +111,26 @@ def _folder_of(config: Any) -> RunFolder | None:
     return None
 
 
-def _parse(argv: list[str]) -> Any:
+def _parse(argv: list[str]) -> tuple[Any, list[str]]:
+    """A command's options, and lines about them.
+
+    Raises:
+        InputError, SystemExit: they cannot be used, or help was asked for.
+    """
     name = command_of(argv, tuple(_COMMANDS))
     if name is None:
-        return tyro.extras.subcommand_cli_from_dict(
+        config = tyro.extras.subcommand_cli_from_dict(
             {name: kind for name, (kind, _) in _COMMANDS.items()},
             prog="gs-train",
             description="Train 3D Gaussian Splatting scenes from photographs with known poses. "
             "gs-train --version says which version this is.",
             args=argv,
         )
+        return config, []
     # Parsed alone, so that hints are about this command's options.
-    default: dict[str, Any] = {}
-    if name == "fit" and "--resume" in argv:
-        # A resumed run keeps its saved options unless others are given.
-        saved = _saved_config(argv)
-        default = {} if saved is None else {"default": saved}
-    return tyro.cli(_COMMANDS[name][0], prog=f"gs-train {name}", args=argv[1:], **default)
-
-
-def _saved_config(argv: list[str]) -> FitConfig | None:
-    """The configuration in the folder that --out names; None without such an option or file."""
-    for i, argument in enumerate(argv):
-        name, equals, value = argument.partition("=")
-        if name == "--out" and (equals or i + 1 < len(argv)):
-            return saved_config(Path(value if equals else argv[i + 1]))
-    return None
+    if name == "fit":
+        return parse_fit(argv[1:])
+    return tyro.cli(_COMMANDS[name][0], prog=f"gs-train {name}", args=argv[1:]), []
 
 
 def _name_of(config: Any) -> str:

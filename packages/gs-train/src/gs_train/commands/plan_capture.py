@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from gs_train.data.capture import Capture, frame_and_points, pinholes_of, split_of, view_of
+from gs_train.data.capture import Capture, view_of
+from gs_train.data.examine import frame_and_points, pinholes_of, split_of
 from gs_train.data.masks import find_masks, mask_of
 from gs_train.data.photographs import camera_headers
 from gs_train.data.readers.choose import read_source

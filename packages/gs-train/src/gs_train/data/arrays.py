@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gs_train.data.capture import Capture, CaptureView, split_of
+from gs_train.data.capture import Capture, CaptureView
 from gs_train.data.colmap_records import FloatArray
+from gs_train.data.examine import split_of
 from gs_train.data.frame import Frame
 from gs_train.data.masks import MASK_DTYPES, GivenMask
 from gs_train.data.random_points import N_RANDOM_POINTS, random_points

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
+from numba import njit
 
 from gs_train.data.colmap_records import (
     CAMERA_MODELS,
     Camera,
-    FloatArray,
     Image,
+    Observed,
+    PointTable,
     checked_camera,
     checked_image,
 )
@@ -26,10 +27,11 @@ CHUNK_BYTES = 4 << 20
 _COUNT = struct.Struct("<Q")
 _CAMERA = struct.Struct("<iiQQ")  # id, model, width, height; then the parameters, doubles
 _IMAGE = struct.Struct("<I7dI")  # id, w x y z, translation, camera; then the name and a NUL
-_OBSERVATION_BYTES = 24  # x, y (double), id of the 3D point (int64)
 _LONGEST_NAME = 4096
 _POINT_BYTES = 51  # id (8), xyz (24), rgb (3), error (8), track length (8); then the track
 _TRACK_ELEMENT_BYTES = 8  # image id, index of the 2D point
+_LONGEST_TRACK = 1 << 50  # whatever a corrupt file says, so that sums of bytes are numbers
+_OBSERVATION = np.dtype([("pixel", "<f8", 2), ("point", "<i8")])
 
 
 def read_cameras(path: Path) -> Iterator[Camera]:
@@ -59,6 +61,20 @@ def count_images(path: Path) -> int:
 
 def read_images(path: Path) -> Iterator[Image]:
     """Images of an ``images.bin``, in file order; InputError where it is corrupt."""
+    for image, _ in _records_of_images(path, with_observations=False):
+        yield image
+
+
+def read_observations(path: Path) -> Iterator[Observed]:
+    """What each image of an ``images.bin`` observes, in file order; InputError where it is
+    corrupt."""
+    for image, data in _records_of_images(path, with_observations=True):
+        seen = np.frombuffer(data, dtype=_OBSERVATION)
+        yield Observed(image.id, seen["pixel"], seen["point"])
+
+
+def _records_of_images(path: Path, *, with_observations: bool) -> Iterator[tuple[Image, bytes]]:
+    """Each image, and the bytes of its observations or none."""
     size = path.stat().st_size
     with path.open("rb", buffering=_IMAGE.size + 256) as file:
         n_images = _read_count(file, path, "images", _IMAGE.size + 1 + _COUNT.size)
@@ -67,15 +83,17 @@ def read_images(path: Path) -> Iterator[Image]:
             id, *pose, camera_id = _IMAGE.unpack(_exactly(file, _IMAGE.size, path, what, size))
             name = _read_name(file, path, what)
             (n_observations,) = _COUNT.unpack(_exactly(file, _COUNT.size, path, what, size))
-            end = file.tell() + n_observations * _OBSERVATION_BYTES
+            n_bytes = n_observations * _OBSERVATION.itemsize
+            end = file.tell() + n_bytes
             if end > size:
                 raise _truncated(path, what, end, size)
+            data = _exactly(file, n_bytes, path, what, size) if with_observations else b""
             file.seek(end)
-            yield checked_image(str(path), id, pose, camera_id, name)
+            yield checked_image(str(path), id, pose, camera_id, name), data
 
 
-def read_points(path: Path) -> tuple[FloatArray, NDArray[np.uint8]]:
-    """(P, 3) float64 positions and (P, 3) uint8 colours of a ``points3D.bin``.
+def read_points(path: Path) -> PointTable:
+    """The points of a ``points3D.bin``.
 
     Records differ in length by their tracks, so finding where they start is a walk; all else is
     vectorised over chunks of `CHUNK_BYTES`.
@@ -83,40 +101,48 @@ def read_points(path: Path) -> tuple[FloatArray, NDArray[np.uint8]]:
     size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
         n_points = _read_count(file, path, "points", _POINT_BYTES)
-        points = np.empty((n_points, 3), dtype=np.float64)
-        colors = np.empty((n_points, 3), dtype=np.uint8)
+        table = PointTable.empty(n_points)
+        offsets = np.empty(CHUNK_BYTES // _POINT_BYTES + 1, dtype=np.int32)
         start, done = _COUNT.size, 0
         while done < n_points:
             file.seek(start)
-            chunk = file.read(CHUNK_BYTES)
-            offsets, length = _walk(chunk, n_points - done)
-            if not offsets:
+            chunk = np.frombuffer(file.read(CHUNK_BYTES), dtype=np.uint8)
+            n_whole, length = _walk(chunk, n_points - done, offsets)
+            if not n_whole:
                 raise _truncated(path, f"point {done} of {n_points}", start + _POINT_BYTES, size)
-            stop = done + len(offsets)
-            # Bytes 8 to 35 of each record: position and colour.
-            wanted = np.array(offsets, dtype=np.int32)[:, None] + np.arange(8, 35, dtype=np.int32)
-            fields = np.frombuffer(chunk, dtype=np.uint8)[wanted]
-            points[done:stop] = np.ascontiguousarray(fields[:, :24]).view("<f8")
-            colors[done:stop] = fields[:, 24:]
-            start, done = start + length, stop
+            stop = done + n_whole
+            wanted = offsets[:n_whole, None] + np.arange(_POINT_BYTES, dtype=np.int32)
+            fields = chunk[wanted]
+            table.ids[done:stop] = np.ascontiguousarray(fields[:, :8]).view("<i8")[:, 0]
+            table.points[done:stop] = np.ascontiguousarray(fields[:, 8:32]).view("<f8")
+            table.colors[done:stop] = fields[:, 32:35]
+            lengths = np.ascontiguousarray(fields[:, 43:51]).view("<u8")[:, 0]
+            table.track_lengths[done:stop] = np.minimum(lengths, np.uint64(2**31 - 1))
+            start, done = start + int(length), stop
             if start > size:
                 raise _truncated(
                     path, f"point {done - 1} of {n_points} with its track", start, size
                 )
-    return points, colors
+    return table
 
 
-def _walk(chunk: bytes, n_most: int) -> tuple[list[int], int]:
-    """Offsets of up to ``n_most`` records that start whole in ``chunk``, and where the next is."""
-    track_length = _COUNT.unpack_from
+@njit(cache=True, nogil=True)
+def _walk(chunk, n_most, offsets):  # type: ignore[no-untyped-def]
+    """How many records, up to ``n_most``, start whole in ``chunk``, and where the next is; fills
+    ``offsets``."""
     last = len(chunk) - _POINT_BYTES
-    offsets: list[int] = []
-    position = 0
-    while position <= last and len(offsets) < n_most:
-        offsets.append(position)
-        (length,) = track_length(chunk, position + _POINT_BYTES - _COUNT.size)
-        position += _POINT_BYTES + _TRACK_ELEMENT_BYTES * length
-    return offsets, position
+    n = position = 0
+    while position <= last and n < n_most:
+        offsets[n] = position
+        n += 1
+        length = np.int64(0)
+        for k in range(8):  # the last two make it longer than any file, whatever they count for
+            byte = np.int64(chunk[position + _POINT_BYTES - 8 + k])
+            length += byte << (8 * min(k, 6))
+        if length > _LONGEST_TRACK:
+            length = np.int64(_LONGEST_TRACK)
+        position += int(_POINT_BYTES + _TRACK_ELEMENT_BYTES * length)
+    return n, position
 
 
 def _read_count(file: BinaryIO, path: Path, what: str, least_bytes: int) -> int:

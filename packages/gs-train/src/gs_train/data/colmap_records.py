@@ -92,6 +92,45 @@ class Image:
     world_to_camera: FloatArray
 
 
+@dataclass(frozen=True, eq=False)
+class PointTable:
+    """The 3D points of a model, in file order.
+
+    Attributes:
+        ids: (P,) int64, COLMAP's point ids.
+        points: (P, 3) float64, the model's frame.
+        colors: (P, 3) uint8 RGB.
+        track_lengths: (P,) int32, how many images observe each.
+    """
+
+    ids: NDArray[np.int64]
+    points: FloatArray
+    colors: NDArray[np.uint8]
+    track_lengths: NDArray[np.int32]
+
+    @classmethod
+    def empty(cls, n: int) -> PointTable:
+        """Room for ``n`` points."""
+        return cls(
+            np.empty(n, np.int64), np.empty((n, 3)), np.empty((n, 3), np.uint8), np.empty(n, "i4")
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """The 2D points of an image.
+
+    Attributes:
+        image_id: COLMAP's image id.
+        pixels: (M, 2) float64; the centre of the first pixel is (0.5, 0.5).
+        point_ids: (M,) int64 id of the 3D point of each; -1 without one.
+    """
+
+    image_id: int
+    pixels: FloatArray
+    point_ids: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Model:
     """Cameras and poses of one reconstruction.

@@ -39,38 +39,52 @@ class Checked:
     sizes: tuple[Size | None, ...]
 
 
-def check_photographs(
-    folder: Path,
-    model: Model,
-    photographs: Sequence[Path],
-    *,
-    max_pixels: int,
-    skip_broken: bool,
-) -> Checked:
+Found = Header | FileNotFoundError | BrokenPhotographError
+"""What a look at a photograph gives."""
+
+
+def look_at_photographs(
+    folder: Path, model: Model, photographs: Sequence[Path], *, max_pixels: int
+) -> list[Found]:
     """Look at the header and the end of every photograph of a model.
 
     Args:
         folder: of the photographs.
         photographs: one for each of the model's images.
         max_pixels: of one photograph.
-        skip_broken: report the broken ones instead of refusing them.
 
     Raises:
-        InputError: one for all photographs that are missing, unreadable (unless ``skip_broken``)
-            or of another shape than their camera, or for the first of too many pixels.
+        InputError: there is no such folder.
 
     Cost: a few reads of each file, several files at a time.
     """
     if not folder.is_dir():
         raise InputError(f"data must hold its photographs in {folder}, got no such folder")
     with ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gs-headers") as pool:
-        found = list(
+        return list(
             pool.map(
                 lambda path, image: _look(path, model.cameras[image.camera_id], max_pixels),
                 photographs,
                 model.images,
             )
         )
+
+
+def check_photographs(
+    folder: Path, model: Model, found: Sequence[Found], *, max_pixels: int, skip_broken: bool
+) -> Checked:
+    """Judge what :func:`look_at_photographs` found of the same model.
+
+    Args:
+        folder: of the photographs.
+        found: one for each of the model's images.
+        max_pixels: of one photograph.
+        skip_broken: report the broken ones instead of refusing them.
+
+    Raises:
+        InputError: one for all photographs that are missing, unreadable (unless ``skip_broken``)
+            or of another shape than their camera, or for the first of too many pixels.
+    """
     missing, unreadable, reshaped = [], [], []
     broken = set()
     for index, (image, header) in enumerate(zip(model.images, found)):
@@ -138,7 +152,7 @@ def check_masks(
     """
     broken, reshaped = {}, []
 
-    def look(index: int) -> Header | FileNotFoundError | BrokenPhotographError | None:
+    def look(index: int) -> Found | None:
         path = masks[index]
         camera = model.cameras[model.images[index].camera_id]
         return None if path is None or not sizes[index] else _look(path, camera, max_pixels)
@@ -168,9 +182,7 @@ def check_masks(
     return broken
 
 
-def _look(
-    path: Path, camera: Camera, max_pixels: int
-) -> Header | FileNotFoundError | BrokenPhotographError:
+def _look(path: Path, camera: Camera, max_pixels: int) -> Found:
     def may_decode(size: Size) -> bool:
         return has_shape_of(size, camera) and size[0] * size[1] <= max_pixels
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,19 @@ def write_comparison(
 
     The same input gives the same bytes.
     """
+    sheet = _sheet(views, max_side)
+    with replacing(path) as file:
+        sheet.save(file, format="PNG")
+
+
+def comparison_jpeg(views: Iterable[tuple[str, Any, Any]], *, max_side: int = 320) -> bytes:
+    """What :func:`write_comparison` writes, as the bytes of a small JPEG."""
+    data = io.BytesIO()
+    _sheet(views, max_side).save(data, format="JPEG", quality=88)
+    return data.getvalue()
+
+
+def _sheet(views: Iterable[tuple[str, Any, Any]], max_side: int) -> Image.Image:
     rows = [(name, _panels(name, truth, render, max_side)) for name, truth, render in views]
     if not rows:
         raise ValueError("views must hold at least one view, got none")
@@ -94,8 +108,7 @@ def write_comparison(
             sheet.paste(panel, (x, y + _LABEL))
             x += panel.width + _GAP
         y += panels[0].height + _LABEL + _GAP
-    with replacing(path) as file:
-        sheet.save(file, format="PNG")
+    return sheet
 
 
 def _panels(name: str, truth: Any, render: Any, max_side: int) -> list[Image.Image]:

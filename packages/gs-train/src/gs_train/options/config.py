@@ -42,6 +42,8 @@ class FitConfig:
             transforms.json, or a transforms file.
         out: folder for all files of the run.
         steps: optimizer updates.
+        decay_steps: the learning rate of the means decays over so many steps and stays as it is
+            from then on (steps).
         batch_size: images a step.
         renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
             possible, else gsplat, else cpu.
@@ -68,6 +70,8 @@ class FitConfig:
         tile_views: most views of a tile (an eighth of all, at most 256, at least four batches).
         checkpoint_every: steps between checkpoints; the end always writes a checkpoint. 0: only the
             end does.
+        eval_every: steps between scores of the held-out images while the run trains, in log.csv and
+            tensorboard/, with a picture of the first one in previews/. 0: the end alone scores.
         keep_checkpoints: number of checkpoints kept; older checkpoints are removed.
         frame: frame of the PLY file: the capture's, or a local frame with transform.json beside
             the file; auto takes a local frame where float32 is too coarse for the capture's
@@ -116,6 +120,7 @@ class FitConfig:
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     out: Path
     steps: Count = 30_000
+    decay_steps: Count | None = None
     batch_size: int = 1
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     max_side: int | None = None
@@ -131,6 +136,7 @@ class FitConfig:
     order: Literal["shuffle", "tiles"] = "shuffle"
     tile_views: Count | None = None
     checkpoint_every: Count = 5000
+    eval_every: Count = 0
     keep_checkpoints: int = 2
     frame: FrameChoice = "auto"
     resume: bool = False
@@ -170,11 +176,14 @@ class FitConfig:
         )
         _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)
         for name, least in (
-            ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("keep_checkpoints", 1),
-            ("max_pixels", 1), ("test_every", 0), ("sh_every", 0), ("seed", 0),
+            ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("eval_every", 0),
+            ("keep_checkpoints", 1), ("max_pixels", 1), ("test_every", 0), ("sh_every", 0),
+            ("seed", 0),
         ):  # fmt: skip
             value = getattr(self, name)
             _require(type(value) is int and value >= least, name, f"at least {least}", value)
+        fits = self.decay_steps is None or self.decay_steps >= 1
+        _require(fits, "decay_steps", "at least 1", self.decay_steps)
         _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
         self._check_order()
         _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
@@ -257,13 +266,18 @@ class FitConfig:
         """The options that a resumed run must share with its start. The checkpoint itself records
         the preset and the initial points.
 
-        Recipe, capture and ``steps`` decide the result: with more steps, the learning rate of a
-        resumed run decays more slowly.
+        Recipe, capture, ``steps`` and ``decay_steps`` decide the result: with more ``steps`` and
+        without ``decay_steps``, the learning rate of a resumed run decays more slowly.
         """
         plain = to_plain(self)
         for name in _NOT_RECIPE:
             plain.pop(name)
         return plain
+
+    @property
+    def steps_of_decay(self) -> int:
+        """The steps over which the learning rate of the means decays."""
+        return self.steps if self.decay_steps is None else self.decay_steps
 
     def by_strategy(self, name: str) -> float:
         """An option with a default that depends on the strategy.
@@ -279,10 +293,10 @@ class FitConfig:
 _SIZES = ("image_cache", "device_memory", "host_memory")
 
 _NOT_RECIPE = (
-    "data", "out", "steps", "checkpoint_every", "keep_checkpoints", "resume", "overwrite",
-    "image_cache", "lpips_backbone", "test_list", "device_memory", "host_memory", "trace",
-    "init", "offload", "frame", "max_pixels", "skip_broken", "scratch", "gpus",
-    "cut_views",
+    "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every", "keep_checkpoints",
+    "resume", "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory",
+    "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch",
+    "gpus", "cut_views",
 )  # fmt: skip
 
 _BY_STRATEGY = {
@@ -336,9 +350,25 @@ def load_config(path: Path) -> FitConfig:
             not exist or a value that does not fit its option.
     """
     try:
-        plain = yaml.safe_load(read_small(path, most_bytes=_MOST_BYTES).decode())
+        plain = read_options(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: {path.parent} holds no run of gs-train") from None
+    config = from_plain(FitConfig, of_this_version(plain), path)
+    assert isinstance(config, FitConfig)
+    return config
+
+
+def read_options(path: Path) -> dict[Any, Any]:
+    """The mapping that a YAML file of options holds, none of its values checked.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputError: it cannot be read, is no YAML, or holds something else.
+    """
+    try:
+        plain = yaml.safe_load(read_small(path, most_bytes=_MOST_BYTES).decode())
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:  # no UTF-8, a date that there is not
@@ -347,9 +377,7 @@ def load_config(path: Path) -> FitConfig:
         raise InputError(f"{path} is not valid YAML: brackets lie too deep in each other") from None
     if not isinstance(plain, dict):
         raise InputError(f"{path} must hold a mapping of options, got {type(plain).__name__}")
-    config = from_plain(FitConfig, of_this_version(plain), path)
-    assert isinstance(config, FitConfig)
-    return config
+    return plain
 
 
 def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import difflib
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from gs_train.errors import InputError
+from gs_train.sizes import Count, parse_count
 
 _WORDS = {
     bool: "true or false",
@@ -45,13 +48,7 @@ def from_plain(kind: type, plain: Mapping[Any, Any], path: Path, *, within: str 
     Raises:
         InputError: an option is missing, does not exist or holds a value of another type.
     """
-    hints = typing.get_type_hints(kind)
-    unknown = [name for name in plain if name not in hints]
-    if unknown:
-        raise InputError(f"{path} holds the unknown option {f'{within}{unknown[0]}'!r:.80}")
-    values = {
-        name: _value(hints[name], value, path, f"{within}{name}") for name, value in plain.items()
-    }
+    values = values_of(kind, plain, path, within=within)
     try:
         return kind(**values)
     except TypeError as error:
@@ -60,8 +57,33 @@ def from_plain(kind: type, plain: Mapping[Any, Any], path: Path, *, within: str 
         raise InputError(f"{path}: {within}{error}") from None
 
 
+def values_of(
+    kind: type, plain: Mapping[Any, Any], path: Path, *, within: str = ""
+) -> dict[str, Any]:
+    """The values of the options of a ``kind`` that ``plain`` has; see :func:`from_plain`.
+
+    Raises:
+        InputError: an option does not exist, or holds a value of another type.
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    unknown = [name for name in plain if name not in hints]
+    if unknown:
+        near = difflib.get_close_matches(str(unknown[0]), hints, n=1)
+        meant = f", did you mean {within}{near[0]}?" if near else ""
+        raise InputError(f"{path} holds the unknown option {f'{within}{unknown[0]}'!r:.80}{meant}")
+    return {
+        name: _value(hints[name], value, path, f"{within}{name}") for name, value in plain.items()
+    }
+
+
 def _value(hint: Any, value: Any, path: Path, name: str) -> Any:
-    choices = typing.get_args(hint) if _is_union(hint) else (hint,)
+    choices = [
+        int if choice == Count else _without_extras(choice)
+        for choice in (typing.get_args(hint) if _is_union(hint) else (hint,))
+    ]
+    if isinstance(value, str) and (hint == Count or Count in typing.get_args(hint)):
+        with contextlib.suppress(ValueError):
+            return parse_count(value)
     for choice in choices:
         if dataclasses.is_dataclass(choice) and isinstance(value, dict):
             assert isinstance(choice, type)
@@ -74,6 +96,10 @@ def _value(hint: Any, value: Any, path: Path, name: str) -> Any:
             return value
     expected = " or ".join(_words(choice) for choice in choices)
     raise InputError(f"{path} must hold {expected} for {name}, got {value!r:.80}")
+
+
+def _without_extras(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 def _fits(choice: Any, value: Any) -> bool:

@@ -19,7 +19,8 @@ class LearningRates:
     """Adam's learning rates for a batch of one image (gsplat's defaults).
 
     Attributes:
-        means: multiplied by the scene's extent; decays exponentially to 1 % over the run.
+        means: multiplied by the scene's extent; decays exponentially to 1 % over the run, or over
+            decay_steps.
         scales: of log scales.
         quats: of quaternions.
         opacities: of logit opacities.
@@ -62,8 +63,9 @@ def adam_options(batch_size: int, *, scaled: bool) -> AdamOptions:
 
 
 def means_decay(images_seen: int, images_total: int) -> float:
-    """The factor on the means' learning rate: 1 at the first image, 0.01 after the last."""
-    return float(0.01 ** (images_seen / max(images_total, 1)))
+    """The factor on the means' learning rate: 1 at the first image, 0.01 after ``images_total`` of
+    them and from then on."""
+    return float(0.01 ** (min(images_seen, images_total) / max(images_total, 1)))
 
 
 def active_sh_degree(images_seen: int, every: int, max_degree: int) -> int:

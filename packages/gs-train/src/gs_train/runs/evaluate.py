@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,16 +18,18 @@ from gs_train.files.pictures import write_comparison
 from gs_train.files.small_files import read_small
 from gs_train.losses.lpips import Lpips, load_lpips, missing_for_lpips
 from gs_train.machine.interrupt import StopRequest
+from gs_train.names import printable
 from gs_train.options.config import FitConfig
 from gs_train.options.plain import to_plain
 from gs_train.renderers import Renderer
 from gs_train.rows.operations import Model
 from gs_train.runs.all_ranks import agree_on_options, kind_of, on_all_ranks
 from gs_train.runs.folder import RunFolder
-from gs_train.runs.metrics import write_metrics
+from gs_train.runs.metrics import ImageScore, write_metrics
 from gs_train.runs.parts import Parts
+from gs_train.runs.report.page import write_report
 from gs_train.runs.run import Run, Spent
-from gs_train.runs.scores import score_views
+from gs_train.runs.scores import N_PICTURES, Picture, score_views
 from gs_train.runs.scores_of_ranks import score_views_of_ranks
 from gs_train.runs.shared_run import SharedRun
 from gs_train.scene.export_frame import ExportFrame
@@ -94,7 +97,7 @@ def evaluate_on_ranks(config: EvalConfig) -> dict[str, Any]:
 
 
 def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
-    """Score the run and write its metrics.json and comparison.png anew.
+    """Score the run and write its metrics.json, comparison.png and report.html anew.
 
     A ``fit --resume`` that ends meanwhile writes results of a later step: these stay, and one line
     says that the scores of the earlier step were not written.
@@ -177,14 +180,14 @@ def report(
     keep_later: bool = False,
     world: World | None = None,
 ) -> dict[str, Any]:
-    """Score the held-out views; write metrics.json and comparison.png; print one line.
+    """Score the held-out views; write metrics.json, comparison.png and report.html; print one line.
 
     A collective. All ranks score; rank 0 writes and prints.
 
     Args:
         model: the rows of this rank.
         frame: whose frame the run's rows are exported in.
-        keep_later: leave both files as they are where they are of a step after ``step``, or of
+        keep_later: leave the files as they are where they are of a step after ``step``, or of
             another run than ``run_id``; for whoever does not hold the run's lock.
         world: of the ranks; None: there is one.
 
@@ -197,14 +200,16 @@ def report(
         "stop": stop,
         "skip_broken": config.skip_broken,
     }
-    if world is None or world.size == 1:
-        world, n_rows = Alone(renderer.device), model.n_rows
-        scores, pictures = score_views(model, scene, scene.capture.test, **how)
-    else:
-        n_rows = int(world.gather(model.n_rows).sum())
-        scores, pictures = score_views_of_ranks(
-            model, scene, scene.capture.test, world=world, **how
-        )
+    world = world or Alone(renderer.device)
+    n_rows = int(world.gather(model.n_rows).sum())
+
+    def look(indices: Sequence[int], **how: Any) -> tuple[list[ImageScore], list[Picture]]:
+        if world.size == 1:
+            return score_views(model, scene, indices, **how)
+        return score_views_of_ranks(model, scene, indices, world=world, **how)
+
+    scores, pictures = look(scene.capture.test, **how)
+    _, worst = look(_worst(scores, scene), **how | {"lpips": None, "is_quiet": True})
 
     def write() -> dict[str, Any]:
         with folder_lock(folder.root):  # no other process writes between the look and the writing
@@ -232,12 +237,20 @@ def report(
                 lpips_missing=None if lpips else missing_for_lpips(),
                 figures={**spent.figures, "frame": frame},
             )
+            write_report(folder.report, metrics, config=config, log=folder.log, worst=worst)
         print(_summary(metrics, folder), file=sys.stderr)
         if "lpips_missing" in metrics:
             print(metrics["lpips_missing"], file=sys.stderr)
         return metrics
 
     return by_first(world, write)
+
+
+def _worst(scores: Sequence[ImageScore], scene: Scene) -> list[int]:
+    """The held-out views with the lowest PSNR, the lowest first."""
+    index_of = {printable(scene.views[i].name): i for i in scene.capture.test}
+    lowest = sorted(scores, key=lambda score: score.psnr)[:N_PICTURES]
+    return [index_of[score.name] for score in lowest]
 
 
 def _later_results(path: Path, step: int, run_id: str | None) -> dict[str, Any] | None:

@@ -59,12 +59,23 @@ class RunFolder:
         return self.root / "comparison.png"
 
     @property
+    def log(self) -> Path:
+        return self.root / "log.csv"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
     def renders(self) -> Path:
         return self.root / "renders"
 
     @property
     def export(self) -> Path:
         return self.root / "export"
+
+    def preview(self, step: int) -> Path:
+        return self.root / "previews" / f"{step:06}.png"
 
     def point_cloud(self, step: int) -> Path:
         return self.root / "point_cloud" / f"iteration_{step}" / "point_cloud.ply"
@@ -76,9 +87,10 @@ class RunFolder:
         The image cache is not among them: its files are named after what they were made from.
         The configuration comes last: it says that the others are a run's.
         """
-        files = ("run.json", "metrics.json", "log.csv", "comparison.png", "traceback.txt")
-        folders = ("checkpoints", "point_cloud", "tensorboard", "renders", "export")
-        return tuple(self.root / name for name in (*files, *folders, "config.yml"))
+        files = ("run.json", "metrics.json", "log.csv", "comparison.png", "report.html")
+        folders = ("checkpoints", "point_cloud", "tensorboard", "previews", "renders", "export")
+        names = (*files, "traceback.txt", *folders, "config.yml")
+        return tuple(self.root / name for name in names)
 
     def check_place(self) -> None:
         """Check that files may be written here, without writing any.

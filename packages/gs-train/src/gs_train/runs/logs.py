@@ -52,7 +52,7 @@ class RunLog:
         self._is_closed = False
         rows: list[dict[str, str]] = []
         if resume_step is not None:
-            self._columns, rows = _read(self._path, resume_step)
+            self._columns, rows = read_log(self._path, resume_step)
         purge_step = 0 if resume_step is None else resume_step + 1
         folder = self.folder / "tensorboard"
         self._events = Events(folder, purge_step=purge_step) if tensorboard else None
@@ -81,7 +81,7 @@ class RunLog:
         new = [name for name in numbers if name not in self._columns]
         if new:
             self._file.close()
-            _, rows = _read(self._path, None)
+            _, rows = read_log(self._path, None)
             self._columns += new
             self._file = self._begun(rows)
         row = {"step": str(step), **{name: repr(value) for name, value in numbers.items()}}
@@ -143,8 +143,9 @@ def _lines(columns: list[str], rows: list[dict[str, str]]) -> str:
     return text.getvalue()
 
 
-def _read(path: Path, last_step: int | None) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and rows up to ``last_step``; a last line that a killed run left unfinished goes.
+def read_log(path: Path, last_step: int | None) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and rows of a ``log.csv`` up to ``last_step``; a last line that a killed run left
+    unfinished goes.
 
     Nothing of a file that is no such log; where it cannot be read, a line on stderr says why.
     """

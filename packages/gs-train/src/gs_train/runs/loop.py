@@ -28,6 +28,7 @@ from gs_train.runs.expectation import Expectation
 from gs_train.runs.feed import ImageFeed
 from gs_train.runs.figures import Pace, figures
 from gs_train.runs.folder import RunFolder
+from gs_train.runs.held_out import HeldOut
 from gs_train.runs.logs import RunLog
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import Opened, opened
@@ -58,6 +59,7 @@ def train(
     photographs: PhotoReader,
     parts: Parts,
     world: World,
+    held_out: HeldOut,
 ) -> Spent:
     """Run the remaining steps; a checkpoint is written at the end and when asked to stop.
 
@@ -68,6 +70,7 @@ def train(
         stop: the request of all ranks, where there are several.
         parts: ``on_step`` is called after each step, before a checkpoint of the step is written.
         world: of the ranks, which save together; rank 0 writes the log.
+        held_out: scored every so many steps, where the options say so.
 
     Returns:
         What the run has cost, ``before`` included.
@@ -136,10 +139,16 @@ def train(
                 for line in expectation.after_step():
                     bar.message(line)
                 is_last = trainer.step == config.steps
+                scores = {}
+                if held_out.is_due(trainer.step):
+                    with trace.host("evaluation"), saver.standing_still():
+                        scores = held_out.scores(trainer, bar.message)
                 with trace.host("log"):
                     bar.update(trainer.step, result.loss.item, n_rows, n_images=config.batch_size)
-                    if log is not None and (trainer.step % _LOG_EVERY == 0 or is_last):
-                        log.scalars(trainer.step, {"loss": result.loss, "n_gaussians": n_rows})
+                    is_logged = trainer.step % _LOG_EVERY == 0 or is_last or scores
+                    if log is not None and is_logged:
+                        now = {"loss": result.loss, "n_gaussians": n_rows, **scores}
+                        log.scalars(trainer.step, now)
                     trace.settle()
                 for line in [*kept.news(), *trainer.news()]:
                     bar.message(line)
@@ -302,6 +311,15 @@ class _Saver:
     def start_clock(self) -> None:
         """Leave what has been prepared so far out of the time."""
         self._started = time.perf_counter()
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Leave what happens meanwhile out of the time."""
+        started = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - started
+        self._started += seconds
+        self.pace.leave_out(seconds)
 
     def save(self, *, is_last: bool = False) -> None:
         """Write a checkpoint; after the last step also what training took is gathered."""

@@ -117,11 +117,14 @@ def training_views(scene: Scene) -> list[View]:
     return [scene.views[i] for i in scene.capture.train]
 
 
-def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer) -> Workload:
+def workload_of(
+    config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer, *, n_rows: int | None = None
+) -> Workload:
     """What the training views of a run see of its Gaussians.
 
     Args:
-        rows: as :func:`choice_for`'s.
+        rows: as :func:`choice_for`'s, or evenly some of them.
+        n_rows: how many Gaussians there are, where ``rows`` are some of them.
     """
     cache = config.bytes_of("image_cache")
     assert cache is not None
@@ -130,7 +133,7 @@ def workload_of(config: FitConfig, scene: Scene, rows: Rows, renderer: Renderer)
         rows,
         training_views(scene),
         renderer,
-        n_rows=len(rows["means"]),
+        n_rows=n_rows or len(rows["means"]),
         sh_degree=config.sh_degree,
         batch_size=config.batch_size,
         sampler=view_sampler(config, scene.capture),

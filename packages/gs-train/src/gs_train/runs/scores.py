@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -27,7 +28,8 @@ from gs_train.scene.scene import Scene
 Picture = tuple[str, NDArray[np.uint8], NDArray[np.uint8]]
 """A view's printable name, its photograph and its render, both (H, W, 3)."""
 
-_PICTURES = 4
+N_PICTURES = 4
+"""Views of which there are pictures, at most."""
 
 
 def score_views(
@@ -39,6 +41,7 @@ def score_views(
     lpips: Lpips | None,
     stop: StopRequest,
     skip_broken: bool = False,
+    is_quiet: bool = False,
 ) -> tuple[list[ImageScore], list[Picture]]:
     """Score renders of some views against their photographs.
 
@@ -47,6 +50,7 @@ def score_views(
         lpips: None leaves that score out.
         stop: looked at between views.
         skip_broken: leave out views whose photograph cannot be read, with a line for each.
+        is_quiet: show no progress.
 
     Returns:
         One score a view, in order, under its printable name; and a few of the views evenly over
@@ -56,7 +60,8 @@ def score_views(
     scores: list[ImageScore] = []
     pictures: list[Picture] = []
     shown = shown_of(indices)
-    with task_progress("evaluating image", len(indices)) as progress:
+    stream = io.StringIO() if is_quiet else None
+    with task_progress("evaluating image", len(indices), stream=stream) as progress:
         for index in indices:
             stop.check("evaluation")
             view = scene.views[index]
@@ -82,7 +87,7 @@ def score_views(
 
 def shown_of(indices: Sequence[int]) -> set[int]:
     """The views of which there are pictures."""
-    return set(indices[:: max(1, -(-len(indices) // _PICTURES))])
+    return set(indices[:: max(1, -(-len(indices) // N_PICTURES))])
 
 
 def score_of(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -37,6 +38,7 @@ def score_views_of_ranks(
     stop: StopRequest,
     world: World,
     skip_broken: bool = False,
+    is_quiet: bool = False,
 ) -> tuple[list[ImageScore], list[Picture]]:
     """:func:`gs_train.runs.scores.score_views` by all ranks: each scores the views that it draws.
     A collective.
@@ -47,6 +49,7 @@ def score_views_of_ranks(
         model: this rank's rows.
         lpips: the same on all ranks.
         stop: of this process; all ranks stop where one is asked to.
+        is_quiet: show no progress.
 
     Returns:
         All scores, in order and on all ranks; the pictures on rank 0, nothing elsewhere.
@@ -57,9 +60,10 @@ def score_views_of_ranks(
     views = [scene.views[i] for i in indices]
     rounds = ViewRounds(model, renderer, world, stop=stop, work="evaluation")
     shown = shown_of(indices)
+    stream = io.StringIO() if is_quiet else None
     own: list[dict[str, Any]] = []  # of the views that this rank draws
     own_pictures: dict[int, Picture] = {}
-    with task_progress("evaluating image", len(indices)) as progress:
+    with task_progress("evaluating image", len(indices), stream=stream) as progress:
         for k, image in enumerate(rounds.images(views)):
             progress.update(min((k + 1) * world.size, len(indices)))
             if image is None:

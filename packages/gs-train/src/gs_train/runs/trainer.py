@@ -278,8 +278,8 @@ class Trainer:
         """
         images_before = self.images_seen
         images_after = images_before + len(batch)
-        images_total = self.config.steps * self.config.batch_size
-        settings = self._settings(images_before, images_total)
+        images_decay = self.config.steps_of_decay * self.config.batch_size
+        settings = self._settings(images_before, images_decay)
 
         def observe(ids: Tensor, splats: Splats) -> None:
             self.densifier.observe(ids, splats, batch_size=len(batch))
@@ -291,7 +291,8 @@ class Trainer:
         self._is_whole = False
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
-        next_lr = settings.rates["means"] * means_decay(images_after - images_before, images_total)
+        n_decaying = min(images_after, images_decay) - min(images_before, images_decay)
+        next_lr = settings.rates["means"] * means_decay(n_decaying, images_decay)
         with self.backend.trace.host("densify"):
             changed = self.densifier.after_step(
                 self.model,
@@ -310,10 +311,10 @@ class Trainer:
         together = self.backend.together
         return [] if together is None else together.news.lines()
 
-    def _settings(self, images_before: int, images_total: int) -> StepSettings:
+    def _settings(self, images_before: int, images_decay: int) -> StepSettings:
         """This step's rates, constants and weights; most are those of every step."""
         config = self.config
-        decay = self.extent * means_decay(images_before, images_total)
+        decay = self.extent * means_decay(images_before, images_decay)
         means = float(config.lr.means * decay * self._options.lr_factor)
         return StepSettings(
             sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),

@@ -36,6 +36,7 @@ from gs_train.runs.all_ranks import (
 from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
+from gs_train.runs.held_out import HeldOut
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
 from gs_train.runs.offload import cap_device_memory, choice_for, choice_of_ranks
@@ -44,6 +45,7 @@ from gs_train.runs.photographs import require_same_photographs
 from gs_train.runs.point_cloud import write_point_cloud
 from gs_train.runs.record import RunRecord, new_run_id
 from gs_train.runs.run import Run, Spent, open_capture, renderer_for, require_windows
+from gs_train.runs.step_report import StopTraining
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.export_frame import ExportFrame
@@ -68,8 +70,9 @@ def fit(config: FitConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
             Found before anything of a run is written, except where only use can show it (a
             photograph that breaks off in the middle, a disk that fills up): then what was trained
             is saved.
-        Interrupted: Ctrl-C or SIGTERM, after a checkpoint was written if there was a step.
-        StopTraining: ``on_step`` did, and a checkpoint was written.
+        Interrupted: Ctrl-C or SIGTERM, after a checkpoint was written if there was a step, and
+            comparison.png.
+        StopTraining: ``on_step`` did, and both were written.
         ToldError: this rank or another has failed, and a line about it is printed.
     """
     folder = RunFolder(config.out)
@@ -115,6 +118,7 @@ def fit_locked(
         for line in capture.notes:
             _say(line)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
+        held_out = HeldOut(config, scene, folder, world, own_stop)
         if run is None:
             trainer, choice = _started(config, scene, renderer, early, parts.strategy, world)
             spent = Spent()
@@ -145,10 +149,20 @@ def fit_locked(
             _say(f"offload {choice.preset.name}: {choice.reason}")
         else:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
-            _say(f"no steps are left to train{untraced}; more come with --steps")
+            _say(f"no steps are left to train{untraced}; more come with --more-steps")
         try:
             spent = train(
-                trainer, scene, folder, spent, stop, choice, record, photographs, parts, world
+                trainer,
+                scene,
+                folder,
+                spent,
+                stop,
+                choice,
+                record,
+                photographs,
+                parts,
+                world,
+                held_out,
             )
             write_point_cloud(
                 folder.point_cloud(trainer.step),
@@ -178,7 +192,11 @@ def fit_locked(
                 frame=frame,
                 world=world,
             )
+        except StopTraining:
+            held_out.write_comparison(trainer, _say)
+            raise
         except Interrupted as stopped:
+            held_out.write_comparison(trainer, _say)
             message = f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written"
             raise Interrupted(
                 stopped.signal_number,

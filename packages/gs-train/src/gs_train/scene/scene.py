@@ -63,7 +63,7 @@ class Scene:
         if config.init is not None:
             return self._rows_of_file(config, config.init, stop)
         points, colors = self.capture.points, self.capture.colors
-        limit = _most_rows(config)
+        limit = most_rows(config)
         if limit is not None and len(points) > limit:
             order = counter_random.permutation(
                 config.seed, Purpose.INITIAL_POINTS, 0, len(points), device="cpu"
@@ -109,7 +109,7 @@ class Scene:
             print(printable(f"{path}: {what}"), file=sys.stderr)
         if len(cloud.points) < 4:
             raise InputError(f"--init {path} must hold at least 4 points, got {len(cloud.points)}")
-        order = torch.from_numpy(thinned_order(cloud.points, _most_rows(config)))
+        order = torch.from_numpy(thinned_order(cloud.points, most_rows(config)))
         with task_progress("finding neighbours of points") as progress:
             return rows_from_cloud(
                 torch.from_numpy(cloud.points)[order].numpy(),  # torch gathers with all cores
@@ -122,7 +122,7 @@ class Scene:
             )
 
 
-def _most_rows(config: FitConfig) -> int | None:
+def most_rows(config: FitConfig) -> int | None:
     """The cap on the number of Gaussians."""
     if config.cap is not None:
         return config.cap
