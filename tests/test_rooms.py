@@ -27,6 +27,7 @@ ROOMS = (
         "scene",
         "sizing",
         "runs",
+        "viewer",
     ),
     *("commands", "api", "cli", "__main__"),
 )
