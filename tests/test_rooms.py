@@ -28,6 +28,7 @@ ROOMS = (
         "scene",
         "sizing",
         "runs",
+        "viewer",
     ),
     *("commands", "api", "cli", "__main__"),
 )

@@ -19,7 +19,10 @@ from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data import write_demo_capture
 from gs_train.files.ply import load_ply
+from gs_train.runs.record import RunRecord
 from gs_train.runs.run import Run
+from gs_train.scene.camera_paths import interpolated_path
+from gs_train.scene.path_file import save_path
 
 STEPS = 14
 OPTIONS = [
@@ -197,6 +200,13 @@ def test_eval_render_and_export_read_the_run(
         options = ["--path", path, "--frames", "3", "--to", str(to), "--renderer", "cpu"]
         assert main(["render", str(finished), *options]) == 0
         assert len(list(to.glob("*.png"))) == (2 if path == "test" else 3)
+    keys = tmp_path / "fly.json"
+    record = RunRecord.load(finished / "run.json")
+    assert record is not None
+    save_path(keys, interpolated_path(record.views, 4)[1:3])
+    options = ["--path", str(keys), "--frames", "3", "--renderer", "cpu"]
+    assert main(["render", str(finished), *options]) == 0
+    assert len(list((finished / "renders" / "fly").glob("*.png"))) == 3
     video = tmp_path / "orbit.mp4"
     options = ["--path", "ellipse", "--frames", "4", "--to", str(video), "--renderer", "cpu"]
     assert main(["render", str(finished), *options]) == 0

@@ -294,7 +294,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_replaced_by_the_newes
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a running fit does it, twice in a row."""
-    read, left = gs_train.runs.run.restored_tiered, [7, 8]
+    read, left = gs_train.runs.run.restored_to_look_at, [7, 8]
 
     def late(*arguments: Any, **options: Any) -> Any:
         if left:
@@ -303,7 +303,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_replaced_by_the_newes
             shutil.rmtree(old)
         return read(*arguments, **options)
 
-    monkeypatch.setattr(gs_train.runs.run, "restored_tiered", late)
+    monkeypatch.setattr(gs_train.runs.run, "restored_to_look_at", late)
     assert main(["export", str(run)]) == 0
     assert (run / "export/inria/point_cloud/iteration_8/point_cloud.ply").exists()
     left[:] = [9]

@@ -26,10 +26,19 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.record import RunRecord
 from gs_train.runs.run import Run
 from gs_train.runs.shared_run import SharedRun
-from gs_train.scene.camera_paths import PathCamera, ellipse_path, interpolated_path, view_path
+from gs_train.scene.camera_paths import (
+    PathCamera,
+    ellipse_path,
+    interpolated_path,
+    keyed_path,
+    view_path,
+)
+from gs_train.scene.path_file import load_path
 from gs_train.scene.scene import view_in_frame
 from gs_train.sizes import Count
 from gs_train.world import World
+
+_PATHS = ("interp", "ellipse", "test")
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,10 @@ class RenderConfig:
 
     Attributes:
         dir: output folder of gs-train fit.
-        path: a smooth path through the training cameras, an ellipse around the scene, or the held-
-            out views.
+        path: interp, a smooth path through the training cameras; ellipse, around the scene; test,
+            the held-out views; or a .json file of cameras, as gs-train view saves it.
         to: an .mp4 file, or a folder for PNG files; DIR/renders/PATH when not given.
-        frames: of the interp and ellipse paths.
+        frames: of all paths but test.
         fps: of a video.
         renderer: auto takes raster where it can run, else gsplat, else cpu.
         data: take the cameras from this capture; only runs of older versions need it, where theirs
@@ -51,7 +60,7 @@ class RenderConfig:
     """
 
     dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    path: Literal["interp", "ellipse", "test"] = "interp"
+    path: Annotated[str, tyro.conf.arg(metavar="{interp,ellipse,test,FILE.json}")] = "interp"
     to: Path | None = None
     frames: Count = 240
     fps: int = 30
@@ -60,6 +69,10 @@ class RenderConfig:
     gpus: str | None = None
 
     def __post_init__(self) -> None:
+        if self.path not in _PATHS and not self.path.endswith(".json"):
+            raise InputError(
+                f"--path must be {', '.join(_PATHS)} or a .json file of cameras, got {self.path}"
+            )
         for name in ("frames", "fps"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} must be at least 1, got {getattr(self, name)}")
@@ -129,7 +142,8 @@ def _to(config: RenderConfig, run: Run) -> Path:
     Raises:
         InputError: they cannot be written there.
     """
-    to = config.to or run.folder.renders / config.path
+    name = config.path if config.path in _PATHS else Path(config.path).stem
+    to = config.to or run.folder.renders / name
     require_video_writer(to)
     is_video = to.suffix.lower() == ".mp4"
     require_writable(to if is_video else to / "frame_00000.png", option="--to")
@@ -137,7 +151,13 @@ def _to(config: RenderConfig, run: Run) -> Path:
 
 
 def _cameras(config: RenderConfig, record: RunRecord) -> list[PathCamera]:
-    """Those of the path."""
+    """Those of the path.
+
+    Raises:
+        InputError: there are no held-out views for the test path, or the file is no camera path.
+    """
+    if config.path not in _PATHS:
+        return keyed_path(load_path(Path(config.path)), config.frames)
     train = [record.views[i] for i in record.train]
     if config.path == "test":
         if not record.test:

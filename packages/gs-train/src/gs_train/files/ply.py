@@ -173,6 +173,33 @@ def load_ply(path: str | Path, chunk_rows: int = CHUNK_ROWS) -> dict[str, Tensor
     return rows
 
 
+def sample_means(path: str | Path, most: int) -> np.ndarray:
+    """(S, 3) float64 positions of at most ``most`` rows, evenly over the file's order.
+
+    Raises:
+        InputError: as :func:`read_ply`.
+
+    Cost: reads the pages that hold these rows.
+    """
+    path = Path(path)
+    header, _ = _gaussian_header(path)
+    if not header.n_rows:
+        return np.empty((0, 3))
+    records = np.memmap(path, header.dtype, "r", header.data_offset, (header.n_rows,))
+    some = records[:: -(-header.n_rows // most)]
+    return np.stack([some[name].astype(np.float64) for name in "xyz"], axis=1)
+
+
+def count_ply(path: str | Path) -> tuple[int, int]:
+    """The number of Gaussians of a binary PLY file, and K, the width of their ``shN``.
+
+    Raises:
+        InputError: as :func:`read_ply`.
+    """
+    header, n_rest = _gaussian_header(Path(path))
+    return header.n_rows, n_rest // 3
+
+
 def property_names(layout: Layout, n_rest: int) -> list[str]:
     """The vertex properties of ``layout`` in file order, with ``n_rest`` = 3K of ``f_rest``."""
     return [

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -185,6 +186,35 @@ def restored_tiered(
     model.appearance.take({name: value for name, value in part.items() if "." in name})
     model.geometry.take(device_part)
     return model
+
+
+def restored_to_look_at(
+    source: Source, *, device: torch.device, room: int
+) -> Gaussians | TieredGaussians:
+    """A model to draw, without state that only training needs.
+
+    Appearance is in host memory where rows were saved asleep, and where the whole model would take
+    more than half of ``room``.
+
+    Args:
+        source: what the models' ``tensors`` named.
+        device: where the geometry shall be.
+        room: bytes of the device that the model and drawing may take together.
+
+    Raises:
+        InputError: the source is damaged.
+        TypeError, ValueError: as `restored_gaussians` and `restored_tiered`.
+
+    Cost: memory for the model alone; one read.
+    """
+    if has_sleeping_rows(source):
+        return restored_tiered(source, device=device, semantics="deferred", to_look_at=True)
+    n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
+    if n_bytes > room // 2:
+        return restored_tiered(source, device=device, semantics="dense", to_look_at=True)
+    return restored_gaussians(
+        source, device=device, make_optimizer=torch.optim.SGD, to_look_at=True
+    )
 
 
 def _described(source: Source, *, is_tiered: bool) -> dict[str, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,12 +34,7 @@ from gs_train.rows.attributes import GEOMETRY, NAMES
 from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.own_rows import LATTICE, OwnRows, OwnSource, plain_lattice
-from gs_train.rows.restore import (
-    Part,
-    has_sleeping_rows,
-    restored_gaussians,
-    restored_tiered,
-)
+from gs_train.rows.restore import Part, restored_to_look_at
 from gs_train.rows.strands import Lattice
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.runs.folder import RunFolder
@@ -101,8 +95,11 @@ class Run:
     given: Mapping[str, str]
 
     @classmethod
-    def open(cls, root: Path) -> Run:
-        """Read the configuration and the newest checkpoint.
+    def open(cls, root: Path, checkpoint: SavedCheckpoint | None = None) -> Run:
+        """Read the configuration and a checkpoint.
+
+        Args:
+            checkpoint: of this run; the newest one when None.
 
         Raises:
             InputError: the folder is missing, holds no run or no checkpoint, a checkpoint of
@@ -113,7 +110,8 @@ class Run:
             raise InputError(f"{root} must be the output folder of a run, and does not exist")
         config = load_config(folder.config)
         record = RunRecord.load(folder.record)
-        checkpoint = open_latest(folder.checkpoints)
+        if checkpoint is None:
+            checkpoint = open_latest(folder.checkpoints)
         if checkpoint is None:
             raise InputError(f"{root} must have a checkpoint, {folder.no_checkpoint()}")
         state = checkpoint.state
@@ -268,18 +266,12 @@ class Run:
             InputError: the checkpoint is damaged.
         """
         saved = self.checkpoint if own is None else OwnSource(self.checkpoint, own)
-        source = Part(saved, "model/")
         with _damage(self.checkpoint):
-            n_bytes = 4 * sum(math.prod(source.shapes[name]) for name in NAMES)
-            if has_sleeping_rows(source):
-                return restored_tiered(source, device=device, semantics="deferred", to_look_at=True)
-            if n_bytes > self._room_on(device) // 2:
-                return restored_tiered(source, device=device, semantics="dense", to_look_at=True)
-            return restored_gaussians(
-                source, device=device, make_optimizer=torch.optim.SGD, to_look_at=True
+            return restored_to_look_at(
+                Part(saved, "model/"), device=device, room=self.room_on(device)
             )
 
-    def _room_on(self, device: torch.device) -> int:
+    def room_on(self, device: torch.device) -> int:
         """Bytes of a device for looking at the run, beside a training that may still have some."""
         room = caps_of(self.config, device).device
         return min(room, free_on(device)) if device.type == "cuda" else room

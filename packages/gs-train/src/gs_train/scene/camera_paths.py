@@ -84,27 +84,45 @@ def interpolated_path(views: Sequence[Posed], n_frames: int = 240) -> list[PathC
     _check(views, n_frames)
     poses = np.stack([np.asarray(v.world_to_camera, float) for v in views])
     poses = poses[np.unique(np.linspace(0, len(poses) - 1, min(len(poses), MAX_KEYS)).astype(int))]
-    centers, forward, _ = _axes(poses)
-    spread = np.linalg.norm(centers - centers.mean(0), axis=1).mean() or 1.0
-    # Camera distance: metres in units of the capture's extent, plus how far the gaze turns.
-    features = np.concatenate((centers / spread, forward), axis=1)
+    features = _features(poses)
     order = _shorter(features)
     steps = np.linalg.norm(np.diff(features[order], axis=0), axis=1)
     order = order[np.concatenate(([True], steps > 1e-6))]
     steps = steps[steps > 1e-6]
     along = np.concatenate(([0.0], np.cumsum(steps)))
-    at = np.linspace(0, along[-1], n_frames)
-    if len(order) == 1:
-        path = np.repeat(poses[order], n_frames, axis=0)
-    else:
-        rotations = RotationSpline(along, Rotation.from_matrix(poses[order, :3, :3]))(at)
-        if len(order) == 2:
-            weight = (at / along[-1])[:, None]
-            positions = (1 - weight) * centers[order[0]] + weight * centers[order[1]]
-        else:
-            positions = Akima1DInterpolator(along, centers[order])(at)
-        path = _poses(rotations.as_matrix(), positions)
+    path = _through(poses[order], along, np.linspace(0, along[-1], n_frames))
     return _cameras(path, views)
+
+
+def keyed_path(keys: Sequence[Posed], n_frames: int = 240) -> list[PathCamera]:
+    """A smooth path through cameras in their order, from the first to the last.
+
+    The path passes each at a speed that is constant from one to the next. Positions and rotations
+    follow splines as those of `interpolated_path`; focal lengths and principal points change evenly
+    from one to the next. Keys that repeat the key before are one.
+
+    Args:
+        keys: at least one, all of one size; a single one gives a still.
+        n_frames: how many cameras to return, at least 1.
+
+    Raises:
+        ValueError: there is no key, sizes differ, or ``n_frames`` is less than 1.
+    """
+    _check(keys, n_frames)
+    sizes = {(key.width, key.height) for key in keys}
+    if len(sizes) > 1:
+        raise ValueError(f"keys must have one size, got {sorted(sizes)}")
+    poses = np.stack([np.asarray(key.world_to_camera, float) for key in keys])
+    steps = np.linalg.norm(np.diff(_features(poses), axis=0), axis=1)
+    stay = np.concatenate(([True], steps > 1e-6))
+    along = np.concatenate(([0.0], np.cumsum(steps[stay[1:]])))
+    at = np.linspace(0, along[-1], n_frames)
+    entries = np.stack([np.asarray(key.K, float).reshape(9) for key in keys])[stay]
+    Ks = np.stack([np.interp(at, along, entry) for entry in entries.T], axis=1).reshape(-1, 3, 3)
+    return [
+        PathCamera(f"{index:05d}", pose, K, keys[0].width, keys[0].height)
+        for index, (pose, K) in enumerate(zip(_through(poses[stay], along, at), Ks))
+    ]
 
 
 def ellipse_path(
@@ -163,6 +181,28 @@ def _check(views: Sequence[Posed], n_frames: int) -> None:
         raise ValueError(
             f"views and n_frames must be at least 1, got {len(views)} views, n_frames {n_frames}"
         )
+
+
+def _features(poses: np.ndarray) -> np.ndarray:
+    """(V, 6) whose distances are those of cameras: metres in units of the cameras' extent, plus how
+    far the gaze turns."""
+    centers, forward, _ = _axes(poses)
+    spread = np.linalg.norm(centers - centers.mean(0), axis=1).mean() or 1.0
+    return np.concatenate((centers / spread, forward), axis=1)
+
+
+def _through(poses: np.ndarray, along: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """(F, 4, 4) poses at places ``at`` of a smooth path that passes pose i at ``along[i]``."""
+    if len(poses) == 1:
+        return np.repeat(poses, len(at), axis=0)
+    centers = camera_centres(poses)
+    rotations = RotationSpline(along, Rotation.from_matrix(poses[:, :3, :3]))(at)
+    if len(poses) == 2:
+        weight = (at / along[-1])[:, None]
+        positions = (1 - weight) * centers[0] + weight * centers[1]
+    else:
+        positions = Akima1DInterpolator(along, centers)(at)
+    return _poses(rotations.as_matrix(), positions)
 
 
 def _axes(poses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

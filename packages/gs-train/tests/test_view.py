@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``gs-train view``: its server, its end, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+
+from gs_train.cli import main
+from gs_train.commands.view import ViewConfig, open_viewer
+from gs_train.machine.interrupt import StopRequest
+
+OPTIONS = ("--renderer", "cpu", "--steps", "4", "--checkpoint-every", "2", "--seed", "3")
+
+
+@pytest.fixture(scope="module")
+def run(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("viewed") / "run"
+    assert main(["fit", str(tiny_capture), "--out", str(out), *OPTIONS]) == 0
+    return out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a refused view ends with."""
+    capsys.readouterr()
+    assert main(["view", *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("gs-train: error: ")
+    return lines[0]
+
+
+def test_the_page_is_served_on_this_machine_alone(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    viewer = open_viewer(ViewConfig(run, port=0, renderer="cpu"), StopRequest())
+    with viewer:
+        with urllib.request.urlopen(viewer.url) as answer:
+            assert answer.status == 200
+            assert b"<html" in answer.read()
+        listening = Path("/proc/net/tcp").read_text()
+        assert f"0100007F:{viewer.port:04X}" in listening
+        assert f"00000000:{viewer.port:04X}" not in listening
+        viewer.check()
+    viewer.close()  # again: nothing happens
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(viewer.url)
+    assert capfd.readouterr().out == ""  # viser would print
+
+
+def test_a_run_is_followed_to_its_next_checkpoint(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    newest = copy / "checkpoints" / "step_000004"
+    newest.rename(tmp_path / "later")
+    config = ViewConfig(copy, port=0, renderer="cpu", live=True)
+    with open_viewer(config, StopRequest()) as viewer:
+        assert viewer.scene.title == "run, step 2"
+        before = viewer.scene.model.params["means"].detach().clone()
+        (tmp_path / "later").rename(newest)
+        viewer.look_at_run()
+        assert viewer.scene.title == "run, step 4"
+        assert not torch.equal(viewer.scene.model.params["means"], before)
+        viewer.look_at_run()
+        viewer.check()
+
+
+def test_a_damaged_checkpoint_of_a_live_run_is_passed_over(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    newest = copy / "checkpoints" / "step_000004"
+    newest.rename(tmp_path / "later")
+    config = ViewConfig(copy, port=0, renderer="cpu", live=True)
+    with open_viewer(config, StopRequest()) as viewer:
+        for shard in (tmp_path / "later").glob("*.safetensors"):
+            shard.write_bytes(bytes(shard.stat().st_size))
+        (tmp_path / "later").rename(newest)
+        for _ in range(2):
+            viewer.look_at_run()
+            assert viewer.scene.title == "run, step 2"
+        viewer.check()
+
+
+class Pressing(io.StringIO):
+    """Standard error of somebody who presses Ctrl-C once the last line has come."""
+
+    def write(self, text: str) -> int:
+        n = super().write(text)
+        if "ssh -L" in text:
+            signal.raise_signal(signal.SIGINT)
+        return n
+
+
+def test_ctrl_c_ends_the_viewer(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Pressing())
+    assert main(["view", str(run), "--port", "0", "--renderer", "cpu"]) == 0
+    lines = sys.stderr.getvalue().splitlines()
+    assert lines[-3].startswith("open http://127.0.0.1:")
+    assert lines[-1] == "stopped"
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_program_without_a_trace(run: Path) -> None:
+    command = [sys.executable, "-m", "gs_train", "view", str(run), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--renderer", "cpu"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as viewer:
+        assert viewer.stderr is not None
+        lines = []
+        for line in viewer.stderr:
+            lines.append(line)
+            if "ssh -L" in line:
+                break
+        viewer.send_signal(signal.SIGINT)
+        out, err = viewer.communicate()
+    assert lines[-2].startswith("open http://127.0.0.1:")
+    assert (viewer.returncode, out, err) == (0, "", "stopped\n")
+
+
+def test_what_keeps_the_viewer_from_starting_is_said_in_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused(capsys, str(run), "--port", str(port))
+        assert f"--port {port} cannot be listened on: Address already in use" in line
+    assert "--port must be from 0 to 65535" in refused(capsys, str(run), "--port", "65536")
+    assert "cannot be listened on" in refused(capsys, str(run), "--host", "no.such.host.invalid")
+    assert "does not exist" in refused(capsys, str(tmp_path / "none"), "--port", "0")
+    options = ("--port", "0", "--renderer", "cpu")
+    line = refused(capsys, str(run), *options, "--device-memory", "much")
+    assert "--device-memory must be a size" in line
+    ply = next((run / "point_cloud").glob("*/point_cloud.ply"))
+    assert "--live follows a run" in refused(capsys, str(ply), *options, "--live")
+    (tmp_path / "path.json").write_text("{}")
+    line = refused(capsys, str(run), *options, "--camera-path", str(tmp_path / "path.json"))
+    assert "must be a camera path" in line
+    line = refused(capsys, str(run), *options, "--camera-path", "/proc/none/path.json")
+    assert "--camera-path /proc/none/path.json cannot be written" in line
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "viser" else found(name)
+    )
+    line = refused(capsys, str(run))
+    assert line.endswith("needs the package viser (pip install 'gs-train[view]')")
