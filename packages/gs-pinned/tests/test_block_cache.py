@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cached_blocks import PLANES, B, CachedBlocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,8 @@ from gs_pinned import (
     Plane,
     StoreReadOnlyError,
 )
+
+from .cached_blocks import PLANES, B, CachedBlocks
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
