@@ -19,6 +19,7 @@ from gs_train.data.frame import camera_centres
 from gs_train.errors import InputError
 from gs_train.files.pictures import to_uint8
 from gs_train.files.ply import write_ply
+from gs_train.losses.mask import IGNORED, KEPT
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.visible import render_view
@@ -183,6 +184,42 @@ def test_a_view_is_set_beside_its_photograph(scene: OpenedScene, run: Path) -> N
     assert half.note.startswith("mean error")
 
 
+class Masked:
+    """The photograph of one view; a mask hides the left half of it."""
+
+    def __init__(self, colours: np.ndarray) -> None:
+        states = np.full((*colours.shape[:2], 1), KEPT, np.uint8)
+        states[:, : colours.shape[1] // 2] = IGNORED
+        self.photograph = np.concatenate((colours, states), axis=2)
+
+    def of(self, index: int) -> tuple[np.ndarray, str]:
+        return self.photograph, ""
+
+
+def test_what_a_mask_hides_is_black_and_left_out_of_the_error(scene: OpenedScene) -> None:
+    view = view_in_frame(scene.cameras[5], scene.frame)
+    render = to_uint8(render_view(scene.model, view, scene.renderer))
+    masked = Masked(render ^ 8)
+    pictures = Pictures(lambda: scene, masked)
+    request = Request(view, (64, 48), photograph=5, panels=("photograph",))
+    photograph = pictures(request, 1.0, never)
+    assert photograph is not None
+    assert not photograph.pixels[:, :32].any()
+    np.testing.assert_array_equal(photograph.pixels[:, 32:], masked.photograph[:, 32:, :3])
+    error = pictures(dataclasses.replace(request, panels=("error",)), 1.0, never)
+    assert error is not None
+    assert not error.pixels[:, :32].any()
+    assert error.pixels[:, 32:].any()
+    assert error.note.startswith(f"mean error {8 / 255:.4f}")
+    half = pictures(dataclasses.replace(request, panels=("error",)), 0.5, never)
+    assert half is not None
+    assert not half.pixels[:, :16].any()
+    masked.photograph[..., 3] = IGNORED
+    nothing = pictures(dataclasses.replace(request, panels=("error",)), 1.0, never)
+    assert nothing is not None
+    assert nothing.note == "the mask hides every pixel"
+
+
 def test_photographs_that_are_gone_leave_the_render_and_a_line(scene: OpenedScene) -> None:
     opened = threading.Event()
 
@@ -226,6 +263,14 @@ def test_panels_lie_where_they_are_largest_and_canvases_have_the_page_s_ratio() 
         h, w, _ = on_canvas(panels[0], canvas).shape
         assert (h, w) >= (30, 40)
         assert w / h == pytest.approx(canvas[0] / canvas[1], rel=0.02)
+
+
+@pytest.mark.parametrize("canvas", [(2, 900), (900, 2)])
+def test_a_page_that_is_only_a_strip_gets_a_picture_that_jpeg_can_hold(
+    canvas: tuple[int, int],
+) -> None:
+    h, w, _ = on_canvas(np.zeros((900, 1600, 3), np.uint8), canvas).shape
+    assert max(h, w) == 8 * 1600
 
 
 def test_a_place_leads_to_the_capture_s_frame_and_back(scene: OpenedScene) -> None:
