@@ -110,7 +110,8 @@ class Viewer:
             raise InputError(f"--port {port} is in use by now; --port 0 takes any free port")
         self._host = host
         self._set_up_page(live)
-        self._threads = [threading.Thread(target=self._loop.run, name="gs-train drawing")]
+        self._drawing = threading.Thread(target=self._loop.run, name="gs-train drawing")
+        self._threads = [self._drawing]
         if live:
             self._threads.append(threading.Thread(target=self._watch, name="gs-train watching"))
         for thread in self._threads:
@@ -250,10 +251,10 @@ class Viewer:
             done.set()
 
         self._loop.run_between(show)
-        while not done.wait(0.1):
-            if self._ended.is_set() or self._loop.error is not None:
-                scene.close()
-                break
+        while not done.wait(0.1) and self._drawing.is_alive():
+            pass
+        if not done.is_set():  # the drawing has ended, and nobody will show the scene
+            scene.close()
         return ""
 
     def _tell(self, progress: Progress, line: str) -> None:
