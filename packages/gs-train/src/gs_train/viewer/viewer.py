@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,26 +37,6 @@ def require_viser() -> None:
     """
     if importlib.util.find_spec("viser") is None:
         raise InputError("gs-train view needs the package viser (pip install 'gs-train[view]')")
-
-
-def require_port(host: str, port: int) -> None:
-    """Check that a server can listen there; port 0 is any free one.
-
-    Raises:
-        InputError: it cannot.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-    except OSError as error:
-        raise InputError(
-            f"--host {host} --port {port} cannot be listened on: {error.strerror or error}; "
-            "--port 0 takes any free port"
-        ) from None
 
 
 class Viewer:
@@ -93,7 +72,7 @@ class Viewer:
         live: bool = False,
         data: Path | None = None,
     ) -> None:
-        import viser
+        from gs_train.viewer.server import serve  # which needs viser
 
         self._scene = scene
         self._limits = limits
@@ -104,7 +83,7 @@ class Viewer:
         self._ended = threading.Event()
         self._refused: Path | None = None  # a checkpoint that is not shown
         with _silent():
-            self._server = viser.ViserServer(host=host, port=port, verbose=False)
+            self._server = serve(host, port)
         if port not in (0, self._server.get_port()):  # it looks for another one by itself
             self._stop_server()
             raise InputError(f"--port {port} is in use by now; --port 0 takes any free port")
