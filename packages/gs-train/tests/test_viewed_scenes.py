@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from gs_train.viewer.live import progress_of
 from gs_train.viewer.opened import Limits, OpenedScene, fits_beside, open_scene, reopened
 from gs_train.viewer.photographs import Photographs
 from gs_train.viewer.pictures import Pictures, colored, joined, on_canvas
-from gs_train.viewer.places import first_place, nearest_camera, place_of
+from gs_train.viewer.places import first_place, nearest_camera, place_of, place_of_page
 from gs_train.viewer.request import Request, reduced
 from gs_train.viewer.shapes import box_lines, frustum_lines
 
@@ -285,6 +286,42 @@ def test_a_place_leads_to_the_capture_s_frame_and_back(scene: OpenedScene) -> No
     assert nearest_camera(scene, place) == 7
     assert dataclasses.replace(place, width=1001, height=333).size(500) == (500, 166)
     assert reduced(view, 1.0) is view
+
+
+CAMERA = {
+    "wxyz": (0.5, 0.5, -0.5, 0.5),
+    "position": (1.0, 2.0, 3.0),
+    "fov": 0.8,
+    "image_width": 64,
+    "image_height": 48,
+}
+
+
+def test_a_page_s_camera_has_a_place() -> None:
+    place = place_of_page(SimpleNamespace(**CAMERA))
+    assert place is not None
+    assert (place.fov_y, place.width, place.height) == (0.8, 64, 48)
+    np.testing.assert_allclose(place.camera_to_world[:3, 3], (1, 2, 3))
+    np.testing.assert_allclose(
+        place.camera_to_world[:3, :3], [[0, -1, 0], [0, 0, -1], [1, 0, 0]], atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image_width": 0},
+        {"image_height": -1},
+        {"fov": 0.0},
+        {"fov": np.nan},
+        {"fov": 4.0},
+        {"wxyz": (0.0, 0.0, 0.0, 0.0)},
+        {"wxyz": (1.0, np.nan, 0.0, 0.0)},
+        {"position": (np.inf, 0.0, 0.0)},
+    ],
+)
+def test_a_page_s_camera_that_is_none_has_no_place(change: dict[str, object]) -> None:
+    assert place_of_page(SimpleNamespace(**CAMERA | change)) is None
 
 
 def test_a_scene_without_cameras_is_looked_at_from_aside(tmp_path: Path) -> None:
