@@ -81,7 +81,7 @@ class Viewer:
         self._loop = RenderLoop(Pictures(lambda: self._scene, self._photographs))
         self._services = Services(lambda: self._scene, self._loop.ask, keys, path_file, render_hint)
         self._ended = threading.Event()
-        self._refused: Path | None = None  # a checkpoint that is not shown
+        self._refused: tuple[Path, str] | None = None  # a checkpoint that is not shown, and why
         with _silent():
             self._server = serve(host, port)
         if port not in (0, self._server.get_port()):  # it looks for another one by itself
@@ -210,15 +210,17 @@ class Viewer:
         try:
             if not fits_beside(self._scene, open_checkpoint(newest)):
                 return f"{newest.name} is not shown: there is no memory for it beside this one"
-            if newest == self._refused:
-                return f"{newest.name} is not shown: it cannot be read"
+            if self._refused is not None and newest == self._refused[0]:
+                return f"{newest.name} is not shown: {self._refused[1]}"
             scene = reopened(self._scene, self._limits)
         except InputError:
-            self._refused = newest if newest.exists() else None
+            self._refused = (newest, "it cannot be read") if newest.exists() else None
             return ""
         except Exception as error:
             if memory_that_ran_out(error) is None:
                 raise
+            # Another attempt would read as much again, and take memory from the training.
+            self._refused = (newest, "memory ran out")
             return f"{newest.name} is not shown: memory ran out"
         done = threading.Event()
 
