@@ -16,7 +16,7 @@ from cloud import cloud_rows
 
 from gs_train.cli import main
 from gs_train.data import read_image
-from gs_train.data.frame import camera_centres
+from gs_train.data.frame import Frame, camera_centres
 from gs_train.errors import InputError
 from gs_train.files.pictures import to_uint8
 from gs_train.files.ply import write_ply
@@ -25,6 +25,7 @@ from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.visible import render_view
 from gs_train.runs.folder import RunFolder
+from gs_train.scene.path_file import load_path, save_path
 from gs_train.scene.scene import view_in_frame
 from gs_train.viewer.live import progress_of
 from gs_train.viewer.opened import Limits, OpenedScene, fits_beside, open_scene, reopened
@@ -307,14 +308,20 @@ def test_a_page_s_camera_has_a_place() -> None:
     )
 
 
+@pytest.mark.parametrize("fov", [0.0, 4.0])
+def test_a_path_of_a_page_s_cameras_can_be_read(fov: float, tmp_path: Path) -> None:
+    place = place_of_page(SimpleNamespace(**CAMERA | {"fov": fov}))
+    assert place is not None
+    save_path(tmp_path / "path.json", [place.key(Frame((0.0, 0.0, 0.0), 1.0, 1.0))])
+    assert len(load_path(tmp_path / "path.json")) == 1
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"image_width": 0},
         {"image_height": -1},
-        {"fov": 0.0},
         {"fov": np.nan},
-        {"fov": 4.0},
         {"wxyz": (0.0, 0.0, 0.0, 0.0)},
         {"wxyz": (1.0, np.nan, 0.0, 0.0)},
         {"position": (np.inf, 0.0, 0.0)},

@@ -35,6 +35,7 @@ _UP = {
     "-x": (-1, 0, 0),
 }  # fmt: skip
 _LEAST_SIDE, _MOST_SIDE = 256, 3840  # of the longer side
+_LEAST_FRAME, _MOST_FRAME = 16, 8192  # sides of frames of a camera path
 _COARSE_QUALITY, _FINE_QUALITY = 60, 90  # of JPEG
 _FRUSTUM = 0.06  # depth, in training units, of which cameras are about 1 from what they look at
 
@@ -259,7 +260,12 @@ class Page:
             self._n_keys = gui.add_markdown("")
             change = gui.add_button_group("Camera", ("add", "remove last", "remove all"))
             self._frame_size = gui.add_vector2(
-                "Frames", (1920, 1080), min=(16, 16), max=(8192, 8192), step=2, hint="in pixels"
+                "Frames",
+                (1920, 1080),
+                min=(_LEAST_FRAME, _LEAST_FRAME),
+                max=(_MOST_FRAME, _MOST_FRAME),
+                step=2,
+                hint="in pixels",
             )
             save = gui.add_button("Save", hint=f"write {printable(str(services.path_file))}")
 
@@ -283,7 +289,10 @@ class Page:
         if not services.keys:
             self._tell("Nothing is saved", "the path has no cameras yet: add some")
             return
-        size = [2 * round(side / 2) for side in self._frame_size.value]  # as videos want them
+        size = [
+            2 * round(min(max(side, _LEAST_FRAME), _MOST_FRAME) / 2)  # as videos want them
+            for side in self._frame_size.value
+        ]
         keys = [
             camera_of("", key.world_to_camera, place_of(key, frame).fov_y, size[0], size[1])
             for key in services.keys

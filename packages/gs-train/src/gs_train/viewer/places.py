@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 from gs_train.data.frame import Frame
 from gs_train.renderers import View
 from gs_train.scene.camera_paths import PathCamera, look_at
-from gs_train.scene.path_file import camera_of
+from gs_train.scene.path_file import FOV_DEGREES, camera_of
 from gs_train.viewer.opened import OpenedScene
 
 
@@ -78,15 +78,14 @@ def place_of_page(camera: Any) -> Place | None:
     A page sends what it wants: without a size before it is shown, and without numbers perhaps.
     """
     width, height, fov_y = int(camera.image_width), int(camera.image_height), float(camera.fov)
-    values = (*camera.wxyz, *camera.position)
-    if not (width > 0 and height > 0 and 0 < fov_y < np.pi and np.isfinite(values).all()):
-        return None
-    if not any(camera.wxyz):
+    values = (fov_y, *camera.wxyz, *camera.position)
+    if not (width > 0 and height > 0 and np.isfinite(values).all() and any(camera.wxyz)):
         return None
     pose = np.eye(4)
     pose[:3, :3] = rotation_of(camera.wxyz)
     pose[:3, 3] = camera.position
-    return Place(pose, fov_y, width, height)
+    least, most = np.radians(FOV_DEGREES)
+    return Place(pose, float(min(max(fov_y, least), most)), width, height)
 
 
 def rotation_of(wxyz: Any) -> np.ndarray:
