@@ -48,7 +48,7 @@ def save_path(path: Path, keys: Sequence[PathCamera]) -> None:
         "keys": [
             {
                 "camera_to_world": np.linalg.inv(key.world_to_camera)[:3].tolist(),
-                "fov_y": math.degrees(2 * math.atan(height / (2 * float(key.K[1, 1])))),
+                "fov_y": _fov_degrees(key),
             }
             for key in keys
         ],
@@ -119,6 +119,12 @@ def _camera(key: Any, name: str, width: int, height: int) -> PathCamera:
         raise ValueError(f"fov_y must be from {least:g} to {most:g} degrees, got {fov!r:.40}")
     world_to_camera = np.linalg.inv(np.vstack((pose, (0, 0, 0, 1))))
     return camera_of(name, world_to_camera, math.radians(fov), width, height)
+
+
+def _fov_degrees(key: PathCamera) -> float:
+    """Of a key, in the range of a file: rounding may lead out of it."""
+    least, most = FOV_DEGREES
+    return min(max(math.degrees(2 * math.atan(key.height / (2 * float(key.K[1, 1])))), least), most)
 
 
 def _side(value: Any) -> int:
