@@ -64,6 +64,7 @@ class StoredRows:
 
     Attributes:
         step: steps taken so far.
+        betas, eps: Adam's, of all steps.
         boxes: of the blocks.
         cache: of the blocks.
 
@@ -90,7 +91,7 @@ class StoredRows:
         for name, array in within(state, "boxes").items():
             getattr(self.boxes, name)[:] = array
         betas, eps = (float(state["b1"]), float(state["b2"])), float(state["eps"])
-        self._betas, self._eps = betas, eps
+        self.betas, self.eps = betas, eps
         self.reach = {
             name: SleepReach(betas, eps, float(own["ceiling"]), own["rates"].tolist())
             for name in _BOXED
@@ -154,6 +155,11 @@ class StoredRows:
         except BaseException:
             store.close()
             raise
+
+    @property
+    def appearance_width(self) -> int:
+        """Floats of a row's harmonics."""
+        return 3 + 3 * self._k
 
     @property
     def step(self) -> int:
@@ -275,7 +281,7 @@ class StoredRows:
     def snapshot_async(self, *, keep: int = 1) -> SnapshotTicket:
         """Begin to make a snapshot of the present step; training may go on. No look may be open."""
         schedules = {name: group.schedule.state_dict() for name, group in self._groups.items()}
-        state = _state(self._k, self._betas, self._eps, self.boxes, self.reach, schedules)
+        state = _state(self._k, self.betas, self.eps, self.boxes, self.reach, schedules)
         return self.cache.snapshot_async(state, keep=keep)
 
     @torch.no_grad()
