@@ -32,9 +32,9 @@ def _ignore(ids: Tensor, splats: object) -> None:
     pass
 
 
-@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize(("tables", "slots"), [(False, 16), (True, 16), (True, 2)])
 @one_threaded
-def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, tables: bool) -> None:
+def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, tables: bool, slots: int) -> None:
     rows, views = street_rows(N_ROWS, sh_degree=1), street_views()
     keys = torch.arange(N_ROWS, dtype=torch.int32)
     StoredRows.create(
@@ -51,7 +51,7 @@ def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, tables: bool) -> 
     theirs = make_backend(
         PRESETS["none"], rows, None, renderer=make(), semantics="dense", mem_limit=1.0
     )
-    with StoredRows.open(tmp_path / "s", slots=16, host_blocks=5) as stored:
+    with StoredRows.open(tmp_path / "s", slots=slots, host_blocks=5) as stored:
         ours = block_engine(stored, renderer)
         for step, batch in enumerate(batches):
             photographs = [(views[i], truths[i]) for i in batch]

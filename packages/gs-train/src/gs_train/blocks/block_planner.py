@@ -41,14 +41,13 @@ class BlockPlanner:
     def batch(
         self, views: Sequence[View], settings: StepSettings, trouble: Exception | None = None
     ) -> Batch:
-        """See `Planner.batch`. Raises MemoryError where the blocks do not fit the slots."""
+        """See `Planner.batch`."""
         if trouble is not None:
             raise trouble
         look = self._rows.look(views, self._renderer)
         whole = tuple(Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views))
         ids = torch.arange(len(look.keys), dtype=torch.int32)
-        counts = tuple(look.visible.counts.tolist())
-        seen = Seen(whole, ids, look.visible.mask, counts, cameras_of(views))
+        seen = Seen(whole, ids, look.mask, look.counts, cameras_of(views))
         self._placement.take_over(look)
         order = self._costs.order(list(views)) if len(views) > 1 else np.zeros(1, np.int64)
         return Batch(self._placement, seen, None, order, None, len(self._rows))
