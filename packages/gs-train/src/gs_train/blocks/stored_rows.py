@@ -24,7 +24,7 @@ from gs_train.blocks.stored_state import from_bytes, to_bytes, within
 from gs_train.errors import InputError
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.renderers.culling import cameras_of, cull
-from gs_train.rows.attributes import APPEARANCE, GEOMETRY, row_shapes
+from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES, row_shapes
 
 _BOXED = {"means": slice(0, 3), "scales": slice(3, 6)}
 """The attributes that boxes of blocks hold, and their columns of geometry."""
@@ -35,19 +35,21 @@ class Look:
     """What a batch sees, until `StoredRows.update` or `StoredRows.leave`.
 
     Attributes:
-        candidates: blocks that each view may see.
+        n_candidates: blocks that some view may see.
         keys: (U,) int32 of the rows that some view sees, block after block.
-        visible: the rows of each view; ids are positions in the list of all rows of `candidates`.
+        mask: (U, ceil(V / 32)) int32: bit v says that view v sees the row.
+        counts: (V,) rows of each view.
         rows: all attributes of the U rows, after the last step.
     """
 
-    candidates: Visibility
+    n_candidates: int
     keys: Tensor
-    visible: Visibility
+    mask: Tensor
+    counts: tuple[int, ...]
     rows: dict[str, Tensor]
-    _blocks: Ids
-    _where: Tensor  # (U,) places in the tables
-    _block_of_row: Ids  # (U,) positions in ``_blocks``
+    _block: Ids  # (U,) of each row
+    _row: Ids  # (U,) within the block
+    _used: Ids  # blocks that are in use
 
 
 class StoredRows:
@@ -64,6 +66,7 @@ class StoredRows:
 
     Attributes:
         step: steps taken so far.
+        betas, eps: Adam's, of all steps.
         boxes: of the blocks.
         cache: of the blocks.
 
@@ -90,7 +93,7 @@ class StoredRows:
         for name, array in within(state, "boxes").items():
             getattr(self.boxes, name)[:] = array
         betas, eps = (float(state["b1"]), float(state["b2"])), float(state["eps"])
-        self._betas, self._eps = betas, eps
+        self.betas, self.eps = betas, eps
         self.reach = {
             name: SleepReach(betas, eps, float(own["ceiling"]), own["rates"].tolist())
             for name in _BOXED
@@ -156,6 +159,11 @@ class StoredRows:
             raise
 
     @property
+    def appearance_width(self) -> int:
+        """Floats of a row's harmonics."""
+        return 3 + 3 * self._k
+
+    @property
     def step(self) -> int:
         return self.reach["means"].step
 
@@ -189,42 +197,79 @@ class StoredRows:
     def look(self, views: Sequence[View], renderer: Renderer) -> Look:
         """What a batch sees. Nothing that is stored changes.
 
+        Blocks that do not fit the slots together come in turns, and `update` brings those again
+        that it changes.
+
         Args:
             views: at least one.
             renderer: by whose rules.
 
         Raises:
-            MemoryError: the blocks that the batch may see do not fit the slots.
             OSError, StoreCorruptError: the drive errs, or a record is damaged.
+
+        Memory: that of the U rows, and of the geometry of all rows of as many blocks as fit.
         """
-        candidates = self.candidates(views, renderer)
-        blocks = candidates.ids.astype(np.int64)
-        slots = self.cache.bring(blocks)
-        try:
-            places = self._places(blocks, slots)
-            geometry = self._groups["geometry"].lookahead(self._tables, places)
-            visible = cull(geometry, cameras_of(views), renderer)
-            seen = visible.ids.long()
-            where = places[seen]
-            rows = {name: values[seen] for name, values in geometry.items()}
-            rows |= self._groups["appearance"].lookahead(self._tables, where)
-            block = np.repeat(np.arange(len(blocks)), self.cache.counts(blocks))[seen.numpy()]
-        except BaseException:
-            self.cache.release(blocks, changed=False)
-            raise
-        keys = self._tables["key"][where, 0]
-        return Look(candidates, keys, visible, rows, blocks, where, block)
+        blocks = self.candidates(views, renderer).ids.astype(np.int64)
+        turns = self._turns(blocks) or [blocks]
+        used = turns[0] if len(turns) == 1 else blocks[:0]
+        parts = []
+        for some in turns:
+            slots = self.cache.bring(some)
+            try:
+                parts.append(self._look_at(some, slots, views, renderer))
+            except BaseException:
+                self.cache.release(some, changed=False)
+                raise
+            if not len(used):
+                self.cache.release(some, changed=False)
+        keys, masks, counts, rows, of_block, of_row = zip(*parts, strict=True)
+        return Look(
+            n_candidates=len(blocks),
+            keys=torch.cat(keys),
+            mask=torch.cat(masks),
+            counts=tuple(np.sum(counts, 0).tolist()),
+            rows={name: torch.cat([part[name] for part in rows]) for name in NAMES},
+            _block=np.concatenate(of_block),
+            _row=np.concatenate(of_row),
+            _used=used,
+        )
+
+    def _look_at(
+        self, blocks: Ids, slots: NDArray[np.int32], views: Sequence[View], renderer: Renderer
+    ) -> tuple[Tensor, Tensor, NDArray[np.int64], dict[str, Tensor], Ids, Ids]:
+        """Keys, mask, counts, attributes, blocks and rows within these, of what the views see of
+        blocks in slots."""
+        counts = self.cache.counts(blocks)
+        block, row = np.repeat(blocks, counts), _within(counts)
+        places = self._places(blocks, slots, block, row)
+        geometry = self._groups["geometry"].lookahead(self._tables, places)
+        visible = cull(geometry, cameras_of(views), renderer)
+        seen = visible.ids.long()
+        where = places[seen]
+        rows = {name: values[seen] for name, values in geometry.items()}
+        rows |= self._groups["appearance"].lookahead(self._tables, where)
+        keys, chosen = self._tables["key"][where, 0], seen.numpy()
+        n_seen = np.asarray(visible.counts, np.int64)
+        return keys, visible.mask, n_seen, rows, block[chosen], row[chosen]
 
     def leave(self, look: Look) -> None:
         """End a look without a step."""
-        self.cache.release(look._blocks, changed=False)
+        self.cache.release(look._used, changed=False)
 
-    def _places(self, blocks: Ids, slots: NDArray[np.int32]) -> Tensor:
-        """(R,) int64 places in the tables of all rows of some blocks, block after block."""
-        counts = self.cache.counts(blocks)
-        before = np.cumsum(counts) - counts
-        starts = np.repeat(slots.astype(np.int64) * self._block_rows - before, counts)
-        return torch.from_numpy(starts + np.arange(len(starts)))
+    def _turns(self, blocks: Ids) -> list[Ids]:
+        """Blocks, as many at a time as there are slots."""
+        n = self.cache.n_slots
+        return [blocks[first : first + n] for first in range(0, len(blocks), n)]
+
+    def _places(self, blocks: Ids, slots: NDArray[np.int32], block: Ids, row: Ids) -> Tensor:
+        """(R,) int64 places in the tables of rows, by their block and their row there.
+
+        Args:
+            blocks, slots: (n,) sorted blocks, and where these are.
+            block, row: (R,) of the rows.
+        """
+        slot = slots.astype(np.int64)[np.searchsorted(blocks, block)]
+        return torch.from_numpy(slot * self._block_rows + row)
 
     # ------------------------------------------------------------------ training
 
@@ -244,20 +289,27 @@ class StoredRows:
             reach.record_step(rates[name])
             reach.set_ceiling(rates[name] * later)
         for group in self._groups.values():
-            group.update(self._tables, look._where, gradients, rates)
-        self._tables["last_step"][look._where] = self.step
-        touched = np.zeros(len(look._blocks), bool)
-        touched[look._block_of_row] = True
-        self._refit(look._blocks[touched])
-        self.cache.release(look._blocks, touched, step=self.step)
+            group.begin(rates)
+        for blocks in self._turns(np.unique(look._block)):
+            slots = self.cache.bring(blocks)
+            first, last = np.searchsorted(look._block, [blocks[0], blocks[-1] + 1])
+            some = slice(int(first), int(last))
+            where = self._places(blocks, slots, look._block[some], look._row[some])
+            for group in self._groups.values():
+                group.update(self._tables, where, {n: gradients[n][some] for n in NAMES})
+            self._tables["last_step"][where] = self.step
+            self._refit(blocks, slots)
+            self.cache.release(blocks, step=self.step)
+        for group in self._groups.values():
+            group.end()
+        self.leave(look)
 
-    def _refit(self, blocks: Ids) -> None:
-        """Fit the boxes of blocks in use to their rows as they are stored."""
-        slots = self.cache.bring(blocks)
-        places = self._places(blocks, slots)
+    def _refit(self, blocks: Ids, slots: NDArray[np.int32]) -> None:
+        """Fit the boxes of blocks in slots to their rows as they are stored."""
+        counts = self.cache.counts(blocks)
+        places = self._places(blocks, slots, np.repeat(blocks, counts), _within(counts))
         means, scales = (self._sleeping(name, places) for name in _BOXED)
-        self.boxes.fit(blocks, self.cache.counts(blocks), means=means, scales=scales)
-        self.cache.release(blocks, changed=False)
+        self.boxes.fit(blocks, counts, means=means, scales=scales)
 
     def _sleeping(self, name: str, places: Tensor) -> SleepingValues:
         values, exp_avg, exp_avg_sq = (
@@ -275,7 +327,7 @@ class StoredRows:
     def snapshot_async(self, *, keep: int = 1) -> SnapshotTicket:
         """Begin to make a snapshot of the present step; training may go on. No look may be open."""
         schedules = {name: group.schedule.state_dict() for name, group in self._groups.items()}
-        state = _state(self._k, self._betas, self._eps, self.boxes, self.reach, schedules)
+        state = _state(self._k, self.betas, self.eps, self.boxes, self.reach, schedules)
         return self.cache.snapshot_async(state, keep=keep)
 
     @torch.no_grad()
@@ -285,11 +337,10 @@ class StoredRows:
         Yields:
             (R,) int32 keys, and all attributes of these rows.
         """
-        everything = np.array(self._store.blocks, np.int64)
-        for first in range(0, len(everything), self.cache.n_slots):
-            blocks = everything[first : first + self.cache.n_slots]
-            places = self._places(blocks, self.cache.bring(blocks))
+        for blocks in self._turns(np.array(self._store.blocks, np.int64)):
+            slots, counts = self.cache.bring(blocks), self.cache.counts(blocks)
             try:
+                places = self._places(blocks, slots, np.repeat(blocks, counts), _within(counts))
                 rows: dict[str, Tensor] = {}
                 for group in self._groups.values():
                     rows |= group.lookahead(self._tables, places)
@@ -297,6 +348,12 @@ class StoredRows:
             finally:
                 self.cache.release(blocks, changed=False)
             yield keys, rows
+
+
+def _within(counts: Ids) -> Ids:
+    """(R,) the place of each row in its block."""
+    before = np.cumsum(counts) - counts
+    return np.arange(int(counts.sum())) - np.repeat(before, counts)
 
 
 class _Group:
@@ -335,23 +392,22 @@ class _Group:
         parts = zip(self._shapes.items(), param.split(self._widths, 1), strict=True)
         return {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in parts}
 
-    def update(
-        self,
-        tables: Mapping[str, Tensor],
-        places: Tensor,
-        gradients: Rows,
-        rates: Mapping[str, float],
-    ) -> None:
-        """Take a step of some rows in their tables, catching up in the same pass."""
+    def begin(self, rates: Mapping[str, float]) -> None:
+        """Begin a step."""
         for group, name in zip(self.schedule.param_groups, self._shapes, strict=True):
             group["lr"] = rates[name]
-        step = self.schedule.begin_step()
-        if len(places):
-            parts = [gradients[name].reshape(len(places), -1) for name in self._shapes]
-            own = [tables[self._plane + moment] for moment in MOMENTS]
-            ids, last_step = torch.arange(len(places)), tables["last_step"][places, 0]
-            self._rows.update(*own, places, last_step, ids, torch.cat(parts, 1), step=step)
-        self.schedule.end_step(step)
+        self._step = self.schedule.begin_step()
+
+    def update(self, tables: Mapping[str, Tensor], places: Tensor, gradients: Rows) -> None:
+        """Take the step of some rows in their tables, catching up in the same pass."""
+        parts = [gradients[name].reshape(len(places), -1) for name in self._shapes]
+        own = [tables[self._plane + moment] for moment in MOMENTS]
+        ids, last_step = torch.arange(len(places)), tables["last_step"][places, 0]
+        self._rows.update(*own, places, last_step, ids, torch.cat(parts, 1), step=self._step)
+
+    def end(self) -> None:
+        """End the step."""
+        self.schedule.end_step(self._step)
 
 
 def _state(
