@@ -187,6 +187,15 @@ def test_what_was_expected_is_there_without_waiting(tmp_path: Path) -> None:
     made.close()
 
 
+def test_a_block_whose_read_has_ended_is_not_late(tmp_path: Path) -> None:
+    made = CachedBlocks(tmp_path / "store", 9, 2, 3, threads=1)
+    made.cache.fetch([2])
+    made.store.read([0])  # by the thread that has read block 2
+    made.bring([2])
+    assert made.cache.stats.late == 0
+    made.close()
+
+
 def test_fetching_gives_nothing_up_that_is_used_sooner(tmp_path: Path) -> None:
     made = CachedBlocks(tmp_path / "store", 20, 2, 5)
     for block in range(6):

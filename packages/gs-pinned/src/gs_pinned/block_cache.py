@@ -242,9 +242,9 @@ class BlockCache:
             try:
                 states.is_wanted[numbers] = True
                 self._check_room(numbers)
+                traffic.settle()
                 in_slots = int((states.slot[numbers] != NOBODY).sum())
                 in_memory = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
-                traffic.settle()
                 while not self._advance(numbers):
                     if not (traffic.wait() or traffic.write_back(_AT_ONCE)):
                         raise RuntimeError("blocks cannot be brought: nothing makes room")
