@@ -117,6 +117,25 @@ def test_a_block_is_not_dropped_before_its_write_has_ended(tmp_path: Path) -> No
     made.close()
 
 
+def test_places_that_a_snapshot_holds_push_no_block_out_before_a_read_needs_room(
+    tmp_path: Path,
+) -> None:
+    gate = Gate("write")
+    made = CachedBlocks(tmp_path / "s", 20, 2, 8, on_call=gate.hear)
+    made.step([0])
+    made.cache.fetch(range(1, 8))
+    while made.cache.stats.read < 8:
+        made.cache.fetch([])
+    gate.close()
+    made.begin_snapshot()
+    made.cache.fetch([])
+    assert made.cache.stats.dropped == 0
+    gate.open()
+    made.end_snapshot()
+    made.check_saved()
+    made.close()
+
+
 def test_a_place_is_not_given_away_before_the_write_from_it_has_ended(tmp_path: Path) -> None:
     gate = Gate("read", "write")
     made = CachedBlocks(tmp_path / "s", 20, 3, 6, on_call=gate.hear, threads=1)

@@ -138,6 +138,8 @@ class BlockTraffic:
         Returns:
             How many, from the first on.
         """
+        if not len(blocks):
+            return 0
         states, n_passed = self._states, self._slots.n_passed
         n_free = self._room_for_reads(n_passed)
         if n_free < len(blocks):
