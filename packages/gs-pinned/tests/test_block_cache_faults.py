@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cached_blocks import CachedBlocks
 
-from gs_pinned import StoreCorruptError, StoreReadOnlyError, block_saving, block_slots
+from gs_pinned import Signal, StoreCorruptError, StoreReadOnlyError, block_saving, block_slots
 
 
 class Drive:
@@ -389,6 +389,17 @@ def test_a_snapshot_that_is_interrupted_before_it_is_made_keeps_nobody_waiting(
     monkeypatch.undo()
     with pytest.raises(RuntimeError, match="the snapshot was interrupted before"):
         ticket.wait()
+    made.close()
+
+
+def test_a_move_that_is_interrupted_keeps_no_close_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = CachedBlocks(tmp_path / "s", 9, 2, 3)
+    monkeypatch.setattr(Signal, "set_on", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.cache.bring([4])
+    monkeypatch.undo()
     made.close()
 
 

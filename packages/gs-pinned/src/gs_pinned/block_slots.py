@@ -68,9 +68,8 @@ class BlockSlots:
     def exchange(self, tables: Sequence[Table], stored: Ints, loaded: Ints, slots: Ints) -> None:
         """Load blocks from places of the tables into slots; the blocks in the last of the slots go
         to places first. See :func:`exchange`."""
-        if len(loaded):
-            at = self._on_device(stored, loaded, slots)
-            exchange(tables, self._arrays, *at, stream=self._stream)
+        at = self._on_device(stored, loaded, slots)
+        exchange(tables, self._arrays, *at, stream=self._stream)
         self._count()
 
     def copy_out(self, tables: Sequence[Table], slots: Ints, places: Ints) -> None:
@@ -81,8 +80,8 @@ class BlockSlots:
         self._count()
 
     def _count(self) -> None:
-        self._n_moves += 1
-        self._moved.set_on(self._stream, self._n_moves)
+        self._moved.set_on(self._stream, self._n_moves + 1)
+        self._n_moves += 1  # last: nobody may wait for a move that no stream will pass
 
     def _on_device(self, *lists: Ints) -> list[Any]:
         """Numbers where the arrays are, copied at once."""
