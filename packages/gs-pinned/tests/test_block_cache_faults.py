@@ -352,7 +352,10 @@ def test_a_transfer_that_is_interrupted_as_it_begins_ends_the_cache(
         begin(*args, **options)
         raise KeyboardInterrupt
 
-    calls = {"read_async": lambda: made.cache.bring([4]), "write_async": made.cache.snapshot}
+    calls: dict[str, Callable[[], object]] = {
+        "read_async": lambda: made.cache.bring([4]),
+        "write_async": made.cache.snapshot,
+    }
     monkeypatch.setattr(made.store, name, begin_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         calls[name]()
