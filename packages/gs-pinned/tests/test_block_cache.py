@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cached_blocks import PLANES, B, CachedBlocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from gs_pinned import (
     Plane,
     StoreReadOnlyError,
 )
+from gs_pinned.launch import torchs_stream
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -194,6 +196,17 @@ def test_a_block_whose_read_has_ended_is_not_late(tmp_path: Path) -> None:
     made.bring([2])
     assert made.cache.stats.late == 0
     made.close()
+
+
+def test_the_default_stream_is_not_taken_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda where: ("default", where))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda n, device: (n, device))
+    torchs_stream.cache_clear()
+    try:
+        assert torchs_stream(0, 1) == ("default", 1)
+        assert torchs_stream(77, 1) == (77, 1)
+    finally:
+        torchs_stream.cache_clear()
 
 
 def test_fetching_gives_nothing_up_that_is_used_sooner(tmp_path: Path) -> None:
