@@ -19,6 +19,7 @@ from gs_pinned import (
     BlockStore,
     ClosedError,
     Plane,
+    Signal,
     StoreReadOnlyError,
 )
 from gs_pinned.launch import torchs_stream
@@ -195,6 +196,29 @@ def test_a_block_whose_read_has_ended_is_not_late(tmp_path: Path) -> None:
     made.store.read([0])  # by the thread that has read block 2
     made.bring([2])
     assert made.cache.stats.late == 0
+    made.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.asynchrony
+def test_blocks_are_expected_while_the_stream_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GS_CHECK_INDEX", "0")
+    made = CachedBlocks(tmp_path / "store", 20, 8, 8, "cuda")
+    assert made.stream is not None
+    made.step([0, 1])
+    made.cache.fetch([2, 3])
+    while made.cache.stats.read < 4:
+        made.cache.fetch([])
+    torch.cuda.synchronize()
+    latch = Signal()
+    latch.wait_on(made.stream, 1)
+    made.cache.expect([2, 3])
+    assert made.cache.stats.loaded == 4
+    assert not made.stream.query()
+    latch.set(1)
+    made.step([2, 3])
     made.close()
 
 

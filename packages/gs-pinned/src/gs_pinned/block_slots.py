@@ -84,12 +84,15 @@ class BlockSlots:
         self._n_moves += 1  # last: nobody may wait for a move that no stream will pass
 
     def _on_device(self, *lists: Ints) -> list[Any]:
-        """Numbers where the arrays are, copied at once."""
+        """Numbers where the arrays are, on the stream."""
         if self._device < 0:
             return list(lists)
         torch = sys.modules["torch"]
         with torch.cuda.stream(self._stream):
-            joined = torch.from_numpy(np.concatenate(lists)).to(f"cuda:{self._device}")
+            # From page-locked memory, which torch keeps until the copy has passed: a copy from
+            # other memory waits for all that the stream has to do before.
+            joined = torch.from_numpy(np.concatenate(lists)).pin_memory()
+            joined = joined.to(f"cuda:{self._device}", non_blocking=True)
         return list(joined.split([len(one) for one in lists]))
 
 
