@@ -323,6 +323,13 @@ def test_numbers_that_are_wrong_are_refused_by_name(tmp_path: Path) -> None:
     cache.close()
 
 
+class OnDevice(np.ndarray[Any, Any]):
+    """An array that says that it is on a CUDA device."""
+
+    def __dlpack_device__(self) -> Any:
+        return 2, 0
+
+
 def arrays(**others: Any) -> dict[str, Any]:
     made = {p.name: np.zeros((2 * B, p.width), p.dtype) for p in PLANES}
     return {name: array for name, array in (made | others).items() if array is not None}
@@ -340,6 +347,11 @@ def arrays(**others: Any) -> dict[str, Any]:
         (arrays(key=np.zeros((0, 1), "i4")), ValueError, r"a slot at least, got \(0, 1\)"),
         (arrays(key=np.zeros((8, 2), "i4")), ValueError, r"got \(8, 2\)"),
         (arrays(key=np.zeros((12, 1), "i4")), ValueError, "must have 8 rows as those of means"),
+        (
+            arrays(sh=np.zeros((8, 5), "f2").view(OnDevice)),
+            ValueError,
+            "arrays of sh must be where those of means are, got device 0",
+        ),
         (arrays(sh=np.zeros((8, 10), "f2")[:, ::2]), ValueError, "arrays of sh must be in C order"),
     ],
 )  # fmt: skip

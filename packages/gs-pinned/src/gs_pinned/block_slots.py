@@ -117,6 +117,10 @@ def _by_block(planes: Sequence[Plane], arrays: Mapping[str, Any], block_rows: in
                 f"{label} must have shape (slots * {block_rows}, {plane.width}) and a slot at "
                 f"least, got {shape}"
             )
+        if (device := _device_of(array)) != _device_of(arrays[planes[0].name]):
+            raise ValueError(
+                f"{label} must be where those of {planes[0].name} are, got device {device}"
+            )
         if found and shape[0] != len(found[0]) * block_rows:
             raise ValueError(
                 f"{label} must have {len(found[0]) * block_rows} rows as those of "
@@ -124,6 +128,12 @@ def _by_block(planes: Sequence[Plane], arrays: Mapping[str, Any], block_rows: in
             )
         found.append(_joined(array, (shape[0] // block_rows, block_rows * plane.width), label))
     return found
+
+
+def _device_of(array: Any) -> int:
+    """A CUDA device's number, else -1."""
+    kind, index = array.__dlpack_device__()
+    return int(index) if int(kind) == 2 else -1
 
 
 def _joined(array: Any, shape: tuple[int, int], label: str) -> Any:
