@@ -309,6 +309,8 @@ class BlockCache:
 
         Raises:
             RuntimeError: a block is in use, so that its rows may change meanwhile.
+            StoreReadOnlyError: the store cannot be written.
+            As :meth:`bring`, for transfers that began earlier.
             OSError: by ``wait()``: the system refused; the older snapshots stay, no change is lost.
 
         Asynchrony: waits for an earlier snapshot, and until changed blocks have been copied from
