@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,10 @@ from gs_pinned import (
     BlockStore,
     ClosedError,
     Plane,
+    Signal,
     StoreReadOnlyError,
 )
+from gs_pinned.launch import torchs_stream
 
 from .cached_blocks import PLANES, B, CachedBlocks
 
@@ -188,6 +191,49 @@ def test_what_was_expected_is_there_without_waiting(tmp_path: Path) -> None:
     made.close()
 
 
+def test_a_block_whose_read_has_ended_is_not_late(tmp_path: Path) -> None:
+    made = CachedBlocks(tmp_path / "store", 9, 2, 3, threads=1)
+    made.cache.fetch([2])
+    made.store.read([0])  # by the thread that has read block 2
+    made.bring([2])
+    assert made.cache.stats.late == 0
+    made.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.asynchrony
+def test_blocks_are_expected_while_the_stream_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GS_CHECK_INDEX", "0")
+    made = CachedBlocks(tmp_path / "store", 20, 8, 8, "cuda")
+    assert made.stream is not None
+    made.step([0, 1])
+    made.cache.fetch([2, 3])
+    while made.cache.stats.read < 4:
+        made.cache.fetch([])
+    torch.cuda.synchronize()
+    latch = Signal()
+    latch.wait_on(made.stream, 1)
+    made.cache.expect([2, 3])
+    assert made.cache.stats.loaded == 4
+    assert not made.stream.query()
+    latch.set(1)
+    made.step([2, 3])
+    made.close()
+
+
+def test_the_default_stream_is_not_taken_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda where: ("default", where))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda n, device: (n, device))
+    torchs_stream.cache_clear()
+    try:
+        assert torchs_stream(0, 1) == ("default", 1)
+        assert torchs_stream(77, 1) == (77, 1)
+    finally:
+        torchs_stream.cache_clear()
+
+
 def test_fetching_gives_nothing_up_that_is_used_sooner(tmp_path: Path) -> None:
     made = CachedBlocks(tmp_path / "store", 20, 2, 5)
     for block in range(6):
@@ -278,6 +324,13 @@ def test_numbers_that_are_wrong_are_refused_by_name(tmp_path: Path) -> None:
     cache.close()
 
 
+class OnDevice(np.ndarray[Any, Any]):
+    """An array that says that it is on a CUDA device."""
+
+    def __dlpack_device__(self) -> Any:
+        return 2, 0
+
+
 def arrays(**others: Any) -> dict[str, Any]:
     made = {p.name: np.zeros((2 * B, p.width), p.dtype) for p in PLANES}
     return {name: array for name, array in (made | others).items() if array is not None}
@@ -295,6 +348,11 @@ def arrays(**others: Any) -> dict[str, Any]:
         (arrays(key=np.zeros((0, 1), "i4")), ValueError, r"a slot at least, got \(0, 1\)"),
         (arrays(key=np.zeros((8, 2), "i4")), ValueError, r"got \(8, 2\)"),
         (arrays(key=np.zeros((12, 1), "i4")), ValueError, "must have 8 rows as those of means"),
+        (
+            arrays(sh=np.zeros((8, 5), "f2").view(OnDevice)),
+            ValueError,
+            "arrays of sh must be where those of means are, got device 0",
+        ),
         (arrays(sh=np.zeros((8, 10), "f2")[:, ::2]), ValueError, "arrays of sh must be in C order"),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gs_pinned import StoreCorruptError, StoreReadOnlyError, block_slots
+from gs_pinned import Signal, StoreCorruptError, StoreReadOnlyError, block_saving, block_slots
 
 from .cached_blocks import CachedBlocks
 
@@ -115,6 +115,25 @@ def test_a_block_is_not_dropped_before_its_write_has_ended(tmp_path: Path) -> No
     made.cache.fetch([17])
     made.bring([0])
     gate.open()
+    made.close()
+
+
+def test_places_that_a_snapshot_holds_push_no_block_out_before_a_read_needs_room(
+    tmp_path: Path,
+) -> None:
+    gate = Gate("write")
+    made = CachedBlocks(tmp_path / "s", 20, 2, 8, on_call=gate.hear)
+    made.step([0])
+    made.cache.fetch(range(1, 8))
+    while made.cache.stats.read < 8:
+        made.cache.fetch([])
+    gate.close()
+    made.begin_snapshot()
+    made.cache.fetch([])
+    assert made.cache.stats.dropped == 0
+    gate.open()
+    made.end_snapshot()
+    made.check_saved()
     made.close()
 
 
@@ -249,6 +268,10 @@ def test_each_call_may_fail_and_no_change_is_lost(tmp_path: Path, code: int) -> 
     fail_calls(tmp_path, code, 1)
 
 
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_ctrl_c_ends_the_wait_and_the_call_can_be_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,10 +310,6 @@ def test_an_interrupt_amid_a_change_ends_the_cache_and_not_the_store(
     made = CachedBlocks(tmp_path / "s", 9, 2, 3)
     made.step([0, 1])
     made.snapshot()
-
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(block_slots, "exchange", interrupt)
     with pytest.raises(KeyboardInterrupt):
         made.cache.bring([4])
@@ -299,6 +318,141 @@ def test_an_interrupt_amid_a_change_ends_the_cache_and_not_the_store(
         made.cache.bring([0])
     made.check_saved()
     made.close()
+
+
+def test_an_interrupted_cache_stays_unusable_whatever_ends_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate("write")
+    made = CachedBlocks(tmp_path / "s", 9, 2, 5, on_call=gate.hear)
+    made.step([0, 1])
+    gate.close()
+    made.begin_snapshot()
+    read_ahead(made, 4)
+    monkeypatch.setattr(block_slots, "exchange", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.cache.bring([4])
+    monkeypatch.undo()
+    gate.open()
+    made.end_snapshot()
+    made.check_saved()
+    with pytest.raises(RuntimeError, match="open the store at its last snapshot"):
+        made.cache.bring([0])
+    made.close()
+
+
+@pytest.mark.parametrize("name", ["read_async", "write_async"])
+def test_a_transfer_that_is_interrupted_as_it_begins_ends_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made = CachedBlocks(tmp_path / "s", 9, 2, 3)
+    made.step([0, 1])
+    begin = getattr(made.store, name)
+
+    def begin_and_interrupt(*args: object, **options: object) -> None:
+        begin(*args, **options)
+        raise KeyboardInterrupt
+
+    calls: dict[str, Callable[[], object]] = {
+        "read_async": lambda: made.cache.bring([4]),
+        "write_async": made.cache.snapshot,
+    }
+    monkeypatch.setattr(made.store, name, begin_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        calls[name]()
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="open the store at its last snapshot"):
+        made.cache.bring([0])
+    made.check_saved()
+    made.close()
+
+
+def test_a_snapshot_that_is_interrupted_as_its_thread_starts_ends_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = CachedBlocks(tmp_path / "s", 9, 2, 3)
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.cache.snapshot()
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="open the store at its last snapshot"):
+        made.step([0, 1])
+    made.check_saved()
+    made.close()
+
+
+def test_a_snapshot_that_is_interrupted_before_it_is_made_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = CachedBlocks(tmp_path / "s", 9, 2, 3)
+    made.step([0, 1])
+    ticket = made.cache.snapshot_async()
+    monkeypatch.setattr(block_saving.Saving, "note", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ticket.wait()
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="the snapshot was interrupted before"):
+        ticket.wait()
+    made.close()
+
+
+def test_a_move_that_is_interrupted_keeps_no_close_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = CachedBlocks(tmp_path / "s", 9, 2, 3)
+    monkeypatch.setattr(Signal, "set_on", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.cache.bring([4])
+    monkeypatch.undo()
+    made.close()
+
+
+def test_a_close_that_is_interrupted_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = CachedBlocks(tmp_path / "s", 9, 2, 3)
+    made.step([0, 1])
+    monkeypatch.setattr(made.cache._traffic, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.cache.close()
+    monkeypatch.undo()
+    made.snapshot()
+    made.check_saved()
+    made.close()
+    assert repr(made.cache) == "BlockCache(closed)"
+
+
+FORK = """
+import os
+import numpy as np
+from gs_pinned import BlockCache, BlockStore, ForkedError, Plane
+
+store = BlockStore.create({path!r}, [Plane("w", 1)], block_rows=2)
+store.write([0, 1], {{"w": np.ones((4, 1), "f4")}})
+cache = BlockCache(store, {{"w": np.zeros((2, 1), "f4")}}, host_blocks=2)
+cache.release(cache.bring([0]))
+ticket = cache.snapshot_async()
+child = os.fork()
+if child == 0:
+    try:
+        try:
+            cache.bring([1])
+        except ForkedError:
+            with store, cache:
+                pass
+            os._exit(0)
+    finally:
+        os._exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print(ticket.wait())
+cache.close()
+"""
+
+
+def test_a_child_process_leaves_the_cache_alone(
+    tmp_path: Path, run_script: Callable[..., str]
+) -> None:
+    assert int(run_script(FORK.format(path=str(tmp_path / "s")))) == 1
 
 
 # A fork trains with scripted changes and kills itself at a random call; the next goes on from the

@@ -156,6 +156,9 @@ def test_a_view_smaller_than_a_window_has_the_absolute_error_alone() -> None:
     kept = truth[..., 3] == KEPT
     error = (image - truth[..., :3].double() / 255).abs()[kept].sum() / (3 * 9 * 30)
     assert _loss(image, truth).item() == pytest.approx((1 - LAMBDA) * error.item())
+    expected = _loss(image, truth)
+    image[~kept] = math.inf
+    assert torch.equal(_loss(image, truth), expected)
 
 
 def _carved(width: int, height: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from gs_pinned.block_states import NOBODY, UNKNOWN, BlockStates
 from gs_pinned.block_store import BlockStore
 from gs_pinned.block_traffic import BlockTraffic
 from gs_pinned.counts import shown, whole_number, whole_numbers
-from gs_pinned.errors import ClosedError, StoreReadOnlyError
+from gs_pinned.errors import ClosedError, ForkedError, StoreReadOnlyError
 from gs_pinned.plane import block_numbers
 
 __all__ = ["BlockCache", "CacheStats", "SnapshotTicket"]
@@ -63,9 +64,11 @@ class SnapshotTicket:
 
         Raises:
             OSError, StoreReadOnlyError: what the snapshot failed with.
+            RuntimeError: a call of the cache was interrupted, and the snapshot with it.
         """
         while not self.is_done:
-            self._cache._wait()
+            if not (self._cache._wait() or self._saving.has_ended):
+                raise RuntimeError("the snapshot was interrupted before it began to be made")
         return self._saving.number()
 
 
@@ -132,6 +135,7 @@ class BlockCache:
         self._arena: BlockArena | None = BlockArena(store, n_places, pinned)
         self._traffic = BlockTraffic(slots, self._arena, self._states)
         self._lock = threading.RLock()
+        self._process = os.getpid()
         self._n_calls = 0
 
     @property
@@ -203,8 +207,8 @@ class BlockCache:
         numbers = self._numbers(blocks)
         with self._lock:
             self._need_usable()
-            self._states.is_wanted[numbers] = True
             try:
+                self._states.is_wanted[numbers] = True
                 self._traffic.settle()
                 self._advance(numbers)
                 self._traffic.write_back()
@@ -235,12 +239,12 @@ class BlockCache:
         with self._lock:
             self._need_usable()
             states, traffic = self._states, self._traffic
-            states.is_wanted[numbers] = True
             try:
+                states.is_wanted[numbers] = True
                 self._check_room(numbers)
+                traffic.settle()
                 in_slots = int((states.slot[numbers] != NOBODY).sum())
                 in_memory = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
-                traffic.settle()
                 while not self._advance(numbers):
                     if not (traffic.wait() or traffic.write_back(_AT_ONCE)):
                         raise RuntimeError("blocks cannot be brought: nothing makes room")
@@ -305,6 +309,8 @@ class BlockCache:
 
         Raises:
             RuntimeError: a block is in use, so that its rows may change meanwhile.
+            StoreReadOnlyError: the store cannot be written.
+            As :meth:`bring`, for transfers that began earlier.
             OSError: by ``wait()``: the system refused; the older snapshots stay, no change is lost.
 
         Asynchrony: waits for an earlier snapshot, and until changed blocks have been copied from
@@ -330,11 +336,13 @@ class BlockCache:
     def close(self) -> None:
         """Wait for what is under way, and give host memory back. Blocks that changed since the last
         snapshot are lost, as all that was written since. Closing twice is harmless."""
+        if os.getpid() != self._process:
+            return  # the transfers are the parent's
         with self._lock:
+            while self._arena is not None and self._traffic.wait():
+                self._traffic.take_note()
             arena, self._arena = self._arena, None
             if arena is not None:
-                while self._traffic.wait():
-                    self._traffic.take_note()
                 arena.close()
 
     def __enter__(self) -> Self:
@@ -359,9 +367,9 @@ class BlockCache:
         with self._lock:
             self._traffic.take_note()
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
         with self._lock:
-            self._traffic.wait()
+            return self._traffic.wait()
 
     def _advance(self, numbers: NDArray[np.int64]) -> bool:
         """Move and read as far as possible now; whether all of the blocks are in slots."""
@@ -399,6 +407,8 @@ class BlockCache:
         return numbers
 
     def _need_usable(self) -> None:
+        if os.getpid() != self._process:
+            raise ForkedError("a cache must be used in the process that made it, got a child")
         if self._arena is None:
             raise ClosedError("the cache must be open, got one that was closed")
         if not self._traffic.is_whole:

@@ -68,9 +68,8 @@ class BlockSlots:
     def exchange(self, tables: Sequence[Table], stored: Ints, loaded: Ints, slots: Ints) -> None:
         """Load blocks from places of the tables into slots; the blocks in the last of the slots go
         to places first. See :func:`exchange`."""
-        if len(loaded):
-            at = self._on_device(stored, loaded, slots)
-            exchange(tables, self._arrays, *at, stream=self._stream)
+        at = self._on_device(stored, loaded, slots)
+        exchange(tables, self._arrays, *at, stream=self._stream)
         self._count()
 
     def copy_out(self, tables: Sequence[Table], slots: Ints, places: Ints) -> None:
@@ -81,16 +80,19 @@ class BlockSlots:
         self._count()
 
     def _count(self) -> None:
-        self._n_moves += 1
-        self._moved.set_on(self._stream, self._n_moves)
+        self._moved.set_on(self._stream, self._n_moves + 1)
+        self._n_moves += 1  # last: nobody may wait for a move that no stream will pass
 
     def _on_device(self, *lists: Ints) -> list[Any]:
-        """Numbers where the arrays are, copied at once."""
+        """Numbers where the arrays are, on the stream."""
         if self._device < 0:
             return list(lists)
         torch = sys.modules["torch"]
         with torch.cuda.stream(self._stream):
-            joined = torch.from_numpy(np.concatenate(lists)).to(f"cuda:{self._device}")
+            # From page-locked memory, which torch keeps until the copy has passed: a copy from
+            # other memory waits for all that the stream has to do before.
+            joined = torch.from_numpy(np.concatenate(lists)).pin_memory()
+            joined = joined.to(f"cuda:{self._device}", non_blocking=True)
         return list(joined.split([len(one) for one in lists]))
 
 
@@ -115,6 +117,10 @@ def _by_block(planes: Sequence[Plane], arrays: Mapping[str, Any], block_rows: in
                 f"{label} must have shape (slots * {block_rows}, {plane.width}) and a slot at "
                 f"least, got {shape}"
             )
+        if (device := _device_of(array)) != _device_of(arrays[planes[0].name]):
+            raise ValueError(
+                f"{label} must be where those of {planes[0].name} are, got device {device}"
+            )
         if found and shape[0] != len(found[0]) * block_rows:
             raise ValueError(
                 f"{label} must have {len(found[0]) * block_rows} rows as those of "
@@ -122,6 +128,12 @@ def _by_block(planes: Sequence[Plane], arrays: Mapping[str, Any], block_rows: in
             )
         found.append(_joined(array, (shape[0] // block_rows, block_rows * plane.width), label))
     return found
+
+
+def _device_of(array: Any) -> int:
+    """A CUDA device's number, else -1."""
+    kind, index = array.__dlpack_device__()
+    return int(index) if int(kind) == 2 else -1
 
 
 def _joined(array: Any, shape: tuple[int, int], label: str) -> Any:

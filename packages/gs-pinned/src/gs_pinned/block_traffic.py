@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +53,26 @@ class BlockTraffic:
         self.step = 0
         self.saving: Saving | None = None
 
+    # ------------------------------------------------------------------ changes
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Amid a change of the states; for ever where the change does not come to its end."""
+        was_whole, self.is_whole = self.is_whole, False
+        yield
+        self.is_whole = was_whole
+
+    def _begun(self, transfers: Iterator[Transfer]) -> Iterator[Transfer]:
+        """Transfers as they begin, amid a change: of one that is interrupted before the states
+        tell of it, nobody can say whether its places are in use."""
+        self.is_whole = False
+        try:
+            yield from transfers
+        except Exception:  # of a transfer that did not begin
+            self.is_whole = True
+            raise
+        self.is_whole = True
+
     # ------------------------------------------------------------------ what has ended
 
     def settle(self) -> None:
@@ -66,15 +88,14 @@ class BlockTraffic:
     def take_note(self) -> list[Exception]:
         """`settle`, for failures that are nobody's any more."""
         ended = [(one, _failure(one)) for one in self._under_way if one.ticket.is_done]
-        self.is_whole = False
-        for one, error in ended:
-            self._end(one, error is not None)
-            self._under_way.remove(one)
-            if self.saving is not None:
-                self.saving.note(one, error)
-        if self.saving is not None and self.saving.has_ended:
-            self.saving = None
-        self.is_whole = True
+        with self._changing():
+            for one, error in ended:
+                self._end(one, error is not None)
+                self._under_way.remove(one)
+                if self.saving is not None:
+                    self.saving.note(one, error)
+            if self.saving is not None and self.saving.has_ended:
+                self.saving = None
         return [error for _, error in ended if error is not None]
 
     def _end(self, one: Transfer, has_failed: bool) -> None:
@@ -101,7 +122,7 @@ class BlockTraffic:
             return True
         if self.saving is not None:
             self.saving.join()
-            return True
+            return self.saving.has_ended  # or it was interrupted before its thread began
         return False
 
     # ------------------------------------------------------------------ disk
@@ -117,6 +138,8 @@ class BlockTraffic:
         Returns:
             How many, from the first on.
         """
+        if not len(blocks):
+            return 0
         states, n_passed = self._states, self._slots.n_passed
         n_free = self._room_for_reads(n_passed)
         if n_free < len(blocks):
@@ -130,12 +153,10 @@ class BlockTraffic:
             n_free = self._room_for_reads(n_passed)
         places = states.free_places(n_passed)
         n = min(max(n_free, 0), len(blocks))
-        for one in self._arena.read(blocks[:n], places[:n]):
-            self.is_whole = False
+        for one in self._begun(self._arena.read(blocks[:n], places[:n])):
             states.take_places(one.blocks, one.places)
             states.is_read[one.blocks] = True
             self._under_way.append(one)
-            self.is_whole = True
         return n
 
     def _room_for_reads(self, n_passed: int) -> int:
@@ -167,13 +188,12 @@ class BlockTraffic:
 
     def _write(self, blocks: Ints, places: Ints) -> None:
         states = self._states
-        for one in self._arena.write(blocks, places, states.counts[blocks], self.step):
-            self.is_whole = False
+        transfers = self._arena.write(blocks, places, states.counts[blocks], self.step)
+        for one in self._begun(transfers):
             states.n_written[one.blocks] += 1
             states.is_held[one.places] = True
             states.is_newer[one.blocks] = False
             self._under_way.append(one)
-            self.is_whole = True
 
     def write_all(self) -> bool:
         """Begin to write whatever is newer than on disk, from slots by copies.
@@ -196,13 +216,16 @@ class BlockTraffic:
 
     def save(self, store: BlockStore, state: bytes, keep: int) -> Saving:
         """Make a snapshot once the writes have ended that are under way."""
-        self.saving = Saving(store, state, keep, [one for one in self._under_way if one.is_write])
-        return self.saving
+        writes = [one for one in self._under_way if one.is_write]
+        with self._changing():  # a thread that nobody knows would see later writes
+            self.saving = saving = Saving(store, state, keep, writes)
+        return saving
 
     def _copy_out(self, blocks: Ints, places: Ints) -> None:
         states, slots = self._states, self._slots
-        slots.copy_out(self._arena.tables, states.slot[blocks], places)
-        states.move[places] = slots.n_moves
+        with self._changing():
+            slots.copy_out(self._arena.tables, states.slot[blocks], places)
+            states.move[places] = slots.n_moves
         slots.wait(slots.n_moves)
         self._write(blocks, places)
 
@@ -229,13 +252,12 @@ class BlockTraffic:
         if not len(loaded):
             return 0
         places, sources = places[: len(stored)], states.place[loaded]
-        self.is_whole = False
-        at = np.concatenate([free, states.leave_slots(lost), states.leave_slots(stored)])
-        self._slots.exchange(self._arena.tables, places, sources, at)
-        states.take_places(stored, places)
-        states.move[places] = self._slots.n_moves
-        states.load(loaded, at, self._slots.n_moves)
-        self.is_whole = True
+        with self._changing():
+            at = np.concatenate([free, states.leave_slots(lost), states.leave_slots(stored)])
+            self._slots.exchange(self._arena.tables, places, sources, at)
+            states.take_places(stored, places)
+            states.move[places] = self._slots.n_moves
+            states.load(loaded, at, self._slots.n_moves)
         self.counts["loaded"] += len(loaded)
         self.counts["evicted"] += len(stored)
         self.counts["dropped"] += len(lost)
@@ -251,9 +273,8 @@ class BlockTraffic:
 
     def _drop(self, blocks: Ints) -> None:
         """Forget blocks of host memory that the disk has."""
-        self.is_whole = False
-        self._states.leave_places(blocks)
-        self.is_whole = True
+        with self._changing():
+            self._states.leave_places(blocks)
         self.counts["dropped"] += len(blocks)
 
 

@@ -83,7 +83,9 @@ def note_written(arrays: Iterable[Any]) -> None:
 @functools.lru_cache(maxsize=64)
 def torchs_stream(stream: int, where: int) -> Any:
     """What torch calls a stream; nothing but its number."""
-    return sys.modules["torch"].cuda.ExternalStream(stream, device=where)
+    cuda = sys.modules["torch"].cuda
+    # Of number 0 torch makes a new stream.
+    return cuda.ExternalStream(stream, device=where) if stream else cuda.default_stream(where)
 
 
 def blocks(max_blocks: int, name: str = "max_blocks") -> int:

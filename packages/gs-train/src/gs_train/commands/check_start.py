@@ -78,7 +78,9 @@ def start_of_fit(run: FitConfig, facts: CaptureFacts) -> dict[str, Any]:
 
 def _capture(found: Examined, mask: Mode) -> Capture:
     masks = [
-        mask_of(found.masks[index], path, has_alpha=index in found.with_alpha, mode=mask)
+        None
+        if index in found.broken
+        else mask_of(found.masks[index], path, has_alpha=index in found.with_alpha, mode=mask)
         for index, path in enumerate(found.source.photographs)
     ]
     views = tuple(

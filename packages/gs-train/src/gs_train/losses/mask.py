@@ -48,7 +48,7 @@ def masked_dssim_sum(image: Tensor, truth: Tensor, kept: Tensor) -> Tensor:
         () float; 0 when the image is smaller than the window.
     """
     if min(image.shape[:2]) < WINDOW:
-        return image.sum() * 0.0
+        return image.where(kept, 0.0).sum() * 0.0
     return _MaskedDssimSum.apply(image, truth, kept)
 
 
