@@ -365,6 +365,16 @@ def test_arrays_that_do_not_fit_are_refused_by_name(
         BlockCache(store, made, host_blocks=2)
 
 
+def test_planes_that_share_an_array_are_refused(tmp_path: Path) -> None:
+    planes = [Plane("a", 1), Plane("b", 1)]
+    one = np.zeros((2 * B, 1), "f4")
+    with (
+        BlockStore.create(tmp_path / "store", planes, block_rows=B) as store,
+        pytest.raises(ValueError, match="must not share memory"),
+    ):
+        BlockCache(store, {"a": one, "b": one}, host_blocks=2)
+
+
 def test_a_store_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     with BlockStore.create(tmp_path / "a", [Plane("w", 1, "float64")], block_rows=B) as store:
         w = np.zeros((B, 1))

@@ -133,6 +133,7 @@ class BlockCache:
         self._store = store
         self._states = BlockStates(blocks, store.counts(blocks), slots.n_slots, n_places)
         self._arena: BlockArena | None = BlockArena(store, n_places, pinned)
+        slots.check(self._arena.tables)
         self._traffic = BlockTraffic(slots, self._arena, self._states)
         self._lock = threading.RLock()
         self._process = os.getpid()
