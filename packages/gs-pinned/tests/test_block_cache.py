@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cached_blocks import PLANES, B, CachedBlocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,8 @@ from gs_pinned import (
     StoreReadOnlyError,
 )
 from gs_pinned.launch import torchs_stream
+
+from .cached_blocks import PLANES, B, CachedBlocks
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cached_blocks import CachedBlocks
 
 from gs_pinned import Signal, StoreCorruptError, StoreReadOnlyError, block_saving, block_slots
+
+from .cached_blocks import CachedBlocks
 
 
 class Drive:

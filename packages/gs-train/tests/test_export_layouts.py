@@ -17,6 +17,7 @@ from georeferenced import UTM, write_moved
 
 from gs_train.cli import main
 from gs_train.files.ply import load_ply
+from gs_train.rows.visible import caught_up_chunks
 
 FILES = {
     "inria": "point_cloud/iteration_2/point_cloud.ply",
@@ -117,6 +118,23 @@ def test_a_crop_holds_what_a_filter_of_the_ply_holds(
         for name, values in rows.items():
             assert torch.equal(saved[name], values), name
             assert saved[name].untyped_storage().nbytes() == values.numel() * 4
+
+
+def test_rows_that_are_not_finite_are_in_no_file_of_a_layout(
+    run: Path, means: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_a_hole(model):
+        for chunk in caught_up_chunks(model):
+            chunk["opacities"][[3, 7]] = torch.nan
+            yield chunk
+
+    monkeypatch.setattr("gs_train.commands.export.caught_up_chunks", with_a_hole)
+    assert main(["export", str(run), "--layout", "gsplat", "--to", str(tmp_path)]) == 0
+    saved = torch.load(tmp_path / "ckpts" / "ckpt_1_rank0.pt", weights_only=True)["splats"]
+    rows = load_ply(tmp_path / FILES["gsplat"])
+    assert len(rows["means"]) == len(means) - 2
+    for name, values in rows.items():
+        assert torch.equal(saved[name], values), name
 
 
 def test_spz_says_that_the_run_was_antialiased(run: Path, tmp_path: Path) -> None:

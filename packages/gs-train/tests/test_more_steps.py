@@ -105,6 +105,7 @@ def test_rates_stay_where_the_decay_ended() -> None:
         (["--more-steps", "0"], "--more-steps must be at least 1, got 0"),
         (["--more-steps", "2", "--steps", "9"], "--more-steps and --steps exclude each other"),
         (["--more-steps", "2", "--decay-steps=9"], "--more-steps and --decay-steps exclude each"),
+        (["--more_steps=2", "--decay_steps", "9"], "--more-steps and --decay-steps exclude each"),
         (["--more-steps", "2", "--overwrite"], "--more-steps and --overwrite exclude each other"),
         (["--more-steps", "2", "--seed", "4"], "must keep the run's options: seed was 3, got 4"),
         (

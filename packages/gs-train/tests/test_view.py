@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -87,6 +88,28 @@ def test_a_damaged_checkpoint_of_a_live_run_is_passed_over(run: Path, tmp_path: 
         for _ in range(2):
             viewer.look_at_run()
             assert viewer.scene.title == "run, step 2"
+        viewer.check()
+
+
+def test_a_checkpoint_that_there_is_no_memory_for_is_read_once(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    newest = copy / "checkpoints" / "step_000004"
+    newest.rename(tmp_path / "later")
+    tried: list[threading.Thread] = []
+
+    def short_of_memory(*_: object) -> None:
+        tried.append(threading.current_thread())
+        raise MemoryError
+
+    with open_viewer(ViewConfig(copy, port=0, renderer="cpu", live=True), StopRequest()) as viewer:
+        monkeypatch.setattr("gs_train.viewer.viewer.reopened", short_of_memory)
+        (tmp_path / "later").rename(newest)
+        for _ in range(3):
+            viewer.look_at_run()
+        assert tried.count(threading.main_thread()) <= 1  # the watching thread looks, too
+        assert viewer.scene.title == "run, step 2"
         viewer.check()
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,20 +16,22 @@ from cloud import cloud_rows
 
 from gs_train.cli import main
 from gs_train.data import read_image
-from gs_train.data.frame import camera_centres
+from gs_train.data.frame import Frame, camera_centres
 from gs_train.errors import InputError
 from gs_train.files.pictures import to_uint8
 from gs_train.files.ply import write_ply
+from gs_train.losses.mask import IGNORED, KEPT
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.rows.visible import render_view
 from gs_train.runs.folder import RunFolder
+from gs_train.scene.path_file import load_path, save_path
 from gs_train.scene.scene import view_in_frame
 from gs_train.viewer.live import progress_of
 from gs_train.viewer.opened import Limits, OpenedScene, fits_beside, open_scene, reopened
 from gs_train.viewer.photographs import Photographs
 from gs_train.viewer.pictures import Pictures, colored, joined, on_canvas
-from gs_train.viewer.places import first_place, nearest_camera, place_of
+from gs_train.viewer.places import first_place, nearest_camera, place_of, place_of_page
 from gs_train.viewer.request import Request, reduced
 from gs_train.viewer.shapes import box_lines, frustum_lines
 
@@ -183,6 +186,42 @@ def test_a_view_is_set_beside_its_photograph(scene: OpenedScene, run: Path) -> N
     assert half.note.startswith("mean error")
 
 
+class Masked:
+    """The photograph of one view; a mask hides the left half of it."""
+
+    def __init__(self, colours: np.ndarray) -> None:
+        states = np.full((*colours.shape[:2], 1), KEPT, np.uint8)
+        states[:, : colours.shape[1] // 2] = IGNORED
+        self.photograph = np.concatenate((colours, states), axis=2)
+
+    def of(self, index: int) -> tuple[np.ndarray, str]:
+        return self.photograph, ""
+
+
+def test_what_a_mask_hides_is_black_and_left_out_of_the_error(scene: OpenedScene) -> None:
+    view = view_in_frame(scene.cameras[5], scene.frame)
+    render = to_uint8(render_view(scene.model, view, scene.renderer))
+    masked = Masked(render ^ 8)
+    pictures = Pictures(lambda: scene, masked)
+    request = Request(view, (64, 48), photograph=5, panels=("photograph",))
+    photograph = pictures(request, 1.0, never)
+    assert photograph is not None
+    assert not photograph.pixels[:, :32].any()
+    np.testing.assert_array_equal(photograph.pixels[:, 32:], masked.photograph[:, 32:, :3])
+    error = pictures(dataclasses.replace(request, panels=("error",)), 1.0, never)
+    assert error is not None
+    assert not error.pixels[:, :32].any()
+    assert error.pixels[:, 32:].any()
+    assert error.note.startswith(f"mean error {8 / 255:.4f}")
+    half = pictures(dataclasses.replace(request, panels=("error",)), 0.5, never)
+    assert half is not None
+    assert not half.pixels[:, :16].any()
+    masked.photograph[..., 3] = IGNORED
+    nothing = pictures(dataclasses.replace(request, panels=("error",)), 1.0, never)
+    assert nothing is not None
+    assert nothing.note == "the mask hides every pixel"
+
+
 def test_photographs_that_are_gone_leave_the_render_and_a_line(scene: OpenedScene) -> None:
     opened = threading.Event()
 
@@ -228,6 +267,14 @@ def test_panels_lie_where_they_are_largest_and_canvases_have_the_page_s_ratio() 
         assert w / h == pytest.approx(canvas[0] / canvas[1], rel=0.02)
 
 
+@pytest.mark.parametrize("canvas", [(2, 900), (900, 2)])
+def test_a_page_that_is_only_a_strip_gets_a_picture_that_jpeg_can_hold(
+    canvas: tuple[int, int],
+) -> None:
+    h, w, _ = on_canvas(np.zeros((900, 1600, 3), np.uint8), canvas).shape
+    assert max(h, w) == 8 * 1600
+
+
 def test_a_place_leads_to_the_capture_s_frame_and_back(scene: OpenedScene) -> None:
     camera = scene.cameras[7]
     place = place_of(camera, scene.frame)
@@ -240,6 +287,48 @@ def test_a_place_leads_to_the_capture_s_frame_and_back(scene: OpenedScene) -> No
     assert nearest_camera(scene, place) == 7
     assert dataclasses.replace(place, width=1001, height=333).size(500) == (500, 166)
     assert reduced(view, 1.0) is view
+
+
+CAMERA = {
+    "wxyz": (0.5, 0.5, -0.5, 0.5),
+    "position": (1.0, 2.0, 3.0),
+    "fov": 0.8,
+    "image_width": 64,
+    "image_height": 48,
+}
+
+
+def test_a_page_s_camera_has_a_place() -> None:
+    place = place_of_page(SimpleNamespace(**CAMERA))
+    assert place is not None
+    assert (place.fov_y, place.width, place.height) == (0.8, 64, 48)
+    np.testing.assert_allclose(place.camera_to_world[:3, 3], (1, 2, 3))
+    np.testing.assert_allclose(
+        place.camera_to_world[:3, :3], [[0, -1, 0], [0, 0, -1], [1, 0, 0]], atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("fov", [0.0, 4.0])
+def test_a_path_of_a_page_s_cameras_can_be_read(fov: float, tmp_path: Path) -> None:
+    place = place_of_page(SimpleNamespace(**CAMERA | {"fov": fov}))
+    assert place is not None
+    save_path(tmp_path / "path.json", [place.key(Frame((0.0, 0.0, 0.0), 1.0, 1.0))])
+    assert len(load_path(tmp_path / "path.json")) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image_width": 0},
+        {"image_height": -1},
+        {"fov": np.nan},
+        {"wxyz": (0.0, 0.0, 0.0, 0.0)},
+        {"wxyz": (1.0, np.nan, 0.0, 0.0)},
+        {"position": (np.inf, 0.0, 0.0)},
+    ],
+)
+def test_a_page_s_camera_that_is_none_has_no_place(change: dict[str, object]) -> None:
+    assert place_of_page(SimpleNamespace(**CAMERA | change)) is None
 
 
 def test_a_scene_without_cameras_is_looked_at_from_aside(tmp_path: Path) -> None:

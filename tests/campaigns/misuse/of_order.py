@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,24 @@ def _cache(room: Room) -> Call:
     return Call(gs_order.CachePlan, args, show=show)
 
 
+def _upcoming(room: Room) -> Call:
+    show = operator.attrgetter("n_items")
+    # Many items ask for so much memory.
+    return Call(gs_order.Upcoming, {"n_items": room.below(40)}, limits={"n_items": 1e6}, show=show)
+
+
+def _add(room: Room) -> Call:
+    upcoming = gs_order.Upcoming(30)
+    lists = [room.ids(room.below(8), 30) for _ in range(room.between(1, 6))]
+    return Call(upcoming.add, {"lists": lists}, state=lambda: [upcoming.step, upcoming.n_known])
+
+
+def _advance(room: Room) -> Call:
+    upcoming = gs_order.Upcoming(30)
+    upcoming.add([room.ids(room.below(8), 30), []])
+    return Call(upcoming.advance, {})
+
+
 def _sampler(room: Room) -> Call:
     n_views, batch_size = room.between(1, 30), room.between(1, 5)
     order = room.pick("shuffle", "tiles")
@@ -210,6 +229,9 @@ ENTRIES = (
     Entry("gs_order.Step.positions", _step_lists("positions")),
     Entry("gs_order.Step.slots_of", _step_lists("slots_of")),
     Entry("gs_order.CachePlan", _cache),
+    Entry("gs_order.Upcoming", _upcoming),
+    Entry("gs_order.Upcoming.add", _add),
+    Entry("gs_order.Upcoming.advance", _advance),
     Entry("gs_order.ViewSampler", _sampler),
     Entry("gs_order.ViewSampler.batch", _of_sampler("batch", "step")),
     Entry("gs_order.ViewSampler.epoch", _of_sampler("epoch", "epoch")),

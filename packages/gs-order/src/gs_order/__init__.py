@@ -13,6 +13,7 @@ from gs_order.ragged import Ragged
 from gs_order.sampler import ViewSampler
 from gs_order.simulate import Outcome, Simulation, simulate
 from gs_order.trajectory import trajectory
+from gs_order.upcoming import Upcoming
 
 __all__ = [
     "CachePlan",
@@ -26,6 +27,7 @@ __all__ = [
     "Ragged",
     "Simulation",
     "Step",
+    "Upcoming",
     "ViewSampler",
     "__version__",
     "and_counts",

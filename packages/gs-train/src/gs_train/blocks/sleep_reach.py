@@ -8,6 +8,7 @@ the proofs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class SleepReach:
         betas: of all steps, such that rows may sleep: b1 <= b2, and b1 well below sqrt(b2).
         eps: no step has a smaller one; from 1e-20 to 1.
         ceiling: no step to come has a larger rate.
+        rates: of the steps that were taken before.
 
     Raises:
         ValueError: a number out of range.
@@ -45,7 +47,13 @@ class SleepReach:
     Threads: one at a time.
     """
 
-    def __init__(self, betas: tuple[float, float], eps: float, ceiling: float) -> None:
+    def __init__(
+        self,
+        betas: tuple[float, float],
+        eps: float,
+        ceiling: float,
+        rates: Iterable[float] = (),
+    ) -> None:
         b1, b2 = betas
         r = b1 / math.sqrt(b2) if b1 > 0.0 and b2 > 0.0 else 0.0
         if not 0.0 <= b1 <= b2 < 1.0 or r ** (_LONGEST_WINDOW / 60) > 0.5:
@@ -60,6 +68,9 @@ class SleepReach:
         bits = [math.log2(a) for a in (self._largest, least, r or 0.5)]
         n = (24.0 + bits[0] - bits[1] - bits[2]) / -bits[2]
         self._roundings = 2.0**-24 * (n + 1.0 / (1.0 - r) + 4.0)
+        self.set_ceiling(_LARGEST_CEILING)
+        for rate in rates:
+            self.record_step(rate)
         self.set_ceiling(ceiling)
 
     def __repr__(self) -> str:
@@ -69,6 +80,11 @@ class SleepReach:
     def step(self) -> int:
         """Steps taken so far."""
         return self._step
+
+    @property
+    def rates(self) -> Doubles:
+        """(step,) rates of the steps so far."""
+        return self._rates[1 : self._step + 1].copy()
 
     @property
     def ceiling(self) -> float:

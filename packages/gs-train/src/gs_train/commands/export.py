@@ -198,7 +198,7 @@ def _write(exported: _Exported, model: Model, world: World) -> None:
         by_first_with_chunks(
             world,
             caught_up_chunks(model),
-            functools.partial(_write_ckpt, exported, survey),
+            functools.partial(_write_ckpt, exported, written.n_rows),
             n_rows=model.n_rows,
         )
     print(_line(written, exported.to), file=sys.stderr)
@@ -261,23 +261,26 @@ def _write_cameras(exported: _Exported) -> None:
     _write_text(to / "cfg_args", _cfg_args(run, record, source))
 
 
-def _write_ckpt(
-    exported: _Exported, survey: Survey | None, chunks: Iterator[Chunk], n_rows: int
-) -> None:
+def _write_ckpt(exported: _Exported, n_written: int, chunks: Iterator[Chunk], n_rows: int) -> None:
+    """Write the checkpoint of gsplat, with the rows that the other file has: ``n_written`` of
+    ``n_rows``."""
     rows: Iterator[dict[str, Tensor]] = map(exported.frame.rows_out, chunks)
-    if exported.config.box is not None and survey is not None:
-        rows, n_rows = _inside(rows, exported.config.box), survey.n_rows
-    splats = _gathered(rows, n_rows)
+    if n_written < n_rows:
+        rows = _kept(rows, exported.config.box)
+    splats = _gathered(rows, n_written)
     with replacing(exported.ckpt) as file:  # gsplat keeps the parameters alone
         torch.save({"step": exported.run.checkpoint.step - 1, "splats": splats}, file)
 
 
-def _inside(chunks: Iterator[dict[str, Tensor]], crop: Crop) -> Iterator[dict[str, Tensor]]:
-    """The rows that a survey with this crop counts."""
+def _kept(chunks: Iterator[dict[str, Tensor]], crop: Crop | None) -> Iterator[dict[str, Tensor]]:
+    """The rows that are finite and inside the crop."""
     for chunk in chunks:
         rows = host_rows(chunk, bases_of(chunk))
-        keep = torch.from_numpy(finite_rows(rows) & crop.holds(rows["means"]))
-        yield {name: values[keep] for name, values in chunk.items()}
+        keep = finite_rows(rows)
+        if crop is not None:
+            keep &= crop.holds(rows["means"])
+        kept = torch.from_numpy(keep)
+        yield {name: values[kept] for name, values in chunk.items()}
 
 
 def _to(config: ExportConfig, run: Run) -> Path:

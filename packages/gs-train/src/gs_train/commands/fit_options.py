@@ -86,7 +86,9 @@ def _of_file(given: dict[str, Any], file: OptionsFile | None) -> _Arguments:
 
 
 def _has(arguments: Sequence[str], option: str) -> bool:
-    return any(argument.partition("=")[0] == option for argument in arguments)
+    """Whether an option is given; the parser takes underscores for hyphens."""
+    names = (argument.partition("=")[0].replace("_", "-") for argument in arguments)
+    return any(name == option for name in names)
 
 
 def _value(arguments: Sequence[str], option: str) -> str | None:

@@ -21,8 +21,9 @@ from gs_train.names import printable
 from gs_train.scene.camera_paths import PathCamera
 from gs_train.scene.path_file import load_path
 from gs_train.sizes import parse_bytes
+from gs_train.viewer.listening import is_loopback, require_port
 from gs_train.viewer.opened import Limits, OpenedScene, open_scene
-from gs_train.viewer.viewer import Viewer, require_port, require_viser
+from gs_train.viewer.viewer import Viewer, require_viser
 
 _POLL_S = 0.2
 
@@ -129,7 +130,7 @@ def _path_file(path: Path, scene: OpenedScene) -> Path:
 
 def _lines(config: ViewConfig, viewer: Viewer) -> list[str]:
     lines = [f"open {viewer.url} in a browser; Ctrl-C ends"]
-    if config.host in ("127.0.0.1", "localhost", "::1"):
+    if is_loopback(config.host):
         port, here = viewer.port, socket.gethostname()
         lines.append(
             printable(

@@ -14,8 +14,8 @@ from gs_train.engine.lookahead import Lookahead
 from gs_train.engine.one_by_one import OneByOne
 from gs_train.engine.placement import Placement, Tools
 from gs_train.engine.planner import Planner
+from gs_train.engine.planning import LooksAhead, Planning, PlansBatches
 from gs_train.engine.settings import Observe, StepSettings
-from gs_train.engine.shared_planner import SharedPlanner
 from gs_train.engine.together import Sharing, Together
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.machine.side_thread import SideThread
@@ -38,6 +38,7 @@ class Engine:
         most_share: the same, as a share of all rows.
         sharing: with other ranks, whose engines make the same calls; None: there are none. Views
             are then cut for other reasons than their rows.
+        planning: how batches are found, where not all rows are at hand; None: among all rows.
 
     Attributes:
         stats: what has moved so far.
@@ -59,6 +60,7 @@ class Engine:
         most_rows: int | None = None,
         most_share: float | None = None,
         sharing: Sharing | None = None,
+        planning: Planning | None = None,
     ) -> None:
         self.model = model
         self.stats = tools.stats
@@ -68,7 +70,8 @@ class Engine:
         self.side = SideThread(model.device)
         self._lanes = tools.lanes
         all_rows = AllRows(model, lists_all if getattr(renderer, "tables", None) else 0)
-        self._planner: Planner | SharedPlanner
+        self._lookahead: LooksAhead
+        self._planner: PlansBatches
         self._drawing: BatchDrawing
         self.together: Together | None = None
         if sharing is not None and sharing.world.size > 1:
@@ -77,13 +80,16 @@ class Engine:
             )
             self._lookahead, self._planner = shared.lookahead, shared.planner
             self._drawing = shared.drawing
+        elif planning is not None:
+            self._lookahead, self._planner = planning.lookahead, planning.of(self.costs)
+            self._drawing = OneByOne(model, renderer, tools.trace, self.costs)
         else:
-            self._lookahead = Lookahead(model, renderer, tools.lanes)
+            lookahead = self._lookahead = Lookahead(model, renderer, tools.lanes)
             self._planner = Planner(
                 model,
                 renderer,
                 placements,
-                lookahead=self._lookahead,
+                lookahead=lookahead,
                 all_rows=all_rows,
                 costs=self.costs,
                 most_rows=most_rows,

@@ -16,6 +16,9 @@ from gs_train.files.atomic import replacing
 from gs_train.files.small_files import read_small
 from gs_train.scene.camera_paths import PathCamera
 
+FOV_DEGREES = (0.1, 170.0)
+"""The least and the greatest vertical field of view of a file."""
+
 _FORMAT = {"format": "gs-train camera path", "version": 1}
 _MOST_BYTES = 1 << 26
 _MOST_PIXELS = 1 << 15  # of a side
@@ -45,7 +48,7 @@ def save_path(path: Path, keys: Sequence[PathCamera]) -> None:
         "keys": [
             {
                 "camera_to_world": np.linalg.inv(key.world_to_camera)[:3].tolist(),
-                "fov_y": math.degrees(2 * math.atan(height / (2 * float(key.K[1, 1])))),
+                "fov_y": _fov_degrees(key),
             }
             for key in keys
         ],
@@ -111,10 +114,17 @@ def _camera(key: Any, name: str, width: int, height: int) -> PathCamera:
     ):
         raise ValueError("camera_to_world must hold a rotation")
     fov = key["fov_y"]
-    if type(fov) not in (int, float) or not 0.1 <= fov <= 170:
-        raise ValueError(f"fov_y must be from 0.1 to 170 degrees, got {fov!r:.40}")
+    least, most = FOV_DEGREES
+    if type(fov) not in (int, float) or not least <= fov <= most:
+        raise ValueError(f"fov_y must be from {least:g} to {most:g} degrees, got {fov!r:.40}")
     world_to_camera = np.linalg.inv(np.vstack((pose, (0, 0, 0, 1))))
     return camera_of(name, world_to_camera, math.radians(fov), width, height)
+
+
+def _fov_degrees(key: PathCamera) -> float:
+    """Of a key, in the range of a file: rounding may lead out of it."""
+    least, most = FOV_DEGREES
+    return min(max(math.degrees(2 * math.atan(key.height / (2 * float(key.K[1, 1])))), least), most)
 
 
 def _side(value: Any) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.spatial.transform import Rotation
 
 from gs_train.errors import InputError
 from gs_train.names import printable
@@ -18,7 +17,7 @@ from gs_train.scene.camera_paths import PathCamera
 from gs_train.scene.path_file import camera_of, save_path
 from gs_train.scene.scene import view_in_frame
 from gs_train.viewer.opened import OpenedScene
-from gs_train.viewer.places import Place, nearest_camera, place_of
+from gs_train.viewer.places import Place, nearest_camera, place_of, place_of_page, rotation_of
 from gs_train.viewer.request import Panel, Picture, Request, reduced
 from gs_train.viewer.shapes import box_lines, frustum_lines
 
@@ -35,6 +34,8 @@ _UP = {
     "-y": (0, -1, 0), "+y": (0, 1, 0), "+z": (0, 0, 1), "-z": (0, 0, -1), "+x": (1, 0, 0),
     "-x": (-1, 0, 0),
 }  # fmt: skip
+_LEAST_SIDE, _MOST_SIDE = 256, 3840  # of the longer side
+_LEAST_FRAME, _MOST_FRAME = 16, 8192  # sides of frames of a camera path
 _COARSE_QUALITY, _FINE_QUALITY = 60, 90  # of JPEG
 _FRUSTUM = 0.06  # depth, in training units, of which cameras are about 1 from what they look at
 
@@ -75,7 +76,12 @@ class Page:
         with gui.add_folder("Picture"):
             self._quantity = gui.add_dropdown("Draw", tuple(_QUANTITIES), initial_value="Colour")
             self._longest = gui.add_slider(
-                "Pixels", 256, 3840, 64, 1600, hint="most pixels of the picture's longer side"
+                "Pixels",
+                _LEAST_SIDE,
+                _MOST_SIDE,
+                64,
+                1600,
+                hint="most pixels of the picture's longer side",
             )
         self._panels: Any = None
         if scene.cameras:
@@ -117,7 +123,8 @@ class Page:
         if place is None:
             return
         scene = self._services.scene()
-        longest = int(self._longest.value)
+        # viser does not check what a page sends.
+        longest = min(max(int(self._longest.value), _LEAST_SIDE), _MOST_SIDE)
         canvas = (place.width, place.height)
         what: dict[str, Any] = {
             "quantity": _QUANTITIES[self._quantity.value],
@@ -143,13 +150,7 @@ class Page:
             self._ask()
 
     def _place(self) -> Place | None:
-        camera = self._client.camera
-        if not camera.image_width or not camera.image_height:
-            return None
-        pose = np.eye(4)
-        pose[:3, :3] = _rotation(camera.wxyz)
-        pose[:3, 3] = camera.position
-        return Place(pose, float(camera.fov), int(camera.image_width), int(camera.image_height))
+        return place_of_page(self._client.camera)
 
     def _go_to(self, place: Place) -> None:
         pose = place.camera_to_world
@@ -247,7 +248,7 @@ class Page:
     def _box(self) -> Box | None:
         if not self._boxed.value:
             return None
-        rotation = _rotation(self._gizmo.wxyz)
+        rotation = rotation_of(self._gizmo.wxyz)
         x, y, z = (float(value) for value in self._gizmo.position)
         return Box((x, y, z), tuple(map(tuple, rotation.tolist())), tuple(self._edges.value))
 
@@ -259,7 +260,12 @@ class Page:
             self._n_keys = gui.add_markdown("")
             change = gui.add_button_group("Camera", ("add", "remove last", "remove all"))
             self._frame_size = gui.add_vector2(
-                "Frames", (1920, 1080), min=(16, 16), max=(8192, 8192), step=2, hint="in pixels"
+                "Frames",
+                (1920, 1080),
+                min=(_LEAST_FRAME, _LEAST_FRAME),
+                max=(_MOST_FRAME, _MOST_FRAME),
+                step=2,
+                hint="in pixels",
             )
             save = gui.add_button("Save", hint=f"write {printable(str(services.path_file))}")
 
@@ -283,7 +289,10 @@ class Page:
         if not services.keys:
             self._tell("Nothing is saved", "the path has no cameras yet: add some")
             return
-        size = [2 * round(side / 2) for side in self._frame_size.value]  # as videos want them
+        size = [
+            2 * round(min(max(side, _LEAST_FRAME), _MOST_FRAME) / 2)  # as videos want them
+            for side in self._frame_size.value
+        ]
         keys = [
             camera_of("", key.world_to_camera, place_of(key, frame).fov_y, size[0], size[1])
             for key in services.keys
@@ -314,11 +323,6 @@ class Page:
 
     def _tell(self, title: str, body: str) -> None:
         self._client.add_notification(title, printable(body), auto_close_seconds=10.0)
-
-
-def _rotation(wxyz: Any) -> np.ndarray:
-    """(3, 3) of a quaternion."""
-    return np.asarray(Rotation.from_quat(np.roll(wxyz, -1)).as_matrix())
 
 
 def as_markdown(text: str) -> str:

@@ -35,7 +35,8 @@ class Photographs:
         self._read = functools.lru_cache(maxsize=_KEPT)(self._read_one)
 
     def of(self, index: int) -> tuple[NDArray[np.uint8] | None, str]:
-        """A photograph, (H, W, 3), or None and a line that says why there is none.
+        """A photograph, as :func:`gs_train.data.read_image` gives it, or None and a line that says
+        why there is none.
 
         One thread at a time.
         """

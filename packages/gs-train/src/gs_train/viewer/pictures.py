@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gs_train.files.pictures import FULL_ERROR, error_colors, to_uint8
+from gs_train.losses.mask import CHANNELS, KEPT
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.renderers import View
 from gs_train.rows.view_parts import Quantity, view_parts
@@ -25,10 +27,23 @@ _PART_PIXELS = {"cpu": 1 << 16, "cuda": 1 << 24}
 _LEAST_ROWS = 1024  # of a drawing, where memory keeps running out
 _PAPER = 24
 _GAP = 6  # pixels between panels
+_MOST_STRETCH, _MOST_SIDE = 8, 1 << 15  # of what lies around a picture, by its longer side
 _DEPTH_STOPS = np.array(
     [(250, 240, 200), (245, 170, 80), (215, 80, 80), (130, 40, 120), (50, 25, 95), (10, 8, 30)],
     float,
 )
+
+
+class _Truth(NamedTuple):
+    """A photograph in the size of a picture.
+
+    Attributes:
+        colours: (h, w, 3) uint8, black where a mask hides pixels.
+        kept: (h, w) bool: what no mask hides.
+    """
+
+    colours: NDArray[np.uint8]
+    kept: NDArray[np.bool_]
 
 
 class Pictures:
@@ -70,11 +85,9 @@ class Pictures:
             if truth is None:
                 note = trouble
             else:
-                panels["photograph"] = truth
+                panels["photograph"] = truth.colours
             if truth is not None and "render" in panels:
-                error = np.abs(truth.astype(np.float32) - panels["render"]).mean(axis=2) / 255
-                panels["error"] = error_colors(error)
-                note = f"mean error {error.mean():.4f}; pale: {FULL_ERROR:g} or more"
+                panels["error"], note = _error(truth, panels["render"])
         if request.box is not None:
             note = f"cropped; {note}" if note else "cropped"
         shown = [panels[name] for name in request.panels if name in panels]
@@ -83,15 +96,14 @@ class Pictures:
             pixels = on_canvas(pixels, request.canvas)
         return Picture(pixels, scale == 1, time.perf_counter() - start, note)
 
-    def _photograph(self, request: Request, view: View) -> tuple[NDArray[np.uint8] | None, str]:
+    def _photograph(self, request: Request, view: View) -> tuple[_Truth | None, str]:
         """In the size of the view."""
         if self._photographs is None or request.photograph is None:
             return None, "no photographs belong to this scene"
-        truth, trouble = self._photographs.of(request.photograph)
-        size = (view.width, view.height)
-        if truth is not None and (truth.shape[1], truth.shape[0]) != size:
-            truth = np.asarray(Image.fromarray(truth).resize(size, Image.Resampling.BOX))
-        return truth, trouble
+        photograph, trouble = self._photographs.of(request.photograph)
+        if photograph is None:
+            return None, trouble
+        return _truth(photograph, (view.width, view.height)), trouble
 
     def _drawn(
         self, request: Request, view: View, is_stale: Callable[[], bool]
@@ -135,6 +147,33 @@ class Pictures:
             if (rect.x1, rect.y1) != (view.width, view.height) and is_stale():
                 return None
         return whole
+
+
+def _truth(photograph: NDArray[np.uint8], size: tuple[int, int]) -> _Truth:
+    """A photograph, (H, W, 3) or with a mask (H, W, 4), in another size."""
+    height, width, n_channels = photograph.shape
+    colours, states = photograph[..., :3], np.full((height, width), KEPT, np.uint8)
+    if n_channels == CHANNELS:
+        states = np.where(photograph[..., 3] == KEPT, states, 0)
+    if (width, height) != size:
+        colours, states = _resized(colours, size), _resized(states, size)
+    kept = states == KEPT  # no part of the pixel is hidden
+    return _Truth(np.where(kept[..., None], colours, 0).astype(np.uint8), kept)
+
+
+def _resized(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    return np.asarray(image.resize(size, Image.Resampling.BOX))
+
+
+def _error(truth: _Truth, render: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], str]:
+    """The error as colours, black where a mask hides the photograph; and a line about it."""
+    error = np.abs(truth.colours.astype(np.float32) - render).mean(axis=2) / 255
+    error[~truth.kept] = 0
+    if not truth.kept.any():
+        return error_colors(error), "the mask hides every pixel"
+    mean = error[truth.kept].mean()
+    return error_colors(error), f"mean error {mean:.4f}; pale: {FULL_ERROR:g} or more"
 
 
 def colored(
@@ -181,10 +220,15 @@ def joined(
 
 
 def on_canvas(pixels: NDArray[np.uint8], canvas: tuple[int, int]) -> NDArray[np.uint8]:
-    """The picture in the middle of a larger one with the ratio of the canvas."""
+    """The picture in the middle of a larger one with the ratio of the canvas.
+
+    In a canvas that is only a strip the larger one has another ratio: its sides are at most eight
+    times the longer side of the picture, and at most 32,768. JPEG has no sides beyond 65,535.
+    """
     h, w = pixels.shape[:2]
-    height = max(h, round(w * canvas[1] / canvas[0]))
-    width = max(w, round(h * canvas[0] / canvas[1]))
+    most = min(_MOST_STRETCH * max(h, w), _MOST_SIDE)
+    height = max(h, min(most, round(w * canvas[1] / canvas[0])))
+    width = max(w, min(most, round(h * canvas[0] / canvas[1])))
     whole = np.full((height, width, 3), _PAPER, np.uint8)
     y, x = (height - h) // 2, (width - w) // 2
     whole[y : y + h, x : x + w] = pixels

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial.transform import Rotation
 
 from gs_train.data.frame import Frame
 from gs_train.renderers import View
 from gs_train.scene.camera_paths import PathCamera, look_at
-from gs_train.scene.path_file import camera_of
+from gs_train.scene.path_file import FOV_DEGREES, camera_of
 from gs_train.viewer.opened import OpenedScene
 
 
@@ -68,6 +70,27 @@ def place_of(camera: PathCamera, frame: Frame) -> Place:
     pose = np.linalg.inv(frame.pose_in(np.asarray(camera.world_to_camera, float)))
     fov_y = 2 * np.arctan(camera.height / (2 * float(camera.K[1, 1])))
     return Place(pose, float(fov_y), camera.width, camera.height)
+
+
+def place_of_page(camera: Any) -> Place | None:
+    """The camera of a page, as viser tells it; None where it is none to draw from.
+
+    A page sends what it wants: without a size before it is shown, and without numbers perhaps.
+    """
+    width, height, fov_y = int(camera.image_width), int(camera.image_height), float(camera.fov)
+    values = (fov_y, *camera.wxyz, *camera.position)
+    if not (width > 0 and height > 0 and np.isfinite(values).all() and any(camera.wxyz)):
+        return None
+    pose = np.eye(4)
+    pose[:3, :3] = rotation_of(camera.wxyz)
+    pose[:3, 3] = camera.position
+    least, most = np.radians(FOV_DEGREES)
+    return Place(pose, float(min(max(fov_y, least), most)), width, height)
+
+
+def rotation_of(wxyz: Any) -> np.ndarray:
+    """(3, 3) of a quaternion."""
+    return np.asarray(Rotation.from_quat(np.roll(wxyz, -1)).as_matrix())
 
 
 def nearest_camera(scene: OpenedScene, place: Place) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,26 +37,6 @@ def require_viser() -> None:
     """
     if importlib.util.find_spec("viser") is None:
         raise InputError("gs-train view needs the package viser (pip install 'gs-train[view]')")
-
-
-def require_port(host: str, port: int) -> None:
-    """Check that a server can listen there; port 0 is any free one.
-
-    Raises:
-        InputError: it cannot.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-    except OSError as error:
-        raise InputError(
-            f"--host {host} --port {port} cannot be listened on: {error.strerror or error}; "
-            "--port 0 takes any free port"
-        ) from None
 
 
 class Viewer:
@@ -93,7 +72,7 @@ class Viewer:
         live: bool = False,
         data: Path | None = None,
     ) -> None:
-        import viser
+        from gs_train.viewer.server import serve  # which needs viser
 
         self._scene = scene
         self._limits = limits
@@ -102,15 +81,16 @@ class Viewer:
         self._loop = RenderLoop(Pictures(lambda: self._scene, self._photographs))
         self._services = Services(lambda: self._scene, self._loop.ask, keys, path_file, render_hint)
         self._ended = threading.Event()
-        self._refused: Path | None = None  # a checkpoint that is not shown
+        self._refused: tuple[Path, str] | None = None  # a checkpoint that is not shown, and why
         with _silent():
-            self._server = viser.ViserServer(host=host, port=port, verbose=False)
+            self._server = serve(host, port)
         if port not in (0, self._server.get_port()):  # it looks for another one by itself
             self._stop_server()
             raise InputError(f"--port {port} is in use by now; --port 0 takes any free port")
         self._host = host
         self._set_up_page(live)
-        self._threads = [threading.Thread(target=self._loop.run, name="gs-train drawing")]
+        self._drawing = threading.Thread(target=self._loop.run, name="gs-train drawing")
+        self._threads = [self._drawing]
         if live:
             self._threads.append(threading.Thread(target=self._watch, name="gs-train watching"))
         for thread in self._threads:
@@ -230,15 +210,17 @@ class Viewer:
         try:
             if not fits_beside(self._scene, open_checkpoint(newest)):
                 return f"{newest.name} is not shown: there is no memory for it beside this one"
-            if newest == self._refused:
-                return f"{newest.name} is not shown: it cannot be read"
+            if self._refused is not None and newest == self._refused[0]:
+                return f"{newest.name} is not shown: {self._refused[1]}"
             scene = reopened(self._scene, self._limits)
         except InputError:
-            self._refused = newest if newest.exists() else None
+            self._refused = (newest, "it cannot be read") if newest.exists() else None
             return ""
         except Exception as error:
             if memory_that_ran_out(error) is None:
                 raise
+            # Another attempt would read as much again, and take memory from the training.
+            self._refused = (newest, "memory ran out")
             return f"{newest.name} is not shown: memory ran out"
         done = threading.Event()
 
@@ -250,10 +232,10 @@ class Viewer:
             done.set()
 
         self._loop.run_between(show)
-        while not done.wait(0.1):
-            if self._ended.is_set() or self._loop.error is not None:
-                scene.close()
-                break
+        while not done.wait(0.1) and self._drawing.is_alive():
+            pass
+        if not done.is_set():  # the drawing has ended, and nobody will show the scene
+            scene.close()
         return ""
 
     def _tell(self, progress: Progress, line: str) -> None:

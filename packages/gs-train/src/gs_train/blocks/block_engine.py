@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine whose rows lie in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gs_train.blocks.block_placement import BlockPlacement
+from gs_train.blocks.block_planner import BlockLookahead, BlockPlanner
+from gs_train.blocks.stored_rows import StoredRows
+from gs_train.engine.engine import Engine
+from gs_train.engine.placement import Tools
+from gs_train.engine.planning import Planning
+from gs_train.engine.stats import BatchStats
+from gs_train.engine.trace import Trace
+from gs_train.machine.lanes import Lanes
+from gs_train.renderers import Renderer
+
+
+class _BlockModel:
+    """What drawing asks of a model: the keys of the batch's rows."""
+
+    device = torch.device("cpu")
+    before_replacing: Callable[[], None]
+
+    def __init__(self, placement: BlockPlacement) -> None:
+        self._placement = placement
+        self.keys = self
+
+    @property
+    def values(self) -> Tensor:
+        return self._placement.keys
+
+
+def block_engine(rows: StoredRows, renderer: Renderer) -> Engine:
+    """An engine that trains rows in blocks.
+
+    Args:
+        rows: in blocks.
+        renderer: draws them, on the CPU.
+    """
+    placement = BlockPlacement(rows)
+    lanes = Lanes(renderer.device)
+    model: Any = _BlockModel(placement)
+    planning = Planning(
+        BlockLookahead(rows, renderer),
+        lambda costs: BlockPlanner(rows, renderer, placement, costs),
+    )
+    tools = Tools(lanes, Trace(lanes), BatchStats())
+    return Engine(model, renderer, [placement], tools, planning=planning)

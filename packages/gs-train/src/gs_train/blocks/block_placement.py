@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The placement whose rows lie in blocks, of which a few are in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gs_train.blocks.stored_rows import Look, StoredRows
+from gs_train.engine.geometry import add_to, penalties
+from gs_train.engine.lookahead import EarlyList
+from gs_train.engine.placement import Batch, Taken
+from gs_train.engine.places import Places
+from gs_train.engine.settings import StepSettings
+from gs_train.engine.sums import BatchSums, Sums
+from gs_train.errors import InputError
+from gs_train.renderers.tables import TableRows
+from gs_train.rows.attributes import NAMES
+
+
+class BlockPlacement:
+    """A `Placement`: a batch draws copies of its rows that are up to date, and updates the rows in
+    their blocks, catching them up in the same pass.
+
+    Args:
+        rows: in blocks.
+    """
+
+    is_resident = True
+    lists_ahead = 1
+    expecting_waits = False
+    n_bytes = 0
+
+    def __init__(self, rows: StoredRows) -> None:
+        self._rows = rows
+        self._sums = BatchSums(rows.appearance_width, torch.device("cpu"))
+        self._look: Look | None = None
+        self._batch: Batch
+        self._settings: StepSettings
+        self._own: Sums
+        self._places: Places
+
+    @property
+    def keys(self) -> Tensor:
+        """(U,) int32 of the batch's rows."""
+        assert self._look is not None
+        return self._look.keys
+
+    def take_over(self, look: Look) -> None:
+        """What the batch that begins sees."""
+        self._let_go()
+        self._look = look
+
+    def fits(self, n_rows: int) -> bool:
+        """Every batch does: the planner has its blocks in slots."""
+        return True
+
+    def open(self, batch: Batch) -> np.ndarray:
+        self._batch = batch
+        return batch.order
+
+    def begin(self, settings: StepSettings, edited: torch.cuda.Event | None) -> int:
+        rows, seen = self._rows, self._batch.seen
+        if (settings.betas, settings.eps) != (rows.betas, rows.eps):
+            raise InputError(
+                f"rows in blocks must keep Adam's betas and eps, {rows.betas} and {rows.eps:g}, "
+                f"got {settings.betas} and {settings.eps:g}"
+            )
+        if settings.regularise_all and (settings.opacity_reg or settings.scale_reg):
+            raise InputError("rows in blocks need weights of 0 for losses of all rows")
+        self._settings = settings
+        self._own = self._sums.zeros(len(seen.ids))
+        self._places = Places(seen, seen.ids, self._batch.order)
+        return rows.step + 1
+
+    def take(self, k: int) -> Taken:
+        drawn = self._places.of(int(self._batch.order[k]))
+        assert self._look is not None
+        rows = self._look.rows
+        leaves = {
+            name: (rows[name].clone() if drawn.place is None else rows[name][drawn.place])
+            for name in NAMES
+        }
+        return Taken(drawn.ids, {n: v.requires_grad_() for n, v in leaves.items()}, drawn.place)
+
+    def give(self, k: int, taken: Taken) -> None:
+        for name, sums in self._own.by_attribute.items():
+            grad = taken.leaves[name].grad
+            if grad is None:
+                continue
+            if taken.place is None:
+                sums += grad
+            else:
+                sums.index_add_(0, taken.place, grad)
+
+    def tables(self, k: int) -> TableRows | None:
+        drawn = self._places.of(int(self._batch.order[k]))
+        assert self._look is not None
+        return TableRows(
+            columns=self._look.rows,
+            ids=drawn.ids,
+            slots=drawn.slots,
+            keys=self._look.keys,
+            sums=self._own.by_attribute,
+            place=drawn.place,
+        )
+
+    def expect(self, following: EarlyList | None) -> None:
+        """Blocks come by what looks ahead."""
+
+    def update(self, looked: torch.cuda.Event | None) -> None:
+        look, settings, sums = self._look, self._settings, self._own.by_attribute
+        assert look is not None
+        add_to(sums, look.rows, penalties(settings, len(self._rows)))
+        self._look = None
+        self._rows.update(look, sums, settings.rates)
+
+    def close(self) -> None:
+        del self._own, self._places, self._batch
+
+    def finish(self) -> None:
+        """Rows are at home where they lie."""
+        self._let_go()
+
+    def leave(self) -> None:
+        self._let_go()
+        self._sums.release()
+
+    def _let_go(self) -> None:
+        if self._look is not None:  # of a batch that did not begin
+            look, self._look = self._look, None
+            self._rows.leave(look)

@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a scene in a store of blocks, of which a few are in memory: looked at, and trained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gs_adam import DeviceRows, RowSchedule
+from gs_cull import Visibility
+from gs_pinned import BlockCache, BlockStore, SnapshotTicket
+from gs_train.blocks.block_planes import MOMENTS, planes_of, write_rows
+from gs_train.blocks.boxes import BlockBoxes, SleepingValues
+from gs_train.blocks.partition import Ids, kd_partition
+from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.blocks.stored_state import from_bytes, to_bytes, within
+from gs_train.errors import InputError
+from gs_train.renderers import Renderer, Rows, View
+from gs_train.renderers.culling import cameras_of, cull
+from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES, row_shapes
+
+_BOXED = {"means": slice(0, 3), "scales": slice(3, 6)}
+"""The attributes that boxes of blocks hold, and their columns of geometry."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What a batch sees, until `StoredRows.update` or `StoredRows.leave`.
+
+    Attributes:
+        n_candidates: blocks that some view may see.
+        keys: (U,) int32 of the rows that some view sees, block after block.
+        mask: (U, ceil(V / 32)) int32: bit v says that view v sees the row.
+        counts: (V,) rows of each view.
+        rows: all attributes of the U rows, after the last step.
+    """
+
+    n_candidates: int
+    keys: Tensor
+    mask: Tensor
+    counts: tuple[int, ...]
+    rows: dict[str, Tensor]
+    _block: Ids  # (U,) of each row
+    _row: Ids  # (U,) within the block
+    _used: Ids  # blocks that are in use
+
+
+class StoredRows:
+    """Rows with their moments in blocks on disk, in host memory, and in slots where these are used.
+
+    `look` finds the rows that a batch sees, exactly, and brings them up to date beside their
+    tables. `update` takes a step of these rows alone; all others sleep. What is stored follows from
+    the gradients that a row got, whatever was in memory.
+
+    Args:
+        store: with a snapshot of such rows.
+        slots: blocks that the tables have room for.
+        host_blocks: blocks that host memory has room for.
+
+    Attributes:
+        step: steps taken so far.
+        betas, eps: Adam's, of all steps.
+        boxes: of the blocks.
+        cache: of the blocks.
+
+    Raises:
+        InputError: the store holds no such rows.
+        ValueError, MemoryError: see :class:`gs_pinned.BlockCache`.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, store: BlockStore, *, slots: int, host_blocks: int) -> None:
+        state = from_bytes(store.state)
+        self._store = store
+        k = int(state["k"])
+        if [p.name for p in store.planes] != [p.name for p in planes_of(k)]:
+            raise InputError(f"{store.path} must hold rows of a scene, got other planes")
+        self._k, self._block_rows = k, store.block_rows
+        n = slots * store.block_rows
+        self._tables = {
+            p.name: torch.zeros((n, p.width), dtype=getattr(torch, p.dtype)) for p in store.planes
+        }
+        self.cache = BlockCache(store, self._tables, host_blocks=host_blocks)
+        self.boxes = BlockBoxes(int(state["n_blocks"]))
+        for name, array in within(state, "boxes").items():
+            getattr(self.boxes, name)[:] = array
+        betas, eps = (float(state["b1"]), float(state["b2"])), float(state["eps"])
+        self.betas, self.eps = betas, eps
+        self.reach = {
+            name: SleepReach(betas, eps, float(own["ceiling"]), own["rates"].tolist())
+            for name in _BOXED
+            for own in [within(state, f"reach/{name}")]
+        }
+        self._groups = {
+            name: _Group(names, k, betas, eps, within(state, f"schedule/{name}"))
+            for name, names in (("geometry", GEOMETRY), ("appearance", APPEARANCE))
+        }
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        rows: Rows,
+        keys: Tensor,
+        *,
+        block_rows: int,
+        betas: tuple[float, float],
+        eps: float,
+        ceilings: Mapping[str, float],
+    ) -> None:
+        """Make a store of rows that have taken no step, with a snapshot.
+
+        Args:
+            path: an empty folder, or none yet.
+            rows: all attributes of N rows, on the CPU.
+            keys: (N,) int32, all different.
+            block_rows: most rows of a block.
+            betas, eps: Adam's, of all steps.
+            ceilings: of ``means`` and ``scales``: no step has a larger rate.
+
+        Raises:
+            OSError, ValueError: see :meth:`gs_pinned.BlockStore.create`.
+        """
+        partition = kd_partition(
+            rows["means"].numpy(), rows["scales"].numpy(), keys.numpy(), block_rows
+        )
+        order = partition.rows
+        boxes = BlockBoxes(len(partition))
+        reach = {name: SleepReach(betas, eps, ceilings[name]) for name in _BOXED}
+        still = np.zeros((len(keys), 3), np.float32)
+        values = {
+            name: SleepingValues(
+                rows[name].numpy()[order], still, still, np.zeros(len(keys), np.int64), reach[name]
+            )
+            for name in _BOXED
+        }
+        everything = np.arange(len(partition))
+        boxes.fit(everything, partition.counts, means=values["means"], scales=values["scales"])
+        with write_rows(path, rows, keys, partition, block_rows) as store:
+            k = int(rows["shN"].shape[1])
+            store.snapshot(_state(k, betas, eps, boxes, reach, {}))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, slots: int, host_blocks: int) -> Self:
+        """Open the rows of a store at its last snapshot. Raises as :meth:`BlockStore.open`, too."""
+        store = BlockStore.open(path)
+        try:
+            return cls(store, slots=slots, host_blocks=host_blocks)
+        except BaseException:
+            store.close()
+            raise
+
+    @property
+    def appearance_width(self) -> int:
+        """Floats of a row's harmonics."""
+        return 3 + 3 * self._k
+
+    @property
+    def step(self) -> int:
+        return self.reach["means"].step
+
+    def __len__(self) -> int:
+        return int(self.cache.counts(self._store.blocks).sum())
+
+    def close(self) -> None:
+        """Wait for what is under way; what changed since the last snapshot is lost."""
+        self.cache.close()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ looking
+
+    def candidates(self, views: Sequence[View], renderer: Renderer) -> Visibility:
+        """The blocks that each view may see."""
+        return self.boxes.candidates(
+            views, renderer.options, self.reach["means"], self.reach["scales"]
+        )
+
+    def expect(self, views: Sequence[View], renderer: Renderer) -> None:
+        """Begin to bring what the next batch may see; changes no result."""
+        self.cache.expect(self.candidates(views, renderer).ids)
+
+    @torch.no_grad()
+    def look(self, views: Sequence[View], renderer: Renderer) -> Look:
+        """What a batch sees. Nothing that is stored changes.
+
+        Blocks that do not fit the slots together come in turns, and `update` brings those again
+        that it changes.
+
+        Args:
+            views: at least one.
+            renderer: by whose rules.
+
+        Raises:
+            OSError, StoreCorruptError: the drive errs, or a record is damaged.
+
+        Memory: that of the U rows, and of the geometry of all rows of as many blocks as fit.
+        """
+        blocks = self.candidates(views, renderer).ids.astype(np.int64)
+        turns = self._turns(blocks) or [blocks]
+        used = turns[0] if len(turns) == 1 else blocks[:0]
+        parts = []
+        for some in turns:
+            slots = self.cache.bring(some)
+            try:
+                parts.append(self._look_at(some, slots, views, renderer))
+            except BaseException:
+                self.cache.release(some, changed=False)
+                raise
+            if not len(used):
+                self.cache.release(some, changed=False)
+        keys, masks, counts, rows, of_block, of_row = zip(*parts, strict=True)
+        return Look(
+            n_candidates=len(blocks),
+            keys=torch.cat(keys),
+            mask=torch.cat(masks),
+            counts=tuple(np.sum(counts, 0).tolist()),
+            rows={name: torch.cat([part[name] for part in rows]) for name in NAMES},
+            _block=np.concatenate(of_block),
+            _row=np.concatenate(of_row),
+            _used=used,
+        )
+
+    def _look_at(
+        self, blocks: Ids, slots: NDArray[np.int32], views: Sequence[View], renderer: Renderer
+    ) -> tuple[Tensor, Tensor, NDArray[np.int64], dict[str, Tensor], Ids, Ids]:
+        """Keys, mask, counts, attributes, blocks and rows within these, of what the views see of
+        blocks in slots."""
+        counts = self.cache.counts(blocks)
+        block, row = np.repeat(blocks, counts), _within(counts)
+        places = self._places(blocks, slots, block, row)
+        geometry = self._groups["geometry"].lookahead(self._tables, places)
+        visible = cull(geometry, cameras_of(views), renderer)
+        seen = visible.ids.long()
+        where = places[seen]
+        rows = {name: values[seen] for name, values in geometry.items()}
+        rows |= self._groups["appearance"].lookahead(self._tables, where)
+        keys, chosen = self._tables["key"][where, 0], seen.numpy()
+        n_seen = np.asarray(visible.counts, np.int64)
+        return keys, visible.mask, n_seen, rows, block[chosen], row[chosen]
+
+    def leave(self, look: Look) -> None:
+        """End a look without a step."""
+        self.cache.release(look._used, changed=False)
+
+    def _turns(self, blocks: Ids) -> list[Ids]:
+        """Blocks, as many at a time as there are slots."""
+        n = self.cache.n_slots
+        return [blocks[first : first + n] for first in range(0, len(blocks), n)]
+
+    def _places(self, blocks: Ids, slots: NDArray[np.int32], block: Ids, row: Ids) -> Tensor:
+        """(R,) int64 places in the tables of rows, by their block and their row there.
+
+        Args:
+            blocks, slots: (n,) sorted blocks, and where these are.
+            block, row: (R,) of the rows.
+        """
+        slot = slots.astype(np.int64)[np.searchsorted(blocks, block)]
+        return torch.from_numpy(slot * self._block_rows + row)
+
+    # ------------------------------------------------------------------ training
+
+    @torch.no_grad()
+    def update(
+        self, look: Look, gradients: Rows, rates: Mapping[str, float], later: float = 1.0
+    ) -> None:
+        """Take a step of the rows of a look, which ends.
+
+        Args:
+            gradients: of the U rows, by attribute.
+            rates: by attribute.
+            later: rates to come are at most ``later`` times ``rates``.
+        """
+        for name, reach in self.reach.items():
+            reach.set_ceiling(max(rates[name], reach.ceiling))
+            reach.record_step(rates[name])
+            reach.set_ceiling(rates[name] * later)
+        for group in self._groups.values():
+            group.begin(rates)
+        for blocks in self._turns(np.unique(look._block)):
+            slots = self.cache.bring(blocks)
+            first, last = np.searchsorted(look._block, [blocks[0], blocks[-1] + 1])
+            some = slice(int(first), int(last))
+            where = self._places(blocks, slots, look._block[some], look._row[some])
+            for group in self._groups.values():
+                group.update(self._tables, where, {n: gradients[n][some] for n in NAMES})
+            self._tables["last_step"][where] = self.step
+            self._refit(blocks, slots)
+            self.cache.release(blocks, step=self.step)
+        for group in self._groups.values():
+            group.end()
+        self.leave(look)
+
+    def _refit(self, blocks: Ids, slots: NDArray[np.int32]) -> None:
+        """Fit the boxes of blocks in slots to their rows as they are stored."""
+        counts = self.cache.counts(blocks)
+        places = self._places(blocks, slots, np.repeat(blocks, counts), _within(counts))
+        means, scales = (self._sleeping(name, places) for name in _BOXED)
+        self.boxes.fit(blocks, counts, means=means, scales=scales)
+
+    def _sleeping(self, name: str, places: Tensor) -> SleepingValues:
+        values, exp_avg, exp_avg_sq = (
+            self._tables[f"geometry{moment}"][places, _BOXED[name]].numpy() for moment in MOMENTS
+        )
+        last_step = self._tables["last_step"][places, 0].numpy()
+        return SleepingValues(values, exp_avg, exp_avg_sq, last_step, self.reach[name])
+
+    # ------------------------------------------------------------------ all rows
+
+    def snapshot(self, *, keep: int = 1) -> int:
+        """Make a snapshot of rows and schedule, and wait. Returns its number."""
+        return self.snapshot_async(keep=keep).wait()
+
+    def snapshot_async(self, *, keep: int = 1) -> SnapshotTicket:
+        """Begin to make a snapshot of the present step; training may go on. No look may be open."""
+        schedules = {name: group.schedule.state_dict() for name, group in self._groups.items()}
+        state = _state(self._k, self.betas, self.eps, self.boxes, self.reach, schedules)
+        return self.cache.snapshot_async(state, keep=keep)
+
+    @torch.no_grad()
+    def pieces(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """All rows after the last step, as many blocks at a time as there are slots.
+
+        Yields:
+            (R,) int32 keys, and all attributes of these rows.
+        """
+        for blocks in self._turns(np.array(self._store.blocks, np.int64)):
+            slots, counts = self.cache.bring(blocks), self.cache.counts(blocks)
+            try:
+                places = self._places(blocks, slots, np.repeat(blocks, counts), _within(counts))
+                rows: dict[str, Tensor] = {}
+                for group in self._groups.values():
+                    rows |= group.lookahead(self._tables, places)
+                keys = self._tables["key"][places, 0]
+            finally:
+                self.cache.release(blocks, changed=False)
+            yield keys, rows
+
+
+def _within(counts: Ids) -> Ids:
+    """(R,) the place of each row in its block."""
+    before = np.cumsum(counts) - counts
+    return np.arange(int(counts.sum())) - np.repeat(before, counts)
+
+
+class _Group:
+    """The attributes that lie side by side in a table, and their schedule of Adam.
+
+    Args:
+        names: of the attributes.
+        k: harmonics of a row beside the first.
+        state: of the schedule, from a snapshot; empty before the first step.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        k: int,
+        betas: tuple[float, float],
+        eps: float,
+        state: dict[str, np.ndarray],
+    ) -> None:
+        self._plane = "geometry" if names == GEOMETRY else "appearance"
+        self._shapes = {name: row_shapes(k)[name] for name in names}
+        self._widths = [int(np.prod(shape, dtype=np.int64)) for shape in self._shapes.values()]
+        options = {"lr": 0.0, "betas": betas, "eps": eps}
+        self.schedule = RowSchedule([dict(options) for _ in names])
+        if state:
+            self.schedule.load_state_dict(_schedule_of(state))
+        self._rows = DeviceRows(self.schedule, "cpu", widths=self._widths)
+
+    def lookahead(self, tables: Mapping[str, Tensor], places: Tensor) -> dict[str, Tensor]:
+        """Values of some rows after the last step, caught up out of place."""
+        param, exp_avg, exp_avg_sq = (tables[self._plane + moment][places] for moment in MOMENTS)
+        if len(places):
+            ids = torch.arange(len(places))
+            last_step = tables["last_step"][places, 0]
+            self._rows.flush(param, exp_avg, exp_avg_sq, ids, last_step, ids)
+        parts = zip(self._shapes.items(), param.split(self._widths, 1), strict=True)
+        return {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in parts}
+
+    def begin(self, rates: Mapping[str, float]) -> None:
+        """Begin a step."""
+        for group, name in zip(self.schedule.param_groups, self._shapes, strict=True):
+            group["lr"] = rates[name]
+        self._step = self.schedule.begin_step()
+
+    def update(self, tables: Mapping[str, Tensor], places: Tensor, gradients: Rows) -> None:
+        """Take the step of some rows in their tables, catching up in the same pass."""
+        parts = [gradients[name].reshape(len(places), -1) for name in self._shapes]
+        own = [tables[self._plane + moment] for moment in MOMENTS]
+        ids, last_step = torch.arange(len(places)), tables["last_step"][places, 0]
+        self._rows.update(*own, places, last_step, ids, torch.cat(parts, 1), step=self._step)
+
+    def end(self) -> None:
+        """End the step."""
+        self.schedule.end_step(self._step)
+
+
+def _state(
+    k: int,
+    betas: tuple[float, float],
+    eps: float,
+    boxes: BlockBoxes,
+    reach: Mapping[str, SleepReach],
+    schedules: Mapping[str, Any],
+) -> bytes:
+    """What a snapshot holds beside the rows."""
+    return to_bytes(
+        {
+            "k": k,
+            "b1": betas[0],
+            "b2": betas[1],
+            "eps": eps,
+            "n_blocks": len(boxes),
+            "boxes": vars(boxes),
+            "reach": {
+                name: {"ceiling": one.ceiling, "rates": one.rates} for name, one in reach.items()
+            },
+            "schedule": schedules,
+        }
+    )
+
+
+def _schedule_of(state: dict[str, np.ndarray]) -> dict[str, Any]:
+    """A state dict of `RowSchedule` from its flat arrays."""
+    groups: list[dict[str, Any]] = []
+    while own := within(state, f"schedule/{len(groups)}"):
+        groups.append(
+            {
+                name: float(array) if array.ndim == 0 else torch.from_numpy(array.copy())
+                for name, array in own.items()
+            }
+        )
+    return {"step": int(state["step"]), "schedule": groups}
