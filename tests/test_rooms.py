@@ -24,6 +24,7 @@ ROOMS = (
         "options",
         "engine",
         "published",
+        "tide",
         "backends",
         "scene",
         "sizing",

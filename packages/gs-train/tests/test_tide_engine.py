@@ -13,12 +13,12 @@ from street import drive, street_rows, street_views
 from torch import Tensor
 
 from gs_train.backends import make_backend
-from gs_train.blocks.block_engine import block_engine
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import RenderOptions, make_renderer
 from gs_train.rows.attributes import NAMES
+from gs_train.tide.engine import block_engine
 
 N_ROWS, BATCH = 1200, 2
 RATES = {

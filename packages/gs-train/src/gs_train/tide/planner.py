@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gs_train.blocks.block_placement import BlockPlacement
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.microbatches import Microbatch, Seen
@@ -18,6 +17,7 @@ from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.culling import cameras_of
+from gs_train.tide.placement import BlockPlacement
 
 
 class BlockPlanner:

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gs_train.blocks.block_placement import BlockPlacement
-from gs_train.blocks.block_planner import BlockLookahead, BlockPlanner
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.engine.engine import Engine
 from gs_train.engine.placement import Tools
@@ -19,6 +17,8 @@ from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.machine.lanes import Lanes
 from gs_train.renderers import Renderer
+from gs_train.tide.placement import BlockPlacement
+from gs_train.tide.planner import BlockLookahead, BlockPlanner
 
 
 class _BlockModel:
