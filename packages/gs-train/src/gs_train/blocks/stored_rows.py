@@ -415,7 +415,8 @@ class _Group:
             last_step = tables["last_step"][places, 0]
             self._rows.flush(param, exp_avg, exp_avg_sq, ids, last_step, ids)
         parts = zip(self._shapes.items(), param.split(self._widths, 1), strict=True)
-        return {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in parts}
+        n = len(places)
+        return {name: part.reshape(n, *shape).contiguous() for (name, shape), part in parts}
 
     def begin(self, rates: Mapping[str, float]) -> None:
         """Begin a step."""
@@ -425,7 +426,8 @@ class _Group:
 
     def update(self, tables: Mapping[str, Tensor], places: Tensor, gradients: Rows) -> None:
         """Take the step of some rows in their tables, catching up in the same pass."""
-        parts = [gradients[name].reshape(len(places), -1) for name in self._shapes]
+        widths = zip(self._shapes, self._widths, strict=True)
+        parts = [gradients[name].reshape(len(places), width) for name, width in widths]
         own = [tables[self._plane + moment] for moment in MOMENTS]
         ids, last_step = torch.arange(len(places)), tables["last_step"][places, 0]
         self._rows.update(*own, places, last_step, ids, torch.cat(parts, 1), step=self._step)
