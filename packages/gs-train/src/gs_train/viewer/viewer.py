@@ -20,11 +20,12 @@ from gs_train.scene.camera_paths import PathCamera
 from gs_train.viewer.live import Progress, progress_of
 from gs_train.viewer.opened import Limits, OpenedScene, fits_beside, reopened
 from gs_train.viewer.page import Page, Services, as_markdown
+from gs_train.viewer.pages import Pages
+from gs_train.viewer.path_keys import PathKeys
 from gs_train.viewer.photographs import Photographs
 from gs_train.viewer.pictures import Pictures
 from gs_train.viewer.places import first_place
 from gs_train.viewer.render_loop import RenderLoop
-from gs_train.viewer.request import Picture
 
 _WATCH_S = 2.0
 
@@ -79,7 +80,9 @@ class Viewer:
         self._stop = StopRequest()  # of the photographs' thread
         self._photographs = self._photographs_of(scene, data)
         self._loop = RenderLoop(Pictures(lambda: self._scene, self._photographs))
-        self._services = Services(lambda: self._scene, self._loop.ask, keys, path_file, render_hint)
+        self._services = Services(
+            lambda: self._scene, self._loop.ask, PathKeys(keys), path_file, render_hint
+        )
         self._ended = threading.Event()
         self._refused: tuple[Path, str] | None = None  # a checkpoint that is not shown, and why
         with _silent():
@@ -168,26 +171,10 @@ class Viewer:
         if live:
             self._training = server.gui.add_markdown("watching the run", order=-1.0)
             self._bar = server.gui.add_progress_bar(0.0, order=-0.5)
-        pages: dict[int, Page] = {}
-
-        @server.on_client_connect
-        def _(client: Any) -> None:
-            page = pages[client.client_id] = Page(client, self._services)
-
-            def deliver(picture: Picture) -> None:
-                try:
-                    page.show(picture)
-                except Exception:  # of a page that closes now, or of viser
-                    if client.client_id in server.get_clients():
-                        raise
-
-            self._loop.join(client.client_id, deliver)
-            page.begin()
-
-        @server.on_client_disconnect
-        def _(client: Any) -> None:
-            self._loop.leave(client.client_id)
-            pages.pop(client.client_id, None)
+        services = self._services
+        pages = Pages(server, self._loop, services.keys, lambda client: Page(client, services))
+        server.on_client_connect(pages.join)
+        server.on_client_disconnect(pages.leave)
 
     def _watch(self) -> None:
         while not self._ended.wait(_WATCH_S):
