@@ -76,8 +76,10 @@ def view(config: ViewConfig) -> None:
     with StopRequest() as stop, open_viewer(config, stop) as viewer:
         for line in _lines(config, viewer):
             print(line, file=sys.stderr, flush=True)
-        while stop.signal_number is None:
+        while True:
             viewer.check()
+            if stop.signal_number is not None:
+                break
             time.sleep(_POLL_S)
     print("stopped", file=sys.stderr)
 

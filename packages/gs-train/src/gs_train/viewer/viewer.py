@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from gs_train.checkpoint import open_checkpoint
 from gs_train.data import Capture
 from gs_train.errors import InputError
-from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.scene.camera_paths import PathCamera
 from gs_train.viewer.live import Progress, progress_of
@@ -77,13 +78,14 @@ class Viewer:
 
         self._scene = scene
         self._limits = limits
-        self._stop = StopRequest()  # of the photographs' thread
+        self._stop = StopRequest()  # ends what other threads read
         self._photographs = self._photographs_of(scene, data)
         self._loop = RenderLoop(Pictures(lambda: self._scene, self._photographs))
         self._services = Services(
             lambda: self._scene, self._loop.ask, PathKeys(keys), path_file, render_hint
         )
         self._ended = threading.Event()
+        self._watch_error: Exception | None = None
         self._refused: tuple[Path, str] | None = None  # a checkpoint that is not shown, and why
         with _silent():
             self._server = serve(host, port)
@@ -116,16 +118,18 @@ class Viewer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def check(self) -> None:
-        """Raise what has ended the drawing, if anything has."""
-        if self._loop.error is not None:
-            raise self._loop.error
+        """Raise what has ended the drawing or the watching of the run, if anything has."""
+        for error in (self._loop.error, self._watch_error):
+            if error is not None:
+                raise error
 
     def close(self) -> None:
         """End the threads and the server, and give the memory back. Idempotent."""
         if self._ended.is_set():
             return
         self._ended.set()
-        self._stop.signal_number = 1  # whatever opens photographs ends soon
+        # Whatever opens photographs or reads a checkpoint ends soon.
+        self._stop.signal_number = signal.SIGTERM
         self._loop.close()
         for thread in self._threads:
             thread.join()
@@ -177,8 +181,12 @@ class Viewer:
         server.on_client_disconnect(pages.leave)
 
     def _watch(self) -> None:
-        while not self._ended.wait(_WATCH_S):
-            self.look_at_run()
+        try:
+            while not self._ended.wait(_WATCH_S):
+                self.look_at_run()
+        except Exception as error:
+            self._watch_error = error
+            self._training.content = as_markdown(f"the run is watched no more: {error}")
 
     def look_at_run(self) -> None:
         """Show how far the run is, and its newest checkpoint where that is another one."""
@@ -199,7 +207,9 @@ class Viewer:
                 return f"{newest.name} is not shown: there is no memory for it beside this one"
             if self._refused is not None and newest == self._refused[0]:
                 return f"{newest.name} is not shown: {self._refused[1]}"
-            scene = reopened(self._scene, self._limits)
+            scene = reopened(self._scene, self._limits, self._stop)
+        except Interrupted:  # the viewer ends
+            return ""
         except InputError:
             self._refused = (newest, "it cannot be read") if newest.exists() else None
             return ""
