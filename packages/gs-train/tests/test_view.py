@@ -229,6 +229,12 @@ def test_what_keeps_the_viewer_from_starting_is_said_in_one_line(
     (tmp_path / "path.json").write_text("{}")
     line = refused(capsys, str(run), *options, "--camera-path", str(tmp_path / "path.json"))
     assert "must be a camera path" in line
+    damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
+    (damaged / "camera_path.json").write_text("{}")
+    with monkeypatch.context() as patch:
+        patch.setattr("gs_train.commands.view.open_scene", None)  # nothing is read before
+        for path in (damaged, damaged / "checkpoints" / "step_000002"):
+            assert "must be a camera path" in refused(capsys, str(path), *options)
     line = refused(capsys, str(run), *options, "--camera-path", "/proc/none/path.json")
     assert "--camera-path /proc/none/path.json cannot be written" in line
 

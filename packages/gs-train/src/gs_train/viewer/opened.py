@@ -92,6 +92,14 @@ class OpenedScene:
         self.model.close()
 
 
+def run_root(path: Path) -> Path | None:
+    """The folder of the run that a path leads to, a checkpoint of it or the folder itself; None:
+    the path is no folder."""
+    if not path.is_dir():
+        return None
+    return _root_around(path) if _is_checkpoint(path) else path
+
+
 def open_scene(path: Path, limits: Limits, stop: StopRequest) -> OpenedScene:
     """Read what is at a path.
 
