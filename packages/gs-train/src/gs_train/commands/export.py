@@ -81,7 +81,7 @@ class ExportConfig:
 
     @property
     def files(self) -> ExportLayout:
-        """Of the layout."""
+        """The files of the layout."""
         return LAYOUTS[self.layout]
 
     @property

@@ -45,7 +45,7 @@ _ROW_BYTES, _TILES_BYTES = 92, 24 * 28
 
 @dataclass(frozen=True)
 class Limits:
-    """What looking may take.
+    """The renderer and the memory that looking at a scene may take.
 
     Attributes:
         renderer: its name on the command line.
