@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,24 @@ def _after_scoring(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) ->
         return scores
 
     monkeypatch.setattr(gs_train.runs.evaluate, "score_views", scored)
+
+
+def test_a_stop_while_the_worst_views_are_drawn_leaves_the_scores(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = _results(run)
+    for name in ("metrics.json", "comparison.png", "report.html"):
+        (run / name).unlink()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _after_scoring(monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
+    assert _evaluate(run) == 128 + signal.SIGINT
+    assert _results(run) == before
+    page = (run / "report.html").read_text()
+    assert "Test images, the worst first" in page
+    assert "<h2>Worst test images" not in page
+    said = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("PSNR ") for line in said)
+    assert said[-1] == "gs-train: stopped during evaluation"
 
 
 def test_results_of_a_fit_that_ends_meanwhile_stay(
