@@ -18,7 +18,6 @@ from gs_train.files.pictures import write_comparison
 from gs_train.files.small_files import read_small
 from gs_train.losses.lpips import Lpips, load_lpips, missing_for_lpips
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.names import printable
 from gs_train.options.config import FitConfig
 from gs_train.options.plain import to_plain
 from gs_train.renderers import Renderer
@@ -216,7 +215,7 @@ def report(
     worst: list[Picture] = []
     stopped: Interrupted | None = None
     try:
-        _, worst = look(_worst(scores, scene), **how | {"lpips": None, "is_quiet": True})
+        _, worst = look(_worst(scores), **how | {"lpips": None, "is_quiet": True})
     except Interrupted as asked:  # the scores are written first, without these pictures
         stopped = asked
 
@@ -258,11 +257,10 @@ def report(
     return written
 
 
-def _worst(scores: Sequence[ImageScore], scene: Scene) -> list[int]:
+def _worst(scores: Sequence[ImageScore]) -> list[int]:
     """The held-out views with the lowest PSNR, the lowest first."""
-    index_of = {printable(scene.views[i].name): i for i in scene.capture.test}
     lowest = sorted(scores, key=lambda score: score.psnr)[:N_PICTURES]
-    return [index_of[score.name] for score in lowest]
+    return [score.index for score in lowest]
 
 
 def _later_results(path: Path, step: int, run_id: str | None) -> dict[str, Any] | None:

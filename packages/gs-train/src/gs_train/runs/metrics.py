@@ -34,12 +34,14 @@ class ImageScore:
     """Scores of one test image.
 
     Attributes:
-        name: of the view.
+        index: of the view, in the capture.
+        name: of the view, printable: several views may have the same.
         psnr: dB; infinite for identical images.
         ssim: at most 1.
         lpips: None when its weights are not there.
     """
 
+    index: int
     name: str
     psnr: float
     ssim: float
