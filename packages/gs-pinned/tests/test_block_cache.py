@@ -257,6 +257,7 @@ def test_blocks_in_use_stay_and_too_many_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MemoryError, match="fit the 4 slots beside 3 in use, got 2"):
         made.cache.bring([3, 4])
     made.bring([2, 3])
+    assert made.cache.stats.written == 0
     with pytest.raises(RuntimeError, match="no block may be in use at a snapshot, got block 0"):
         made.cache.snapshot()
     made.cache.release([0, 1, 2, 3], changed=False)
@@ -264,6 +265,17 @@ def test_blocks_in_use_stay_and_too_many_are_refused(tmp_path: Path) -> None:
         made.cache.snapshot()
     made.cache.release([2], changed=False)
     made.bring([5, 6, 7, 8])
+    made.close()
+
+
+def test_marks_of_changes_may_be_any_iterable(tmp_path: Path) -> None:
+    made = CachedBlocks(tmp_path / "store", 9, 4, 3)
+    for marks in ([False, True], (b == 1 for b in (0, 1)), np.array([False, True])):
+        before = made.cache.stats.written
+        made.cache.bring([0, 1])
+        made.cache.release([0, 1], marks)
+        made.snapshot()
+        assert made.cache.stats.written == before + 1
     made.close()
 
 
@@ -364,6 +376,16 @@ def test_arrays_that_do_not_fit_are_refused_by_name(
         pytest.raises(error, match=message),
     ):
         BlockCache(store, made, host_blocks=2)
+
+
+def test_planes_that_share_an_array_are_refused(tmp_path: Path) -> None:
+    planes = [Plane("a", 1), Plane("b", 1)]
+    one = np.zeros((2 * B, 1), "f4")
+    with (
+        BlockStore.create(tmp_path / "store", planes, block_rows=B) as store,
+        pytest.raises(ValueError, match="must not share memory"),
+    ):
+        BlockCache(store, {"a": one, "b": one}, host_blocks=2)
 
 
 def test_a_store_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:

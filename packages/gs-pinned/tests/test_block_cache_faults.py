@@ -177,6 +177,52 @@ def test_a_snapshot_holds_no_change_that_came_later(tmp_path: Path) -> None:
     made.close()
 
 
+def test_who_waits_for_a_snapshot_keeps_nobody_waiting(tmp_path: Path) -> None:
+    gate = Gate("write")
+    made = CachedBlocks(tmp_path / "s", 20, 6, 9, on_call=gate.hear)
+    made.step([0, 1])
+    gate.close()
+    made.begin_snapshot()
+    waiting = threading.Thread(target=made.end_snapshot)
+    waiting.start()
+    stepping = threading.Thread(target=made.step, args=([1, 2],))
+    stepping.start()
+    try:
+        stepping.join(300.0)
+        assert not stepping.is_alive()
+        assert waiting.is_alive()
+    finally:
+        gate.open()
+        waiting.join()
+        stepping.join()
+    made.check_saved()
+    made.close()
+
+
+def test_a_failure_that_a_snapshot_met_is_told(tmp_path: Path) -> None:
+    """Of a read, by the next call."""
+    gate, drive = Gate("read"), Drive(errno.EIO)
+
+    def hear(name: str, path: str, *rest: object) -> int:
+        return gate.hear(name, path, *rest) or drive.hear(name, path, *rest)
+
+    # One thread: the read ends before the snapshot's writes do.
+    made = CachedBlocks(tmp_path / "s", 20, 6, 9, on_call=hear, threads=1)
+    made.step([0, 1])
+    drive.broken = "read"
+    gate.close()
+    made.cache.fetch([9])
+    made.begin_snapshot()
+    gate.open()
+    made.end_snapshot()
+    with pytest.raises(OSError, match="was not read"):
+        made.cache.fetch([])
+    drive.broken = ""
+    made.check_saved()
+    made.step([9])
+    made.close()
+
+
 def test_a_snapshot_that_fails_leaves_the_older_one_and_loses_no_change(tmp_path: Path) -> None:
     drive = Drive(errno.ENOSPC)
     made = CachedBlocks(tmp_path / "s", 20, 6, 9, on_call=drive.hear)

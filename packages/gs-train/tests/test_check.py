@@ -53,7 +53,8 @@ def test_it_says_what_fit_does(tiny_capture: Path, tmp_path: Path, capsys: Captu
     said = capsys.readouterr().err
     n = f"{found['n_rows']:,} Gaussians"
     assert f"{found['n_train']} training and {found['n_test']} test images, {n} after 0" in said
-    assert f"offload {found['preset']}: {found['reason']}" in said
+    # What fits where is the same, and how much memory is free is not.
+    assert f"offload {found['preset']}: {found['reason'].partition(' (')[0]} (" in said
     assert found["largest"] == [32, 24]
     made = [path for path in (tmp_path / "run/cache").rglob("*") if path.is_file()]
     assert found["n_made"] == len(made) == 12

@@ -90,7 +90,7 @@ _OTHER_WORDS = {
     "order": "tiles",
     "renderer": "cpu", "strategy": "mcmc", "frame": "local", "image_cache": "1 GiB",
     "offload": "best", "device_memory": "2GiB", "host_memory": "3 GiB", "semantics": "sparse",
-    "regularise": "visible", "cut_views": "never",
+    "regularise": "visible", "cut_views": "never", "decay_steps": 7, "mask": "carve",
 }  # fmt: skip
 
 

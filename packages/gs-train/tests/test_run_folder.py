@@ -157,6 +157,8 @@ def _as_of_old(run: Path) -> None:
         del state["run_id"], state["recipe"]
 
     (run / "run.json").unlink()
+    config = (run / "config.yml").read_text().splitlines(keepends=True)
+    (run / "config.yml").write_text("".join(line for line in config if line != "mask: auto\n"))
     old = _newest(run)
     _save_changed(run, forget)
     shutil.rmtree(old)
@@ -512,7 +514,7 @@ def test_an_error_that_nothing_foresaw_is_one_line_and_a_file(
     def bug(*_: object, **__: object) -> None:
         raise AssertionError("one\x1b[31m thing\nand another")
 
-    monkeypatch.setattr("gs_train.commands.export.write_ply_of_ranks", bug)
+    monkeypatch.setattr("gs_train.commands.export.write_rows_of_ranks", bug)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     capsys.readouterr()
     assert main(["export", str(run)]) == 1
@@ -535,7 +537,7 @@ def test_who_wants_the_process_to_end_ends_it(
     def end(*_: object, **__: object) -> None:
         raise error_raised
 
-    monkeypatch.setattr("gs_train.commands.export.write_ply_of_ranks", end)
+    monkeypatch.setattr("gs_train.commands.export.write_rows_of_ranks", end)
     with pytest.raises(type(error_raised)):
         main(["export", str(run)])
     assert not (run / "traceback.txt").exists()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -292,3 +293,33 @@ def test_a_damaged_record_ends_the_look_and_not_the_run(tmp_path: Path) -> None:
         with pytest.raises(StoreCorruptError, match="is damaged"):
             rows.look([whole_street()], renderer)
         rows.leave(rows.look(street_views()[-1:], renderer))
+
+
+def test_a_step_that_ends_in_the_middle_gets_into_no_snapshot(tmp_path: Path) -> None:
+    """Blocks come in turns, and the drive fails as the second of these comes again."""
+    create(tmp_path / "s", 32)
+    left = [1000]
+
+    def hear(name: str, path: str, *_: object) -> int:
+        if name == "read" and "/seg-" in path:
+            left[0] -= 1
+        return 0 if left[0] >= 0 else -errno.EIO
+
+    renderer = make_renderer("cpu", RenderOptions())
+    store = BlockStore.open(tmp_path / "s", on_call=hear, threads=1)
+    with StoredRows(store, slots=2, host_blocks=2) as rows:
+        look = rows.look([whole_street()], renderer)
+        left[0] = 3
+        with pytest.raises(OSError, match="was not"):
+            rows.update(look, gradients_of(look.keys, 0), rates_of(0))
+        for call in (rows.snapshot, lambda: rows.look([whole_street()], renderer)):
+            with pytest.raises(RuntimeError, match="an earlier step ended in the middle"):
+                call()
+    with StoredRows.open(tmp_path / "s", slots=2, host_blocks=2) as rows:
+        assert rows.step == 0
+        assert not any(stepped.any() for _, stepped in _last_steps(tmp_path / "s"))
+
+
+def _last_steps(path: Path) -> list[tuple[int, np.ndarray]]:
+    with BlockStore.open(path, read_only=True) as store:
+        return [(block, store.read([block], ["last_step"])["last_step"]) for block in store.blocks]

@@ -133,6 +133,7 @@ class BlockCache:
         self._store = store
         self._states = BlockStates(blocks, store.counts(blocks), slots.n_slots, n_places)
         self._arena: BlockArena | None = BlockArena(store, n_places, pinned)
+        slots.check(self._arena.tables)
         self._traffic = BlockTraffic(slots, self._arena, self._states)
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -278,6 +279,8 @@ class BlockCache:
             StoreReadOnlyError: a changed block of a store that cannot be written.
         """
         numbers = self._numbers(blocks)
+        if not isinstance(changed, np.ndarray) and isinstance(changed, Iterable):
+            changed = list(changed)
         marks = np.asarray(changed, bool)
         if marks.ndim and marks.shape != numbers.shape:
             raise ValueError(f"changed must be {len(numbers)}, one a block, got {marks.shape}")
@@ -369,7 +372,10 @@ class BlockCache:
 
     def _wait(self) -> bool:
         with self._lock:
-            return self._traffic.wait()
+            end = self._traffic.next_end()
+        if end is not None:
+            end()  # while others may call
+        return end is not None
 
     def _advance(self, numbers: NDArray[np.int64]) -> bool:
         """Move and read as far as possible now; whether all of the blocks are in slots."""

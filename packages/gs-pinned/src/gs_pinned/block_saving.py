@@ -46,12 +46,19 @@ class Saving:
         assert self._number is not None
         return self._number
 
-    def note(self, one: Transfer, error: Exception | None) -> None:
-        """A transfer has ended."""
-        if one in self._writes:
-            self._writes.remove(one)
-            self._error = self._error or error
-            self._go_on()
+    @property
+    def has_begun(self) -> bool:
+        """Whether the thread is at work, or the end has come: an interrupt may keep both away."""
+        return self._thread is not None or self.has_ended
+
+    def note(self, one: Transfer, error: Exception | None) -> bool:
+        """A transfer has ended; whether it is one of the snapshot's."""
+        if one not in self._writes:
+            return False
+        self._writes.remove(one)
+        self._error = self._error or error
+        self._go_on()
+        return True
 
     def join(self) -> None:
         """Wait for the thread, where there is one."""

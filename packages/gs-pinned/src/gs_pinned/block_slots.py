@@ -65,6 +65,14 @@ class BlockSlots:
         """Wait until a move has ended. Raises CudaError where the device failed."""
         self._moved.wait(move)
 
+    def check(self, tables: Sequence[Table]) -> None:
+        """Raises ValueError for tables and arrays that no blocks can move between."""
+        nothing: Any = np.empty(0, np.int64)
+        if self._device >= 0:
+            torch = sys.modules["torch"]
+            nothing = torch.empty(0, dtype=torch.int64, device=f"cuda:{self._device}")
+        exchange(tables, self._arrays, nothing, nothing, nothing, stream=self._stream)
+
     def exchange(self, tables: Sequence[Table], stored: Ints, loaded: Ints, slots: Ints) -> None:
         """Load blocks from places of the tables into slots; the blocks in the last of the slots go
         to places first. See :func:`exchange`."""

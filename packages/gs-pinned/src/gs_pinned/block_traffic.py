@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,6 +16,7 @@ from gs_pinned.block_saving import Saving
 from gs_pinned.block_slots import BlockSlots
 from gs_pinned.block_states import NOBODY, BlockStates
 from gs_pinned.block_store import BlockStore
+from gs_pinned.transfer import raise_faults
 
 __all__ = ["BlockTraffic"]
 
@@ -52,6 +54,7 @@ class BlockTraffic:
         self.is_whole = True
         self.step = 0
         self.saving: Saving | None = None
+        self._failures: list[Exception] = []
 
     # ------------------------------------------------------------------ changes
 
@@ -79,24 +82,27 @@ class BlockTraffic:
         """Take note of transfers that have ended.
 
         Raises:
-            OSError, StoreCorruptError, ...: the first failure. A block that was not read is on disk
-                alone as before; a block that was not written is newer than on disk.
+            OSError, StoreCorruptError, ...: the first failure that nobody was told of yet, but for
+                those of a snapshot, whose ticket tells. A block that was not read is on disk alone
+                as before; a block that was not written is newer than on disk.
         """
-        if errors := self.take_note():
-            raise errors[0]
+        self.take_note()
+        if self._failures:
+            failures, self._failures = self._failures, []
+            raise failures[0]
 
-    def take_note(self) -> list[Exception]:
-        """`settle`, for failures that are nobody's any more."""
+    def take_note(self) -> None:
+        """`settle`, and leave failures to the next one."""
         ended = [(one, _failure(one)) for one in self._under_way if one.ticket.is_done]
         with self._changing():
             for one, error in ended:
                 self._end(one, error is not None)
                 self._under_way.remove(one)
-                if self.saving is not None:
-                    self.saving.note(one, error)
+                is_saved = self.saving is not None and self.saving.note(one, error)
+                if error is not None and not is_saved:
+                    self._failures.append(error)
             if self.saving is not None and self.saving.has_ended:
                 self.saving = None
-        return [error for _, error in ended if error is not None]
 
     def _end(self, one: Transfer, has_failed: bool) -> None:
         states, blocks = self._states, one.blocks
@@ -113,17 +119,22 @@ class BlockTraffic:
 
     def wait(self) -> bool:
         """Wait for what ends next; False: nothing is under way."""
+        end = self.next_end()
+        if end is not None:
+            end()
+        return end is not None
+
+    def next_end(self) -> Callable[[], object] | None:
+        """What waits for what ends next, and may do so while others call; None: nothing is under
+        way."""
         reads = [one for one in self._under_way if not one.is_write]
         if transfers := reads or self._under_way:
-            _failure(transfers[0])  # which `settle` raises
-            return True
+            return functools.partial(_failure, transfers[0])  # which `settle` raises
         if self._slots.n_passed < self._slots.n_moves:
-            self._slots.wait(self._slots.n_moves)
-            return True
-        if self.saving is not None:
-            self.saving.join()
-            return self.saving.has_ended  # or it was interrupted before its thread began
-        return False
+            return functools.partial(self._slots.wait, self._slots.n_moves)
+        if self.saving is not None and self.saving.has_begun:
+            return self.saving.join
+        return None
 
     # ------------------------------------------------------------------ disk
 
@@ -223,6 +234,7 @@ class BlockTraffic:
 
     def _copy_out(self, blocks: Ints, places: Ints) -> None:
         states, slots = self._states, self._slots
+        raise_faults()
         with self._changing():
             slots.copy_out(self._arena.tables, states.slot[blocks], places)
             states.move[places] = slots.n_moves
@@ -252,6 +264,7 @@ class BlockTraffic:
         if not len(loaded):
             return 0
         places, sources = places[: len(stored)], states.place[loaded]
+        raise_faults()  # of others, which a move would raise amid the change
         with self._changing():
             at = np.concatenate([free, states.leave_slots(lost), states.leave_slots(stored)])
             self._slots.exchange(self._arena.tables, places, sources, at)

@@ -84,6 +84,9 @@ def _pieces(partition: Partition) -> Iterator[tuple[np.ndarray, slice]]:
 
 def _joined(rows: Rows, names: tuple[str, ...], chosen: Tensor) -> np.ndarray:
     """(R, W) the attributes of some rows side by side."""
-    parts = [rows[name][chosen].reshape(len(chosen), -1) for name in names]
+    parts = [
+        rows[name][chosen].flatten(1) if rows[name].ndim > 1 else rows[name][chosen, None]
+        for name in names
+    ]
     joined: np.ndarray = torch.cat(parts, 1).numpy()
     return joined

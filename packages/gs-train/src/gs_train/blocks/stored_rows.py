@@ -84,6 +84,7 @@ class StoredRows:
         if [p.name for p in store.planes] != [p.name for p in planes_of(k)]:
             raise InputError(f"{store.path} must hold rows of a scene, got other planes")
         self._k, self._block_rows = k, store.block_rows
+        self._is_whole = True
         n = slots * store.block_rows
         self._tables = {
             p.name: torch.zeros((n, p.width), dtype=getattr(torch, p.dtype)) for p in store.planes
@@ -205,10 +206,12 @@ class StoredRows:
             renderer: by whose rules.
 
         Raises:
+            RuntimeError: an earlier step ended in the middle.
             OSError, StoreCorruptError: the drive errs, or a record is damaged.
 
         Memory: that of the U rows, and of the geometry of all rows of as many blocks as fit.
         """
+        self._need_whole()
         blocks = self.candidates(views, renderer).ids.astype(np.int64)
         turns = self._turns(blocks) or [blocks]
         used = turns[0] if len(turns) == 1 else blocks[:0]
@@ -283,7 +286,14 @@ class StoredRows:
             gradients: of the U rows, by attribute.
             rates: by attribute.
             later: rates to come are at most ``later`` times ``rates``.
+
+        Raises:
+            RuntimeError: an earlier step ended in the middle.
+            OSError, StoreCorruptError: blocks that came in turns cannot be brought again. Some rows
+                have taken the step then, and others have not.
         """
+        self._need_whole()
+        self._is_whole = False
         for name, reach in self.reach.items():
             reach.set_ceiling(max(rates[name], reach.ceiling))
             reach.record_step(rates[name])
@@ -303,6 +313,7 @@ class StoredRows:
         for group in self._groups.values():
             group.end()
         self.leave(look)
+        self._is_whole = True
 
     def _refit(self, blocks: Ids, slots: NDArray[np.int32]) -> None:
         """Fit the boxes of blocks in slots to their rows as they are stored."""
@@ -310,6 +321,13 @@ class StoredRows:
         places = self._places(blocks, slots, np.repeat(blocks, counts), _within(counts))
         means, scales = (self._sleeping(name, places) for name in _BOXED)
         self.boxes.fit(blocks, counts, means=means, scales=scales)
+
+    def _need_whole(self) -> None:
+        if not self._is_whole:
+            raise RuntimeError(
+                "an earlier step ended in the middle, some of its rows updated and others not: go "
+                "on from the last snapshot"
+            )
 
     def _sleeping(self, name: str, places: Tensor) -> SleepingValues:
         values, exp_avg, exp_avg_sq = (
@@ -325,7 +343,13 @@ class StoredRows:
         return self.snapshot_async(keep=keep).wait()
 
     def snapshot_async(self, *, keep: int = 1) -> SnapshotTicket:
-        """Begin to make a snapshot of the present step; training may go on. No look may be open."""
+        """Begin to make a snapshot of the present step; training may go on. No look may be open.
+
+        Raises:
+            RuntimeError: a look is open, or an earlier step ended in the middle.
+            Others: see :meth:`gs_pinned.BlockCache.snapshot_async`.
+        """
+        self._need_whole()
         schedules = {name: group.schedule.state_dict() for name, group in self._groups.items()}
         state = _state(self._k, self.betas, self.eps, self.boxes, self.reach, schedules)
         return self.cache.snapshot_async(state, keep=keep)
@@ -338,7 +362,8 @@ class StoredRows:
             (R,) int32 keys, and all attributes of these rows.
         """
         for blocks in self._turns(np.array(self._store.blocks, np.int64)):
-            slots, counts = self.cache.bring(blocks), self.cache.counts(blocks)
+            counts = self.cache.counts(blocks)
+            slots = self.cache.bring(blocks)
             try:
                 places = self._places(blocks, slots, np.repeat(blocks, counts), _within(counts))
                 rows: dict[str, Tensor] = {}
@@ -390,7 +415,8 @@ class _Group:
             last_step = tables["last_step"][places, 0]
             self._rows.flush(param, exp_avg, exp_avg_sq, ids, last_step, ids)
         parts = zip(self._shapes.items(), param.split(self._widths, 1), strict=True)
-        return {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in parts}
+        n = len(places)
+        return {name: part.reshape(n, *shape).contiguous() for (name, shape), part in parts}
 
     def begin(self, rates: Mapping[str, float]) -> None:
         """Begin a step."""
@@ -400,7 +426,8 @@ class _Group:
 
     def update(self, tables: Mapping[str, Tensor], places: Tensor, gradients: Rows) -> None:
         """Take the step of some rows in their tables, catching up in the same pass."""
-        parts = [gradients[name].reshape(len(places), -1) for name in self._shapes]
+        widths = zip(self._shapes, self._widths, strict=True)
+        parts = [gradients[name].reshape(len(places), width) for name, width in widths]
         own = [tables[self._plane + moment] for moment in MOMENTS]
         ids, last_step = torch.arange(len(places)), tables["last_step"][places, 0]
         self._rows.update(*own, places, last_step, ids, torch.cat(parts, 1), step=self._step)
