@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gs_train
 import gs_train.runs.evaluate
 from gs_train.cli import main
+from gs_train.data import load_capture
+from gs_train.names import printable
 
 STEPS = 3
 
@@ -58,6 +63,46 @@ def _after_scoring(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) ->
         return scores
 
     monkeypatch.setattr(gs_train.runs.evaluate, "score_views", scored)
+
+
+def test_a_stop_while_the_worst_views_are_drawn_leaves_the_scores(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = _results(run)
+    for name in ("metrics.json", "comparison.png", "report.html"):
+        (run / name).unlink()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _after_scoring(monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
+    assert _evaluate(run) == 128 + signal.SIGINT
+    assert _results(run) == before
+    page = (run / "report.html").read_text()
+    assert "Test images, the worst first" in page
+    assert "<h2>Worst test images" not in page
+    said = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("PSNR ") for line in said)
+    assert said[-1] == "gs-train: stopped during evaluation"
+
+
+def test_views_whose_names_print_alike_are_told_apart(
+    tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = load_capture(tiny_capture, cache_dir=tmp_path / "cache", test_every=0)
+    names = ["a\x01", r"a\x01", *(f"b{k:02}" for k in range(len(capture.views) - 2))]
+    assert printable(names[0]) == names[1]
+    named = zip(capture.views, names, strict=True)
+    views = tuple(dataclasses.replace(view, name=name) for view, name in named)
+    train = tuple(range(2, len(views)))
+    capture = dataclasses.replace(capture, views=views, test=(0, 1), train=train)
+    looks: list[list[int]] = []
+    score_views = gs_train.runs.evaluate.score_views
+
+    def noted(model: Any, scene: Any, indices: Any, **options: Any) -> Any:
+        looks.append(sorted(indices))
+        return score_views(model, scene, indices, **options)
+
+    monkeypatch.setattr(gs_train.runs.evaluate, "score_views", noted)
+    gs_train.fit(capture=capture, out=tmp_path / "run", renderer="cpu", steps=1)
+    assert looks == [[0, 1], [0, 1]]
 
 
 def test_results_of_a_fit_that_ends_meanwhile_stay(

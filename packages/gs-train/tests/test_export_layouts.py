@@ -137,6 +137,32 @@ def test_rows_that_are_not_finite_are_in_no_file_of_a_layout(
         assert torch.equal(saved[name], values), name
 
 
+@pytest.mark.parametrize("layout", ["spz", "gltf"])
+def test_a_line_says_how_many_scales_a_layout_does_not_hold(
+    run: Path,
+    means: np.ndarray,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    layout: str,
+) -> None:
+    def with_extremes(model):
+        for chunk in caught_up_chunks(model):
+            chunk["scales"][3] = -30.0
+            chunk["scales"][7, 1] = 8.0
+            chunk["scales"][9] = torch.nan  # which is not written at all
+            yield chunk
+
+    monkeypatch.setattr("gs_train.commands.export.caught_up_chunks", with_extremes)
+    assert main(["export", str(run), "--layout", layout, "--to", str(tmp_path)]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "log scales" in line]
+    line = (
+        f"--layout spz holds log scales from -10 to 5.938: 2 of {len(means) - 1:,} Gaussians have "
+        "others, written as the nearest of these"
+    )
+    assert said == ([line] if layout == "spz" else [])
+
+
 def test_spz_says_that_the_run_was_antialiased(run: Path, tmp_path: Path) -> None:
     assert main(["export", str(run), "--layout", "spz", "--to", str(tmp_path)]) == 0
     data = (tmp_path / FILES["spz"]).read_bytes()

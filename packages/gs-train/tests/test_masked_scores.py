@@ -89,10 +89,10 @@ def test_no_score_and_no_picture_depends_on_what_is_hidden() -> None:
     other_image, other = image.clone(), photograph.clone()
     other_image[~kept[..., 0]] = 1e30
     other[..., :3][~kept[..., 0]] = 200
-    score = score_of("a", image, photograph, lpips)  # type: ignore[arg-type]
+    score = score_of(0, "a", image, photograph, lpips)  # type: ignore[arg-type]
     assert score is not None
     assert math.isfinite(score.psnr + score.ssim)
-    assert score_of("a", other_image, other, lpips) == score  # type: ignore[arg-type]
+    assert score_of(0, "a", other_image, other, lpips) == score  # type: ignore[arg-type]
     pictures = picture_of("a", image, photograph), picture_of("a", other_image, other)
     for ours, theirs in zip(pictures[0][1:], pictures[1][1:], strict=True):
         assert ours.shape == (70, 80, 3)
@@ -102,4 +102,4 @@ def test_no_score_and_no_picture_depends_on_what_is_hidden() -> None:
 
 def test_a_photograph_that_is_hidden_has_no_score() -> None:
     image, truth, kept = _pair(20, 20)
-    assert score_of("a", image.float(), _photograph(truth, kept & False), None) is None
+    assert score_of(0, "a", image.float(), _photograph(truth, kept & False), None) is None

@@ -168,7 +168,7 @@ RUN = {
 
 
 def test_metrics_are_the_means_over_images_with_all_that_a_result_depends_on(tmp_path):
-    images = [ImageScore("a.jpg", 20, 0.5, 0.25), ImageScore("b/c.jpg", 30, 0.75, 0.75)]
+    images = [ImageScore(0, "a.jpg", 20, 0.5, 0.25), ImageScore(8, "b/c.jpg", 30, 0.75, 0.75)]
     written = write_metrics(tmp_path / "metrics.json", images=images, lpips_net="alex", **RUN)
     read = json.loads((tmp_path / "metrics.json").read_text())
     assert read == written
@@ -191,7 +191,7 @@ def test_what_training_took_is_written_beside_the_scores(tmp_path):
 
 
 def test_a_score_that_does_not_exist_is_not_available_and_never_zero(tmp_path):
-    scores = [ImageScore("a", 20, 0.5, None), ImageScore("b", math.inf, 1.0, 0.5)]
+    scores = [ImageScore(0, "a", 20, 0.5, None), ImageScore(1, "b", math.inf, 1.0, 0.5)]
     read = write_metrics(tmp_path / "m.json", images=scores, **RUN)
     assert (read["psnr"], read["lpips"], read["lpips_net"]) == ("inf", "n/a", "n/a")
     assert read["images"][0]["lpips"] == "n/a"

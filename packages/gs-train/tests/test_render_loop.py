@@ -31,6 +31,7 @@ class Script:
         self.now = 0.0
         self.drawn: list[str] = []
         self.sent: list[tuple[int, str]] = []
+        self.told: list[tuple[int, str]] = []
         self.between: dict[str, Callable[[], None]] = {}
         self.loop = RenderLoop(self.draw, clock=lambda: self.now)
 
@@ -47,7 +48,11 @@ class Script:
         return Picture(np.zeros((1, 1, 3), np.uint8), scale == 1, self.seconds, name)
 
     def page(self, number: int) -> None:
-        self.loop.join(number, lambda picture: self.sent.append((number, picture.note)))
+        self.loop.join(
+            number,
+            lambda picture: self.sent.append((number, picture.note)),
+            lambda error: self.told.append((number, str(error))),
+        )
 
     def steps(self, n: int) -> None:
         for _ in range(n):
@@ -178,14 +183,125 @@ def test_a_closed_loop_ends_and_abandons_what_it_draws() -> None:
     assert script.loop.error is None
 
 
+def failing(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def test_a_page_whose_drawing_fails_is_told_and_other_pages_go_on() -> None:
+    script = Script()
+    script.page(1)
+    script.page(2)
+    script.loop.ask(1, request("a"))
+    script.loop.ask(2, request("b"))
+    script.between["a at 0.25"] = failing(ValueError("no such camera"))
+    script.steps(3)
+    assert script.told == [(1, "no such camera")]
+    assert script.sent == [(2, "b at 0.25"), (2, "b at 1")]
+    assert script.loop.is_idle  # the request that failed is forgotten
+    script.loop.ask(1, request("c"))
+    script.steps(2)
+    assert script.sent[2:] == [(1, "c at 0.25"), (1, "c at 1")]
+
+
+def test_a_newer_request_outlives_the_failure_of_an_older_one() -> None:
+    script = Script()
+    script.page(1)
+    script.page(2)
+    script.loop.ask(1, request("a"))
+
+    def move_and_fail() -> None:
+        script.loop.ask(1, request("b"))
+        raise ValueError("no such camera")
+
+    script.between["a at 0.25"] = move_and_fail
+    script.steps(3)
+    assert script.sent == [(1, "b at 0.25"), (1, "b at 1")]
+
+
+def test_a_scene_that_fails_for_every_page_ends_the_loop() -> None:
+    script = Script()
+    for number in (1, 2):
+        script.page(number)
+        script.loop.ask(number, request("ab"[number - 1]))
+    script.between["a at 0.25"] = failing(ValueError("one"))
+    script.between["b at 0.25"] = failing(ValueError("another"))
+    script.steps(1)
+    with pytest.raises(ValueError, match="another"):
+        script.loop.step()
+    assert script.told == [(1, "one")]
+
+
+def test_the_failure_of_a_page_that_left_meanwhile_ends_nothing() -> None:
+    script = Script()
+    script.page(1)
+    script.loop.ask(1, request("a"))
+
+    def leave_and_fail() -> None:
+        script.loop.leave(1)
+        raise ValueError("no such camera")
+
+    script.between["a at 0.25"] = leave_and_fail
+    script.steps(1)
+    assert script.told == []
+
+
+def test_another_scene_is_given_another_chance() -> None:
+    script = Script()
+    script.page(1)
+    script.page(2)
+    script.loop.ask(1, request("a"))
+    script.between["a at 0.25"] = failing(ValueError("one"))
+    script.steps(1)
+    script.loop.ask_again()  # of a new scene
+    script.loop.ask(2, request("b"))
+    script.between["b at 0.25"] = failing(ValueError("another"))
+    script.steps(1)
+    assert script.told == [(1, "one"), (2, "another")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("Triton Error [CUDA]: unspecified launch failure"),
+        type("CudaError", (RuntimeError,), {})("the launch failed"),
+    ],
+)
+def test_a_device_that_failed_ends_the_loop_at_once(error: Exception) -> None:
+    script = Script()
+    script.page(1)
+    script.page(2)
+    script.loop.ask(1, request("a"))
+    script.between["a at 0.25"] = failing(error)
+    script.loop.run()
+    assert script.loop.error is error
+    assert script.told == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.cuda.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("Expected all tensors to be on the same device, got cuda:0 and cpu"),
+    ],
+)
+def test_other_errors_on_a_device_are_no_failure_of_the_device(error: Exception) -> None:
+    script = Script()
+    script.page(1)
+    script.page(2)
+    script.loop.ask(1, request("a"))
+    script.between["a at 0.25"] = failing(error)
+    script.steps(1)
+    assert script.told == [(1, str(error))]
+
+
 def test_an_error_ends_the_thread_and_is_kept() -> None:
     script = Script()
     script.page(1)
-
-    def fail() -> None:
-        raise OSError("the device is gone")
-
-    script.between["a at 0.25"] = fail
+    script.between["a at 0.25"] = failing(OSError("the device is gone"))
     thread = threading.Thread(target=script.loop.run)
     thread.start()  # waits for somebody to ask
     script.loop.ask(1, request("a"))

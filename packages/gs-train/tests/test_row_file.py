@@ -109,7 +109,7 @@ def test_a_survey_is_of_the_rows_that_are_written() -> None:
     rows["quats"][3] = math.inf
     keep = torch.from_numpy(_inside(rows, CROP))
     keep[3] = False
-    found = survey_rows(chunks_of(rows, 7), crop=CROP)
+    found = survey_rows(chunks_of(rows, 7), crop=CROP, log_scales=(-5.0, -3.5))
     means, scales = rows["means"][keep], rows["scales"][keep]
     assert found[:4] == (len(means), 1, 49 - len(means), 8)
     assert found.low == tuple(means.amin(0).tolist())
@@ -118,6 +118,8 @@ def test_a_survey_is_of_the_rows_that_are_written() -> None:
     assert found.scene_low == tuple(others.amin(0).tolist())
     assert found.scene_high == tuple(others.amax(0).tolist())
     assert found.reach == means.abs().max()
+    within = ((scales >= -5.0) & (scales <= -3.5)).all(dim=1)
+    assert found.n_beyond == len(within) - within.sum() > 0
     assert found.size == pytest.approx(scales.double().mean().exp().item(), rel=1e-12)
 
 
@@ -127,9 +129,9 @@ def test_a_survey_of_ranks_is_that_of_all_rows() -> None:
 
     def look(world: ThreadWorld) -> Survey:
         own = {name: v[ends[world.rank] : ends[world.rank + 1]] for name, v in rows.items()}
-        return survey_rows_of_ranks(world, chunks_of(own, 6), crop=CROP)
+        return survey_rows_of_ranks(world, chunks_of(own, 6), crop=CROP, log_scales=(-5.0, -3.5))
 
-    whole = survey_rows(chunks_of(rows, 50), crop=CROP)
+    whole = survey_rows(chunks_of(rows, 50), crop=CROP, log_scales=(-5.0, -3.5))
     for found in results(3, look):
         assert found[:-1] == whole[:-1]
         assert found.log_sizes == pytest.approx(whole.log_sizes, rel=1e-12)

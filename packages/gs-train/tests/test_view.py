@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import os
@@ -13,14 +14,17 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from gs_train.checkpoint import SavedCheckpoint
 from gs_train.cli import main
 from gs_train.commands.view import ViewConfig, open_viewer
 from gs_train.machine.interrupt import StopRequest
+from gs_train.viewer.render_loop import RenderLoop
 
 OPTIONS = ("--renderer", "cpu", "--steps", "4", "--checkpoint-every", "2", "--seed", "3")
 
@@ -113,6 +117,57 @@ def test_a_checkpoint_that_there_is_no_memory_for_is_read_once(
         viewer.check()
 
 
+def watching() -> threading.Thread:
+    (found,) = (each for each in threading.enumerate() if each.name == "gs-train watching")
+    return found
+
+
+def test_what_ends_the_watching_of_a_run_is_raised(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with open_viewer(ViewConfig(run, port=0, renderer="cpu", live=True), StopRequest()) as viewer:
+        viewer.check()
+        monkeypatch.setattr("gs_train.viewer.viewer.progress_of", gone)
+        watching().join()
+        with pytest.raises(OSError, match="Input/output error"):
+            viewer.check()
+
+
+def test_a_viewer_that_ends_waits_for_no_whole_checkpoint(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    newest = copy / "checkpoints" / "step_000004"
+    newest.rename(tmp_path / "later")
+    is_reading, is_closing = threading.Event(), threading.Event()
+    read_whole: list[Path] = []
+    close = RenderLoop.close
+
+    def closing(self: RenderLoop) -> None:
+        is_closing.set()
+        close(self)
+
+    def slowly(
+        self: SavedCheckpoint, targets: object, *, report: Callable[[int], None] = print
+    ) -> None:
+        is_reading.set()
+        is_closing.wait()
+        report(1)
+        read_whole.append(self.path)
+
+    with open_viewer(ViewConfig(copy, port=0, renderer="cpu", live=True), StopRequest()) as viewer:
+        monkeypatch.setattr(SavedCheckpoint, "fill", slowly)
+        monkeypatch.setattr(RenderLoop, "close", closing)
+        (tmp_path / "later").rename(newest)
+        is_reading.wait()
+    assert read_whole == []
+    assert viewer.scene.title == "run, step 2"
+    viewer.check()
+
+
 class Pressing(io.StringIO):
     """Standard error of somebody who presses Ctrl-C once the last line has come."""
 
@@ -174,6 +229,12 @@ def test_what_keeps_the_viewer_from_starting_is_said_in_one_line(
     (tmp_path / "path.json").write_text("{}")
     line = refused(capsys, str(run), *options, "--camera-path", str(tmp_path / "path.json"))
     assert "must be a camera path" in line
+    damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
+    (damaged / "camera_path.json").write_text("{}")
+    with monkeypatch.context() as patch:
+        patch.setattr("gs_train.commands.view.open_scene", None)  # nothing is read before
+        for path in (damaged, damaged / "checkpoints" / "step_000002"):
+            assert "must be a camera path" in refused(capsys, str(path), *options)
     line = refused(capsys, str(run), *options, "--camera-path", "/proc/none/path.json")
     assert "--camera-path /proc/none/path.json cannot be written" in line
 

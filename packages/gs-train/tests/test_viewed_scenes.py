@@ -63,7 +63,7 @@ def test_a_run_is_opened_at_its_newest_checkpoint_and_a_checkpoint_as_it_is(
     earlier = open_scene(run / "checkpoints" / "step_000002", CPU, StopRequest())
     assert earlier.title == "run, step 2"
     assert not torch.equal(earlier.model.params["means"], scene.model.params["means"])
-    newest = reopened(earlier, CPU)
+    newest = reopened(earlier, CPU, StopRequest())
     torch.testing.assert_close(newest.model.params["means"], scene.model.params["means"])
     assert newest.run is not None
     assert fits_beside(newest, newest.run.checkpoint)
@@ -99,6 +99,30 @@ def test_a_stop_ends_the_reading_of_a_ply_file(tmp_path: Path) -> None:
     stop.signal_number = 2
     with pytest.raises(Interrupted, match="stopped during the reading of"):
         open_scene(tmp_path / "a.ply", CPU, stop)
+
+
+class StopAfter(StopRequest):
+    """A stop that is asked for at the n-th look."""
+
+    def __init__(self, n_looks: int) -> None:
+        super().__init__()
+        self.n_left = n_looks
+
+    def check(self, work: str) -> None:
+        self.n_left -= 1
+        if not self.n_left:
+            self.signal_number = 2
+        super().check(work)
+
+
+def test_a_stop_ends_the_reading_of_a_checkpoint_between_two_blocks(
+    run: Path, scene: OpenedScene
+) -> None:
+    for path in (run, run / "checkpoints" / "step_000002"):
+        with pytest.raises(Interrupted, match=r"stopped during the reading of .*/step_00000"):
+            open_scene(path, CPU, StopAfter(3))
+    with pytest.raises(Interrupted, match="stopped during the reading of"):
+        reopened(scene, CPU, StopAfter(3))
 
 
 def test_the_picture_of_a_request_is_the_render(scene: OpenedScene) -> None:

@@ -55,7 +55,13 @@ def write_tensor(file: BinaryIO, tensor: Tensor) -> int:
 
 
 def read_rows(
-    file: BinaryIO, target: Tensor, wanted: RowSelection, start: int, stop: int, crc: int = 0
+    file: BinaryIO,
+    target: Tensor,
+    wanted: RowSelection,
+    start: int,
+    stop: int,
+    crc: int = 0,
+    report: Report | None = None,
 ) -> int:
     """Read rows ``start:stop`` of a tensor and keep the wanted ones.
 
@@ -64,6 +70,7 @@ def read_rows(
         target: (R, ...) of any device and strides, for the R wanted rows of the whole tensor.
         wanted: of the whole tensor's rows.
         crc: of what was read before.
+        report: called after each block.
 
     Returns:
         CRC-32 of all rows that were read, wanted or not, going on from ``crc``.
@@ -84,13 +91,15 @@ def read_rows(
         part = target[places]
         if len(part) == n and part.device.type == "cpu" and part.is_contiguous():
             crc = _read_into(file, part, crc)
-            continue
-        if buffer is None:
-            buffer = torch.empty((n, *target.shape[1:]), dtype=target.dtype)
-        block = buffer[:n]
-        crc = _read_into(file, block, crc)
-        if len(part):
-            part.copy_(block[rows])
+        else:
+            if buffer is None:
+                buffer = torch.empty((n, *target.shape[1:]), dtype=target.dtype)
+            block = buffer[:n]
+            crc = _read_into(file, block, crc)
+            if len(part):
+                part.copy_(block[rows])
+        if report is not None:
+            report(n * row_bytes)
     return crc
 
 

@@ -83,8 +83,8 @@ class Content(Protocol):
         """Tensors that are in the files and cannot be read."""
         ...
 
-    def fill(self, wanted: Mapping[str, Wanted]) -> None:
-        """Read rows of tensors.
+    def fill(self, wanted: Mapping[str, Wanted], report: Report) -> None:
+        """Read rows of tensors; ``report`` is called after each block.
 
         Raises:
             InputError: a file that holds some of them is damaged or cannot be read.

@@ -84,7 +84,7 @@ class FormatOne:
             raise damaged_checkpoint(path / MANIFEST) from None
         return cls(path, manifest)
 
-    def fill(self, wanted: Mapping[str, Wanted]) -> None:
+    def fill(self, wanted: Mapping[str, Wanted], report: Report) -> None:
         """See `Content.fill`.
 
         Cost: reads the files that hold wanted rows, each once and whole.
@@ -102,27 +102,26 @@ class FormatOne:
                     in_shard[index][name] = _Part(start, stop, of)
         for index, parts in enumerate(in_shard):
             if parts:
-                self._read(index, parts, None)
+                self._read(index, parts, report)
 
     def verify(self, report: Report) -> None:
         """See `Content.verify`."""
         for index in range(len(self._shards)):
             self._read(index, {}, report)
 
-    def _read(self, index: int, parts: Mapping[str, _Part], report: Report | None) -> None:
+    def _read(self, index: int, parts: Mapping[str, _Part], report: Report) -> None:
         """Read a shard, keep what is wanted of it, and check its checksum."""
         shard = self._shards[index]
         path = self._path / shard["file"]
         damaged = damaged_checkpoint(path)
         with open_shard(path, n_bytes=shard["bytes"]) as file:
             crc, spans = _header(file, parts, shard["bytes"], damaged)
-            if report is not None:
-                report(shard["bytes"] - sum(n_bytes for n_bytes, _ in spans))
+            report(shard["bytes"] - sum(n_bytes for n_bytes, _ in spans))
             for n_bytes, name in spans:
                 if name in parts:
                     part = parts[name]
                     target, rows = part.wanted.target, part.wanted.rows
-                    crc = read_rows(file, target, rows, part.start, part.stop, crc)
+                    crc = read_rows(file, target, rows, part.start, part.stop, crc, report)
                 else:
                     crc = read_past(file, n_bytes, crc, report)
         if crc != shard["crc32"]:

@@ -52,7 +52,7 @@ class FormatTwo:
         except (LookupError, TypeError, ValueError, AttributeError):
             raise damaged_checkpoint(path / MANIFEST) from None
 
-    def fill(self, wanted: Mapping[str, Wanted]) -> None:
+    def fill(self, wanted: Mapping[str, Wanted], report: Report) -> None:
         """See `Content.fill`.
 
         Cost: reads the headers of the shards, and the pieces, that hold wanted rows.
@@ -70,7 +70,9 @@ class FormatTwo:
                 self._check_header(file, index)
                 for piece, of in in_shard:
                     file.seek(piece.offset)
-                    crc = read_rows(file, of.target, of.rows, piece.start, piece.stop)
+                    crc = read_rows(
+                        file, of.target, of.rows, piece.start, piece.stop, report=report
+                    )
                     if crc != piece.crc32:
                         raise damaged_checkpoint(self._path / shard.file)
 

@@ -101,15 +101,23 @@ class SavedCheckpoint:
             name: torch.empty(self._shape(name, selection), dtype=self.dtypes[name], device=device)
             for name in names
         }
-        self._fill(tensors, selection)
+        self._fill(tensors, selection, lambda n_bytes: None)
         return tensors
 
-    def fill(self, targets: Mapping[str, Tensor], *, rows: slice | Tensor | None = None) -> None:
+    def fill(
+        self,
+        targets: Mapping[str, Tensor],
+        *,
+        rows: slice | Tensor | None = None,
+        report: Report = lambda n_bytes: None,
+    ) -> None:
         """Read some tensors into ones that are there, of any device and strides.
 
         Args:
             targets: by name. Where ``rows`` are given, each for these rows of a tensor by row.
             rows: a slice without a step, or (R,) int64, sorted and unique; all when None.
+            report: called after each block of a file with the number of bytes read since; what it
+                raises ends the reading, with targets partly filled.
 
         Raises:
             InputError: a file that holds some of them is damaged, or keys are not distinct or
@@ -123,7 +131,7 @@ class SavedCheckpoint:
             the files); memory for 16 MiB where a target is not contiguous on the CPU or wants only
             some rows of a piece. Reading keys sorts a copy of them.
         """
-        self._fill(targets, self._selection(rows))
+        self._fill(targets, self._selection(rows), report)
 
     def verify(self, report: Report = lambda n_bytes: None) -> None:
         """Read everything and check it.
@@ -160,7 +168,9 @@ class SavedCheckpoint:
             raise ValueError(f"rows must be of tensors by row, {name} has none")
         return (len(selection), *shape[1:])
 
-    def _fill(self, targets: Mapping[str, Tensor], selection: RowSelection | None) -> None:
+    def _fill(
+        self, targets: Mapping[str, Tensor], selection: RowSelection | None, report: Report
+    ) -> None:
         wanted: dict[str, Wanted] = {}
         for name, target in targets.items():
             expected = self._shape(name, selection), self.dtypes[name]
@@ -171,7 +181,7 @@ class SavedCheckpoint:
                 )
             by_rows = target if target.ndim else target.reshape(1)
             wanted[name] = Wanted(by_rows, selection or RowSelection(0, len(by_rows)))
-        self._content.fill(wanted)
+        self._content.fill(wanted, report)
         if KEYS in targets and not are_keys(targets[KEYS]):
             raise damaged_checkpoint(
                 self.path / MANIFEST, why=f"{KEYS} must be distinct and not negative"

@@ -81,7 +81,7 @@ class ExportConfig:
 
     @property
     def files(self) -> ExportLayout:
-        """Of the layout."""
+        """The files of the layout."""
         return LAYOUTS[self.layout]
 
     @property
@@ -177,6 +177,7 @@ def _write(exported: _Exported, model: Model, world: World) -> None:
             caught_up_chunks(model),
             transform=exported.frame.rows_out,
             crop=crop,
+            log_scales=form.log_scales,
         )
     by_first(world, lambda: _begin(exported, form, survey))
     with _progress(n_rows) as on_rows:
@@ -240,9 +241,21 @@ def _line(written: Written, to: Path) -> str:
     return line
 
 
+def _beyond(exported: _Exported, form: RowFormat, survey: Survey) -> str:
+    assert form.log_scales is not None
+    least, most = form.log_scales
+    n_beyond, n_rows = survey.n_beyond, survey.n_rows
+    return (
+        f"--layout {exported.config.layout} holds log scales from {least:.4g} to {most:.4g}: "
+        f"{n_beyond:,} of {n_rows:,} Gaussians have others, written as the nearest of these"
+    )
+
+
 def _begin(exported: _Exported, form: RowFormat, survey: Survey | None) -> None:
     if survey is not None:
         _require_rows(exported, form, survey)
+        if survey.n_beyond:
+            print(_beyond(exported, form, survey), file=sys.stderr)
     frame, rows = exported.frame, exported.rows
     for path in (rows, exported.ckpt) if exported.config.files.has_ckpt else (rows,):
         frame.check(path)

@@ -22,7 +22,7 @@ from gs_train.scene.camera_paths import PathCamera
 from gs_train.scene.path_file import load_path
 from gs_train.sizes import parse_bytes
 from gs_train.viewer.listening import is_loopback, require_port
-from gs_train.viewer.opened import Limits, OpenedScene, open_scene
+from gs_train.viewer.opened import Limits, open_scene, run_root
 from gs_train.viewer.viewer import Viewer, require_viser
 
 _POLL_S = 0.2
@@ -76,8 +76,10 @@ def view(config: ViewConfig) -> None:
     with StopRequest() as stop, open_viewer(config, stop) as viewer:
         for line in _lines(config, viewer):
             print(line, file=sys.stderr, flush=True)
-        while stop.signal_number is None:
+        while True:
             viewer.check()
+            if stop.signal_number is not None:
+                break
             time.sleep(_POLL_S)
     print("stopped", file=sys.stderr)
 
@@ -92,11 +94,11 @@ def open_viewer(config: ViewConfig, stop: StopRequest) -> Viewer:
         raise InputError(f"--live follows a run, and {config.scene} is a file")
     if config.camera_path is not None:
         require_writable(config.camera_path, option="--camera-path")
-        _keys_of(config.camera_path)  # before the scene is read, which may take long
+    path_file = config.camera_path or _path_file(config.scene)
+    keys = _keys_of(path_file)  # before the scene is read, which may take long
     limits = Limits(config.renderer, config.device_memory, config.antialiased)
     scene = open_scene(config.scene, limits, stop)
     try:
-        path_file = config.camera_path or _path_file(config.scene, scene)
         hint = None
         if scene.run is not None:
             root = scene.run.folder.root
@@ -106,7 +108,7 @@ def open_viewer(config: ViewConfig, stop: StopRequest) -> Viewer:
             limits,
             host=config.host,
             port=config.port,
-            keys=_keys_of(path_file),
+            keys=keys,
             path_file=path_file,
             render_hint=hint,
             live=config.live,
@@ -122,10 +124,9 @@ def _keys_of(path: Path) -> list[PathCamera]:
     return load_path(path) if path.exists() else []
 
 
-def _path_file(path: Path, scene: OpenedScene) -> Path:
-    if scene.run is not None:
-        return scene.run.folder.root / "camera_path.json"
-    return path.with_suffix(".camera_path.json")
+def _path_file(scene: Path) -> Path:
+    root = run_root(scene)
+    return scene.with_suffix(".camera_path.json") if root is None else root / "camera_path.json"
 
 
 def _lines(config: ViewConfig, viewer: Viewer) -> list[str]:

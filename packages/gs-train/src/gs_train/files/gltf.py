@@ -64,6 +64,10 @@ class GltfFormat:
     def needs_survey(self) -> bool:
         return True
 
+    @property
+    def log_scales(self) -> None:
+        return None
+
     def require_available(self) -> None:
         pass
 

@@ -89,6 +89,10 @@ class PlyFormat:
     def needs_survey(self) -> bool:
         return False
 
+    @property
+    def log_scales(self) -> None:
+        return None
+
     def require_available(self) -> None:
         pass
 

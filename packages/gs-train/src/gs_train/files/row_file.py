@@ -26,7 +26,7 @@ from gs_train.files.row_chunks import (
     pieces_of,
     taken,
 )
-from gs_train.files.survey import Survey
+from gs_train.files.survey import Range, Survey
 
 
 class Announced(NamedTuple):
@@ -61,6 +61,10 @@ class RowFormat(Protocol):
     @property
     def needs_survey(self) -> bool:
         """Whether a survey has to precede the rows."""
+
+    @property
+    def log_scales(self) -> Range | None:
+        """The least and the greatest log scale of a file; None: all are kept."""
 
     def require_available(self) -> None:
         """Check that the packages that the format needs are installed.

@@ -30,6 +30,7 @@ from gs_train.errors import InputError
 from gs_train.files.axes import turned, unit_xyzw
 from gs_train.files.row_chunks import HostRows
 from gs_train.files.row_file import Announced
+from gs_train.files.survey import Range
 
 _HEADER = struct.Struct("<4sIIBBBBI12x")
 _TABLE_ENTRY = struct.Struct("<QQ")
@@ -48,6 +49,13 @@ _LEVEL = 3
 """Of Zstandard. Bytes of Gaussians repeat little: higher levels take longer and save little."""
 
 _COLOUR_SCALE = 0.15
+
+_SCALE_STEPS = 16
+"""Steps of a log scale in 1: a byte counts them."""
+
+_LOG_SCALES = (-10.0, 255 / _SCALE_STEPS - 10)
+"""The log scales of the bytes 0 and 255."""
+
 _DEGREES = {0: 0, 3: 1, 8: 2, 15: 3}  # by K of shN
 
 _OTHERS = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
@@ -83,6 +91,10 @@ class SpzFormat:
     @property
     def needs_survey(self) -> bool:
         return True
+
+    @property
+    def log_scales(self) -> Range:
+        return _LOG_SCALES
 
     def require_available(self) -> None:
         _import_zstandard()
@@ -223,8 +235,8 @@ def _colours(rows: HostRows, _: int) -> np.ndarray:
 
 
 def _scales(rows: HostRows, _: int) -> np.ndarray:
-    """Log scales from -10 to 5.94 in sixteenths."""
-    return _bytes(16 * (rows["scales"].astype(np.float64) + 10))
+    """Log scales from -10 to 5.94 in sixteenths; others become the nearest of these."""
+    return _bytes(_SCALE_STEPS * (rows["scales"].astype(np.float64) - _LOG_SCALES[0]))
 
 
 def _rotations(rows: HostRows, _: int) -> np.ndarray:

@@ -17,6 +17,9 @@ from gs_train.world import World
 
 _MAX_LOG = 700.0  # exp of more is no float
 
+Range = tuple[float, float]
+"""The least and the greatest value."""
+
 
 class Survey(NamedTuple):
     """The rows that are finite and inside the crop.
@@ -30,6 +33,7 @@ class Survey(NamedTuple):
         high: the greatest x, y and z; minus infinity where there is no row.
         scene_low: as ``low``, of the rows outside the crop as well.
         scene_high: as ``high``, of the rows outside the crop as well.
+        n_beyond: rows with a log scale outside the range of the format.
         log_sizes: sum over rows of the mean of the three log scales.
     """
 
@@ -41,6 +45,7 @@ class Survey(NamedTuple):
     high: Point
     scene_low: Point
     scene_high: Point
+    n_beyond: int
     log_sizes: float
 
     @property
@@ -64,6 +69,7 @@ class Survey(NamedTuple):
             _point(np.maximum(self.high, other.high)),
             _point(np.minimum(self.scene_low, other.scene_low)),
             _point(np.maximum(self.scene_high, other.scene_high)),
+            self.n_beyond + other.n_beyond,
             self.log_sizes + other.log_sizes,
         )
 
@@ -73,6 +79,7 @@ def survey_rows(
     *,
     transform: Callable[[Chunk], Chunk] | None = None,
     crop: Crop | None = None,
+    log_scales: Range | None = None,
 ) -> Survey:
     """Look at all rows.
 
@@ -80,8 +87,11 @@ def survey_rows(
         chunks: of rows.
         transform: applied to each chunk first.
         crop: compared with the transformed positions.
+        log_scales: the range of the format's log scales; None: it holds all.
     """
-    surveys = (_survey(transform(chunk) if transform else chunk, crop) for chunk in chunks)
+    surveys = (
+        _survey(transform(chunk) if transform else chunk, crop, log_scales) for chunk in chunks
+    )
     return functools.reduce(Survey.merged, surveys, _NOTHING)
 
 
@@ -91,9 +101,10 @@ def survey_rows_of_ranks(
     *,
     transform: Callable[[Chunk], Chunk] | None = None,
     crop: Crop | None = None,
+    log_scales: Range | None = None,
 ) -> Survey:
     """Look at the rows of all ranks, each rank at its own; the same on all ranks. A collective."""
-    own = survey_rows(chunks, transform=transform, crop=crop)
+    own = survey_rows(chunks, transform=transform, crop=crop, log_scales=log_scales)
     if world.size == 1:
         return own
     surveys: list[list[Any]] = by_each(world, lambda: list(own))
@@ -101,7 +112,7 @@ def survey_rows_of_ranks(
     return functools.reduce(Survey.merged, found, _NOTHING)
 
 
-def _survey(chunk: Chunk, crop: Crop | None) -> Survey:
+def _survey(chunk: Chunk, crop: Crop | None, log_scales: Range | None) -> Survey:
     n_bases = bases_of(chunk)
     rows = host_rows(chunk, n_bases)
     n_all = len(rows["means"])
@@ -118,8 +129,15 @@ def _survey(chunk: Chunk, crop: Crop | None) -> Survey:
         n_bases,
         *_bounds(rows["means"]),
         *scene,
+        0 if log_scales is None else _n_beyond(rows["scales"], log_scales),
         float(rows["scales"].sum(dtype=np.float64)) / 3,
     )
+
+
+def _n_beyond(values: np.ndarray, limits: Range) -> int:
+    """Rows of (n, 3) values with one outside the limits."""
+    least, most = limits
+    return int(((values < least) | (values > most)).any(axis=1).sum())
 
 
 def _bounds(means: np.ndarray) -> tuple[Point, Point]:
@@ -133,4 +151,4 @@ def _point(values: np.ndarray) -> Point:
     return x, y, z
 
 
-_NOTHING = Survey(0, 0, 0, 0, *_bounds(np.empty((0, 3))), *_bounds(np.empty((0, 3))), 0.0)
+_NOTHING = Survey(0, 0, 0, 0, *_bounds(np.empty((0, 3))), *_bounds(np.empty((0, 3))), 0, 0.0)

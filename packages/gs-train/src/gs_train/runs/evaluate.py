@@ -17,8 +17,7 @@ from gs_train.files.file_lock import folder_lock
 from gs_train.files.pictures import write_comparison
 from gs_train.files.small_files import read_small
 from gs_train.losses.lpips import Lpips, load_lpips, missing_for_lpips
-from gs_train.machine.interrupt import StopRequest
-from gs_train.names import printable
+from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.options.config import FitConfig
 from gs_train.options.plain import to_plain
 from gs_train.renderers import Renderer
@@ -193,6 +192,10 @@ def report(
 
     Returns:
         What metrics.json holds.
+
+    Raises:
+        Interrupted: a stop was asked for before the views had their scores; or after, and all is
+            written but the pictures of the worst views.
     """
     how: dict[str, Any] = {
         "renderer": renderer,
@@ -209,7 +212,12 @@ def report(
         return score_views_of_ranks(model, scene, indices, world=world, **how)
 
     scores, pictures = look(scene.capture.test, **how)
-    _, worst = look(_worst(scores, scene), **how | {"lpips": None, "is_quiet": True})
+    worst: list[Picture] = []
+    stopped: Interrupted | None = None
+    try:
+        _, worst = look(_worst(scores), **how | {"lpips": None, "is_quiet": True})
+    except Interrupted as asked:  # the scores are written first, without these pictures
+        stopped = asked
 
     def write() -> dict[str, Any]:
         with folder_lock(folder.root):  # no other process writes between the look and the writing
@@ -243,14 +251,16 @@ def report(
             print(metrics["lpips_missing"], file=sys.stderr)
         return metrics
 
-    return by_first(world, write)
+    written = by_first(world, write)
+    if stopped is not None:
+        raise stopped
+    return written
 
 
-def _worst(scores: Sequence[ImageScore], scene: Scene) -> list[int]:
+def _worst(scores: Sequence[ImageScore]) -> list[int]:
     """The held-out views with the lowest PSNR, the lowest first."""
-    index_of = {printable(scene.views[i].name): i for i in scene.capture.test}
     lowest = sorted(scores, key=lambda score: score.psnr)[:N_PICTURES]
-    return [index_of[score.name] for score in lowest]
+    return [score.index for score in lowest]
 
 
 def _later_results(path: Path, step: int, run_id: str | None) -> dict[str, Any] | None:

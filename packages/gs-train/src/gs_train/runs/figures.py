@@ -14,6 +14,7 @@ from torch import Tensor
 import gs_pinned
 from gs_train.data.pixel_file import pixel_bytes
 from gs_train.engine.trace import BATCH
+from gs_train.machine.device_peaks import DevicePeaks
 from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.renderers import Rows, View
@@ -64,7 +65,14 @@ class Pace:
 
 
 def figures(
-    trainer: Trainer, scene: Scene, choice: Choice, *, n_steps: int, seconds: float, pace: Pace
+    trainer: Trainer,
+    scene: Scene,
+    choice: Choice,
+    *,
+    n_steps: int,
+    seconds: float,
+    pace: Pace,
+    peaks: DevicePeaks,
 ) -> dict[str, Any]:
     """The sections ``predicted``, ``real`` and ``batches``.
 
@@ -76,13 +84,15 @@ def figures(
         trainer: after its last step.
         n_steps, seconds: of this process.
         pace: of its steps.
+        peaks: of its device memory. The bytes of training alone are compared: what is predicted
+            holds no scores of held-out views.
 
     Synchronises.
     """
     device = trainer.renderer.device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    real = _real(device, choice, pace)  # before anything is measured that takes memory
+    real = _real(device, choice, pace, peaks)  # before anything is measured that takes memory
     batches = _batches(trainer)
     try:
         predicted = _predicted(trainer, scene, choice, n_steps, seconds)
@@ -93,21 +103,15 @@ def figures(
     return {"predicted": predicted, "real": real, "batches": batches}
 
 
-def _real(device: torch.device, choice: Choice, pace: Pace) -> dict[str, Any]:
+def _real(device: torch.device, choice: Choice, pace: Pace, peaks: DevicePeaks) -> dict[str, Any]:
     rate, before = pace.images_per_second(), choice.host_bytes_before
-    on_device, pinned = _memory_of(device)
+    is_gpu = device.type == "cuda"
     return {
-        "device_bytes": on_device,
-        "pinned_bytes": pinned,
+        "device_bytes": peaks.training_bytes if is_gpu else NOT_AVAILABLE,
+        "pinned_bytes": locked_bytes() if is_gpu else NOT_AVAILABLE,
         "host_bytes": NOT_AVAILABLE if before is None else peak_host_bytes() - before,
         "images_per_second": NOT_AVAILABLE if rate is None else rate,
     }
-
-
-def _memory_of(device: torch.device) -> tuple[int | str, int | str]:
-    if device.type != "cuda":
-        return NOT_AVAILABLE, NOT_AVAILABLE
-    return torch.cuda.max_memory_allocated(device), locked_bytes()
 
 
 def locked_bytes() -> int:

@@ -19,6 +19,7 @@ from gs_train.engine.batch_drawing import Truth, Unreadable
 from gs_train.engine.trace import BATCH
 from gs_train.errors import CommonError, InputError
 from gs_train.files.agreement import by_first
+from gs_train.machine.device_peaks import DevicePeaks
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
@@ -88,8 +89,6 @@ def train(
     config, device = trainer.config, trainer.renderer.device
     if trainer.step >= config.steps:
         return before
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     first_step = trainer.step
     # All the same; two are consumed ahead of need, in threads of their own.
     fed, known, decoded = (_view_batches(config, scene.capture, first_step) for _ in range(3))
@@ -279,6 +278,7 @@ class _Saver:
     Attributes:
         spent: until the last checkpoint.
         pace: of the steps.
+        peaks: of device memory.
     """
 
     def __init__(
@@ -307,6 +307,7 @@ class _Saver:
         self._started = time.perf_counter()
         self.spent = before
         self.pace = Pace(trainer.config.batch_size)
+        self.peaks = DevicePeaks(trainer.renderer.device)
 
     def start_clock(self) -> None:
         """Leave what has been prepared so far out of the time."""
@@ -314,9 +315,10 @@ class _Saver:
 
     @contextlib.contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Leave what happens meanwhile out of the time."""
+        """Leave what happens meanwhile out of the time, and out of the memory of training."""
         started = time.perf_counter()
-        yield
+        with self.peaks.beside_training():
+            yield
         seconds = time.perf_counter() - started
         self._started += seconds
         self.pace.leave_out(seconds)
@@ -345,6 +347,7 @@ class _Saver:
                     n_steps=n_steps,
                     seconds=seconds,
                     pace=self.pace,
+                    peaks=self.peaks,
                 )
                 if ranks is not None:
                     of["ranks"] = ranks
@@ -374,11 +377,9 @@ class _Saver:
     def _spent(self, n_steps: int) -> tuple[Spent, list[dict[str, int]] | None]:
         """And what each rank has taken, where there are several."""
         device, before = self._trainer.renderer.device, self._before
-        peak = reserved = 0
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-            peak = torch.cuda.max_memory_allocated(device)
-            reserved = torch.cuda.max_memory_reserved(device)
+        peak, reserved = self.peaks.allocated_bytes, self.peaks.reserved_bytes
         names = ("peak_device_bytes", "peak_device_reserved_bytes", "peak_host_bytes")
         of_ranks = self._world.gather([peak, reserved, peak_host_bytes()])
         spent = Spent(

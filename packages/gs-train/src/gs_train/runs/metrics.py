@@ -34,12 +34,14 @@ class ImageScore:
     """Scores of one test image.
 
     Attributes:
-        name: of the view.
+        index: of the view, in the capture.
+        name: of the view, printable: several views may have the same.
         psnr: dB; infinite for identical images.
         ssim: at most 1.
         lpips: None when its weights are not there.
     """
 
+    index: int
     name: str
     psnr: float
     ssim: float
@@ -173,7 +175,8 @@ def write_metrics(
         seconds: of training, without evaluation.
         images_per_second: images trained on, over ``seconds``.
         n_gaussians: at the end.
-        peak_device_bytes: the most device memory that tensors held; 0 on the CPU.
+        peak_device_bytes: the most device memory that tensors held, scores of held-out views while
+            training included; 0 on the CPU.
         peak_device_reserved_bytes: the most that torch's allocator held, which --device-memory
             caps; 0 on the CPU.
         peak_host_bytes: the most memory that training had resident.

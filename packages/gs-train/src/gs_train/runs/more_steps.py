@@ -14,8 +14,10 @@ from gs_train.runs.folder import RunFolder
 def with_more_steps(config: FitConfig, n: int, before: FitConfig | None) -> FitConfig:
     """The options with which the run in ``config.out`` goes on for ``n`` steps.
 
-    The learning rate of the means stays what it was at the end. The result is that of a run that
-    had all steps from the start, and a ``decay_steps`` of the first run's steps.
+    The result is that of a run that had all steps from the start, and the first run's
+    ``decay_steps``, or without the option the first run's steps. So the learning rate of the means
+    stays what it was at the end of the first run. Where ``decay_steps`` is above the first run's
+    steps, the learning rate decays on until step ``decay_steps`` and stays from there.
 
     Args:
         config: options of the call, over those of the run.

@@ -34,7 +34,7 @@ from gs_train.rows.attributes import GEOMETRY, NAMES
 from gs_train.rows.checks import check_rows
 from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.own_rows import LATTICE, OwnRows, OwnSource, plain_lattice
-from gs_train.rows.restore import Part, restored_to_look_at
+from gs_train.rows.restore import Part, Source, restored_to_look_at
 from gs_train.rows.strands import Lattice
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.runs.folder import RunFolder
@@ -231,18 +231,24 @@ class Run:
             read = self.checkpoint.read([f"model/{name}" for name in GEOMETRY], rows=own)
         return {name: read[f"model/{name}"] for name in GEOMETRY}
 
-    def read(self, device: torch.device) -> tuple[Run, Gaussians | TieredGaussians]:
+    def read(
+        self, device: torch.device, stop: StopRequest | None = None
+    ) -> tuple[Run, Gaussians | TieredGaussians]:
         """The model for looking at, and the run as of the checkpoint that it is from.
 
         That is a newer one where a running ``fit`` has removed this one meanwhile.
 
+        Args:
+            stop: as for :meth:`model`.
+
         Raises:
             InputError: the checkpoint is damaged, or gone without a newer one.
+            Interrupted: a stop was asked for.
         """
         run = self
         while True:
             try:
-                return run, run.model(device)
+                return run, run.model(device, stop=stop)
             except InputError:
                 old = run.checkpoint.path
                 if old.exists():
@@ -253,7 +259,13 @@ class Run:
                 if not is_newer(run.checkpoint.path, old):
                     raise
 
-    def model(self, device: torch.device, own: Tensor | None = None) -> Gaussians | TieredGaussians:
+    def model(
+        self,
+        device: torch.device,
+        own: Tensor | None = None,
+        *,
+        stop: StopRequest | None = None,
+    ) -> Gaussians | TieredGaussians:
         """The model for looking at, without state that only training needs.
 
         Appearance is in host memory where rows were saved asleep, and where the whole model would
@@ -261,11 +273,17 @@ class Run:
 
         Args:
             own: (R,) int64, sorted: the rows of this rank; None: all.
+            stop: looked at between blocks of a file, where all rows are read.
 
         Raises:
             InputError: the checkpoint is damaged.
+            Interrupted: a stop was asked for.
         """
-        saved = self.checkpoint if own is None else OwnSource(self.checkpoint, own)
+        saved: Source = self.checkpoint
+        if own is not None:
+            saved = OwnSource(self.checkpoint, own)
+        elif stop is not None:
+            saved = _StoppableSource(self.checkpoint, stop)
         with _damage(self.checkpoint):
             return restored_to_look_at(
                 Part(saved, "model/"), device=device, room=self.room_on(device)
@@ -333,6 +351,21 @@ class Run:
                 sharing=sharing,
                 ownership=ownership,
             )
+
+
+class _StoppableSource:
+    """A `Source` of all rows of a checkpoint, whose reading a stop ends."""
+
+    def __init__(self, saved: SavedCheckpoint, stop: StopRequest) -> None:
+        self._saved = saved
+        self._stop = stop
+        self.shapes = saved.shapes
+        self.dtypes = saved.dtypes
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """See `Source.fill`."""
+        work = printable(f"the reading of {self._saved.path}")
+        self._saved.fill(targets, report=lambda _: self._stop.check(work))
 
 
 def checkpoint_state(

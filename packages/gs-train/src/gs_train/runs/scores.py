@@ -74,7 +74,7 @@ def score_views(
                 print(not_scored(error), file=sys.stderr)
                 continue
             image = render_view(model, view, renderer)
-            score = score_of(name, image, photograph, lpips)
+            score = score_of(index, name, image, photograph, lpips)
             if score is None:
                 print(hidden(name), file=sys.stderr)
                 continue
@@ -91,7 +91,7 @@ def shown_of(indices: Sequence[int]) -> set[int]:
 
 
 def score_of(
-    name: str, image: Tensor, photograph: Tensor, lpips: Lpips | None
+    index: int, name: str, image: Tensor, photograph: Tensor, lpips: Lpips | None
 ) -> ImageScore | None:
     """The scores of a render; None where a mask hides all of the photograph.
 
@@ -99,7 +99,8 @@ def score_of(
     black in place of hidden pixels, and the distances at kept pixels count.
 
     Args:
-        name: printable.
+        index: of the view.
+        name: of the view, printable.
         image: (H, W, 3) float32 in [0, 1], on any device.
         photograph: (H, W, 3) uint8 on the CPU, or (H, W, 4) with a mask.
     """
@@ -111,6 +112,7 @@ def score_of(
             return None
     truth = photograph.float() / 255.0
     return ImageScore(
+        index=index,
         name=name,
         psnr=psnr(image, truth, kept),
         ssim=ssim(image, truth, kept),

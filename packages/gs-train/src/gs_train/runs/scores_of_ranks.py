@@ -77,7 +77,7 @@ def score_views_of_ranks(
                     raise
                 own.append({"left out": not_scored(error)})
                 continue
-            score = score_of(name, image, photograph, lpips)
+            score = score_of(index, name, image, photograph, lpips)
             if score is None:
                 own.append({"left out": hidden(name)})
                 continue

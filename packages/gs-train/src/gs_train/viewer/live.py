@@ -20,12 +20,12 @@ _HEAD_BYTES = 1 << 12
 
 @dataclass(frozen=True)
 class Progress:
-    """Of a run, as its files say.
+    """How far a run is, as the files of the run say.
 
     Attributes:
-        step: of the last line of its log; 0: there is none.
-        steps: that it shall have.
-        values: what the log says there, by name.
+        step: of the last line of the log; 0: there is none.
+        steps: that the run shall have.
+        values: numbers of the last line, by name.
         newest: the newest whole checkpoint.
     """
 
@@ -36,7 +36,7 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The step, the loss and the number of Gaussians for people."""
         parts = [f"step {self.step:,} of {self.steps:,}"]
         if "loss" in self.values:
             parts.append(f"loss {self.values['loss']:.4f}")

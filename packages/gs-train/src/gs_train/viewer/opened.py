@@ -45,7 +45,7 @@ _ROW_BYTES, _TILES_BYTES = 92, 24 * 28
 
 @dataclass(frozen=True)
 class Limits:
-    """What looking may take.
+    """The renderer and the memory that looking at a scene may take.
 
     Attributes:
         renderer: its name on the command line.
@@ -92,22 +92,30 @@ class OpenedScene:
         self.model.close()
 
 
+def run_root(path: Path) -> Path | None:
+    """The folder of the run that a path leads to, a checkpoint of it or the folder itself; None:
+    the path is no folder."""
+    if not path.is_dir():
+        return None
+    return _root_around(path) if _is_checkpoint(path) else path
+
+
 def open_scene(path: Path, limits: Limits, stop: StopRequest) -> OpenedScene:
     """Read what is at a path.
 
     Args:
         path: output folder of a run, whose newest checkpoint is taken; folder of a checkpoint; or a
             PLY file of Gaussians.
-        stop: looked at while a file is read.
+        stop: looked at while Gaussians are read.
 
     Raises:
         InputError: nothing of the kind is there, or it is damaged.
         Interrupted: a stop was asked for.
     """
     if path.is_dir():
-        if has_checkpoint_name(path.absolute()) or (path / MANIFEST).exists():
-            return _of_run(_run_of(open_checkpoint(path)), limits, is_newest=False)
-        return _of_run(Run.open(path), limits, is_newest=True)
+        if _is_checkpoint(path):
+            return _of_run(_run_of(open_checkpoint(path)), limits, stop, is_newest=False)
+        return _of_run(Run.open(path), limits, stop, is_newest=True)
     if not path.exists():
         raise InputError(
             f"{path} must be the output folder of a run, a checkpoint or a PLY file, and does not "
@@ -116,14 +124,19 @@ def open_scene(path: Path, limits: Limits, stop: StopRequest) -> OpenedScene:
     return _of_ply(path, limits, stop)
 
 
-def reopened(scene: OpenedScene, limits: Limits) -> OpenedScene:
+def reopened(scene: OpenedScene, limits: Limits, stop: StopRequest) -> OpenedScene:
     """The newest checkpoint of the same run, in memory of its own.
+
+    Args:
+        stop: looked at while Gaussians are read.
 
     Raises:
         InputError: it is damaged, or gone.
+        Interrupted: a stop was asked for.
     """
     assert scene.run is not None
-    return _of_run(Run.open(scene.run.folder.root), limits, is_newest=True, renderer=scene.renderer)
+    run = Run.open(scene.run.folder.root)
+    return _of_run(run, limits, stop, is_newest=True, renderer=scene.renderer)
 
 
 def fits_beside(scene: OpenedScene, saved: SavedCheckpoint) -> bool:
@@ -137,13 +150,21 @@ def fits_beside(scene: OpenedScene, saved: SavedCheckpoint) -> bool:
     return device.type != "cuda" or geometry < free_on(device) // 2
 
 
+def _is_checkpoint(folder: Path) -> bool:
+    return has_checkpoint_name(folder.absolute()) or (folder / MANIFEST).exists()
+
+
+def _root_around(checkpoint: Path) -> Path:
+    return checkpoint.absolute().parent.parent
+
+
 def _run_of(saved: SavedCheckpoint) -> Run:
     """The run of a checkpoint, at that checkpoint.
 
     Raises:
         InputError: it lies in no run's folder.
     """
-    root = saved.path.absolute().parent.parent
+    root = _root_around(saved.path)
     if (root / "config.yml").is_file():
         return Run.open(root, saved)
     raise InputError(
@@ -152,7 +173,12 @@ def _run_of(saved: SavedCheckpoint) -> Run:
 
 
 def _of_run(
-    run: Run, limits: Limits, *, is_newest: bool, renderer: Renderer | None = None
+    run: Run,
+    limits: Limits,
+    stop: StopRequest,
+    *,
+    is_newest: bool,
+    renderer: Renderer | None = None,
 ) -> OpenedScene:
     if limits.device_memory is not None:
         config = dataclasses.replace(run.config, device_memory=limits.device_memory)
@@ -162,9 +188,9 @@ def _of_run(
         cap_device_memory(run.config, renderer.device)
     model: Model
     if is_newest:
-        run, model = run.read(renderer.device)
+        run, model = run.read(renderer.device, stop)
     else:
-        model = run.model(renderer.device)
+        model = run.model(renderer.device, stop=stop)
     cameras: tuple[PathCamera, ...] = ()
     train: tuple[int, ...] = ()
     test: tuple[int, ...] = ()

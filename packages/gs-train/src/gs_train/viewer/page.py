@@ -13,10 +13,10 @@ import numpy as np
 from gs_train.errors import InputError
 from gs_train.names import printable
 from gs_train.rows.view_parts import Box, Quantity
-from gs_train.scene.camera_paths import PathCamera
 from gs_train.scene.path_file import camera_of, save_path
 from gs_train.scene.scene import view_in_frame
 from gs_train.viewer.opened import OpenedScene
+from gs_train.viewer.path_keys import Keys, PathKeys
 from gs_train.viewer.places import Place, nearest_camera, place_of, place_of_page, rotation_of
 from gs_train.viewer.request import Panel, Picture, Request, reduced
 from gs_train.viewer.shapes import box_lines, frustum_lines
@@ -47,14 +47,14 @@ class Services:
     Attributes:
         scene: of the moment.
         ask: wants a picture for a page.
-        keys: of the camera path, in the capture's frame.
+        keys: of the camera path.
         path_file: where the path is saved.
         render_hint: the command that renders a saved path; None: there is none.
     """
 
     scene: Callable[[], OpenedScene]
     ask: Callable[[int, Request], None]
-    keys: list[PathCamera]
+    keys: PathKeys
     path_file: Path
     render_hint: str | None
 
@@ -92,7 +92,6 @@ class Page:
         self._add_path()
         for handle in (self._quantity, self._longest):
             handle.on_update(self._changed)
-        self._draw_keys()
 
     def begin(self) -> None:
         """Ask for pictures from now on."""
@@ -116,6 +115,11 @@ class Page:
                 picture.pixels, format="jpeg", jpeg_quality=quality
             )
             self._status.content = "  \n".join(map(as_markdown, lines))
+        self._client.flush()
+
+    def show_error(self, error: Exception) -> None:
+        """Say why there is no picture; called in the thread that draws."""
+        self._status.content = as_markdown(f"not drawn: {error}")
         self._client.flush()
 
     def _ask(self) -> None:
@@ -273,12 +277,11 @@ class Page:
         def _(_: Any) -> None:
             place = self._place()
             if change.value == "add" and place is not None:
-                services.keys.append(place.key(services.scene().frame))
-            elif change.value == "remove last" and services.keys:
-                services.keys.pop()
+                services.keys.add(place.key(services.scene().frame))
+            elif change.value == "remove last":
+                services.keys.remove_last()
             elif change.value == "remove all":
-                services.keys.clear()
-            self._draw_keys()
+                services.keys.remove_all()
 
         @save.on_click
         def _(_: Any) -> None:
@@ -286,7 +289,8 @@ class Page:
 
     def _save_keys(self) -> None:
         services, frame = self._services, self._services.scene().frame
-        if not services.keys:
+        shared = services.keys.all  # another page may change the path meanwhile
+        if not shared:
             self._tell("Nothing is saved", "the path has no cameras yet: add some")
             return
         size = [
@@ -295,7 +299,7 @@ class Page:
         ]
         keys = [
             camera_of("", key.world_to_camera, place_of(key, frame).fov_y, size[0], size[1])
-            for key in services.keys
+            for key in shared
         ]
         try:
             save_path(services.path_file, keys)
@@ -305,8 +309,8 @@ class Page:
         hint = f"; {services.render_hint}" if services.render_hint else ""
         self._tell("The path is saved", f"in {services.path_file}{hint}")
 
-    def _draw_keys(self) -> None:
-        keys = self._services.keys
+    def show_keys(self, keys: Keys) -> None:
+        """Show the cameras of the path."""
         self._n_keys.content = f"{len(keys)} cameras"
         lines = frustum_lines(keys, self._services.scene().frame, _FRUSTUM)
         self._draw_lines("/path", lines, (250, 120, 90))

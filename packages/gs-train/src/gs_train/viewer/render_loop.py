@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from gs_train.machine.device_failure import is_device_failure
 from gs_train.viewer.pace import Pace
 from gs_train.viewer.request import Picture, Request
 
@@ -30,15 +31,20 @@ class _Page:
 
     Attributes:
         deliver: takes its pictures.
-        request: its newest one; None: it has not asked yet.
+        tell: takes the error in place of a picture.
+        request: its newest one; None: it has not asked yet, or there is no picture of what it
+            asked for.
         due: the next picture of that request; None: there is none to come.
         pace: of its coarse pictures.
+        has_failed: whether its last drawing, of the present scene, ended with an error.
     """
 
     deliver: Callable[[Picture], None]
+    tell: Callable[[Exception], None]
     request: Request | None = None
     due: _Level | None = None
     pace: Pace = field(default_factory=Pace)
+    has_failed: bool = False
 
 
 class RenderLoop:
@@ -48,6 +54,9 @@ class RenderLoop:
     one. Coarse pictures go before fine ones, and a fine picture is abandoned between two parts when
     a coarse one is due. A page whose camera moves all the time gets one coarse picture after the
     other.
+
+    Where a drawing fails, its page is told and its request forgotten; other pages go on. The loop
+    ends where the device has failed, or where drawing the present scene has failed for every page.
 
     Everything that touches the scene runs in the thread that calls :meth:`step`: drawing, and the
     jobs of :meth:`run_between`. Other methods may be called from any thread.
@@ -75,15 +84,18 @@ class RenderLoop:
         with self._changed:
             return not self._has_work()
 
-    def join(self, page: int, deliver: Callable[[Picture], None]) -> None:
+    def join(
+        self, page: int, deliver: Callable[[Picture], None], tell: Callable[[Exception], None]
+    ) -> None:
         """Have a page from now on.
 
         Args:
             page: its number.
             deliver: takes its pictures, in the thread that draws.
+            tell: takes the error of a drawing or of ``deliver``, in the thread that draws.
         """
         with self._changed:
-            self._pages[page] = _Page(deliver)
+            self._pages[page] = _Page(deliver, tell)
 
     def leave(self, page: int) -> None:
         """Forget a page."""
@@ -102,6 +114,7 @@ class RenderLoop:
         """Draw every page's request anew, as after a change of the scene."""
         with self._changed:
             for page in self._pages.values():
+                page.has_failed = False
                 if page.request is not None:
                     page.due = "coarse"
             self._changed.notify_all()
@@ -178,13 +191,31 @@ class RenderLoop:
                 return others or (level == "fine" and bool(self._jobs))
 
         start = self._clock()
-        picture = self._draw(request, scale, is_stale)
+        try:
+            picture = self._draw(request, scale, is_stale)
+            with self._changed:
+                if level == "coarse":
+                    page.pace.took(self._clock() - start)
+                if picture is None:
+                    page.due = page.due or level
+                    return
+                if number not in self._pages:
+                    return
+                page.has_failed = False
+            page.deliver(picture)
+        except Exception as error:
+            if is_device_failure(error) or self._fails_for_all(number, request):
+                raise
+            if number in self._pages:
+                page.tell(error)
+
+    def _fails_for_all(self, number: int, request: Request) -> bool:
+        """Note that a page's request has failed; whether no page's last drawing went well."""
         with self._changed:
-            if level == "coarse":
-                page.pace.took(self._clock() - start)
-            if picture is None:
-                page.due = page.due or level
-                return
-            if number not in self._pages:
-                return
-        page.deliver(picture)
+            page = self._pages.get(number)
+            if page is None:  # nobody waits for the picture
+                return False
+            page.has_failed = True
+            if page.request is request:
+                page.request = page.due = None
+            return all(each.has_failed for each in self._pages.values())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +15,18 @@ from typing import Any
 from gs_train.checkpoint import open_checkpoint
 from gs_train.data import Capture
 from gs_train.errors import InputError
-from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.scene.camera_paths import PathCamera
 from gs_train.viewer.live import Progress, progress_of
 from gs_train.viewer.opened import Limits, OpenedScene, fits_beside, reopened
 from gs_train.viewer.page import Page, Services, as_markdown
+from gs_train.viewer.pages import Pages
+from gs_train.viewer.path_keys import PathKeys
 from gs_train.viewer.photographs import Photographs
 from gs_train.viewer.pictures import Pictures
 from gs_train.viewer.places import first_place
 from gs_train.viewer.render_loop import RenderLoop
-from gs_train.viewer.request import Picture
 
 _WATCH_S = 2.0
 
@@ -76,11 +78,14 @@ class Viewer:
 
         self._scene = scene
         self._limits = limits
-        self._stop = StopRequest()  # of the photographs' thread
+        self._stop = StopRequest()  # ends what other threads read
         self._photographs = self._photographs_of(scene, data)
         self._loop = RenderLoop(Pictures(lambda: self._scene, self._photographs))
-        self._services = Services(lambda: self._scene, self._loop.ask, keys, path_file, render_hint)
+        self._services = Services(
+            lambda: self._scene, self._loop.ask, PathKeys(keys), path_file, render_hint
+        )
         self._ended = threading.Event()
+        self._watch_error: Exception | None = None
         self._refused: tuple[Path, str] | None = None  # a checkpoint that is not shown, and why
         with _silent():
             self._server = serve(host, port)
@@ -113,16 +118,18 @@ class Viewer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def check(self) -> None:
-        """Raise what has ended the drawing, if anything has."""
-        if self._loop.error is not None:
-            raise self._loop.error
+        """Raise what has ended the drawing or the watching of the run, if anything has."""
+        for error in (self._loop.error, self._watch_error):
+            if error is not None:
+                raise error
 
     def close(self) -> None:
         """End the threads and the server, and give the memory back. Idempotent."""
         if self._ended.is_set():
             return
         self._ended.set()
-        self._stop.signal_number = 1  # whatever opens photographs ends soon
+        # Whatever opens photographs or reads a checkpoint ends soon.
+        self._stop.signal_number = signal.SIGTERM
         self._loop.close()
         for thread in self._threads:
             thread.join()
@@ -168,30 +175,18 @@ class Viewer:
         if live:
             self._training = server.gui.add_markdown("watching the run", order=-1.0)
             self._bar = server.gui.add_progress_bar(0.0, order=-0.5)
-        pages: dict[int, Page] = {}
-
-        @server.on_client_connect
-        def _(client: Any) -> None:
-            page = pages[client.client_id] = Page(client, self._services)
-
-            def deliver(picture: Picture) -> None:
-                try:
-                    page.show(picture)
-                except Exception:  # of a page that closes now, or of viser
-                    if client.client_id in server.get_clients():
-                        raise
-
-            self._loop.join(client.client_id, deliver)
-            page.begin()
-
-        @server.on_client_disconnect
-        def _(client: Any) -> None:
-            self._loop.leave(client.client_id)
-            pages.pop(client.client_id, None)
+        services = self._services
+        pages = Pages(server, self._loop, services.keys, lambda client: Page(client, services))
+        server.on_client_connect(pages.join)
+        server.on_client_disconnect(pages.leave)
 
     def _watch(self) -> None:
-        while not self._ended.wait(_WATCH_S):
-            self.look_at_run()
+        try:
+            while not self._ended.wait(_WATCH_S):
+                self.look_at_run()
+        except Exception as error:
+            self._watch_error = error
+            self._training.content = as_markdown(f"the run is watched no more: {error}")
 
     def look_at_run(self) -> None:
         """Show how far the run is, and its newest checkpoint where that is another one."""
@@ -212,7 +207,9 @@ class Viewer:
                 return f"{newest.name} is not shown: there is no memory for it beside this one"
             if self._refused is not None and newest == self._refused[0]:
                 return f"{newest.name} is not shown: {self._refused[1]}"
-            scene = reopened(self._scene, self._limits)
+            scene = reopened(self._scene, self._limits, self._stop)
+        except Interrupted:  # the viewer ends
+            return ""
         except InputError:
             self._refused = (newest, "it cannot be read") if newest.exists() else None
             return ""
