@@ -133,8 +133,7 @@ def still(means: Tensor, scales: Tensor, partition: Partition) -> BlockBoxes:
     zero, last_step = torch.zeros(len(rows), 3), torch.zeros(len(rows), dtype=torch.int32)
     reach = SleepReach((0.9, 0.999), 1e-15, 0.0)
     parts = [
-        SleepingValues(values[rows], zero, zero, last_step, reach)
-        for values in (means, scales)
+        SleepingValues(values[rows], zero, zero, last_step, reach) for values in (means, scales)
     ]
     which = np.arange(len(partition))
     boxes.fit(which, partition.counts, means=parts[0], scales=parts[1])

@@ -283,7 +283,7 @@ class StoredRows:
         where = places[seen]
         rows = {name: values[seen] for name, values in geometry.items()}
         rows |= self._groups["appearance"].lookahead(self._tables, where)
-        n_seen = np.asarray(visible.counts, np.int64)
+        n_seen = np.array(visible.counts.tolist(), np.int64)
         part = _Part(blocks, every[seen])
         return part, self._tables["key"][where, 0], visible.mask, n_seen, rows
 
