@@ -18,6 +18,8 @@ from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.renderers.protocol import RenderOptions, View
 
+_ARRAYS = ("lower", "upper", "scale", "longest", "ceilings", "fit_step")
+
 _LARGEST = float(np.finfo(np.float32).max)
 # gs_cull's row test may round exp by 33 u.
 _EXP_MARGIN = 1.0 + 2.0**-18
@@ -52,12 +54,37 @@ def enclose(values: Tensor, movement: Tensor) -> tuple[Tensor, Tensor]:
     return float32_below(torch.minimum(starts, ends)), float32_above(torch.maximum(starts, ends))
 
 
+class _Fit:
+    """A fit of some blocks that a device works on.
+
+    Args:
+        blocks: (n,) with rows.
+        least: (n, 9) float64: lower ends, and the negative of upper ends, scale and longest.
+    """
+
+    def __init__(self, blocks: Ids, least: Tensor) -> None:
+        self.blocks = blocks
+        self._least = least
+        self._copied: torch.cuda.Event | None = None
+        if least.is_cuda:
+            self._least = torch.empty(least.shape, dtype=least.dtype, pin_memory=True)
+            self._least.copy_(least, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(least.device))
+
+    def least(self) -> Tensor:
+        """On the host; waits for the device."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._least
+
+
 class BlockBoxes:
     """A box of the means and a bound of the scales of each block, for the future of its rows.
 
     A fit takes rows as stored, asleep or not. The box of a block holds until a row of the block is
     updated, and no longer than step ``until`` where the fit has one. `slack` makes up for rates
-    above the ceilings of the fit.
+    above the ceilings of the fit. The arrays are those of all fits after `settle`.
 
     Args:
         n_blocks: empty blocks, which no view sees.
@@ -77,6 +104,7 @@ class BlockBoxes:
         self.longest = np.zeros((n_blocks, 2), np.float32)
         self.ceilings = np.full((n_blocks, 2), np.inf, np.float32)
         self.fit_step = np.zeros(n_blocks, np.int32)
+        self._coming: list[_Fit] = []
 
     def __len__(self) -> int:
         return len(self.scale)
@@ -97,6 +125,8 @@ class BlockBoxes:
             counts: (n,) rows of each block; rows lie block after block.
             means, scales: of these rows; scales as logarithms.
             until: the last step for which the boxes must hold; None for ever.
+
+        Asynchrony: on CUDA the work is enqueued on torch's current stream, and `settle` waits.
 
         Raises:
             ValueError: another number of rows than the counts say.
@@ -125,15 +155,30 @@ class BlockBoxes:
         if not len(full):
             return
         lengths = torch.from_numpy(counts[counts > 0].astype(np.int64)).to(ends.device)
-        least = torch.segment_reduce(ends, "min", lengths=lengths, unsafe=True).cpu()
-        self.lower[full] = least[:, :3].float().numpy()
-        self.upper[full] = -least[:, 3:6].float().numpy()
-        self.scale[full] = float32_above(-least[:, 6]).numpy()
-        self.longest[full] = float32_above(-least[:, 7:]).numpy()
+        least = torch.segment_reduce(ends, "min", lengths=lengths, unsafe=True)
+        self._coming.append(_Fit(full, least))
+        if least.device.type == "cpu":
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for fits that a device has not finished."""
+        for fit in self._coming:
+            least = fit.least()
+            self.lower[fit.blocks] = least[:, :3].float().numpy()
+            self.upper[fit.blocks] = -least[:, 3:6].float().numpy()
+            self.scale[fit.blocks] = float32_above(-least[:, 6]).numpy()
+            self.longest[fit.blocks] = float32_above(-least[:, 7:]).numpy()
+        self._coming.clear()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The arrays by name, for a snapshot."""
+        self.settle()
+        return {name: getattr(self, name) for name in _ARRAYS}
 
     def slack(self, means: SleepReach, scales: SleepReach) -> Floats:
         """(blocks, 2) how far means and log scales may leave the box of the fit, because rates have
         risen above the ceilings of the fit."""
+        self.settle()
         since = self.fit_step.astype(np.int64)
         now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
         with np.errstate(all="ignore"):

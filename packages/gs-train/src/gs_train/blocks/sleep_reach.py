@@ -89,6 +89,11 @@ class SleepReach:
         return self._rates[1 : self._step + 1].copy()
 
     @property
+    def last_rate(self) -> float:
+        """Of the last step; 0 before the first."""
+        return float(self._rates[self._step])
+
+    @property
     def ceiling(self) -> float:
         """No step to come has a larger rate."""
         return self._ceiling

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -36,12 +36,28 @@ class _Part:
 
     Attributes:
         blocks: (n,) sorted.
+        holds: (n,) which of these hold rows that are seen.
         rows: (R,) int64 sorted, of the rows seen: which of the ``blocks``, times ``block_rows``,
             and the row within it.
     """
 
     blocks: Ids
+    holds: NDArray[np.bool_]
     rows: Tensor
+
+
+class _Early(NamedTuple):
+    """Blocks that a batch to come may see, found before the present step has ended.
+
+    Attributes:
+        views: of the batch.
+        blocks: (n,) sorted; without those that the step changes.
+        ceilings: of the rates, by attribute, that the list was made for.
+    """
+
+    views: tuple[View, ...]
+    blocks: Ids
+    ceilings: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +126,8 @@ class StoredRows:
             raise InputError(f"{store.path} must hold rows of a scene, got other planes")
         self._k, self.block_rows = k, store.block_rows
         self._is_whole = True
+        self._early: _Early | None = None
+        self._changed = np.zeros(0, np.int64)  # blocks of the last step
         self.device = torch.device(device)
         n = slots * store.block_rows
         self._tables = {
@@ -226,8 +244,14 @@ class StoredRows:
         )
 
     def expect(self, views: Sequence[View], renderer: Renderer) -> None:
-        """Begin to bring what the next batch may see; changes no result."""
-        self.cache.expect(self.candidates(views, renderer).ids)
+        """Find what the next batch may see, and begin to bring it; changes no result.
+
+        Beside a step it may run on another thread, before `update`.
+        """
+        ceilings = {name: reach.ceiling for name, reach in self.reach.items()}
+        blocks = self.candidates(views, renderer).ids.astype(np.int64)
+        self._early = _Early(tuple(views), blocks, ceilings)
+        self.cache.expect(blocks)
 
     @torch.no_grad()
     def look(self, views: Sequence[View], renderer: Renderer) -> Look:
@@ -247,7 +271,7 @@ class StoredRows:
         Memory: that of the U rows, and of the geometry of all rows of as many blocks as fit.
         """
         self._need_whole()
-        blocks = self.candidates(views, renderer).ids.astype(np.int64)
+        blocks = self._blocks_of(views, renderer)
         turns = self._turns(blocks) or [blocks]
         used = turns[0] if len(turns) == 1 else blocks[:0]
         found = []
@@ -271,6 +295,22 @@ class StoredRows:
             _used=used,
         )
 
+    def _blocks_of(self, views: Sequence[View], renderer: Renderer) -> Ids:
+        """(n,) sorted: the blocks that some view may see, and perhaps others.
+
+        Where these were expected, nothing is waited for: boxes that have changed since are those of
+        the last step's blocks, all of which are taken.
+        """
+        early, self._early = self._early, None
+        if early is not None and list(map(id, early.views)) == list(map(id, views)):
+            held = all(
+                max(reach.ceiling, reach.last_rate) <= early.ceilings[name]
+                for name, reach in self.reach.items()
+            )
+            if held:
+                return np.union1d(early.blocks, self._changed)
+        return self.candidates(views, renderer).ids.astype(np.int64)
+
     def _look_at(
         self, blocks: Ids, slots: NDArray[np.int32], views: Sequence[View], renderer: Renderer
     ) -> tuple[_Part, Tensor, Tensor, NDArray[np.int64], dict[str, Tensor]]:
@@ -284,8 +324,13 @@ class StoredRows:
         rows = {name: values[seen] for name, values in geometry.items()}
         rows |= self._groups["appearance"].lookahead(self._tables, where)
         n_seen = np.array(visible.counts.tolist(), np.int64)
-        part = _Part(blocks, every[seen])
+        part = self._part(blocks, every[seen])
         return part, self._tables["key"][where, 0], visible.mask, n_seen, rows
+
+    def _part(self, blocks: Ids, rows: Tensor) -> _Part:
+        holds = torch.zeros(len(blocks), dtype=torch.bool, device=self.device)
+        holds[rows // self.block_rows] = True
+        return _Part(blocks, holds.cpu().numpy(), rows)
 
     def leave(self, look: Look) -> None:
         """End a look without a step."""
@@ -300,14 +345,16 @@ class StoredRows:
         """(R,) int64 all rows of some blocks, as in `_Part.rows`."""
         before = np.cumsum(counts) - counts
         firsts = np.arange(len(counts)) * self.block_rows - before
-        rows = np.arange(int(counts.sum())) + np.repeat(firsts, counts)
-        return torch.from_numpy(rows).to(self.device)
+        n = int(counts.sum())
+        repeated = torch.repeat_interleave(
+            *(torch.from_numpy(array).to(self.device) for array in (firsts, counts)), output_size=n
+        )
+        return repeated + torch.arange(n, device=self.device)
 
     def _places(self, slots: NDArray[np.int32], rows: Tensor) -> Tensor:
         """(R,) int64 places in the tables of rows, as in `_Part.rows`, of blocks in slots."""
-        block = rows // self.block_rows
         firsts = (slots.astype(np.int64) - np.arange(len(slots))) * self.block_rows
-        return rows + torch.from_numpy(firsts).to(self.device)[block]
+        return rows + torch.from_numpy(firsts).to(self.device)[rows // self.block_rows]
 
     # ------------------------------------------------------------------ training
 
@@ -343,20 +390,17 @@ class StoredRows:
         for group in self._groups.values():
             group.end()
         self.leave(look)
+        self._changed = np.concatenate([part.blocks[part.holds] for part in look._parts])
         self._is_whole = True
 
     def _update(self, part: _Part, gradients: Rows) -> None:
         """Take the step of the rows of some blocks, and fit their boxes."""
-        block = part.rows // self.block_rows
-        is_changed = torch.zeros(len(part.blocks), dtype=torch.bool, device=self.device)
-        is_changed[block] = True
-        changed = is_changed.cpu().numpy()
-        blocks = part.blocks[changed]
+        blocks = part.blocks[part.holds]
         if not len(blocks):
             return
         slots = self.cache.bring(blocks)
         home = np.zeros(len(part.blocks), np.int32)
-        home[changed] = slots
+        home[part.holds] = slots
         where = self._places(home, part.rows)
         for group in self._groups.values():
             group.update(self._tables, where, gradients)
@@ -440,7 +484,7 @@ def _state(
             "b2": betas[1],
             "eps": eps,
             "n_blocks": len(boxes),
-            "boxes": vars(boxes),
+            "boxes": boxes.state(),
             "reach": {
                 name: {"ceiling": one.ceiling, "rates": one.rates} for name, one in reach.items()
             },
