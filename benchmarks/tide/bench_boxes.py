@@ -130,11 +130,10 @@ def batches(views: Sequence[View], epochs: int, batch_size: int) -> Iterator[lis
 def still(means: Tensor, scales: Tensor, partition: Partition) -> BlockBoxes:
     """Boxes of rows that do not move."""
     boxes, rows = BlockBoxes(len(partition)), partition.rows
-    zero = np.zeros((len(rows), 3), np.float32)
-    last_step, reach = np.zeros(len(rows), np.int64), SleepReach((0.9, 0.999), 1e-15, 0.0)
+    zero, last_step = torch.zeros(len(rows), 3), torch.zeros(len(rows), dtype=torch.int32)
+    reach = SleepReach((0.9, 0.999), 1e-15, 0.0)
     parts = [
-        SleepingValues(values.numpy()[rows], zero, zero, last_step, reach)
-        for values in (means, scales)
+        SleepingValues(values[rows], zero, zero, last_step, reach) for values in (means, scales)
     ]
     which = np.arange(len(partition))
     boxes.fit(which, partition.counts, means=parts[0], scales=parts[1])

@@ -13,7 +13,7 @@ import torch
 
 import gs_adam
 from gs_train.blocks.boxes import enclose
-from gs_train.blocks.rounding import Doubles, Floats
+from gs_train.blocks.partition import Doubles, Floats
 from gs_train.blocks.sleep_reach import SleepReach
 
 KINDS = ("constant", "decaying", "cosine", "warm restarts", "warm-up", "random", "off and on")
@@ -43,10 +43,12 @@ class Sleep:
         reach = SleepReach(self.betas, self.eps, max(self.rates))
         for _ in range(self.since):
             reach.record_step(0.0)
-        columns = [a[:, None] for a in (self.values, self.exp_avg, self.exp_avg_sq)]
-        far = reach.reach(*columns, np.full(len(self.values), self.since), until)
-        lower, upper = enclose(columns[0], np.where(columns[1] > 0, -far, far))
-        return lower[:, 0], upper[:, 0]
+        columns = [
+            torch.from_numpy(a)[:, None] for a in (self.values, self.exp_avg, self.exp_avg_sq)
+        ]
+        far = reach.reach(*columns, torch.full((len(self.values),), self.since), until)
+        lower, upper = enclose(columns[0], torch.where(columns[1] > 0, -far, far))
+        return lower[:, 0].numpy(), upper[:, 0].numpy()
 
     def slept_through(self) -> Iterator[Floats]:
         """After each step, caught up in one sleep."""

@@ -27,16 +27,16 @@ class Rows:
 
     def __init__(self, means: list[list[float]], *, rate: float = 0.01) -> None:
         n = len(means)
-        self.means = np.array(means, np.float32)
-        self.scales = np.full((n, 3), -3.0, np.float32)
-        self.pushes = np.zeros((2, n, 3), np.float32)  # first moments of means and scales
+        self.means = torch.tensor(means)
+        self.scales = torch.full((n, 3), -3.0)
+        self.pushes = torch.zeros(2, n, 3)  # first moments of means and scales
         self.rates = [SleepReach(BETAS, EPS, rate) for _ in range(2)]
-        self.last_step = np.zeros(n, np.int64)
+        self.last_step = torch.zeros(n, dtype=torch.int32)
 
     def boxes(self, until: int | None = None) -> BlockBoxes:
         n = len(self.means)
         boxes = BlockBoxes(n)
-        ones = np.ones((n, 3), np.float32)
+        ones = torch.ones(n, 3)
         means = SleepingValues(self.means, self.pushes[0], ones, self.last_step, self.rates[0])
         scales = SleepingValues(self.scales, self.pushes[1], ones, self.last_step, self.rates[1])
         boxes.fit(np.arange(n), np.ones(n, np.int64), means=means, scales=scales, until=until)
@@ -62,7 +62,7 @@ def test_a_crop_lists_the_blocks_of_its_own_pixels() -> None:
 
 def test_a_box_reaches_from_the_stored_value_to_the_destination() -> None:
     rows = Rows([[1.0, 2.0, 5.0]])
-    rows.pushes[0] = 1.0, -1.0, 0.0
+    rows.pushes[0] = torch.tensor([1.0, -1.0, 0.0])
     boxes = rows.boxes()
     far = rows.rates[0].correction_sums(np.zeros(1, np.int64))[0] * 0.01
     assert boxes.upper[0].tolist()[0] == 1.0
@@ -144,7 +144,7 @@ def test_the_last_place_that_a_view_sees_is_listed_with_and_without_slack(distan
     fitted = (means + moved * draw.choice([-1, 1], (n, 3))).astype(np.float32)
     boxes.lower[:] = boxes.upper[:] = fitted
     apart = np.abs(fitted.astype(np.float64) - means).max(1)
-    boxes.longest[:, 0] = float32_above(apart)
+    boxes.longest[:, 0] = float32_above(torch.from_numpy(apart)).numpy()
     reach.set_ceiling(2.0)
     found = boxes.candidates([view], RenderOptions(), reach, reach)
     assert len(found.ids) == n
@@ -154,7 +154,7 @@ def test_the_last_place_that_a_view_sees_is_listed_with_and_without_slack(distan
 def test_slack_is_what_a_fit_at_the_higher_ceiling_would_add(factor: float) -> None:
     draw = np.random.default_rng(0)
     rows = Rows([[0.0, 0.0, 5.0]] * 50)
-    rows.pushes[:] = draw.normal(size=(2, 50, 3))
+    rows.pushes[:] = torch.from_numpy(draw.normal(size=(2, 50, 3)))
     before = rows.boxes()
     for reach in rows.rates:
         reach.set_ceiling(factor * reach.ceiling)
@@ -211,7 +211,7 @@ def test_a_destination_beyond_float32_makes_a_block_a_candidate_of_every_view() 
 def test_a_block_holds_the_intervals_of_all_its_rows_and_of_no_others() -> None:
     rows = Rows([[0.0, 0.0, 5.0], [1.0, 0.0, 7.0], [0.0, 0.0, -50.0]])
     rows.scales[1] = 1.0
-    ones, zero = np.ones((3, 3), np.float32), np.zeros((3, 3), np.float32)
+    ones, zero = torch.ones(3, 3), torch.zeros(3, 3)
     parts = [
         SleepingValues(values, zero, ones, rows.last_step, reach)
         for values, reach in zip((rows.means, rows.scales), rows.rates)
@@ -228,7 +228,7 @@ def test_a_block_holds_the_intervals_of_all_its_rows_and_of_no_others() -> None:
 
 def test_counts_must_be_of_the_rows_given() -> None:
     rows = Rows([[0.0, 0.0, 5.0]])
-    ones = np.ones((1, 3), np.float32)
+    ones = torch.ones(1, 3)
     part = SleepingValues(ones, ones, ones, rows.last_step, rows.rates[0])
     with pytest.raises(ValueError, match="means must have 2 rows as counts say, got 1"):
         BlockBoxes(1).fit(np.zeros(1, np.int64), np.array([2]), means=part, scales=part)

@@ -150,8 +150,8 @@ def test_a_box_holds_steps_that_round_farther_than_their_sum() -> None:
 
 def test_values_without_a_first_moment_stay() -> None:
     reach = SleepReach((0.9, 0.999), 1e-15, 1.0)
-    zero = np.zeros((2, 3), np.float32)
-    assert not reach.reach(zero + 1, zero, zero + 1, np.zeros(2, np.int64)).any()
+    zero = torch.zeros(2, 3)
+    assert not reach.reach(zero + 1, zero, zero + 1, torch.zeros(2, dtype=torch.int32)).any()
 
 
 def test_rates_above_the_ceiling_are_refused_until_announced() -> None:
@@ -185,23 +185,24 @@ def test_options_out_of_range_are_refused(
 
 
 def test_a_last_step_to_come_is_refused() -> None:
-    reach, zero = SleepReach((0.9, 0.999), 1e-15, 1.0), np.zeros((1, 3), np.float32)
+    reach, zero = SleepReach((0.9, 0.999), 1e-15, 1.0), torch.zeros(1, 3)
     with pytest.raises(ValueError, match="last_step must be from 0 to 0, got 1 to 1"):
-        reach.reach(zero, zero, zero, np.ones(1, np.int64))
+        reach.reach(zero, zero, zero, torch.ones(1, dtype=torch.int32))
 
 
 @settings(deadline=None)
 @given(st.floats(allow_nan=False))
 def test_rounding_outward_never_moves_inward(x: float) -> None:
-    value = np.array([x])
-    below, above = float32_below(value)[0], float32_above(value)[0]
+    value = torch.tensor([x], dtype=torch.float64)
+    below, above = float32_below(value), float32_above(value)
     assert float(below) <= x <= float(above)
-    if math.isfinite(below) and math.isfinite(above):
-        assert above <= np.nextafter(below, np.float32(np.inf))
+    if below.isfinite() and above.isfinite():
+        assert above <= torch.nextafter(below, torch.tensor(math.inf))
 
 
 def test_the_ends_of_an_interval_follow_the_movement() -> None:
-    values = np.array([1.0, 1.0, -np.inf, np.nan, 1.0], np.float32)
-    lower, upper = enclose(values, np.array([0.5, -0.5, np.inf, 1.0, -np.inf]))
-    np.testing.assert_array_equal(lower, np.array([1.0, 0.5, -np.inf, np.nan, -np.inf], "f4"))
-    np.testing.assert_array_equal(upper, np.array([1.5, 1.0, -np.inf, np.nan, 1.0], "f4"))
+    inf, nan = math.inf, math.nan
+    movement = torch.tensor([0.5, -0.5, inf, 1.0, -inf], dtype=torch.float64)
+    lower, upper = enclose(torch.tensor([1.0, 1.0, -inf, nan, 1.0]), movement)
+    torch.testing.assert_close(lower, torch.tensor([1.0, 0.5, -inf, nan, -inf]), equal_nan=True)
+    torch.testing.assert_close(upper, torch.tensor([1.5, 1.0, -inf, nan, 1.0]), equal_nan=True)

@@ -238,7 +238,7 @@ def test_a_run_that_ends_now_and_then_goes_on_from_its_snapshot(tmp_path: Path) 
     boxes = []
     for name in ("whole", "ended"):
         with StoredRows.open(tmp_path / name, slots=16, host_blocks=5) as rows:
-            boxes.append(vars(rows.boxes))
+            boxes.append(rows.boxes.state())
             assert rows.step == n_steps
             assert len(rows) == N_ROWS
     for name, expected in boxes[0].items():

@@ -16,7 +16,7 @@ from gs_train.backends import make_backend
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.engine.settings import StepSettings
 from gs_train.options.presets import PRESETS
-from gs_train.renderers import RenderOptions, make_renderer
+from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.rows.attributes import NAMES
 from gs_train.tide.engine import block_engine
 
@@ -32,26 +32,45 @@ def _ignore(ids: Tensor, splats: object) -> None:
     pass
 
 
-@pytest.mark.parametrize(("tables", "slots"), [(False, 16), (True, 16), (True, 2)])
+def _renderer(kind: str) -> Renderer:
+    if kind == "tables":
+        return TableCpuRenderer()
+    return make_renderer("cpu" if kind == "copies" else "raster", RenderOptions())
+
+
+@pytest.mark.parametrize(
+    ("kind", "slots"),
+    [
+        ("copies", 16),
+        ("tables", 16),
+        ("tables", 2),
+        pytest.param("raster", 16, marks=pytest.mark.gpu),
+        pytest.param("raster", 2, marks=pytest.mark.gpu),
+    ],
+)
 @one_threaded
-def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, tables: bool, slots: int) -> None:
-    rows, views = street_rows(N_ROWS, sh_degree=1), street_views()
+def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, kind: str, slots: int) -> None:
+    renderer = _renderer(kind)
+    rows = street_rows(N_ROWS, sh_degree=1)
+    views = [view.to(renderer.device) for view in street_views()]
     keys = torch.arange(N_ROWS, dtype=torch.int32)
     StoredRows.create(
         tmp_path / "s", rows, keys, block_rows=32, betas=BETAS, eps=EPS, ceilings=RATES
     )
-    make = TableCpuRenderer if tables else lambda: make_renderer("cpu", RenderOptions())
-    renderer = make()
     draw = torch.Generator().manual_seed(1)
     truths = [
-        torch.randint(0, 256, (view.height, view.width, 3), generator=draw, dtype=torch.uint8)
+        torch.randint(0, 256, (view.height, view.width, 3), generator=draw, dtype=torch.uint8).to(
+            renderer.device
+        )
         for view in views
     ]
     batches = list(drive(12, BATCH))
     theirs = make_backend(
-        PRESETS["none"], rows, None, renderer=make(), semantics="dense", mem_limit=1.0
+        PRESETS["none"], rows, None, renderer=_renderer(kind), semantics="dense", mem_limit=1.0
     )
-    with StoredRows.open(tmp_path / "s", slots=slots, host_blocks=5) as stored:
+    with StoredRows.open(
+        tmp_path / "s", slots=slots, host_blocks=5, device=renderer.device
+    ) as stored:
         ours = block_engine(stored, renderer)
         for step, batch in enumerate(batches):
             photographs = [(views[i], truths[i]) for i in batch]
@@ -60,7 +79,7 @@ def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, tables: bool, slo
                 engine.step(photographs, SETTINGS, _ignore, upcoming=upcoming)
                 for engine in (ours, theirs)
             ]
-            assert losses[0] == pytest.approx(float(losses[1]), rel=1e-5)
+            assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-5)
         ours.finish()
         theirs.finish()
         found = dict.fromkeys(NAMES, torch.empty(0))
@@ -70,6 +89,6 @@ def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, tables: bool, slo
         assert stored.cache.stats.read > 0
     there = theirs.model.snapshot(slice(None))
     for name in NAMES:
-        a, b = found[name].double(), there[name].double()
+        a, b = found[name].double().cpu(), there[name].double().cpu()
         excess = (a - b).abs() / b.abs().clamp_min(RATES[name])
         assert excess.max() <= 1e-5, name

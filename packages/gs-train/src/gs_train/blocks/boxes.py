@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import gs_cull
-from gs_train.blocks.partition import Ids
-from gs_train.blocks.rounding import Doubles, Floats, Steps, float32_above, float32_below
+from gs_train.blocks.partition import Floats, Ids
+from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.renderers.protocol import RenderOptions, View
+
+_ARRAYS = ("lower", "upper", "scale", "longest", "ceilings", "fit_step")
 
 _LARGEST = float(np.finfo(np.float32).max)
 # gs_cull's row test may round exp by 33 u.
@@ -24,30 +29,54 @@ class SleepingValues(NamedTuple):
     """Values of one attribute with their moments, as the last step of each row left them.
 
     Attributes:
-        values, exp_avg, exp_avg_sq: (R, 3) float32.
-        last_step: (R,) ints.
+        values, exp_avg, exp_avg_sq: (R, 3) float32, on any device.
+        last_step: (R,) ints there.
         reach: bounds of the attribute's group.
     """
 
-    values: Floats
-    exp_avg: Floats
-    exp_avg_sq: Floats
-    last_step: Steps
+    values: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    last_step: Tensor
     reach: SleepReach
 
-    def movement(self, until: int | None = None) -> Doubles:
-        """(R, 3) with its sign, the most that a later value differs from the stored value."""
+    def movement(self, until: int | None = None) -> Tensor:
+        """(R, 3) float64 with its sign, the most that a later value differs from the stored one."""
         reach = self.reach.reach(*self[:4], until)
-        return np.where(self.exp_avg > 0.0, -reach, reach)
+        return torch.where(self.exp_avg > 0.0, -reach, reach)
 
 
-def enclose(values: Floats, movement: Doubles) -> tuple[Floats, Floats]:
+def enclose(values: Tensor, movement: Tensor) -> tuple[Tensor, Tensor]:
     """Lower and upper ends of the intervals from values to values + movement, rounded outward."""
-    with np.errstate(invalid="ignore"):
-        ends = values.astype(np.float64) + movement
+    starts = values.double()
     # Infinite values stay where they are, and what is not a number is nowhere.
-    ends = np.where(np.isfinite(values), ends, values)
-    return float32_below(np.minimum(values, ends)), float32_above(np.maximum(values, ends))
+    ends = torch.where(values.isfinite(), starts + movement, starts)
+    return float32_below(torch.minimum(starts, ends)), float32_above(torch.maximum(starts, ends))
+
+
+class _Fit:
+    """A fit of some blocks that a device works on.
+
+    Args:
+        blocks: (n,) with rows.
+        least: (n, 9) float64: lower ends, and the negative of upper ends, scale and longest.
+    """
+
+    def __init__(self, blocks: Ids, least: Tensor) -> None:
+        self.blocks = blocks
+        self._least = least
+        self._copied: torch.cuda.Event | None = None
+        if least.is_cuda:
+            self._least = torch.empty(least.shape, dtype=least.dtype, pin_memory=True)
+            self._least.copy_(least, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(least.device))
+
+    def least(self) -> Tensor:
+        """On the host; waits for the device."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._least
 
 
 class BlockBoxes:
@@ -55,7 +84,7 @@ class BlockBoxes:
 
     A fit takes rows as stored, asleep or not. The box of a block holds until a row of the block is
     updated, and no longer than step ``until`` where the fit has one. `slack` makes up for rates
-    above the ceilings of the fit.
+    above the ceilings of the fit. The arrays are those of all fits after `settle`.
 
     Args:
         n_blocks: empty blocks, which no view sees.
@@ -75,6 +104,7 @@ class BlockBoxes:
         self.longest = np.zeros((n_blocks, 2), np.float32)
         self.ceilings = np.full((n_blocks, 2), np.inf, np.float32)
         self.fit_step = np.zeros(n_blocks, np.int32)
+        self._coming: list[_Fit] = []
 
     def __len__(self) -> int:
         return len(self.scale)
@@ -96,6 +126,8 @@ class BlockBoxes:
             means, scales: of these rows; scales as logarithms.
             until: the last step for which the boxes must hold; None for ever.
 
+        Asynchrony: on CUDA the work is enqueued on torch's current stream, and `settle` waits.
+
         Raises:
             ValueError: another number of rows than the counts say.
         """
@@ -103,32 +135,50 @@ class BlockBoxes:
             raise ValueError(
                 f"means must have {int(counts.sum())} rows as counts say, got {len(means.values)}"
             )
-        far, grown = means.movement(until), np.maximum(scales.movement(until), 0.0)
+        far, grown = means.movement(until), scales.movement(until).clamp_min(0.0)
         lower, upper = enclose(means.values, far)
         _, largest = enclose(scales.values, grown)
-        with np.errstate(over="ignore"):
-            scale = np.exp(largest.astype(np.float64)).max(1, initial=0.0) * _EXP_MARGIN
-        moved = np.stack([np.abs(far).max(1, initial=0.0), grown.max(1, initial=0.0)], 1)
+        scale = (largest.double().exp().amax(1) * _EXP_MARGIN).clamp_max(_LARGEST)
+        moved = torch.stack([far.abs().amax(1), grown.amax(1)], 1)
+        # By row: what blocks take the least of.
+        ends = torch.cat([lower.double(), -upper.double(), -scale[:, None], -moved], 1)
         # Rows that never show: values that are not finite stay so.
-        hidden = ~(np.isfinite(means.values).all(1) & (scales.values < np.inf).all(1))
-        lower[hidden], upper[hidden], scale[hidden], moved[hidden] = np.inf, -np.inf, 0.0, 0.0
+        shows = means.values.isfinite().all(1) & (scales.values < math.inf).all(1)
+        nothing = ends.new_tensor([math.inf] * 6 + [0.0] * 3)
+        ends = torch.where(shows[:, None], ends, nothing)
         self.lower[blocks], self.upper[blocks] = np.inf, -np.inf
         self.scale[blocks], self.longest[blocks] = 0.0, 0.0
-        self.ceilings[blocks] = float32_below(np.array([means.reach.ceiling, scales.reach.ceiling]))
+        ceilings = torch.tensor([means.reach.ceiling, scales.reach.ceiling], dtype=torch.float64)
+        self.ceilings[blocks] = float32_below(ceilings).numpy()
         self.fit_step[blocks] = means.reach.step
         full = blocks[counts > 0]
         if not len(full):
             return
-        starts = (np.cumsum(counts) - counts)[counts > 0]
-        scale = np.minimum(scale, _LARGEST)
-        self.lower[full] = np.minimum.reduceat(lower, starts)
-        self.upper[full] = np.maximum.reduceat(upper, starts)
-        self.scale[full] = float32_above(np.maximum.reduceat(scale, starts))
-        self.longest[full] = float32_above(np.maximum.reduceat(moved, starts))
+        lengths = torch.from_numpy(counts[counts > 0].astype(np.int64)).to(ends.device)
+        least = torch.segment_reduce(ends, "min", lengths=lengths, unsafe=True)
+        self._coming.append(_Fit(full, least))
+        if least.device.type == "cpu":
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for fits that a device has not finished."""
+        for fit in self._coming:
+            least = fit.least()
+            self.lower[fit.blocks] = least[:, :3].float().numpy()
+            self.upper[fit.blocks] = -least[:, 3:6].float().numpy()
+            self.scale[fit.blocks] = float32_above(-least[:, 6]).numpy()
+            self.longest[fit.blocks] = float32_above(-least[:, 7:]).numpy()
+        self._coming.clear()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The arrays by name, for a snapshot."""
+        self.settle()
+        return {name: getattr(self, name) for name in _ARRAYS}
 
     def slack(self, means: SleepReach, scales: SleepReach) -> Floats:
         """(blocks, 2) how far means and log scales may leave the box of the fit, because rates have
         risen above the ceilings of the fit."""
+        self.settle()
         since = self.fit_step.astype(np.int64)
         now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
         with np.errstate(all="ignore"):
@@ -136,7 +186,7 @@ class BlockBoxes:
             more = np.where(now > self.ceilings, self.longest * (ratio - 1.0), 0.0)
         # Without a rate at the fit, a row may go anywhere later.
         more = np.where(np.isnan(more), np.inf, more)
-        return float32_above(more * (1.0 + 2.0**-20))
+        return float32_above(torch.from_numpy(more * (1.0 + 2.0**-20))).numpy()
 
     def candidates(
         self,
@@ -162,8 +212,8 @@ class BlockBoxes:
         for name in ("radius_clip", "antialiased"):  # which boxes do not know
             rules.pop(name, None)
         return self._native(self.slack(means, scales)).visible(
-            np.stack([view.viewmat.cpu().numpy() for view in views]),
-            np.stack([view.K.cpu().numpy() for view in views]),
+            np.stack([view.on_host[0] for view in views]),
+            np.stack([view.on_host[1] for view in views]),
             np.array([view.width for view in views]),
             np.array([view.height for view in views]),
             rects=rects,

@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.blocks.rounding import Doubles, Floats
-
 EXTENT = 3.33
 """Standard deviations that a splat spans at most, as gs-cull takes it."""
 
+Floats: TypeAlias = NDArray[np.float32]
+Doubles: TypeAlias = NDArray[np.float64]
 Ids: TypeAlias = NDArray[np.int64]
 Keys: TypeAlias = NDArray[np.int32]
 

@@ -11,8 +11,10 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from gs_train.blocks.rounding import Doubles, Floats, Steps
+from gs_train.blocks.partition import Doubles, Ids
 
 LAST_STEP = 2**31 - 2
 """No schedule has a later step."""
@@ -87,6 +89,11 @@ class SleepReach:
         return self._rates[1 : self._step + 1].copy()
 
     @property
+    def last_rate(self) -> float:
+        """Of the last step; 0 before the first."""
+        return float(self._rates[self._step])
+
+    @property
     def ceiling(self) -> float:
         """No step to come has a larger rate."""
         return self._ceiling
@@ -118,13 +125,13 @@ class SleepReach:
         self._rates[self._step] = rate
         return self._step
 
-    def ceilings(self, last_step: Steps) -> Doubles:
+    def ceilings(self, last_step: Ids) -> Doubles:
         """For each step given, the largest rate of the steps after it, taken or to come."""
         rates = np.append(self._rates[: self._step + 1], self._ceiling)
         largest: Doubles = np.maximum.accumulate(rates[::-1])[::-1]
         return largest[last_step + 1]
 
-    def correction_sums(self, last_step: Steps, until: int | None = None) -> Doubles:
+    def correction_sums(self, last_step: Ids, until: int | None = None) -> Doubles:
         """Upper bounds of C_s: c_(s+k) r^k summed over the steps after s, up to step ``until``."""
         longest = int(last_step.max(initial=0))
         if until is not None and until - longest > _LONGEST_WINDOW:
@@ -140,62 +147,68 @@ class SleepReach:
 
     def reach(
         self,
-        values: Floats,
-        exp_avg: Floats,
-        exp_avg_sq: Floats,
-        last_step: Steps,
+        values: Tensor,
+        exp_avg: Tensor,
+        exp_avg_sq: Tensor,
+        last_step: Tensor,
         until: int | None = None,
-    ) -> Doubles:
+    ) -> Tensor:
         """How far any later value may lie from a stored one, on the side of the movement.
 
         Args:
             values, exp_avg, exp_avg_sq: (R, W) float32, as ``last_step`` left these.
-            last_step: (R,) ints, from 0 to `step`.
+            last_step: (R,) ints, from 0 to `step`, on the same device.
             until: the last step that the bounds must hold for; None for ever.
 
         Returns:
-            (R, W): 0 where nothing moves, infinite where no bound is known.
+            (R, W) float64: 0 where nothing moves, infinite where no bound is known.
 
         Raises:
-            ValueError: a last step that has not been taken.
+            ValueError: a last step that has not been taken; looked at on the CPU alone.
         """
-        since = last_step.astype(np.int64)
-        if since.size and not (since.min() >= 0 and since.max() <= self.step):
-            raise ValueError(
-                f"last_step must be from 0 to {self.step}, got {since.min()} to {since.max()}"
-            )
+        since = last_step.long()
+        if since.device.type == "cpu" and len(since):
+            first, last = int(since.min()), int(since.max())
+            if first < 0 or last > self.step:
+                raise ValueError(f"last_step must be from 0 to {self.step}, got {first} to {last}")
         (b1, b2), r = self._betas, self._decay
         if r == 0.0:
-            return np.zeros(values.shape)
-        w, m, v = (np.abs(a.astype(np.float64)) for a in (values, exp_avg, exp_avg_sq))
-        ceiling = self.ceilings(since)[:, None]
-        sums = self.correction_sums(since, until)[:, None]
-        n_steps = np.maximum((LAST_STEP if until is None else until) - since, 0)[:, None]
-        # Of the next step: no later one is smaller.
-        eps = self._eps * np.sqrt(-np.expm1((since + 1.0) * math.log(b2)))[:, None]
+            return torch.zeros_like(values, dtype=torch.float64)
+        w, m, v = (part.double().abs() for part in (values, exp_avg, exp_avg_sq))
+        by_step = self._by_step(until, since.device)[:, since, None]
+        ceiling, sums, eps = by_step.unbind()
+        n_steps = ((LAST_STEP if until is None else until) - since).clamp_min(0)[:, None]
         farthest = ceiling * self._largest / eps
-        with np.errstate(all="ignore"):
-            quotient = m / (np.sqrt(np.where(v < _NORMAL, 0.0, v)) + eps / math.sqrt(b2))
-            moved = ceiling * sums * quotient
-            # Margin 4, then 1 and 2.
-            moved += 4.0 * farthest * m * self._without_v(v)
-            moved *= 1.0 + 2.0**-18 + (2.0**-19 + 2.0**-22 / b1) / (1.0 - r)
-            # Margins 5 and 6, then 3.
-            a_step = 2.0 * farthest / (1.0 - b1) + 2.0 / eps + 2.0
-            denormal = a_step * n_steps + quotient / (1.0 - r) + 1.0
-            moved += _DENORMAL * denormal
-            moved += self._roundings * (w + moved)
-        moved = np.where(np.isnan(moved), math.inf, moved)
-        return np.where((m == 0.0) | (n_steps == 0), 0.0, moved)
+        quotient = m / (v.where(v >= _NORMAL, 0.0).sqrt() + eps / math.sqrt(b2))
+        moved = ceiling * sums * quotient
+        # Margin 4, then 1 and 2.
+        moved += 4.0 * farthest * m * self._without_v(v)
+        moved *= 1.0 + 2.0**-18 + (2.0**-19 + 2.0**-22 / b1) / (1.0 - r)
+        # Margins 5 and 6, then 3.
+        a_step = 2.0 * farthest / (1.0 - b1) + 2.0 / eps + 2.0
+        denormal = a_step * n_steps + quotient / (1.0 - r) + 1.0
+        moved += _DENORMAL * denormal
+        moved += self._roundings * (w + moved)
+        moved = moved.where(~moved.isnan(), math.inf)
+        return moved.where((m != 0.0) & (n_steps != 0), 0.0)
 
-    def _without_v(self, v: Doubles) -> Doubles:
+    def _by_step(self, until: int | None, device: torch.device) -> Tensor:
+        """(3, step + 1) float64, of rows that each step was the last of: the ceiling of the rates
+        after it, the sum of their corrections, and epsilon of the next step, which no later one is
+        below."""
+        since = np.arange(self._step + 1)
+        eps = self._eps * np.sqrt(-np.expm1((since + 1.0) * math.log(self._betas[1])))
+        rows = np.stack([self.ceilings(since), self.correction_sums(since, until), eps])
+        return torch.from_numpy(rows).to(device)
+
+    def _without_v(self, v: Tensor) -> Tensor:
         """Upper bounds of the sum of b1^k over the steps in which v has left the normal numbers.
 
         0 where v has left them already: `reach` takes such a v for zero.
         """
         b1, b2 = self._betas
-        power = np.maximum(v / _NORMAL, 1.0) ** (-math.log(b1) / math.log(b2))
-        return np.where(v < _NORMAL, 0.0, np.minimum(power, b1) / (1.0 - b1))
+        power = (v / _NORMAL).clamp_min(1.0) ** (-math.log(b1) / math.log(b2))
+        return power.clamp_max(b1).where(v >= _NORMAL, 0.0) / (1.0 - b1)
 
 
 def _correction_sums(b1: float, b2: float, longest: int) -> tuple[Doubles, float, float]:

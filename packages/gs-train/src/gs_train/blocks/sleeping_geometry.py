@@ -154,8 +154,8 @@ class SleepingGeometry:
         )
 
     def _sleeping(self, name: str, columns: slice, places: Tensor) -> SleepingValues:
-        values, exp_avg, exp_avg_sq = (table[places, columns].numpy() for table in self._tables)
-        last_step = self.last_step[places].numpy()
+        values, exp_avg, exp_avg_sq = (table[places, columns] for table in self._tables)
+        last_step = self.last_step[places]
         return SleepingValues(values, exp_avg, exp_avg_sq, last_step, self.reach[name])
 
     def places_of(self, blocks: Ids) -> Tensor:

@@ -6,28 +6,58 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gs_adam import DeviceRows, RowSchedule
 from gs_cull import Visibility
 from gs_pinned import BlockCache, BlockStore, SnapshotTicket
 from gs_train.blocks.block_planes import MOMENTS, planes_of, write_rows
 from gs_train.blocks.boxes import BlockBoxes, SleepingValues
 from gs_train.blocks.partition import Ids, kd_partition
 from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.blocks.stored_adam import StoredAdam
 from gs_train.blocks.stored_state import from_bytes, to_bytes, within
 from gs_train.errors import InputError
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.renderers.culling import cameras_of, cull
-from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES, row_shapes
+from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
 
 _BOXED = {"means": slice(0, 3), "scales": slice(3, 6)}
 """The attributes that boxes of blocks hold, and their columns of geometry."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What a batch sees of as many blocks as fit the slots together.
+
+    Attributes:
+        blocks: (n,) sorted.
+        holds: (n,) which of these hold rows that are seen.
+        rows: (R,) int64 sorted, of the rows seen: which of the ``blocks``, times ``block_rows``,
+            and the row within it.
+    """
+
+    blocks: Ids
+    holds: NDArray[np.bool_]
+    rows: Tensor
+
+
+class _Early(NamedTuple):
+    """Blocks that a batch to come may see, found before the present step has ended.
+
+    Attributes:
+        views: of the batch.
+        blocks: (n,) sorted; without those that the step changes.
+        ceilings: of the rates, by attribute, that the list was made for.
+    """
+
+    views: tuple[View, ...]
+    blocks: Ids
+    ceilings: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +77,7 @@ class Look:
     mask: Tensor
     counts: tuple[int, ...]
     rows: dict[str, Tensor]
-    _block: Ids  # (U,) of each row
-    _row: Ids  # (U,) within the block
+    _parts: list[_Part]
     _used: Ids  # blocks that are in use
 
 
@@ -63,32 +92,51 @@ class StoredRows:
         store: with a snapshot of such rows.
         slots: blocks that the tables have room for.
         host_blocks: blocks that host memory has room for.
+        device: of the tables, and of what is looked at and updated.
 
     Attributes:
         step: steps taken so far.
         betas, eps: Adam's, of all steps.
         boxes: of the blocks.
         cache: of the blocks.
+        block_rows: most rows of a block.
+        row_bytes: of a row with its moments.
 
     Raises:
         InputError: the store holds no such rows.
         ValueError, MemoryError: see :class:`gs_pinned.BlockCache`.
 
+    Asynchrony: on CUDA all work is enqueued on the stream that was torch's current one when the
+        object was made. A look waits for it, and so does an update where blocks changed.
     Threads: one at a time.
     """
 
-    def __init__(self, store: BlockStore, *, slots: int, host_blocks: int) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        *,
+        slots: int,
+        host_blocks: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
         state = from_bytes(store.state)
         self._store = store
         k = int(state["k"])
         if [p.name for p in store.planes] != [p.name for p in planes_of(k)]:
             raise InputError(f"{store.path} must hold rows of a scene, got other planes")
-        self._k, self._block_rows = k, store.block_rows
+        self._k, self.block_rows = k, store.block_rows
         self._is_whole = True
+        self._early: _Early | None = None
+        self._changed = np.zeros(0, np.int64)  # blocks of the last step
+        self.device = torch.device(device)
         n = slots * store.block_rows
         self._tables = {
-            p.name: torch.zeros((n, p.width), dtype=getattr(torch, p.dtype)) for p in store.planes
+            p.name: torch.zeros((n, p.width), dtype=getattr(torch, p.dtype), device=self.device)
+            for p in store.planes
         }
+        self.row_bytes = sum(
+            table.shape[1] * table.element_size() for table in self._tables.values()
+        )
         self.cache = BlockCache(store, self._tables, host_blocks=host_blocks)
         self.boxes = BlockBoxes(int(state["n_blocks"]))
         for name, array in within(state, "boxes").items():
@@ -101,7 +149,7 @@ class StoredRows:
             for own in [within(state, f"reach/{name}")]
         }
         self._groups = {
-            name: _Group(names, k, betas, eps, within(state, f"schedule/{name}"))
+            name: StoredAdam(names, k, betas, eps, within(state, f"schedule/{name}"), self.device)
             for name, names in (("geometry", GEOMETRY), ("appearance", APPEARANCE))
         }
 
@@ -133,14 +181,12 @@ class StoredRows:
         partition = kd_partition(
             rows["means"].numpy(), rows["scales"].numpy(), keys.numpy(), block_rows
         )
-        order = partition.rows
+        order = torch.from_numpy(partition.rows)
         boxes = BlockBoxes(len(partition))
         reach = {name: SleepReach(betas, eps, ceilings[name]) for name in _BOXED}
-        still = np.zeros((len(keys), 3), np.float32)
+        still, never = torch.zeros(len(keys), 3), torch.zeros(len(keys), dtype=torch.int32)
         values = {
-            name: SleepingValues(
-                rows[name].numpy()[order], still, still, np.zeros(len(keys), np.int64), reach[name]
-            )
+            name: SleepingValues(rows[name][order], still, still, never, reach[name])
             for name in _BOXED
         }
         everything = np.arange(len(partition))
@@ -150,11 +196,18 @@ class StoredRows:
             store.snapshot(_state(k, betas, eps, boxes, reach, {}))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, slots: int, host_blocks: int) -> Self:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        slots: int,
+        host_blocks: int,
+        device: torch.device | str = "cpu",
+    ) -> Self:
         """Open the rows of a store at its last snapshot. Raises as :meth:`BlockStore.open`, too."""
         store = BlockStore.open(path)
         try:
-            return cls(store, slots=slots, host_blocks=host_blocks)
+            return cls(store, slots=slots, host_blocks=host_blocks, device=device)
         except BaseException:
             store.close()
             raise
@@ -191,8 +244,14 @@ class StoredRows:
         )
 
     def expect(self, views: Sequence[View], renderer: Renderer) -> None:
-        """Begin to bring what the next batch may see; changes no result."""
-        self.cache.expect(self.candidates(views, renderer).ids)
+        """Find what the next batch may see, and begin to bring it; changes no result.
+
+        Beside a step it may run on another thread, before `update`.
+        """
+        ceilings = {name: reach.ceiling for name, reach in self.reach.items()}
+        blocks = self.candidates(views, renderer).ids.astype(np.int64)
+        self._early = _Early(tuple(views), blocks, ceilings)
+        self.cache.expect(blocks)
 
     @torch.no_grad()
     def look(self, views: Sequence[View], renderer: Renderer) -> Look:
@@ -212,48 +271,66 @@ class StoredRows:
         Memory: that of the U rows, and of the geometry of all rows of as many blocks as fit.
         """
         self._need_whole()
-        blocks = self.candidates(views, renderer).ids.astype(np.int64)
+        blocks = self._blocks_of(views, renderer)
         turns = self._turns(blocks) or [blocks]
         used = turns[0] if len(turns) == 1 else blocks[:0]
-        parts = []
+        found = []
         for some in turns:
             slots = self.cache.bring(some)
             try:
-                parts.append(self._look_at(some, slots, views, renderer))
+                found.append(self._look_at(some, slots, views, renderer))
             except BaseException:
                 self.cache.release(some, changed=False)
                 raise
             if not len(used):
                 self.cache.release(some, changed=False)
-        keys, masks, counts, rows, of_block, of_row = zip(*parts, strict=True)
+        parts, keys, masks, counts, rows = zip(*found, strict=True)
         return Look(
             n_candidates=len(blocks),
             keys=torch.cat(keys),
             mask=torch.cat(masks),
             counts=tuple(np.sum(counts, 0).tolist()),
             rows={name: torch.cat([part[name] for part in rows]) for name in NAMES},
-            _block=np.concatenate(of_block),
-            _row=np.concatenate(of_row),
+            _parts=list(parts),
             _used=used,
         )
 
+    def _blocks_of(self, views: Sequence[View], renderer: Renderer) -> Ids:
+        """(n,) sorted: the blocks that some view may see, and perhaps others.
+
+        Where these were expected, nothing is waited for: boxes that have changed since are those of
+        the last step's blocks, all of which are taken.
+        """
+        early, self._early = self._early, None
+        if early is not None and list(map(id, early.views)) == list(map(id, views)):
+            held = all(
+                max(reach.ceiling, reach.last_rate) <= early.ceilings[name]
+                for name, reach in self.reach.items()
+            )
+            if held:
+                return np.union1d(early.blocks, self._changed)
+        return self.candidates(views, renderer).ids.astype(np.int64)
+
     def _look_at(
         self, blocks: Ids, slots: NDArray[np.int32], views: Sequence[View], renderer: Renderer
-    ) -> tuple[Tensor, Tensor, NDArray[np.int64], dict[str, Tensor], Ids, Ids]:
-        """Keys, mask, counts, attributes, blocks and rows within these, of what the views see of
-        blocks in slots."""
-        counts = self.cache.counts(blocks)
-        block, row = np.repeat(blocks, counts), _within(counts)
-        places = self._places(blocks, slots, block, row)
+    ) -> tuple[_Part, Tensor, Tensor, NDArray[np.int64], dict[str, Tensor]]:
+        """Keys, mask, counts and attributes of what the views see of blocks in slots."""
+        every = self._every_row(self.cache.counts(blocks))
+        places = self._places(slots, every)
         geometry = self._groups["geometry"].lookahead(self._tables, places)
         visible = cull(geometry, cameras_of(views), renderer)
         seen = visible.ids.long()
         where = places[seen]
         rows = {name: values[seen] for name, values in geometry.items()}
         rows |= self._groups["appearance"].lookahead(self._tables, where)
-        keys, chosen = self._tables["key"][where, 0], seen.numpy()
-        n_seen = np.asarray(visible.counts, np.int64)
-        return keys, visible.mask, n_seen, rows, block[chosen], row[chosen]
+        n_seen = np.array(visible.counts.tolist(), np.int64)
+        part = self._part(blocks, every[seen])
+        return part, self._tables["key"][where, 0], visible.mask, n_seen, rows
+
+    def _part(self, blocks: Ids, rows: Tensor) -> _Part:
+        holds = torch.zeros(len(blocks), dtype=torch.bool, device=self.device)
+        holds[rows // self.block_rows] = True
+        return _Part(blocks, holds.cpu().numpy(), rows)
 
     def leave(self, look: Look) -> None:
         """End a look without a step."""
@@ -264,15 +341,20 @@ class StoredRows:
         n = self.cache.n_slots
         return [blocks[first : first + n] for first in range(0, len(blocks), n)]
 
-    def _places(self, blocks: Ids, slots: NDArray[np.int32], block: Ids, row: Ids) -> Tensor:
-        """(R,) int64 places in the tables of rows, by their block and their row there.
+    def _every_row(self, counts: Ids) -> Tensor:
+        """(R,) int64 all rows of some blocks, as in `_Part.rows`."""
+        before = np.cumsum(counts) - counts
+        firsts = np.arange(len(counts)) * self.block_rows - before
+        n = int(counts.sum())
+        repeated = torch.repeat_interleave(
+            *(torch.from_numpy(array).to(self.device) for array in (firsts, counts)), output_size=n
+        )
+        return repeated + torch.arange(n, device=self.device)
 
-        Args:
-            blocks, slots: (n,) sorted blocks, and where these are.
-            block, row: (R,) of the rows.
-        """
-        slot = slots.astype(np.int64)[np.searchsorted(blocks, block)]
-        return torch.from_numpy(slot * self._block_rows + row)
+    def _places(self, slots: NDArray[np.int32], rows: Tensor) -> Tensor:
+        """(R,) int64 places in the tables of rows, as in `_Part.rows`, of blocks in slots."""
+        firsts = (slots.astype(np.int64) - np.arange(len(slots))) * self.block_rows
+        return rows + torch.from_numpy(firsts).to(self.device)[rows // self.block_rows]
 
     # ------------------------------------------------------------------ training
 
@@ -300,25 +382,36 @@ class StoredRows:
             reach.set_ceiling(rates[name] * later)
         for group in self._groups.values():
             group.begin(rates)
-        for blocks in self._turns(np.unique(look._block)):
-            slots = self.cache.bring(blocks)
-            first, last = np.searchsorted(look._block, [blocks[0], blocks[-1] + 1])
-            some = slice(int(first), int(last))
-            where = self._places(blocks, slots, look._block[some], look._row[some])
-            for group in self._groups.values():
-                group.update(self._tables, where, {n: gradients[n][some] for n in NAMES})
-            self._tables["last_step"][where] = self.step
-            self._refit(blocks, slots)
-            self.cache.release(blocks, step=self.step)
+        first = 0
+        for part in look._parts:
+            some = slice(first, first + len(part.rows))
+            first = some.stop
+            self._update(part, {name: gradients[name][some] for name in NAMES})
         for group in self._groups.values():
             group.end()
         self.leave(look)
+        self._changed = np.concatenate([part.blocks[part.holds] for part in look._parts])
         self._is_whole = True
+
+    def _update(self, part: _Part, gradients: Rows) -> None:
+        """Take the step of the rows of some blocks, and fit their boxes."""
+        blocks = part.blocks[part.holds]
+        if not len(blocks):
+            return
+        slots = self.cache.bring(blocks)
+        home = np.zeros(len(part.blocks), np.int32)
+        home[part.holds] = slots
+        where = self._places(home, part.rows)
+        for group in self._groups.values():
+            group.update(self._tables, where, gradients)
+        self._tables["last_step"][where] = self.step
+        self._refit(blocks, slots)
+        self.cache.release(blocks, step=self.step)
 
     def _refit(self, blocks: Ids, slots: NDArray[np.int32]) -> None:
         """Fit the boxes of blocks in slots to their rows as they are stored."""
         counts = self.cache.counts(blocks)
-        places = self._places(blocks, slots, np.repeat(blocks, counts), _within(counts))
+        places = self._places(slots, self._every_row(counts))
         means, scales = (self._sleeping(name, places) for name in _BOXED)
         self.boxes.fit(blocks, counts, means=means, scales=scales)
 
@@ -331,9 +424,9 @@ class StoredRows:
 
     def _sleeping(self, name: str, places: Tensor) -> SleepingValues:
         values, exp_avg, exp_avg_sq = (
-            self._tables[f"geometry{moment}"][places, _BOXED[name]].numpy() for moment in MOMENTS
+            self._tables[f"geometry{moment}"][places, _BOXED[name]] for moment in MOMENTS
         )
-        last_step = self._tables["last_step"][places, 0].numpy()
+        last_step = self._tables["last_step"][places, 0]
         return SleepingValues(values, exp_avg, exp_avg_sq, last_step, self.reach[name])
 
     # ------------------------------------------------------------------ all rows
@@ -365,7 +458,7 @@ class StoredRows:
             counts = self.cache.counts(blocks)
             slots = self.cache.bring(blocks)
             try:
-                places = self._places(blocks, slots, np.repeat(blocks, counts), _within(counts))
+                places = self._places(slots, self._every_row(counts))
                 rows: dict[str, Tensor] = {}
                 for group in self._groups.values():
                     rows |= group.lookahead(self._tables, places)
@@ -373,68 +466,6 @@ class StoredRows:
             finally:
                 self.cache.release(blocks, changed=False)
             yield keys, rows
-
-
-def _within(counts: Ids) -> Ids:
-    """(R,) the place of each row in its block."""
-    before = np.cumsum(counts) - counts
-    return np.arange(int(counts.sum())) - np.repeat(before, counts)
-
-
-class _Group:
-    """The attributes that lie side by side in a table, and their schedule of Adam.
-
-    Args:
-        names: of the attributes.
-        k: harmonics of a row beside the first.
-        state: of the schedule, from a snapshot; empty before the first step.
-    """
-
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        k: int,
-        betas: tuple[float, float],
-        eps: float,
-        state: dict[str, np.ndarray],
-    ) -> None:
-        self._plane = "geometry" if names == GEOMETRY else "appearance"
-        self._shapes = {name: row_shapes(k)[name] for name in names}
-        self._widths = [int(np.prod(shape, dtype=np.int64)) for shape in self._shapes.values()]
-        options = {"lr": 0.0, "betas": betas, "eps": eps}
-        self.schedule = RowSchedule([dict(options) for _ in names])
-        if state:
-            self.schedule.load_state_dict(_schedule_of(state))
-        self._rows = DeviceRows(self.schedule, "cpu", widths=self._widths)
-
-    def lookahead(self, tables: Mapping[str, Tensor], places: Tensor) -> dict[str, Tensor]:
-        """Values of some rows after the last step, caught up out of place."""
-        param, exp_avg, exp_avg_sq = (tables[self._plane + moment][places] for moment in MOMENTS)
-        if len(places):
-            ids = torch.arange(len(places))
-            last_step = tables["last_step"][places, 0]
-            self._rows.flush(param, exp_avg, exp_avg_sq, ids, last_step, ids)
-        parts = zip(self._shapes.items(), param.split(self._widths, 1), strict=True)
-        n = len(places)
-        return {name: part.reshape(n, *shape).contiguous() for (name, shape), part in parts}
-
-    def begin(self, rates: Mapping[str, float]) -> None:
-        """Begin a step."""
-        for group, name in zip(self.schedule.param_groups, self._shapes, strict=True):
-            group["lr"] = rates[name]
-        self._step = self.schedule.begin_step()
-
-    def update(self, tables: Mapping[str, Tensor], places: Tensor, gradients: Rows) -> None:
-        """Take the step of some rows in their tables, catching up in the same pass."""
-        widths = zip(self._shapes, self._widths, strict=True)
-        parts = [gradients[name].reshape(len(places), width) for name, width in widths]
-        own = [tables[self._plane + moment] for moment in MOMENTS]
-        ids, last_step = torch.arange(len(places)), tables["last_step"][places, 0]
-        self._rows.update(*own, places, last_step, ids, torch.cat(parts, 1), step=self._step)
-
-    def end(self) -> None:
-        """End the step."""
-        self.schedule.end_step(self._step)
 
 
 def _state(
@@ -453,23 +484,10 @@ def _state(
             "b2": betas[1],
             "eps": eps,
             "n_blocks": len(boxes),
-            "boxes": vars(boxes),
+            "boxes": boxes.state(),
             "reach": {
                 name: {"ceiling": one.ceiling, "rates": one.rates} for name, one in reach.items()
             },
             "schedule": schedules,
         }
     )
-
-
-def _schedule_of(state: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A state dict of `RowSchedule` from its flat arrays."""
-    groups: list[dict[str, Any]] = []
-    while own := within(state, f"schedule/{len(groups)}"):
-        groups.append(
-            {
-                name: float(array) if array.ndim == 0 else torch.from_numpy(array.copy())
-                for name, array in own.items()
-            }
-        )
-    return {"step": int(state["step"]), "schedule": groups}

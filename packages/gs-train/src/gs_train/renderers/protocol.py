@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +59,11 @@ class View:
     def camera(self) -> gs_cull.Views:
         """The view as gs_cull takes it, checked once: it comes in every epoch."""
         return gs_cull.Views(self.viewmat[None], self.K[None], self.width, self.height)
+
+    @functools.cached_property
+    def on_host(self) -> tuple[np.ndarray, np.ndarray]:
+        """``viewmat`` and ``K`` in host memory, copied once: a copy waits for the device."""
+        return self.viewmat.cpu().numpy(), self.K.cpu().numpy()
 
     def to(self, device: torch.device | str) -> View:
         """The same view with its matrices on ``device``."""

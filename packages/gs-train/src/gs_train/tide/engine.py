@@ -24,10 +24,10 @@ from gs_train.tide.planner import BlockLookahead, BlockPlanner
 class _BlockModel:
     """What drawing asks of a model: the keys of the batch's rows."""
 
-    device = torch.device("cpu")
     before_replacing: Callable[[], None]
 
-    def __init__(self, placement: BlockPlacement) -> None:
+    def __init__(self, placement: BlockPlacement, device: torch.device) -> None:
+        self.device = device
         self._placement = placement
         self.keys = self
 
@@ -41,14 +41,14 @@ def block_engine(rows: StoredRows, renderer: Renderer) -> Engine:
 
     Args:
         rows: in blocks.
-        renderer: draws them, on the CPU.
+        renderer: draws them, on the device of their tables.
     """
-    placement = BlockPlacement(rows)
     lanes = Lanes(renderer.device)
-    model: Any = _BlockModel(placement)
+    tools = Tools(lanes, Trace(lanes), BatchStats())
+    placement = BlockPlacement(rows, tools)
+    model: Any = _BlockModel(placement, rows.device)
     planning = Planning(
         BlockLookahead(rows, renderer),
         lambda costs: BlockPlanner(rows, renderer, placement, costs),
     )
-    tools = Tools(lanes, Trace(lanes), BatchStats())
     return Engine(model, renderer, [placement], tools, planning=planning)

@@ -10,7 +10,7 @@ from torch import Tensor
 from gs_train.blocks.stored_rows import Look, StoredRows
 from gs_train.engine.geometry import add_to, penalties
 from gs_train.engine.lookahead import EarlyList
-from gs_train.engine.placement import Batch, Taken
+from gs_train.engine.placement import Batch, Taken, Tools
 from gs_train.engine.places import Places
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.sums import BatchSums, Sums
@@ -25,16 +25,18 @@ class BlockPlacement:
 
     Args:
         rows: in blocks.
+        tools: of the engine.
     """
 
     is_resident = True
     lists_ahead = 1
     expecting_waits = False
-    n_bytes = 0
 
-    def __init__(self, rows: StoredRows) -> None:
+    def __init__(self, rows: StoredRows, tools: Tools) -> None:
         self._rows = rows
-        self._sums = BatchSums(rows.appearance_width, torch.device("cpu"))
+        self._tools = tools
+        self._counted = rows.cache.stats
+        self._sums = BatchSums(rows.appearance_width, rows.device)
         self._look: Look | None = None
         self._batch: Batch
         self._settings: StepSettings
@@ -112,9 +114,23 @@ class BlockPlacement:
     def update(self, looked: torch.cuda.Event | None) -> None:
         look, settings, sums = self._look, self._settings, self._own.by_attribute
         assert look is not None
-        add_to(sums, look.rows, penalties(settings, len(self._rows)))
+        add_to(sums, look.rows, penalties(settings, self._batch.n_rows))
         self._look = None
-        self._rows.update(look, sums, settings.rates)
+        with self._tools.trace.both("update rows"):
+            self._rows.update(look, sums, settings.rates)
+        self._count(len(look.keys))
+
+    def _count(self, n_seen: int) -> None:
+        stats, before, now = self._tools.stats, self._counted, self._rows.cache.stats
+        stats.count_rows(seen=n_seen, updated=n_seen)
+        stats.count(
+            self._batch.seen,
+            loaded=(now.loaded - before.loaded) * self._rows.block_rows,
+            stored=(now.evicted - before.evicted) * self._rows.block_rows,
+            row_bytes=self._rows.row_bytes,
+            n_slots=self._rows.cache.n_slots * self._rows.block_rows,
+        )
+        self._counted = now
 
     def close(self) -> None:
         del self._own, self._places, self._batch
@@ -126,6 +142,11 @@ class BlockPlacement:
     def leave(self) -> None:
         self._let_go()
         self._sums.release()
+
+    @property
+    def n_bytes(self) -> int:
+        n_rows = self._rows.cache.n_slots * self._rows.block_rows
+        return n_rows * self._rows.row_bytes + self._sums.n_bytes
 
     def _let_go(self) -> None:
         if self._look is not None:  # of a batch that did not begin

@@ -46,7 +46,7 @@ class BlockPlanner:
             raise trouble
         look = self._rows.look(views, self._renderer)
         whole = tuple(Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views))
-        ids = torch.arange(len(look.keys), dtype=torch.int32)
+        ids = torch.arange(len(look.keys), dtype=torch.int32, device=look.keys.device)
         seen = Seen(whole, ids, look.mask, look.counts, cameras_of(views))
         self._placement.take_over(look)
         order = self._costs.order(list(views)) if len(views) > 1 else np.zeros(1, np.int64)
