@@ -37,6 +37,7 @@ from pages.training import (
     orders,
     photographs,
     refining,
+    swapped,
 )
 from results import Line, Result, read_result
 
@@ -76,6 +77,7 @@ TABLES: dict[str, Table] = {
 OF_PACKAGES: dict[str, Table] = {
     "view": view,
     "order-quality": order_quality,
+    "swap": swapped,
 }
 
 

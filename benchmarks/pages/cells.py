@@ -13,6 +13,9 @@ Table = Callable[[str, Result], list[str]]
 """Lines of Markdown from a result and the name of its file."""
 Row = list[str]
 
+RESULTS, QUOTED = "../benchmarks/results", "../../benchmarks/results/quoted"
+"""From the pages of docs/, and from those of the packages."""
+
 
 def number(value: float, digits: int | None = None) -> str:
     """So many digits after the point; without that, three that count and thousands apart."""
@@ -52,9 +55,7 @@ def grid(heads: Row, rows: Iterable[Row]) -> list[str]:
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
-def below(
-    name: str, result: Result, words: str, *, folder: str = "../benchmarks/results"
-) -> list[str]:
+def below(name: str, result: Result, words: str, *, folder: str = RESULTS) -> list[str]:
     """What stands above a table: what was measured, where, and with which command."""
     raw = f"[every sample]({folder}/{name}.json)"
     return [f"{words} {result.place}, {raw}: `{result.command}`", ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from pages.cells import Table, below, grid, item, number, required, spread
+from pages.cells import QUOTED, Table, below, grid, item, number, required, spread
 from results import Line, Result
 
 CULLING = r"gs-cull, rows in Morton order, blocks|gsplat's projection"
@@ -16,7 +16,6 @@ CALLS = {
     "gsplat.rasterization": "`gsplat.rasterization`",
     "Faster-GS": "Faster-GS",
 }
-QUOTED = "../../benchmarks/results/quoted"
 ORDERS, SCENE = ("random", "tsp"), "city"
 
 

@@ -7,7 +7,18 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from pages.cells import Results, Table, below, difference, grid, mean_of, required, spread
+from pages.cells import (
+    QUOTED,
+    RESULTS,
+    Results,
+    Table,
+    below,
+    difference,
+    grid,
+    mean_of,
+    required,
+    spread,
+)
 from results import Line, Result
 
 ALL_ON_DEVICE, ALONE = "none", "none, no optimizer"
@@ -106,7 +117,7 @@ def refining(name: str, result: Result) -> list[str]:
     return below(name, result, words) + grid(heads, rows)
 
 
-def captures(results: Results) -> list[str]:
+def captures(results: Results, *, folder: str = RESULTS) -> list[str]:
     """Quality, rate and memory of each trainer on each capture, and ours against each other."""
     units = {"dB": 2, "SSIM": 4, "Gaussians": 0, "images/s": 0, "MB": 0}
     words, rows = [], []
@@ -121,6 +132,7 @@ def captures(results: Results) -> list[str]:
             f"{called}: {axes['photographs']} photographs, {width} x {height}, {axes['test']} of "
             f"them held out, {axes['steps']:,} steps of one image with `{axes['strategy']}`; "
             f"median of {seeds} seeds (least to most){machines}.",
+            folder=folder,
         )[:1]  # fmt: skip
         first = f"{called}, `{axes['strategy']}`"
         for who in (line.name for line in result.lines if line.unit == "images/s"):
@@ -136,6 +148,11 @@ def captures(results: Results) -> list[str]:
     heads = ["", "", "PSNR, dB", "SSIM", "Gaussians", "images/s", "device MB",
              "rate of `none` over it", "PSNR of `none` less its", "SSIM"]  # fmt: skip
     return [*words, "", *grid(heads, rows)]
+
+
+def swapped(name: str, result: Result) -> list[str]:
+    """The same of one capture, with parts of gsplat's in place of ours."""
+    return captures({name: result}, folder=QUOTED)
 
 
 def photographs(name: str, result: Result) -> list[str]:

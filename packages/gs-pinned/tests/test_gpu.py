@@ -176,10 +176,10 @@ def test_transfers_take_no_device_memory() -> None:
         return torch.cuda.mem_get_info()[0]
 
     # The first transfers load kernels. The whole device's memory is counted: what another process
-    # takes may come between two counts, what a transfer keeps comes between all.
-    free = [free_after_transfers() for _ in range(6)]
+    # takes may come between some counts, what a transfer keeps comes between all.
+    free = (free_after_transfers() for _ in range(30))
+    assert any(before == after for before, after in pairwise(free))
     assert torch.cuda.memory_allocated() == allocated
-    assert any(before == after for before, after in pairwise(free)), free
 
 
 def grown_in_chunks() -> Table:
