@@ -107,7 +107,7 @@ class StoredRows:
         ValueError, MemoryError: see :class:`gs_pinned.BlockCache`.
 
     Asynchrony: on CUDA all work is enqueued on the stream that was torch's current one when the
-        object was made. A look waits for it, and so does an update where blocks changed.
+        object was made. A look waits for that stream, an update does not.
     Threads: one at a time.
     """
 
