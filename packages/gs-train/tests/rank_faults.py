@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from gs_train.cli import main
+from gs_train.__main__ import main
 from gs_train.errors import InputError
 from gs_train.runs.trainer import Trainer
 

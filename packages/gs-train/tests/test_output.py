@@ -2,9 +2,11 @@
 """Work goes on when nobody reads any more what it says."""
 
 import errno
+import io
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,26 @@ def test_output_keeps_what_else_a_stream_has(capsys: pytest.CaptureFixture[str])
     output.flush()
     assert capsys.readouterr().out == "a line\n"
     assert output.encoding == sys.stdout.encoding
+
+
+def test_a_line_of_another_thread_does_not_come_between() -> None:
+    written = io.StringIO()
+    output = Output(written)
+    output.write("step 3 of 4")
+    other = threading.Thread(target=print, args=("error: a rank is gone",), kwargs={"file": output})
+    other.start()
+    other.join()
+    output.write("\nstep 4")
+    assert written.getvalue() == "error: a rank is gone\nstep 3 of 4\n"
+    output.flush()
+    assert written.getvalue().endswith("\nstep 4")
+
+
+def test_what_has_no_end_of_line_is_written_at_the_end() -> None:
+    script = "from gs_train.machine.output import outliving_readers\n"
+    script += "with outliving_readers(): print('12', end='')"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert ran.stdout == b"12"
 
 
 def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
