@@ -143,6 +143,7 @@ class RecordDrawing:
             crop,
             self._settings.ssim_lambda,
             weight=self._weight,
+            out=drawn.for_gradient,
         )
         of_alpha = None
         if self._settings.carves and has_mask(truth):

@@ -35,6 +35,10 @@ class CpuDrawnRecords:
         return torch.from_numpy(self.blended.alpha[..., 0])
 
     @property
+    def for_gradient(self) -> None:
+        return None
+
+    @property
     def n_intersections(self) -> int:
         return self.blended.tiles.n_pairs
 
