@@ -77,7 +77,7 @@ def test_views_together_are_those_of_one_call_each(spare: int) -> None:
         assert expected.radii is not None
         assert torch.equal(splats.radii, expected.radii)
         shown += int(splats.shows.sum())
-    assert shown > N
+    assert shown > N // 2
 
 
 def statistics_of(k: int) -> Statistics:
