@@ -402,9 +402,12 @@ class StoredRows:
         home = np.zeros(len(part.blocks), np.int32)
         home[part.holds] = slots
         where = self._places(home, part.rows)
-        for group in self._groups.values():
-            group.update(self._tables, where, gradients)
-        self._tables["last_step"][where] = self.step
+        # What the first group writes to is a copy: the second one catches up from the same steps.
+        last_step = self._tables["last_step"].view(-1)
+        before = last_step[where]
+        own = torch.arange(len(where), device=self.device)
+        self._groups["geometry"].update(self._tables, where, gradients, before, own)
+        self._groups["appearance"].update(self._tables, where, gradients, last_step, where)
         self._refit(blocks, slots)
         self.cache.release(blocks, step=self.step)
 
