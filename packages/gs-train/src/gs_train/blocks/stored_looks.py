@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,10 @@ from gs_train.blocks.stored_adam import StoredAdam
 from gs_train.renderers import Renderer
 from gs_train.renderers.culling import Cameras, cull
 from gs_train.rows.attributes import NAMES
+
+_MOST_CANDIDATES = 8
+"""Rows of candidates for each row that there is room for. Geometry takes a tenth of what a batch
+takes of a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +48,19 @@ class SeenPart:
         """(n,) which of the blocks hold rows that are seen."""
         marked: NDArray[np.bool_] = self.marks.numpy()[self.slots] != 0
         return marked
+
+    def places_in(self, slots: NDArray[np.int32], block_rows: int) -> Tensor:
+        """(R,) places of the rows once their blocks are in these slots.
+
+        Args:
+            slots: of the blocks that hold rows.
+        """
+        before = self.slots[self.holds]
+        if np.array_equal(before, slots):
+            return self.places
+        shift = np.zeros(int(self.slots.max(initial=0)) + 1, np.int64)
+        shift[before] = (slots.astype(np.int64) - before) * block_rows
+        return self.places + to_device(shift, self.places.device)[self.places // block_rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +114,17 @@ class StoredTables:
         self.device = device
         self._counts = counts
 
+    def count(self, blocks: Ids) -> int:
+        """Rows of blocks, added up."""
+        return int(self._counts[blocks].sum())
+
     def rows_of(self, blocks: Ids, slots: NDArray[np.int32]) -> SlotRows:
         """All rows of blocks in slots."""
         return SlotRows(slots, self._counts[blocks], self.block_rows, self.device)
 
-    def turns(self, blocks: Ids) -> list[Ids]:
-        """Blocks, as many at a time as there are slots."""
-        n = self.cache.n_slots
+    def turns(self, blocks: Ids, most: int | None = None) -> list[Ids]:
+        """Blocks, as many at a time as there are slots, and at most ``most``."""
+        n = min(self.cache.n_slots, most or self.cache.n_slots)
         return [blocks[first : first + n] for first in range(0, len(blocks), n)]
 
     def values(self, places: Tensor) -> dict[str, Tensor]:
@@ -117,27 +139,49 @@ class StoredTables:
         return self.tables["key"].view(-1).index_select(0, places)
 
 
-def look_in_turns(stored: StoredTables, blocks: Ids, cameras: Cameras, renderer: Renderer) -> Look:
+def look_in_turns(
+    stored: StoredTables,
+    blocks: Ids,
+    cameras: Cameras,
+    renderer: Renderer,
+    most_rows: int | None = None,
+) -> Look | None:
     """What some cameras see of blocks, which come in turns where they do not fit the slots.
 
     Where they fit, those are in use afterwards.
 
+    Args:
+        most_rows: that there is room for; None: for any number.
+
+    Returns:
+        None, and no block is in use, where more rows are seen, or so many are in the blocks that
+        room for their geometry alone is in doubt.
+
     Cost: one wait a turn, for the number of rows.
     """
+    n_left = math.inf if most_rows is None else most_rows
+    if stored.count(blocks) > _MOST_CANDIDATES * n_left:
+        return None
     turns = stored.turns(blocks) or [blocks]
     used = turns[0] if len(turns) == 1 else blocks[:0]
     parts, found, counts = [], [], np.zeros(len(cameras), np.int64)
     for some in turns:
         slots = stored.cache.bring(some)
+        fits = False
         try:
-            part, mask, n_seen = _seen(stored, some, slots, cameras, renderer)
-            keys, rows = stored.keys(part.places), stored.values(part.places)
-            counts += n_seen()
+            part, mask, n_seen = seen_in_slots(stored, some, slots, cameras, renderer)
+            n_left -= len(part.places)
+            fits = n_left >= 0
+            if fits:
+                keys, rows = stored.keys(part.places), stored.values(part.places)
+                counts += n_seen()
         except BaseException:
             stored.cache.release(some, changed=False)
             raise
-        if not len(used):
+        if not (fits and len(used)):
             stored.cache.release(some, changed=False)
+        if not fits:
+            return None
         parts.append(part)
         found.append({"keys": keys, "mask": mask, **rows})
     joined = {name: _joined([one[name] for one in found]) for name in ("keys", "mask", *NAMES)}
@@ -152,7 +196,7 @@ def look_in_turns(stored: StoredTables, blocks: Ids, cameras: Cameras, renderer:
     )
 
 
-def _seen(
+def seen_in_slots(
     stored: StoredTables,
     blocks: Ids,
     slots: NDArray[np.int32],
@@ -171,21 +215,6 @@ def _seen(
     marks.index_fill_(0, places // stored.block_rows, 1)
     part = SeenPart(blocks, slots, places, HostCopy(marks))
     return part, visible.mask, lambda: counts.numpy().astype(np.int64)
-
-
-def moved_places(
-    part: SeenPart, slots: NDArray[np.int32], block_rows: int, device: torch.device
-) -> Tensor:
-    """(R,) places of the rows that a part sees, where those of its blocks that hold some of them
-    are in other slots now.
-
-    Args:
-        slots: of the blocks that hold rows.
-    """
-    shift = np.zeros(int(part.slots.max(initial=0)) + 1, np.int64)
-    before = part.slots[part.holds]
-    shift[before] = (slots.astype(np.int64) - before) * block_rows
-    return part.places + to_device(shift, device)[part.places // block_rows]
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gs_cull import Visibility
@@ -18,6 +19,7 @@ from gs_train.blocks.box_fits import BOXED, SleepingValues
 from gs_train.blocks.boxes import BlockBoxes
 from gs_train.blocks.partition import Ids, kd_partition
 from gs_train.blocks.reach_tables import ReachTables
+from gs_train.blocks.rows_in_turns import RowsInTurns
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.stored_adam import StoredAdam
 from gs_train.blocks.stored_looks import Look, StoredTables, look_in_turns
@@ -65,6 +67,7 @@ class StoredRows:
         cache: of the blocks.
         block_rows: most rows of a block.
         row_bytes: of a row with its moments.
+        in_turns: batches of more rows than there is room for.
 
     Raises:
         InputError: the store holds no such rows.
@@ -119,6 +122,7 @@ class StoredRows:
         )
         reaches = ReachTables(self.reach["means"], self.reach["scales"], self.device)
         self._steps = StoredSteps(self._stored, self.boxes, reaches)
+        self.in_turns = RowsInTurns(self._stored, self._steps)
 
     @classmethod
     def create(
@@ -204,10 +208,12 @@ class StoredRows:
 
     # ------------------------------------------------------------------ looking
 
-    def candidates(self, views: Sequence[View], renderer: Renderer) -> Visibility:
-        """The blocks that each view may see."""
+    def candidates(
+        self, views: Sequence[View], renderer: Renderer, rects: NDArray[np.int64] | None = None
+    ) -> Visibility:
+        """The blocks that each view, or the part of it that ``rects`` say, may see."""
         return self.boxes.candidates(
-            views, renderer.options, self.reach["means"], self.reach["scales"]
+            views, renderer.options, self.reach["means"], self.reach["scales"], rects=rects
         )
 
     def expect(self, views: Sequence[View], renderer: Renderer) -> None:
@@ -237,9 +243,26 @@ class StoredRows:
 
         Memory: that of the U rows, and of the geometry of all rows of as many blocks as fit.
         """
+        look = self.look_within(views, renderer, None)
+        assert look is not None
+        return look
+
+    @torch.no_grad()
+    def look_within(
+        self, views: Sequence[View], renderer: Renderer, most_rows: int | None
+    ) -> Look | None:
+        """`look`, where no more rows are seen than there is room for.
+
+        Args:
+            most_rows: that there is room for; None for any number.
+
+        Returns:
+            None, and no look is open, where more rows are seen, or so many lie in the blocks that
+            there may be no room to find out: see `in_turns`.
+        """
         self._steps.need_whole()
         blocks = self._blocks_of(views, renderer)
-        return look_in_turns(self._stored, blocks, cameras_of(views), renderer)
+        return look_in_turns(self._stored, blocks, cameras_of(views), renderer, most_rows)
 
     def _blocks_of(self, views: Sequence[View], renderer: Renderer) -> Ids:
         """(n,) sorted: the blocks that some view may see, and perhaps others.
@@ -285,7 +308,7 @@ class StoredRows:
             some = slice(first, first + len(part.places))
             first = some.stop
             own = {name: gradients[name][some] for name in NAMES}
-            self._steps.update(part, own, in_slots=len(look.used) > 0)
+            self._steps.update(part.blocks[part.holds], part.places_in, own)
         self._steps.end()
         self.leave(look)
 

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gs_train.blocks.boxes import BlockBoxes
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.reach_tables import ReachTables
-from gs_train.blocks.stored_looks import SeenPart, StoredTables, moved_places
+from gs_train.blocks.stored_looks import StoredTables
 from gs_train.renderers import Rows
 
 
@@ -56,23 +57,25 @@ class StoredSteps:
         for group in self._stored.groups.values():
             group.begin(rates)
 
-    def update(self, part: SeenPart, gradients: Rows, *, in_slots: bool) -> None:
-        """Take the step of the rows of some blocks, and fit their boxes.
+    def update(
+        self,
+        blocks: Ids,
+        places_in: Callable[[NDArray[np.int32], int], Tensor],
+        gradients: Rows,
+    ) -> None:
+        """Take the step of some rows of some blocks, and fit the boxes of these.
 
         Args:
-            part: of a look.
-            gradients: of its rows, by attribute.
-            in_slots: whether the blocks have been in use since the look.
+            blocks: (n,) that hold the rows, sorted.
+            places_in: gives the places of the rows, from the slots of the blocks and the rows of
+                a slot.
+            gradients: of the rows, by attribute.
         """
-        blocks = part.blocks[part.holds]
         if not len(blocks):
             return
         stored = self._stored
         slots = stored.cache.bring(blocks)
-        places = part.places
-        if not in_slots:
-            places = moved_places(part, slots, stored.block_rows, stored.device)
-        self._update(places, gradients)
+        self._update(places_in(slots, stored.block_rows), gradients)
         rows = stored.rows_of(blocks, slots)
         self._boxes.fit_in_slots(blocks, rows, stored.tables, self._reaches)
         stored.cache.release(blocks, step=self._reaches.means.step)
