@@ -28,18 +28,19 @@ from torch import Tensor
 from gs_train.blocks.boxes import BlockBoxes, SleepingValues
 from gs_train.blocks.partition import Partition
 from gs_train.blocks.sleep_reach import SleepReach
-from gs_train.blocks.sleeping_geometry import SleepingGeometry
+from gs_train.blocks.stored_rows import StoredRows
 from gs_train.data import load_capture
 from gs_train.data.frame import Frame
 from gs_train.options.schedule import LearningRates, adam_options
 from gs_train.renderers import Renderer, RenderOptions, Rows, View, make_renderer
-from gs_train.rows.attributes import GEOMETRY, GEOMETRY_WIDTH
+from gs_train.rows.attributes import GEOMETRY, GEOMETRY_WIDTH, NAMES, SHAPES
 from gs_train.rows.morton import morton_order
 from gs_train.scene.initialize import rows_from_points
 from gs_train.scene.scene import Scene
 from harness import Record, add_json_option
 from workloads import city, scattered
 
+_WIDTHS = [int(np.prod(SHAPES[name], dtype=np.int64)) for name in GEOMETRY]
 N_VIEWS = 64
 STEADY = 1.0
 """Of a gradient, beside noise of deviation 1: far more than in training, so that boxes are wide."""
@@ -90,12 +91,25 @@ def rates_of(case: Case, batch_size: int) -> dict[str, float]:
     factor = adam_options(batch_size, scaled=True).lr_factor
     return {
         name: getattr(own, name) * factor * (case.extent if name == "means" else 1.0)
-        for name in GEOMETRY
+        for name in NAMES
     }
 
 
+def stored(
+    folder: Path, case: Case, block_rows: int, rates: Mapping[str, float], batch_size: int
+) -> StoredRows:
+    """The rows in a store, without harmonics, with slots for all blocks."""
+    n, options = len(case.rows["means"]), adam_options(batch_size, scaled=True)
+    rows = {**case.rows, "sh0": torch.zeros(n, 1, 3), "shN": torch.zeros(n, 0, 3)}
+    StoredRows.create(
+        folder, rows, torch.arange(n, dtype=torch.int32), block_rows=block_rows,
+        betas=options.betas, eps=options.eps, ceilings=rates,
+    )  # fmt: skip
+    return StoredRows.open(folder, slots=-(-n // block_rows) + 1, host_blocks=2)
+
+
 def train(
-    blocks: SleepingGeometry,
+    blocks: StoredRows,
     case: Case,
     renderer: Renderer,
     rates: Mapping[str, float],
@@ -104,15 +118,18 @@ def train(
 ) -> dict[str, list[float]]:
     """Epochs of shuffled views; seconds of each part of a step."""
     draw = torch.Generator().manual_seed(0)
-    steady = STEADY * torch.randn(len(blocks.keys), GEOMETRY_WIDTH, generator=draw).sign()
+    steady = STEADY * torch.randn(len(blocks), GEOMETRY_WIDTH, generator=draw).sign()
     seconds: dict[str, list[float]] = {"look": [], "update and fit": []}
     for batch in batches(case.views, epochs, batch_size):
         start = time.perf_counter()
-        places = blocks.look(batch, renderer).places
+        look = blocks.look(batch, renderer)
         looked = time.perf_counter()
-        noise = torch.randn(len(places), GEOMETRY_WIDTH, generator=draw)
+        noise = torch.randn(len(look.keys), GEOMETRY_WIDTH, generator=draw)
+        parts = (steady[look.keys.long()] + noise).split(_WIDTHS, 1)
+        gradients = {name: torch.zeros_like(values) for name, values in look.rows.items()}
+        gradients |= dict(zip(GEOMETRY, parts, strict=True))
         began = time.perf_counter()
-        blocks.update(places, steady[places] + noise, rates)
+        blocks.update(look, gradients, rates)
         seconds["look"].append(looked - start)
         seconds["update and fit"].append(time.perf_counter() - began)
     return seconds
@@ -151,40 +168,43 @@ def measure(case: Case, block_rows: int, renderer: Renderer, epochs: int, batch:
     """Train, then list every view."""
     rates = rates_of(case, batch)
     options = adam_options(batch, scaled=True)
-    keys = torch.arange(len(case.rows["means"]), dtype=torch.int32)
     start = time.perf_counter()
-    blocks = SleepingGeometry(
-        case.rows, keys, block_rows=block_rows, betas=options.betas, eps=options.eps,
-        ceilings=rates,
-    )  # fmt: skip
-    found = Looseness(made=time.perf_counter() - start)
-    found.seconds = train(blocks, case, renderer, rates, epochs, batch)
-    now = blocks.lookahead(torch.arange(len(keys)))
-    in_place = Partition(np.arange(len(keys)), blocks.partition.offsets)
-    partitions = {"kd": in_place, "Morton": along_morton(now["means"], block_rows)}
-    home = {name: p.block_of_row() for name, p in partitions.items()}
-    boxes = {name: still(now["means"], now["scales"], p) for name, p in partitions.items()}
-    idle = SleepReach(options.betas, options.eps, 0.0)
-    for view in case.views:
-        sight = blocks.look([view], renderer)
-        if len(sight.places) == 0:
-            continue
-        places = sight.places.numpy()
-        holding = {name: np.unique(own[places]) for name, own in home.items()}
-        listed = {
-            name: own.candidates([view], renderer.options, idle, idle).ids
-            for name, own in boxes.items()
-        }
-        assert np.isin(holding["kd"], sight.candidates.ids).all(), "a block is missing"
-        assert np.isin(holding["kd"], listed["kd"]).all(), "a block is missing"
-        n_holding = len(holding["kd"])
-        found.visible.append(len(places))
-        found.holding.append(n_holding)
-        found.touched.append(blocks.partition.counts[holding["kd"]].sum() / len(places))
-        found.for_ever.append(len(sight.candidates) / n_holding)
-        found.present.append(len(listed["kd"]) / n_holding)
-        found.morton.append(len(listed["Morton"]) / len(holding["Morton"]))
-        found.morton_touched.append(len(holding["Morton"]) * block_rows / len(places))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        stored(Path(folder) / "store", case, block_rows, rates, batch) as blocks,
+    ):
+        found = Looseness(made=time.perf_counter() - start)
+        found.seconds = train(blocks, case, renderer, rates, epochs, batch)
+        ((keys, now),) = blocks.pieces()  # block after block
+        counts = blocks.cache.counts(range(len(blocks.boxes)))
+        place_of_key = keys.argsort().numpy()
+        in_place = Partition(np.arange(len(keys)), np.append(0, counts.cumsum()))
+        partitions = {"kd": in_place, "Morton": along_morton(now["means"], block_rows)}
+        home = {name: p.block_of_row() for name, p in partitions.items()}
+        boxes = {name: still(now["means"], now["scales"], p) for name, p in partitions.items()}
+        idle = SleepReach(options.betas, options.eps, 0.0)
+        for view in case.views:
+            look = blocks.look([view], renderer)
+            blocks.leave(look)
+            if len(look.keys) == 0:
+                continue
+            places = place_of_key[look.keys.numpy()]
+            holding = {name: np.unique(own[places]) for name, own in home.items()}
+            listed = {
+                name: own.candidates([view], renderer.options, idle, idle).ids
+                for name, own in boxes.items()
+            }
+            ever = blocks.candidates([view], renderer).ids
+            assert np.isin(holding["kd"], ever).all(), "a block is missing"
+            assert np.isin(holding["kd"], listed["kd"]).all(), "a block is missing"
+            n_holding = len(holding["kd"])
+            found.visible.append(len(places))
+            found.holding.append(n_holding)
+            found.touched.append(counts[holding["kd"]].sum() / len(places))
+            found.for_ever.append(len(ever) / n_holding)
+            found.present.append(len(listed["kd"]) / n_holding)
+            found.morton.append(len(listed["Morton"]) / len(holding["Morton"]))
+            found.morton_touched.append(len(holding["Morton"]) * block_rows / len(places))
     return found
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 import gs_adam
-from gs_train.blocks.boxes import enclose
+from gs_train.blocks.box_fits import interval
 from gs_train.blocks.partition import Doubles, Floats
+from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 
 KINDS = ("constant", "decaying", "cosine", "warm restarts", "warm-up", "random", "off and on")
@@ -47,8 +48,8 @@ class Sleep:
             torch.from_numpy(a)[:, None] for a in (self.values, self.exp_avg, self.exp_avg_sq)
         ]
         far = reach.reach(*columns, torch.full((len(self.values),), self.since), until)
-        lower, upper = enclose(columns[0], torch.where(columns[1] > 0, -far, far))
-        return lower[:, 0].numpy(), upper[:, 0].numpy()
+        lower, upper = interval(columns[0], torch.where(columns[1] > 0, -far, far))
+        return float32_below(lower)[:, 0].numpy(), float32_above(upper)[:, 0].numpy()
 
     def slept_through(self) -> Iterator[Floats]:
         """After each step, caught up in one sleep."""

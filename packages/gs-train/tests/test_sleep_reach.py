@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sleep_trajectories import KINDS, Sleep, outside, rates, values_of_all_sizes
 
-from gs_train.blocks.boxes import enclose
+from gs_train.blocks.box_fits import interval
 from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 
@@ -203,6 +203,6 @@ def test_rounding_outward_never_moves_inward(x: float) -> None:
 def test_the_ends_of_an_interval_follow_the_movement() -> None:
     inf, nan = math.inf, math.nan
     movement = torch.tensor([0.5, -0.5, inf, 1.0, -inf], dtype=torch.float64)
-    lower, upper = enclose(torch.tensor([1.0, 1.0, -inf, nan, 1.0]), movement)
-    torch.testing.assert_close(lower, torch.tensor([1.0, 0.5, -inf, nan, -inf]), equal_nan=True)
-    torch.testing.assert_close(upper, torch.tensor([1.5, 1.0, -inf, nan, 1.0]), equal_nan=True)
+    ends = interval(torch.tensor([1.0, 1.0, -inf, nan, 1.0]), movement)
+    for end, expected in zip(ends, ([1.0, 0.5, -inf, nan, -inf], [1.5, 1.0, -inf, nan, 1.0])):
+        torch.testing.assert_close(end, torch.tensor(expected).double(), equal_nan=True)

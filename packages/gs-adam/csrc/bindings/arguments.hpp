@@ -72,6 +72,7 @@ void register_rows(py::module_& module);
 void register_worker(py::module_& module);
 void register_device(py::module_& module);
 void register_device_slots(py::module_& module);
+void register_device_lookahead(py::module_& module);
 void register_memory(py::module_& module);
 
 }  // namespace gs::adam

@@ -2,11 +2,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "bindings/arguments.hpp"
+#include "bindings/device_tables.hpp"
 #include "schedule.hpp"
 #if defined(GS_WITH_CUDA)
 #include "device_slots.hpp"
@@ -19,46 +19,6 @@ namespace {
 #if defined(GS_WITH_CUDA)
 
 using python::Array;
-
-/// Some bytes of an argument.
-struct Bytes {
-  const char* name;
-  const void* begin;
-  std::int64_t count;
-
-  const char* end() const { return static_cast<const char*>(begin) + count; }
-};
-
-/// Lists of rows are read while rows are written.
-void check_apart(const Bytes& list, const std::vector<Bytes>& written) {
-  if (list.count == 0) return;
-  for (const Bytes& other : written)
-    GS_CHECK(other.count == 0 || list.end() <= other.begin || other.end() <= list.begin, list.name,
-             " must have memory of its own, got some of ", other.name);
-}
-
-Bytes list_of(const char* name, const Ids& ids) {
-  if (ids.wide == nullptr) return {name, ids.narrow, 4 * ids.size};
-  return {name, ids.wide, 8 * ids.size};
-}
-
-/// A table of as many slots as the ones before; kAny of the first.
-float* table_data(const py::object& object, const char* name, std::int64_t* n_slots,
-                  std::int64_t width, int device, std::vector<Bytes>* written) {
-  const Array array(object, name);
-  array.shape({*n_slots, width}).on(device).contiguous().writable();
-  *n_slots = array.size(0);
-  auto* const data = array.data<float>();
-  written->push_back({name, data, 4 * *n_slots * width});
-  return data;
-}
-
-std::uint8_t* bytes_of(const py::object& object, const char* name, std::int64_t least, int device) {
-  const Array array(object, name);
-  array.shape({python::kAny}).on(device).contiguous().writable();
-  GS_CHECK(array.size(0) >= least, name, " must have ", least, " bytes, got ", array.size(0));
-  return array.data<std::uint8_t>();
-}
 
 template <class T>
 std::uint8_t* write(std::uint8_t* to, const T* values, std::int64_t n) {
@@ -101,29 +61,6 @@ void upload_sleeps(const StepPlan& plan, std::int32_t first, const py::object& s
   copy(to_past, from + n_recent, n_past);
 }
 
-/// Of every group, what rows read that have slept until the step before the plan's.
-std::vector<DeviceSleep> sleeps_of(const StepPlan& plan, const py::object& recent,
-                                   const py::object& past, int device) {
-  std::vector<DeviceSleep> sleeps(plan.n_groups());
-  const auto* catch_ups =
-      reinterpret_cast<const CatchUp*>(bytes_of(recent, "recent", plan.recent_bytes(), device));
-  const auto* pasts =
-      reinterpret_cast<const Past*>(bytes_of(past, "past", plan.past_bytes(0), device));
-  for (int g = 0; g < plan.n_groups(); ++g) {
-    const Series& series = plan.series(g);
-    DeviceSleep& sleep = sleeps[g];
-    sleep.recent = catch_ups;
-    sleep.past = pasts + g;
-    sleep.n_groups = plan.n_groups();
-    sleep.window = plan.before(g).window;
-    sleep.replay_terms = series.replay_terms();
-    sleep.beta1 = series.beta1();
-    sleep.root_beta2 = std::sqrt(series.beta2());
-    catch_ups += sleep.window + 1;
-  }
-  return sleeps;
-}
-
 void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
                   const std::vector<int>& groups, const py::object& param,
                   const py::object& exp_avg, const py::object& exp_avg_sq, const py::object& slots,
@@ -144,9 +81,10 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
   }
   std::int64_t n_slots = python::kAny;
   std::vector<Bytes> written;
-  job.param = table_data(param, "param", &n_slots, job.width, device, &written);
-  job.exp_avg = table_data(exp_avg, "exp_avg", &n_slots, job.width, device, &written);
-  job.exp_avg_sq = table_data(exp_avg_sq, "exp_avg_sq", &n_slots, job.width, device, &written);
+  job.param = table_data(param, "param", &n_slots, job.width, device, true, &written);
+  job.exp_avg = table_data(exp_avg, "exp_avg", &n_slots, job.width, device, true, &written);
+  job.exp_avg_sq =
+      table_data(exp_avg_sq, "exp_avg_sq", &n_slots, job.width, device, true, &written);
   job.slots = device_ids_from(slots, "slots", device);
   job.step = plan.step();
   job.steps = !grads.is_none();
@@ -188,12 +126,6 @@ void device_slots(const StepPlan& plan, const std::vector<std::int32_t>& widths,
 }
 
 #else
-
-[[noreturn]] void throw_without_cuda() {
-  detail::throw_error<CudaError>(
-      "DeviceRows on a CUDA device needs a build with CUDA; install the CUDA toolkit (nvcc) and "
-      "build gs-adam again: pip install --no-cache-dir --force-reinstall gs-adam");
-}
 
 void upload_sleeps(const StepPlan&, std::int32_t, const py::object&, const py::object&,
                    const py::object&, int, std::uintptr_t) {

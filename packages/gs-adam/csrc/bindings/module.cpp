@@ -14,5 +14,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::adam::register_worker(module);
   gs::adam::register_device(module);
   gs::adam::register_device_slots(module);
+  gs::adam::register_device_lookahead(module);
   gs::adam::register_memory(module);
 }

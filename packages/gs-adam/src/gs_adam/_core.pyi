@@ -207,4 +207,20 @@ def device_slots(
     device: int,
     stream: int,
 ) -> None: ...
+def device_lookahead(
+    plan: StepPlan,
+    widths: list[int],
+    groups: list[int],
+    param: _RowsArray,
+    exp_avg: _RowsArray,
+    exp_avg_sq: _RowsArray,
+    slots: _IdsArray,
+    last_step: _MarksArray | None,
+    ids: _IdsArray | None,
+    recent: _BytesArray | None,
+    past: _BytesArray | None,
+    out: _RowsArrays,
+    device: int,
+    stream: int,
+) -> None: ...
 def prefer_huge_pages(address: int, bytes: int) -> None: ...

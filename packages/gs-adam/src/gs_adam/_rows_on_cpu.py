@@ -64,6 +64,21 @@ class RowsOnCpu:
             finally:
                 self._leave(visit)
 
+    def lookahead(self, plan: _core.StepPlan, visit: Visit, out: list[torch.Tensor]) -> None:
+        """Write the values of rows as of the plan's step elsewhere."""
+        order = _sorting(visit.slots)
+        parts = out
+        if not isinstance(order, slice):
+            parts = [torch.empty_like(part) for part in out]
+        with self._lock:
+            rows = self._bound(visit)
+            self._enter(visit, plan.step)
+            native: list[Any] = [as_native(part) for part in parts]
+            rows.lookahead(plan, False, visit.slots[order].numpy(), None, None, native, 0)
+        if not isinstance(order, slice):
+            for whole, part in zip(out, parts, strict=True):
+                whole.detach().numpy()[order.numpy()] = part.numpy()
+
     def _bound(self, visit: Visit) -> _core.Rows:
         places = [place(table) for table in visit[:3]]
         sleeps = visit.last_step is not None

@@ -37,6 +37,23 @@ class RowsOnCuda:
         """Take the plan's step."""
         self._launch(plan, visit, grads)
 
+    def lookahead(self, plan: _core.StepPlan, visit: Visit, out: list[torch.Tensor]) -> None:
+        """Write the values of rows at the step before the plan's elsewhere."""
+        if not plan.recent_bytes:  # as in `wake`: a copy
+            visit = visit._replace(last_step=None, ids=None)
+        param, exp_avg, exp_avg_sq, slots, last_step, ids, _, _ = visit
+        index = self._device.index
+        handle = current_handle(index)
+        try:
+            recent, past = (None, None) if last_step is None else self._tables.of(plan, handle)
+            _core.device_lookahead(
+                plan, self._widths, self._groups, param, exp_avg, exp_avg_sq, slots, last_step,
+                ids, recent, past, out, index, handle,
+            )  # fmt: skip
+        except Exception:
+            visit.check(sum(self._widths), self._device)  # which says it in torch's words
+            raise
+
     def _launch(self, plan: _core.StepPlan, visit: Visit, grads: torch.Tensor | None) -> None:
         param, exp_avg, exp_avg_sq, slots, last_step, ids, marks, counts = visit
         index = self._device.index

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -116,6 +117,29 @@ class Visit(NamedTuple):
         ids = None if self.ids is None else self.ids[self.marks]
         return self._replace(slots=self.slots[self.marks], ids=ids, marks=None)
 
+    def check_outputs(self, out: Any, widths: Sequence[int]) -> None:
+        """Raise unless values can be written there, one tensor a parameter."""
+        if not isinstance(out, list | tuple):
+            raise TypeError(f"out must be a list of tensors, got {type(out).__name__}")
+        if len(out) != len(widths):
+            raise ValueError(f"out must be {len(widths)} tensors, one a parameter, got {len(out)}")
+        used = [(part, name) for part, name in zip(self, self._fields) if part is not None]
+        for k, (part, width) in enumerate(zip(out, widths, strict=True)):
+            name = f"out[{k}]"
+            if not _is_kind(part, self.param.device, _VALUES):
+                raise _wrong_kind(part, name, self.param.device, _VALUES)
+            if part.shape[:1] != (self.n_rows,) or part.shape[1:].numel() != width:
+                raise ValueError(
+                    f"{name} must have {self.n_rows} rows of {width} values, got shape "
+                    f"{tuple(part.shape)}"
+                )
+            if not part.is_contiguous():
+                raise ValueError(f"{name} must be contiguous, got strides {part.stride()}")
+            for other, its_name in used:
+                if _share(part, other):
+                    raise ValueError(f"{name} must have memory of its own, got some of {its_name}")
+            used.append((part, name))
+
     def check_step(self, grads: Any, step: int) -> None:
         """Raise unless gradients fit, and on the CPU unless each marked row's turn is `step`."""
         if not _is_kind(grads, self.param.device, _VALUES):
@@ -163,6 +187,14 @@ def _check_list(
             f"{name} must have one dimension and be contiguous, got shape {tuple(tensor.shape)} "
             f"and strides {tensor.stride()}"
         )
+
+
+def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two contiguous tensors have bytes in common."""
+    if not a.nbytes or not b.nbytes:
+        return False
+    first, second = a.data_ptr(), b.data_ptr()
+    return first < second + b.nbytes and second < first + a.nbytes
 
 
 def _check_index(index: torch.Tensor, name: str, n_rows: int) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -176,6 +177,54 @@ class DeviceRows:
             visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, marks)
             if self._sleeps:
                 self._rows.wake(plan, visit)
+
+    def lookahead(
+        self,
+        param: torch.Tensor,
+        exp_avg: torch.Tensor,
+        exp_avg_sq: torch.Tensor,
+        slots: torch.Tensor,
+        last_step: torch.Tensor | None,
+        ids: torch.Tensor | None,
+        *,
+        out: Sequence[torch.Tensor] | None = None,
+    ) -> list[torch.Tensor]:
+        """Write the values that `flush` would leave elsewhere. Tables and ``last_step`` stay.
+
+        Args:
+            param, exp_avg, exp_avg_sq, slots, last_step, ids: as for `wake`. Where rows of the
+                tables are those of ``last_step``, the list of slots is also that of ids.
+            out: one float32 tensor (R, ...) a parameter on the device, contiguous, of the
+                parameter's width a row, with memory of its own; allocated as (R, width) when None.
+
+        Returns:
+            ``out``, in the order of ``slots``: the bits that `flush` would write. Sparse: copies.
+
+        Raises:
+            RuntimeError: a step is open.
+            TypeError, ValueError, IndexError, CudaError: as `wake`; ``out`` of another dtype,
+                device, shape or layout, or in memory of another argument. Nothing is written.
+
+        Cost: 12 bytes read a value of a row that sleeps, else 4, and 4 written; one kernel.
+        """
+        with self._steps._lock:  # no step begins between the two
+            call, now = self._steps._call_between("lookahead()"), self._steps._schedule.now()
+        with call as following:
+            visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, None)
+            if out is None:
+                shapes = [(visit.n_rows, width) for width in self._widths]
+                out = [torch.empty(n, dtype=torch.float32, device=self._device) for n in shapes]
+            else:
+                visit.check_outputs(out, self._widths)
+            parts = [
+                part.detach().reshape(visit.n_rows, width)
+                for part, width in zip(out, self._widths, strict=True)
+            ]
+            if isinstance(self._rows, RowsOnCpu):
+                self._rows.lookahead(now, visit, parts)
+            else:
+                self._rows.lookahead(following, visit, parts)
+        return list(out)
 
     def _visit(
         self,

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,70 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import gs_cull
+from gs_train.blocks.box_fits import BoxFit, SleepingValues, by_block, ends_of, least_by_block
 from gs_train.blocks.partition import Floats, Ids
+from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.blocks.slot_rows import SlotRows
 from gs_train.renderers.protocol import RenderOptions, View
 
+__all__ = ["BlockBoxes", "SleepingValues"]
+
 _ARRAYS = ("lower", "upper", "scale", "longest", "ceilings", "fit_step")
-
-_LARGEST = float(np.finfo(np.float32).max)
-# gs_cull's row test may round exp by 33 u.
-_EXP_MARGIN = 1.0 + 2.0**-18
-
-
-class SleepingValues(NamedTuple):
-    """Values of one attribute with their moments, as the last step of each row left them.
-
-    Attributes:
-        values, exp_avg, exp_avg_sq: (R, 3) float32, on any device.
-        last_step: (R,) ints there.
-        reach: bounds of the attribute's group.
-    """
-
-    values: Tensor
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
-    last_step: Tensor
-    reach: SleepReach
-
-    def movement(self, until: int | None = None) -> Tensor:
-        """(R, 3) float64 with its sign, the most that a later value differs from the stored one."""
-        reach = self.reach.reach(*self[:4], until)
-        return torch.where(self.exp_avg > 0.0, -reach, reach)
-
-
-def enclose(values: Tensor, movement: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper ends of the intervals from values to values + movement, rounded outward."""
-    starts = values.double()
-    # Infinite values stay where they are, and what is not a number is nowhere.
-    ends = torch.where(values.isfinite(), starts + movement, starts)
-    return float32_below(torch.minimum(starts, ends)), float32_above(torch.maximum(starts, ends))
-
-
-class _Fit:
-    """A fit of some blocks that a device works on.
-
-    Args:
-        blocks: (n,) with rows.
-        least: (n, 9) float64: lower ends, and the negative of upper ends, scale and longest.
-    """
-
-    def __init__(self, blocks: Ids, least: Tensor) -> None:
-        self.blocks = blocks
-        self._least = least
-        self._copied: torch.cuda.Event | None = None
-        if least.is_cuda:
-            self._least = torch.empty(least.shape, dtype=least.dtype, pin_memory=True)
-            self._least.copy_(least, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record(torch.cuda.current_stream(least.device))
-
-    def least(self) -> Tensor:
-        """On the host; waits for the device."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        return self._least
 
 
 class BlockBoxes:
@@ -104,7 +50,7 @@ class BlockBoxes:
         self.longest = np.zeros((n_blocks, 2), np.float32)
         self.ceilings = np.full((n_blocks, 2), np.inf, np.float32)
         self.fit_step = np.zeros(n_blocks, np.int32)
-        self._coming: list[_Fit] = []
+        self._coming: list[BoxFit] = []
 
     def __len__(self) -> int:
         return len(self.scale)
@@ -135,39 +81,42 @@ class BlockBoxes:
             raise ValueError(
                 f"means must have {int(counts.sum())} rows as counts say, got {len(means.values)}"
             )
-        far, grown = means.movement(until), scales.movement(until).clamp_min(0.0)
-        lower, upper = enclose(means.values, far)
-        _, largest = enclose(scales.values, grown)
-        scale = (largest.double().exp().amax(1) * _EXP_MARGIN).clamp_max(_LARGEST)
-        moved = torch.stack([far.abs().amax(1), grown.amax(1)], 1)
-        # By row: what blocks take the least of.
-        ends = torch.cat([lower.double(), -upper.double(), -scale[:, None], -moved], 1)
-        # Rows that never show: values that are not finite stay so.
-        shows = means.values.isfinite().all(1) & (scales.values < math.inf).all(1)
-        nothing = ends.new_tensor([math.inf] * 6 + [0.0] * 3)
-        ends = torch.where(shows[:, None], ends, nothing)
-        self.lower[blocks], self.upper[blocks] = np.inf, -np.inf
-        self.scale[blocks], self.longest[blocks] = 0.0, 0.0
-        ceilings = torch.tensor([means.reach.ceiling, scales.reach.ceiling], dtype=torch.float64)
+        self._begin(blocks, means.reach, scales.reach)
+        ends = ends_of(means, scales, until)
+        lengths = torch.from_numpy(counts.astype(np.int64)).to(ends.device)
+        self._end(blocks, by_block(ends, lengths))
+
+    def fit_in_slots(
+        self, blocks: Ids, rows: SlotRows, tables: Mapping[str, Tensor], reaches: ReachTables
+    ) -> None:
+        """The same of blocks in slots, for ever.
+
+        Args:
+            blocks: (n,) numbers of the blocks to fit, all different.
+            rows: of these.
+            tables: by plane.
+            reaches: of means and scales.
+
+        Asynchrony: as `fit`.
+        """
+        self._begin(blocks, reaches.means, reaches.scales)
+        self._end(blocks, least_by_block(rows, tables, reaches))
+
+    def _begin(self, blocks: Ids, means: SleepReach, scales: SleepReach) -> None:
+        ceilings = torch.tensor([means.ceiling, scales.ceiling], dtype=torch.float64)
         self.ceilings[blocks] = float32_below(ceilings).numpy()
-        self.fit_step[blocks] = means.reach.step
-        full = blocks[counts > 0]
-        if not len(full):
-            return
-        lengths = torch.from_numpy(counts[counts > 0].astype(np.int64)).to(ends.device)
-        least = torch.segment_reduce(ends, "min", lengths=lengths, unsafe=True)
-        self._coming.append(_Fit(full, least))
-        if least.device.type == "cpu":
-            self.settle()
+        self.fit_step[blocks] = means.step
+
+    def _end(self, blocks: Ids, least: Tensor) -> None:
+        if len(blocks):
+            self._coming.append(BoxFit(blocks, least))
+            if not least.is_cuda:
+                self.settle()
 
     def settle(self) -> None:
         """Wait for fits that a device has not finished."""
         for fit in self._coming:
-            least = fit.least()
-            self.lower[fit.blocks] = least[:, :3].float().numpy()
-            self.upper[fit.blocks] = -least[:, 3:6].float().numpy()
-            self.scale[fit.blocks] = float32_above(-least[:, 6]).numpy()
-            self.longest[fit.blocks] = float32_above(-least[:, 7:]).numpy()
+            fit.write(self.lower, self.upper, self.scale, self.longest)
         self._coming.clear()
 
     def state(self) -> dict[str, np.ndarray]:

@@ -65,6 +65,7 @@ class SleepReach:
         self._betas, self._eps, self._decay = (b1, b2), eps, r
         self._step = 0
         self._rates = np.zeros(1024)  # by step, of which there is no step 0; with room for more
+        self._later = np.zeros(1024)  # the largest rate of the steps taken after each step
         self._tails, self._largest, least = _correction_sums(b1, b2, 1024)
         # Margin 3. After n steps the movements to come are together below half an ulp of all.
         bits = [math.log2(a) for a in (self._largest, least, r or 0.5)]
@@ -122,14 +123,61 @@ class SleepReach:
         self._step += 1
         if self._step == len(self._rates):
             self._rates = np.append(self._rates, np.zeros(self._step))
+            self._later = np.append(self._later, np.zeros(self._step))
         self._rates[self._step] = rate
+        first = self._step
+        while first > 0 and self._later[first - 1] < rate:
+            first -= 1
+        self._later[first : self._step] = rate
         return self._step
 
     def ceilings(self, last_step: Ids) -> Doubles:
         """For each step given, the largest rate of the steps after it, taken or to come."""
-        rates = np.append(self._rates[: self._step + 1], self._ceiling)
-        largest: Doubles = np.maximum.accumulate(rates[::-1])[::-1]
-        return largest[last_step + 1]
+        largest: Doubles = np.maximum(self._later[last_step], self._ceiling)
+        return largest
+
+    @property
+    def later_rates(self) -> Doubles:
+        """(step + 1,) by step from 0 on, the largest rate of the steps taken after it."""
+        return self._later[: self._step + 1]
+
+    @property
+    def decay(self) -> float:
+        """Of the movement of a sleeping value, from step to step."""
+        return self._decay
+
+    def by_step(self, first: int) -> Doubles:
+        """(step + 1 - first, 3) of rows that each step from ``first`` on was the last of: the
+        largest rate of the steps taken after it, in the last line the ceiling; the sum of their
+        corrections; and epsilon of the next step, which no later one is below."""
+        since = np.arange(first, self._step + 1)
+        rates = self._later[first : self._step + 1].copy()
+        rates[-1] = self._ceiling
+        lines: Doubles = np.stack([rates, self.correction_sums(since), self._next_eps(since)], 1)
+        return lines
+
+    def numbers(self) -> list[float]:
+        """The constants of `reach`, as kernels take them. The decay must be above 0."""
+        (b1, b2), r = self._betas, self._decay
+        return [
+            self._largest,
+            math.sqrt(b2),
+            self._margins(),
+            -math.log(b1) / math.log(b2),
+            b1,
+            1.0 - b1,
+            1.0 - r,
+            self._roundings,
+            _DENORMAL,
+        ]
+
+    def _next_eps(self, since: Ids) -> Doubles:
+        eps: Doubles = self._eps * np.sqrt(-np.expm1((since + 1.0) * math.log(self._betas[1])))
+        return eps
+
+    def _margins(self) -> float:
+        """1 and 2."""
+        return 1.0 + 2.0**-18 + (2.0**-19 + 2.0**-22 / self._betas[0]) / (1.0 - self._decay)
 
     def correction_sums(self, last_step: Ids, until: int | None = None) -> Doubles:
         """Upper bounds of C_s: c_(s+k) r^k summed over the steps after s, up to step ``until``."""
@@ -183,7 +231,7 @@ class SleepReach:
         moved = ceiling * sums * quotient
         # Margin 4, then 1 and 2.
         moved += 4.0 * farthest * m * self._without_v(v)
-        moved *= 1.0 + 2.0**-18 + (2.0**-19 + 2.0**-22 / b1) / (1.0 - r)
+        moved *= self._margins()
         # Margins 5 and 6, then 3.
         a_step = 2.0 * farthest / (1.0 - b1) + 2.0 / eps + 2.0
         denormal = a_step * n_steps + quotient / (1.0 - r) + 1.0
@@ -197,7 +245,7 @@ class SleepReach:
         after it, the sum of their corrections, and epsilon of the next step, which no later one is
         below."""
         since = np.arange(self._step + 1)
-        eps = self._eps * np.sqrt(-np.expm1((since + 1.0) * math.log(self._betas[1])))
+        eps = self._next_eps(since)
         rows = np.stack([self.ceilings(since), self.correction_sums(since, until), eps])
         return torch.from_numpy(rows).to(device)
 

@@ -54,16 +54,14 @@ class StoredAdam:
 
         Args:
             tables: by plane.
-            places: (R,) int64 of the rows in these.
+            places: (R,) int32 or int64 of the rows in these, distinct.
         """
-        param, exp_avg, exp_avg_sq = (tables[self._plane + moment][places] for moment in MOMENTS)
-        if len(places):
-            ids = torch.arange(len(places), device=places.device)
-            last_step = tables["last_step"][places, 0]
-            self._rows.flush(param, exp_avg, exp_avg_sq, ids, last_step, ids)
-        parts = zip(self._shapes.items(), param.split(self._widths, 1), strict=True)
-        n = len(places)
-        return {name: part.reshape(n, *shape).contiguous() for (name, shape), part in parts}
+        n, device = len(places), places.device
+        parts = [torch.empty((n, *shape), device=device) for shape in self._shapes.values()]
+        own = [tables[self._plane + moment] for moment in MOMENTS]
+        last_step = tables["last_step"].view(-1)
+        self._rows.lookahead(*own, places, last_step, places, out=parts)
+        return dict(zip(self._shapes, parts, strict=True))
 
     def begin(self, rates: Mapping[str, float]) -> None:
         """Begin a step."""
@@ -71,20 +69,46 @@ class StoredAdam:
             group["lr"] = rates[name]
         self._step = self.schedule.begin_step()
 
-    def update(self, tables: Mapping[str, Tensor], places: Tensor, gradients: Rows) -> None:
-        """Take the step of some rows in their tables, catching up in the same pass."""
-        widths = zip(self._shapes, self._widths, strict=True)
-        parts = [gradients[name].reshape(len(places), width) for name, width in widths]
-        own = [tables[self._plane + moment] for moment in MOMENTS]
+    def update(
+        self,
+        tables: Mapping[str, Tensor],
+        places: Tensor,
+        gradients: Rows,
+        last_step: Tensor,
+        ids: Tensor,
+    ) -> None:
+        """Take the step of some rows in their tables, catching up in the same pass.
+
+        Args:
+            tables: by plane.
+            places: (R,) int32 or int64 of the rows in these, distinct.
+            gradients: (R, ...) by attribute.
+            last_step: int32, when each row was updated last; becomes the step.
+            ids: (R,) where the rows are in ``last_step``.
+        """
         if not len(places):
             return
-        ids = torch.arange(len(places), device=places.device)
-        last_step = tables["last_step"][places, 0]
-        self._rows.update(*own, places, last_step, ids, torch.cat(parts, 1), step=self._step)
+        own = [tables[self._plane + moment] for moment in MOMENTS]
+        grads = _side_by_side([gradients[name] for name in self._shapes], self._widths)
+        self._rows.update(*own, places, last_step, ids, grads, step=self._step)
 
     def end(self) -> None:
         """End the step."""
         self.schedule.end_step(self._step)
+
+
+def _side_by_side(parts: list[Tensor], widths: list[int]) -> Tensor:
+    """(R, W) the parts of R rows one beside the other: the table that they are columns of, if they
+    are all of its columns from one to another, in this order; else a copy."""
+    flat = [part.reshape(len(part), width) for part, width in zip(parts, widths, strict=True)]
+    flat = [part for part in flat if part.shape[1]]
+    first, end = flat[0], flat[0].data_ptr()
+    for part in flat:
+        is_next = part.data_ptr() == end and part.stride() == (first.stride(0), 1)
+        if not is_next or part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
+            return torch.cat(flat, 1)
+        end += part.shape[1] * part.element_size()
+    return first.as_strided((len(first), sum(widths)), (first.stride(0), 1))
 
 
 def _schedule_of(state: dict[str, np.ndarray]) -> dict[str, Any]:

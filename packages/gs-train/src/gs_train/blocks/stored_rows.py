@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -15,35 +14,23 @@ from torch import Tensor
 
 from gs_cull import Visibility
 from gs_pinned import BlockCache, BlockStore, SnapshotTicket
-from gs_train.blocks.block_planes import MOMENTS, planes_of, write_rows
-from gs_train.blocks.boxes import BlockBoxes, SleepingValues
+from gs_train.blocks.block_planes import planes_of, write_rows
+from gs_train.blocks.box_fits import BOXED, SleepingValues
+from gs_train.blocks.boxes import BlockBoxes
 from gs_train.blocks.partition import Ids, kd_partition
+from gs_train.blocks.reach_tables import ReachTables
+from gs_train.blocks.rows_in_turns import RowsInTurns
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.stored_adam import StoredAdam
+from gs_train.blocks.stored_looks import Look, StoredTables, look_in_turns
 from gs_train.blocks.stored_state import from_bytes, to_bytes, within
+from gs_train.blocks.stored_steps import StoredSteps
 from gs_train.errors import InputError
 from gs_train.renderers import Renderer, Rows, View
-from gs_train.renderers.culling import cameras_of, cull
+from gs_train.renderers.culling import cameras_of
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
 
-_BOXED = {"means": slice(0, 3), "scales": slice(3, 6)}
-"""The attributes that boxes of blocks hold, and their columns of geometry."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """What a batch sees of as many blocks as fit the slots together.
-
-    Attributes:
-        blocks: (n,) sorted.
-        holds: (n,) which of these hold rows that are seen.
-        rows: (R,) int64 sorted, of the rows seen: which of the ``blocks``, times ``block_rows``,
-            and the row within it.
-    """
-
-    blocks: Ids
-    holds: NDArray[np.bool_]
-    rows: Tensor
+__all__ = ["Look", "StoredRows"]
 
 
 class _Early(NamedTuple):
@@ -58,27 +45,6 @@ class _Early(NamedTuple):
     views: tuple[View, ...]
     blocks: Ids
     ceilings: dict[str, float]
-
-
-@dataclass(frozen=True, eq=False)
-class Look:
-    """What a batch sees, until `StoredRows.update` or `StoredRows.leave`.
-
-    Attributes:
-        n_candidates: blocks that some view may see.
-        keys: (U,) int32 of the rows that some view sees, block after block.
-        mask: (U, ceil(V / 32)) int32: bit v says that view v sees the row.
-        counts: (V,) rows of each view.
-        rows: all attributes of the U rows, after the last step.
-    """
-
-    n_candidates: int
-    keys: Tensor
-    mask: Tensor
-    counts: tuple[int, ...]
-    rows: dict[str, Tensor]
-    _parts: list[_Part]
-    _used: Ids  # blocks that are in use
 
 
 class StoredRows:
@@ -101,6 +67,7 @@ class StoredRows:
         cache: of the blocks.
         block_rows: most rows of a block.
         row_bytes: of a row with its moments.
+        in_turns: batches of more rows than there is room for.
 
     Raises:
         InputError: the store holds no such rows.
@@ -125,19 +92,15 @@ class StoredRows:
         if [p.name for p in store.planes] != [p.name for p in planes_of(k)]:
             raise InputError(f"{store.path} must hold rows of a scene, got other planes")
         self._k, self.block_rows = k, store.block_rows
-        self._is_whole = True
         self._early: _Early | None = None
-        self._changed = np.zeros(0, np.int64)  # blocks of the last step
         self.device = torch.device(device)
         n = slots * store.block_rows
-        self._tables = {
+        tables = {
             p.name: torch.zeros((n, p.width), dtype=getattr(torch, p.dtype), device=self.device)
             for p in store.planes
         }
-        self.row_bytes = sum(
-            table.shape[1] * table.element_size() for table in self._tables.values()
-        )
-        self.cache = BlockCache(store, self._tables, host_blocks=host_blocks)
+        self.row_bytes = sum(table.shape[1] * table.element_size() for table in tables.values())
+        self.cache = BlockCache(store, tables, host_blocks=host_blocks)
         self.boxes = BlockBoxes(int(state["n_blocks"]))
         for name, array in within(state, "boxes").items():
             getattr(self.boxes, name)[:] = array
@@ -145,13 +108,21 @@ class StoredRows:
         self.betas, self.eps = betas, eps
         self.reach = {
             name: SleepReach(betas, eps, float(own["ceiling"]), own["rates"].tolist())
-            for name in _BOXED
+            for name in BOXED
             for own in [within(state, f"reach/{name}")]
         }
         self._groups = {
             name: StoredAdam(names, k, betas, eps, within(state, f"schedule/{name}"), self.device)
             for name, names in (("geometry", GEOMETRY), ("appearance", APPEARANCE))
         }
+        counts = np.zeros(len(self.boxes), np.int64)
+        counts[store.blocks] = self.cache.counts(store.blocks)
+        self._stored = StoredTables(
+            tables, self.cache, counts, self._groups, self.block_rows, self.device
+        )
+        reaches = ReachTables(self.reach["means"], self.reach["scales"], self.device)
+        self._steps = StoredSteps(self._stored, self.boxes, reaches)
+        self.in_turns = RowsInTurns(self._stored, self._steps)
 
     @classmethod
     def create(
@@ -183,11 +154,11 @@ class StoredRows:
         )
         order = torch.from_numpy(partition.rows)
         boxes = BlockBoxes(len(partition))
-        reach = {name: SleepReach(betas, eps, ceilings[name]) for name in _BOXED}
+        reach = {name: SleepReach(betas, eps, ceilings[name]) for name in BOXED}
         still, never = torch.zeros(len(keys), 3), torch.zeros(len(keys), dtype=torch.int32)
         values = {
             name: SleepingValues(rows[name][order], still, still, never, reach[name])
-            for name in _BOXED
+            for name in BOXED
         }
         everything = np.arange(len(partition))
         boxes.fit(everything, partition.counts, means=values["means"], scales=values["scales"])
@@ -237,10 +208,12 @@ class StoredRows:
 
     # ------------------------------------------------------------------ looking
 
-    def candidates(self, views: Sequence[View], renderer: Renderer) -> Visibility:
-        """The blocks that each view may see."""
+    def candidates(
+        self, views: Sequence[View], renderer: Renderer, rects: NDArray[np.int64] | None = None
+    ) -> Visibility:
+        """The blocks that each view, or the part of it that ``rects`` say, may see."""
         return self.boxes.candidates(
-            views, renderer.options, self.reach["means"], self.reach["scales"]
+            views, renderer.options, self.reach["means"], self.reach["scales"], rects=rects
         )
 
     def expect(self, views: Sequence[View], renderer: Renderer) -> None:
@@ -270,30 +243,26 @@ class StoredRows:
 
         Memory: that of the U rows, and of the geometry of all rows of as many blocks as fit.
         """
-        self._need_whole()
+        look = self.look_within(views, renderer, None)
+        assert look is not None
+        return look
+
+    @torch.no_grad()
+    def look_within(
+        self, views: Sequence[View], renderer: Renderer, most_rows: int | None
+    ) -> Look | None:
+        """`look`, where no more rows are seen than there is room for.
+
+        Args:
+            most_rows: that there is room for; None for any number.
+
+        Returns:
+            None, and no look is open, where more rows are seen, or so many lie in the blocks that
+            there may be no room to find out: see `in_turns`.
+        """
+        self._steps.need_whole()
         blocks = self._blocks_of(views, renderer)
-        turns = self._turns(blocks) or [blocks]
-        used = turns[0] if len(turns) == 1 else blocks[:0]
-        found = []
-        for some in turns:
-            slots = self.cache.bring(some)
-            try:
-                found.append(self._look_at(some, slots, views, renderer))
-            except BaseException:
-                self.cache.release(some, changed=False)
-                raise
-            if not len(used):
-                self.cache.release(some, changed=False)
-        parts, keys, masks, counts, rows = zip(*found, strict=True)
-        return Look(
-            n_candidates=len(blocks),
-            keys=torch.cat(keys),
-            mask=torch.cat(masks),
-            counts=tuple(np.sum(counts, 0).tolist()),
-            rows={name: torch.cat([part[name] for part in rows]) for name in NAMES},
-            _parts=list(parts),
-            _used=used,
-        )
+        return look_in_turns(self._stored, blocks, cameras_of(views), renderer, most_rows)
 
     def _blocks_of(self, views: Sequence[View], renderer: Renderer) -> Ids:
         """(n,) sorted: the blocks that some view may see, and perhaps others.
@@ -308,53 +277,12 @@ class StoredRows:
                 for name, reach in self.reach.items()
             )
             if held:
-                return np.union1d(early.blocks, self._changed)
+                return np.union1d(early.blocks, self._steps.changed)
         return self.candidates(views, renderer).ids.astype(np.int64)
-
-    def _look_at(
-        self, blocks: Ids, slots: NDArray[np.int32], views: Sequence[View], renderer: Renderer
-    ) -> tuple[_Part, Tensor, Tensor, NDArray[np.int64], dict[str, Tensor]]:
-        """Keys, mask, counts and attributes of what the views see of blocks in slots."""
-        every = self._every_row(self.cache.counts(blocks))
-        places = self._places(slots, every)
-        geometry = self._groups["geometry"].lookahead(self._tables, places)
-        visible = cull(geometry, cameras_of(views), renderer)
-        seen = visible.ids.long()
-        where = places[seen]
-        rows = {name: values[seen] for name, values in geometry.items()}
-        rows |= self._groups["appearance"].lookahead(self._tables, where)
-        n_seen = np.array(visible.counts.tolist(), np.int64)
-        part = self._part(blocks, every[seen])
-        return part, self._tables["key"][where, 0], visible.mask, n_seen, rows
-
-    def _part(self, blocks: Ids, rows: Tensor) -> _Part:
-        holds = torch.zeros(len(blocks), dtype=torch.bool, device=self.device)
-        holds[rows // self.block_rows] = True
-        return _Part(blocks, holds.cpu().numpy(), rows)
 
     def leave(self, look: Look) -> None:
         """End a look without a step."""
-        self.cache.release(look._used, changed=False)
-
-    def _turns(self, blocks: Ids) -> list[Ids]:
-        """Blocks, as many at a time as there are slots."""
-        n = self.cache.n_slots
-        return [blocks[first : first + n] for first in range(0, len(blocks), n)]
-
-    def _every_row(self, counts: Ids) -> Tensor:
-        """(R,) int64 all rows of some blocks, as in `_Part.rows`."""
-        before = np.cumsum(counts) - counts
-        firsts = np.arange(len(counts)) * self.block_rows - before
-        n = int(counts.sum())
-        repeated = torch.repeat_interleave(
-            *(torch.from_numpy(array).to(self.device) for array in (firsts, counts)), output_size=n
-        )
-        return repeated + torch.arange(n, device=self.device)
-
-    def _places(self, slots: NDArray[np.int32], rows: Tensor) -> Tensor:
-        """(R,) int64 places in the tables of rows, as in `_Part.rows`, of blocks in slots."""
-        firsts = (slots.astype(np.int64) - np.arange(len(slots))) * self.block_rows
-        return rows + torch.from_numpy(firsts).to(self.device)[rows // self.block_rows]
+        self.cache.release(look.used, changed=False)
 
     # ------------------------------------------------------------------ training
 
@@ -374,60 +302,15 @@ class StoredRows:
             OSError, StoreCorruptError: blocks that came in turns cannot be brought again. Some rows
                 have taken the step then, and others have not.
         """
-        self._need_whole()
-        self._is_whole = False
-        for name, reach in self.reach.items():
-            reach.set_ceiling(max(rates[name], reach.ceiling))
-            reach.record_step(rates[name])
-            reach.set_ceiling(rates[name] * later)
-        for group in self._groups.values():
-            group.begin(rates)
+        self._steps.begin(rates, later)
         first = 0
-        for part in look._parts:
-            some = slice(first, first + len(part.rows))
+        for part in look.parts:
+            some = slice(first, first + len(part.places))
             first = some.stop
-            self._update(part, {name: gradients[name][some] for name in NAMES})
-        for group in self._groups.values():
-            group.end()
+            own = {name: gradients[name][some] for name in NAMES}
+            self._steps.update(part.blocks[part.holds], part.places_in, own)
+        self._steps.end()
         self.leave(look)
-        self._changed = np.concatenate([part.blocks[part.holds] for part in look._parts])
-        self._is_whole = True
-
-    def _update(self, part: _Part, gradients: Rows) -> None:
-        """Take the step of the rows of some blocks, and fit their boxes."""
-        blocks = part.blocks[part.holds]
-        if not len(blocks):
-            return
-        slots = self.cache.bring(blocks)
-        home = np.zeros(len(part.blocks), np.int32)
-        home[part.holds] = slots
-        where = self._places(home, part.rows)
-        for group in self._groups.values():
-            group.update(self._tables, where, gradients)
-        self._tables["last_step"][where] = self.step
-        self._refit(blocks, slots)
-        self.cache.release(blocks, step=self.step)
-
-    def _refit(self, blocks: Ids, slots: NDArray[np.int32]) -> None:
-        """Fit the boxes of blocks in slots to their rows as they are stored."""
-        counts = self.cache.counts(blocks)
-        places = self._places(slots, self._every_row(counts))
-        means, scales = (self._sleeping(name, places) for name in _BOXED)
-        self.boxes.fit(blocks, counts, means=means, scales=scales)
-
-    def _need_whole(self) -> None:
-        if not self._is_whole:
-            raise RuntimeError(
-                "an earlier step ended in the middle, some of its rows updated and others not: go "
-                "on from the last snapshot"
-            )
-
-    def _sleeping(self, name: str, places: Tensor) -> SleepingValues:
-        values, exp_avg, exp_avg_sq = (
-            self._tables[f"geometry{moment}"][places, _BOXED[name]] for moment in MOMENTS
-        )
-        last_step = self._tables["last_step"][places, 0]
-        return SleepingValues(values, exp_avg, exp_avg_sq, last_step, self.reach[name])
 
     # ------------------------------------------------------------------ all rows
 
@@ -442,7 +325,7 @@ class StoredRows:
             RuntimeError: a look is open, or an earlier step ended in the middle.
             Others: see :meth:`gs_pinned.BlockCache.snapshot_async`.
         """
-        self._need_whole()
+        self._steps.need_whole()
         schedules = {name: group.schedule.state_dict() for name, group in self._groups.items()}
         state = _state(self._k, self.betas, self.eps, self.boxes, self.reach, schedules)
         return self.cache.snapshot_async(state, keep=keep)
@@ -454,15 +337,11 @@ class StoredRows:
         Yields:
             (R,) int32 keys, and all attributes of these rows.
         """
-        for blocks in self._turns(np.array(self._store.blocks, np.int64)):
-            counts = self.cache.counts(blocks)
+        for blocks in self._stored.turns(np.array(self._store.blocks, np.int64)):
             slots = self.cache.bring(blocks)
             try:
-                places = self._places(slots, self._every_row(counts))
-                rows: dict[str, Tensor] = {}
-                for group in self._groups.values():
-                    rows |= group.lookahead(self._tables, places)
-                keys = self._tables["key"][places, 0]
+                places = self._stored.rows_of(blocks, slots).places()
+                keys, rows = self._stored.keys(places), self._stored.values(places)
             finally:
                 self.cache.release(blocks, changed=False)
             yield keys, rows

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,10 @@ from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.machine.lanes import Lanes
 from gs_train.renderers import Renderer
-from gs_train.tide.placement import BlockPlacement
+from gs_train.tide.passes import BlockPasses
+from gs_train.tide.placement import BlockCounts, BlockPlacement
 from gs_train.tide.planner import BlockLookahead, BlockPlanner
+from gs_train.tide.room import BatchRoom
 
 
 class _BlockModel:
@@ -26,29 +28,40 @@ class _BlockModel:
 
     before_replacing: Callable[[], None]
 
-    def __init__(self, placement: BlockPlacement, device: torch.device) -> None:
+    def __init__(
+        self, placements: Sequence[BlockPlacement | BlockPasses], device: torch.device
+    ) -> None:
         self.device = device
-        self._placement = placement
+        self._placements = placements
         self.keys = self
 
     @property
     def values(self) -> Tensor:
-        return self._placement.keys
+        """(U,) int32 of the batch that runs."""
+        (keys,) = (one.keys for one in self._placements if one.keys is not None)
+        return keys
 
 
-def block_engine(rows: StoredRows, renderer: Renderer) -> Engine:
+def block_engine(rows: StoredRows, renderer: Renderer, *, room: BatchRoom | None = None) -> Engine:
     """An engine that trains rows in blocks.
 
     Args:
         rows: in blocks.
         renderer: draws them, on the device of their tables.
+        room: for the rows of a batch. Batches that see more come view by view, and views that see
+            more in parts. None: for any number.
     """
     lanes = Lanes(renderer.device)
     tools = Tools(lanes, Trace(lanes), BatchStats())
-    placement = BlockPlacement(rows, tools)
-    model: Any = _BlockModel(placement, rows.device)
+    counts = BlockCounts(rows, tools.stats)
+    whole = BlockPlacement(rows, tools, counts)
+    passes = None if room is None else BlockPasses(rows, tools, counts, room)
+    placements: list[BlockPlacement | BlockPasses] = [whole]
+    if passes is not None:
+        placements.append(passes)
+    model: Any = _BlockModel(placements, rows.device)
     planning = Planning(
         BlockLookahead(rows, renderer),
-        lambda costs: BlockPlanner(rows, renderer, placement, costs),
+        lambda costs: BlockPlanner(rows, renderer, whole, passes, room, costs),
     )
-    return Engine(model, renderer, [placement], tools, planning=planning)
+    return Engine(model, renderer, placements, tools, planning=planning)

@@ -10,13 +10,53 @@ from torch import Tensor
 from gs_train.blocks.stored_rows import Look, StoredRows
 from gs_train.engine.geometry import add_to, penalties
 from gs_train.engine.lookahead import EarlyList
+from gs_train.engine.microbatches import Seen
 from gs_train.engine.placement import Batch, Taken, Tools
 from gs_train.engine.places import Places
 from gs_train.engine.settings import StepSettings
+from gs_train.engine.stats import BatchStats
 from gs_train.engine.sums import BatchSums, Sums
 from gs_train.errors import InputError
 from gs_train.renderers.tables import TableRows
 from gs_train.rows.attributes import NAMES
+
+
+class BlockCounts:
+    """Counts batches of rows in blocks, and the blocks that move for these.
+
+    Args:
+        rows: in blocks.
+        stats: of the engine.
+    """
+
+    def __init__(self, rows: StoredRows, stats: BatchStats) -> None:
+        self._rows = rows
+        self._stats = stats
+        self._counted = rows.cache.stats
+
+    def count(self, seen: Seen) -> None:
+        """A batch has ended, which saw these rows."""
+        before, now, n_seen = self._counted, self._rows.cache.stats, len(seen.ids)
+        self._stats.count_rows(seen=n_seen, updated=n_seen)
+        self._stats.count(
+            seen,
+            loaded=(now.loaded - before.loaded) * self._rows.block_rows,
+            stored=(now.evicted - before.evicted) * self._rows.block_rows,
+            row_bytes=self._rows.row_bytes,
+            n_slots=self._rows.cache.n_slots * self._rows.block_rows,
+        )
+        self._counted = now
+
+
+def check_settings(rows: StoredRows, settings: StepSettings) -> None:
+    """Raise an InputError where a step is not one that rows in blocks can take."""
+    if (settings.betas, settings.eps) != (rows.betas, rows.eps):
+        raise InputError(
+            f"rows in blocks must keep Adam's betas and eps, {rows.betas} and {rows.eps:g}, "
+            f"got {settings.betas} and {settings.eps:g}"
+        )
+    if settings.regularise_all and (settings.opacity_reg or settings.scale_reg):
+        raise InputError("rows in blocks need weights of 0 for losses of all rows")
 
 
 class BlockPlacement:
@@ -26,16 +66,17 @@ class BlockPlacement:
     Args:
         rows: in blocks.
         tools: of the engine.
+        counts: of the batches.
     """
 
     is_resident = True
     lists_ahead = 1
     expecting_waits = False
 
-    def __init__(self, rows: StoredRows, tools: Tools) -> None:
+    def __init__(self, rows: StoredRows, tools: Tools, counts: BlockCounts) -> None:
         self._rows = rows
         self._tools = tools
-        self._counted = rows.cache.stats
+        self._counts = counts
         self._sums = BatchSums(rows.appearance_width, rows.device)
         self._look: Look | None = None
         self._batch: Batch
@@ -44,10 +85,9 @@ class BlockPlacement:
         self._places: Places
 
     @property
-    def keys(self) -> Tensor:
-        """(U,) int32 of the batch's rows."""
-        assert self._look is not None
-        return self._look.keys
+    def keys(self) -> Tensor | None:
+        """(U,) int32 of the rows of the batch that runs here; None: there is none."""
+        return None if self._look is None else self._look.keys
 
     def take_over(self, look: Look) -> None:
         """What the batch that begins sees."""
@@ -55,7 +95,7 @@ class BlockPlacement:
         self._look = look
 
     def fits(self, n_rows: int) -> bool:
-        """Every batch does: the planner has its blocks in slots."""
+        """Every batch does that the planner gives it."""
         return True
 
     def open(self, batch: Batch) -> np.ndarray:
@@ -63,18 +103,12 @@ class BlockPlacement:
         return batch.order
 
     def begin(self, settings: StepSettings, edited: torch.cuda.Event | None) -> int:
-        rows, seen = self._rows, self._batch.seen
-        if (settings.betas, settings.eps) != (rows.betas, rows.eps):
-            raise InputError(
-                f"rows in blocks must keep Adam's betas and eps, {rows.betas} and {rows.eps:g}, "
-                f"got {settings.betas} and {settings.eps:g}"
-            )
-        if settings.regularise_all and (settings.opacity_reg or settings.scale_reg):
-            raise InputError("rows in blocks need weights of 0 for losses of all rows")
+        seen = self._batch.seen
+        check_settings(self._rows, settings)
         self._settings = settings
         self._own = self._sums.zeros(len(seen.ids))
         self._places = Places(seen, seen.ids, self._batch.order)
-        return rows.step + 1
+        return self._rows.step + 1
 
     def take(self, k: int) -> Taken:
         drawn = self._places.of(int(self._batch.order[k]))
@@ -118,19 +152,7 @@ class BlockPlacement:
         self._look = None
         with self._tools.trace.both("update rows"):
             self._rows.update(look, sums, settings.rates)
-        self._count(len(look.keys))
-
-    def _count(self, n_seen: int) -> None:
-        stats, before, now = self._tools.stats, self._counted, self._rows.cache.stats
-        stats.count_rows(seen=n_seen, updated=n_seen)
-        stats.count(
-            self._batch.seen,
-            loaded=(now.loaded - before.loaded) * self._rows.block_rows,
-            stored=(now.evicted - before.evicted) * self._rows.block_rows,
-            row_bytes=self._rows.row_bytes,
-            n_slots=self._rows.cache.n_slots * self._rows.block_rows,
-        )
-        self._counted = now
+        self._counts.count(self._batch.seen)
 
     def close(self) -> None:
         del self._own, self._places, self._batch

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from gs_train.blocks.rows_in_turns import Census
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.microbatches import Microbatch, Seen
@@ -17,7 +19,10 @@ from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.culling import cameras_of
+from gs_train.tide.cutting import cut_to_room
+from gs_train.tide.passes import BlockPasses
 from gs_train.tide.placement import BlockPlacement
+from gs_train.tide.room import BatchRoom
 
 
 class BlockPlanner:
@@ -26,31 +31,82 @@ class BlockPlanner:
     Args:
         rows: in blocks.
         renderer: by whose rules.
-        placement: that all batches run in.
+        whole: that batches run in which see no more rows than there is room for.
+        passes: that the others run in; None: there are none.
+        room: for the rows of a batch; None: for any number.
         costs: of the views.
     """
 
     def __init__(
-        self, rows: StoredRows, renderer: Renderer, placement: BlockPlacement, costs: ViewCosts
+        self,
+        rows: StoredRows,
+        renderer: Renderer,
+        whole: BlockPlacement,
+        passes: BlockPasses | None,
+        room: BatchRoom | None,
+        costs: ViewCosts,
     ) -> None:
         self._rows = rows
         self._renderer = renderer
-        self._placement = placement
+        self._whole = whole
+        self._passes = passes
+        self._room = room
         self._costs = costs
 
     def batch(
         self, views: Sequence[View], settings: StepSettings, trouble: Exception | None = None
     ) -> Batch:
-        """See `Planner.batch`."""
+        """See `Planner.batch`.
+
+        Raises:
+            InputError: a small part of a view sees more rows than there is room for.
+        """
         if trouble is not None:
             raise trouble
-        look = self._rows.look(views, self._renderer)
-        whole = tuple(Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views))
-        ids = torch.arange(len(look.keys), dtype=torch.int32, device=look.keys.device)
-        seen = Seen(whole, ids, look.mask, look.counts, cameras_of(views))
-        self._placement.take_over(look)
-        order = self._costs.order(list(views)) if len(views) > 1 else np.zeros(1, np.int64)
-        return Batch(self._placement, seen, None, order, None, len(self._rows))
+        most = None if self._room is None else self._room.most_rows
+        self._whole.finish()  # of a batch that did not begin
+        if self._passes is not None:
+            self._passes.leave()
+        look = self._rows.look_within(views, self._renderer, most)
+        if look is None:
+            return self._in_passes(views)
+        self._whole.take_over(look)
+        microbatches = [Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views)]
+        return self._made(self._whole, microbatches, look.keys, look.mask, look.counts)
+
+    def _in_passes(self, views: Sequence[View]) -> Batch:
+        passes, room = self._passes, self._room
+        assert passes is not None
+        assert room is not None
+        microbatches = cut_to_room(views, lambda parts: self._census(parts, room).counts, room)
+        census = self._census(microbatches, room)
+        passes.take_over(census)
+        return self._made(passes, microbatches, census.keys, census.mask, census.counts)
+
+    def _census(self, microbatches: Sequence[Microbatch], room: BatchRoom) -> Census:
+        crops = [microbatch.crop for microbatch in microbatches]
+        views, rects = [crop.view for crop in crops], None
+        if not all(microbatch.is_whole for microbatch in microbatches):
+            rects = np.array([[*vars(crop.rect).values()] for crop in crops], np.int64)
+        found = self._rows.candidates(views, self._renderer, rects)
+        blocks, cameras = found.ids.astype(np.int64), cameras_of(views)
+        return self._rows.in_turns.census(
+            blocks, cameras, self._renderer, most_rows=room.most_rows, rects=rects
+        )
+
+    def _made(
+        self,
+        placement: BlockPlacement | BlockPasses,
+        microbatches: Sequence[Microbatch],
+        keys: Tensor,
+        mask: Tensor,
+        counts: tuple[int, ...],
+    ) -> Batch:
+        views = [microbatch.crop.view for microbatch in microbatches]
+        ids = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
+        seen = Seen(tuple(microbatches), ids, mask, counts, cameras_of(views))
+        order = self._costs.order(views) if len(views) > 1 else np.zeros(1, np.int64)
+        return Batch(placement, seen, None, order, None, len(self._rows))
 
     def lists_all(self, n_views: int, settings: StepSettings) -> bool:
         """No batch does."""

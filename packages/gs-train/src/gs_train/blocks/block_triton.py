@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks in slots by Triton kernels; see `gs_train.blocks.slot_rows` and `box_fits`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gs_train.blocks.block_kernels import fit_kernel, places_kernel
+from gs_train.blocks.block_planes import MOMENTS
+from gs_train.blocks.reach_tables import ReachTables
+from gs_train.blocks.sleep_reach import LAST_STEP
+from gs_train.rows.attributes import GEOMETRY_WIDTH
+
+_PLACES, _FITS = 1024, 64
+
+
+def places(layout: Tensor, n_rows: int, block_rows: int) -> Tensor:
+    """See `SlotRows`, whose attributes these are."""
+    n = layout.shape[1]
+    out = torch.empty(n_rows, dtype=torch.int64, device=layout.device)
+    with _on(layout):
+        places_kernel[(n,)](layout, n, block_rows, out, CHUNK=_PLACES)
+    return out
+
+
+def least_by_block(
+    layout: Tensor, block_rows: int, tables: Mapping[str, Tensor], reaches: ReachTables
+) -> Tensor:
+    """See `gs_train.blocks.box_fits.least_by_block`; the first two are of `SlotRows`."""
+    n = layout.shape[1]
+    least = torch.empty((n, 9), dtype=torch.float64, device=layout.device)
+    by_step, numbers, step = reaches.uploaded()
+    with _on(least):
+        fit_kernel[(n,)](
+            *(tables[f"geometry{moment}"] for moment in MOMENTS), tables["last_step"],
+            layout, by_step, numbers, least,
+            n, step, LAST_STEP, block_rows,
+            WIDTH=GEOMETRY_WIDTH, CHUNK=_FITS,
+        )  # fmt: skip
+    return least
+
+
+def _on(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
+    """The tensor's device for a launch; none where kernels are interpreted."""
+    return torch.cuda.device(tensor.get_device()) if tensor.is_cuda else contextlib.nullcontext()

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What batches see of rows in blocks that are in slots."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gs_pinned import BlockCache
+from gs_train.blocks.host_copies import HostCopy, to_device
+from gs_train.blocks.partition import Ids
+from gs_train.blocks.slot_rows import SlotRows
+from gs_train.blocks.stored_adam import StoredAdam
+from gs_train.renderers import Renderer
+from gs_train.renderers.culling import Cameras, cull
+from gs_train.rows.attributes import NAMES
+
+_MOST_CANDIDATES = 8
+"""Rows of candidates for each row that there is room for. Geometry takes a tenth of what a batch
+takes of a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class SeenPart:
+    """What a batch sees of as many blocks as fit the slots together.
+
+    Attributes:
+        blocks: (n,) sorted.
+        slots: (n,) int32 of these, when they were looked at.
+        places: (R,) int64 of the rows seen, in the tables then; block after block.
+        marks: (slots,) uint8, 1 for slots with rows that are seen.
+    """
+
+    blocks: Ids
+    slots: NDArray[np.int32]
+    places: Tensor
+    marks: HostCopy
+
+    @functools.cached_property
+    def holds(self) -> NDArray[np.bool_]:
+        """(n,) which of the blocks hold rows that are seen."""
+        marked: NDArray[np.bool_] = self.marks.numpy()[self.slots] != 0
+        return marked
+
+    def places_in(self, slots: NDArray[np.int32], block_rows: int) -> Tensor:
+        """(R,) places of the rows once their blocks are in these slots.
+
+        Args:
+            slots: of the blocks that hold rows.
+        """
+        before = self.slots[self.holds]
+        if np.array_equal(before, slots):
+            return self.places
+        shift = np.zeros(int(self.slots.max(initial=0)) + 1, np.int64)
+        shift[before] = (slots.astype(np.int64) - before) * block_rows
+        return self.places + to_device(shift, self.places.device)[self.places // block_rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What a batch sees, until `StoredRows.update` or `StoredRows.leave`.
+
+    Attributes:
+        n_candidates: blocks that some view may see.
+        keys: (U,) int32 of the rows that some view sees, block after block.
+        mask: (U, ceil(V / 32)) int32: bit v says that view v sees the row.
+        counts: (V,) rows of each view.
+        rows: all attributes of the U rows, after the last step.
+        parts: of the blocks.
+        used: blocks that are in use.
+    """
+
+    n_candidates: int
+    keys: Tensor
+    mask: Tensor
+    counts: tuple[int, ...]
+    rows: dict[str, Tensor]
+    parts: list[SeenPart] = field(repr=False)
+    used: Ids = field(repr=False)
+
+
+class StoredTables:
+    """The tables that slots of a cache are in, and the schedules of their rows.
+
+    Args:
+        tables: by plane.
+        cache: of blocks in these.
+        counts: (blocks,) rows of each.
+        groups: Adam of ``geometry`` and ``appearance``.
+        block_rows: most rows of a block.
+        device: of the tables.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, Tensor],
+        cache: BlockCache,
+        counts: Ids,
+        groups: Mapping[str, StoredAdam],
+        block_rows: int,
+        device: torch.device,
+    ) -> None:
+        self.tables = tables
+        self.cache = cache
+        self.groups = groups
+        self.block_rows = block_rows
+        self.device = device
+        self._counts = counts
+
+    def count(self, blocks: Ids) -> int:
+        """Rows of blocks, added up."""
+        return int(self._counts[blocks].sum())
+
+    def rows_of(self, blocks: Ids, slots: NDArray[np.int32]) -> SlotRows:
+        """All rows of blocks in slots."""
+        return SlotRows(slots, self._counts[blocks], self.block_rows, self.device)
+
+    def turns(self, blocks: Ids, most: int | None = None) -> list[Ids]:
+        """Blocks, as many at a time as there are slots, and at most ``most``."""
+        n = min(self.cache.n_slots, most or self.cache.n_slots)
+        return [blocks[first : first + n] for first in range(0, len(blocks), n)]
+
+    def values(self, places: Tensor) -> dict[str, Tensor]:
+        """All attributes of rows after the last step, caught up out of place."""
+        rows: dict[str, Tensor] = {}
+        for group in self.groups.values():
+            rows |= group.lookahead(self.tables, places)
+        return rows
+
+    def keys(self, places: Tensor) -> Tensor:
+        """(R,) int32."""
+        return self.tables["key"].view(-1).index_select(0, places)
+
+
+def look_in_turns(
+    stored: StoredTables,
+    blocks: Ids,
+    cameras: Cameras,
+    renderer: Renderer,
+    most_rows: int | None = None,
+) -> Look | None:
+    """What some cameras see of blocks, which come in turns where they do not fit the slots.
+
+    Where they fit, those are in use afterwards.
+
+    Args:
+        most_rows: that there is room for; None: for any number.
+
+    Returns:
+        None, and no block is in use, where more rows are seen, or so many are in the blocks that
+        room for their geometry alone is in doubt.
+
+    Cost: one wait a turn, for the number of rows.
+    """
+    n_left = math.inf if most_rows is None else most_rows
+    if stored.count(blocks) > _MOST_CANDIDATES * n_left:
+        return None
+    turns = stored.turns(blocks) or [blocks]
+    used = turns[0] if len(turns) == 1 else blocks[:0]
+    parts, found, counts = [], [], np.zeros(len(cameras), np.int64)
+    for some in turns:
+        slots = stored.cache.bring(some)
+        fits = False
+        try:
+            part, mask, n_seen = seen_in_slots(stored, some, slots, cameras, renderer)
+            n_left -= len(part.places)
+            fits = n_left >= 0
+            if fits:
+                keys, rows = stored.keys(part.places), stored.values(part.places)
+                counts += n_seen()
+        except BaseException:
+            stored.cache.release(some, changed=False)
+            raise
+        if not (fits and len(used)):
+            stored.cache.release(some, changed=False)
+        if not fits:
+            return None
+        parts.append(part)
+        found.append({"keys": keys, "mask": mask, **rows})
+    joined = {name: _joined([one[name] for one in found]) for name in ("keys", "mask", *NAMES)}
+    return Look(
+        n_candidates=len(blocks),
+        keys=joined.pop("keys"),
+        mask=joined.pop("mask"),
+        counts=tuple(counts.tolist()),
+        rows=joined,
+        parts=parts,
+        used=used,
+    )
+
+
+def seen_in_slots(
+    stored: StoredTables,
+    blocks: Ids,
+    slots: NDArray[np.int32],
+    cameras: Cameras,
+    renderer: Renderer,
+    rects: NDArray[np.int64] | None = None,
+) -> tuple[SeenPart, Tensor, Callable[[], NDArray[np.int64]]]:
+    """Of blocks in slots: the rows that are seen, their mask, and what waits for each camera's
+    number of rows."""
+    everything = stored.rows_of(blocks, slots).places()
+    geometry = stored.groups["geometry"].lookahead(stored.tables, everything)
+    visible = cull(geometry, cameras, renderer, rects=rects)
+    counts = HostCopy(visible.counts)
+    places = everything.index_select(0, visible.ids)
+    marks = torch.zeros(stored.cache.n_slots, dtype=torch.uint8, device=stored.device)
+    marks.index_fill_(0, places // stored.block_rows, 1)
+    part = SeenPart(blocks, slots, places, HostCopy(marks))
+    return part, visible.mask, lambda: counts.numpy().astype(np.int64)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
