@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,19 +15,17 @@ from torch import Tensor
 
 from gs_cull import Visibility
 from gs_pinned import BlockCache, BlockStore, SnapshotTicket
-from gs_train.blocks.block_planes import MOMENTS, planes_of, write_rows
+from gs_train.blocks.block_planes import MOMENTS, planes_of
 from gs_train.blocks.boxes import BlockBoxes, SleepingValues
+from gs_train.blocks.new_store import BOXED, NewStore
 from gs_train.blocks.partition import Ids, kd_partition
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.stored_adam import StoredAdam
-from gs_train.blocks.stored_state import from_bytes, to_bytes, within
+from gs_train.blocks.stored_state import from_bytes, scene_state, within
 from gs_train.errors import InputError
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.renderers.culling import cameras_of, cull
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
-
-_BOXED = {"means": slice(0, 3), "scales": slice(3, 6)}
-"""The attributes that boxes of blocks hold, and their columns of geometry."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +143,7 @@ class StoredRows:
         self.betas, self.eps = betas, eps
         self.reach = {
             name: SleepReach(betas, eps, float(own["ceiling"]), own["rates"].tolist())
-            for name in _BOXED
+            for name in BOXED
             for own in [within(state, f"reach/{name}")]
         }
         self._groups = {
@@ -181,19 +179,17 @@ class StoredRows:
         partition = kd_partition(
             rows["means"].numpy(), rows["scales"].numpy(), keys.numpy(), block_rows
         )
-        order = torch.from_numpy(partition.rows)
-        boxes = BlockBoxes(len(partition))
-        reach = {name: SleepReach(betas, eps, ceilings[name]) for name in _BOXED}
-        still, never = torch.zeros(len(keys), 3), torch.zeros(len(keys), dtype=torch.int32)
-        values = {
-            name: SleepingValues(rows[name][order], still, still, never, reach[name])
-            for name in _BOXED
-        }
-        everything = np.arange(len(partition))
-        boxes.fit(everything, partition.counts, means=values["means"], scales=values["scales"])
-        with write_rows(path, rows, keys, partition, block_rows) as store:
-            k = int(rows["shN"].shape[1])
-            store.snapshot(_state(k, betas, eps, boxes, reach, {}))
+        with NewStore(
+            path,
+            k=int(rows["shN"].shape[1]),
+            n_blocks=len(partition),
+            block_rows=block_rows,
+            betas=betas,
+            eps=eps,
+            ceilings=ceilings,
+        ) as new:
+            new.add(0, partition, rows, keys)
+            new.finish()
 
     @classmethod
     def open(
@@ -412,7 +408,7 @@ class StoredRows:
         """Fit the boxes of blocks in slots to their rows as they are stored."""
         counts = self.cache.counts(blocks)
         places = self._places(slots, self._every_row(counts))
-        means, scales = (self._sleeping(name, places) for name in _BOXED)
+        means, scales = (self._sleeping(name, places) for name in BOXED)
         self.boxes.fit(blocks, counts, means=means, scales=scales)
 
     def _need_whole(self) -> None:
@@ -424,7 +420,7 @@ class StoredRows:
 
     def _sleeping(self, name: str, places: Tensor) -> SleepingValues:
         values, exp_avg, exp_avg_sq = (
-            self._tables[f"geometry{moment}"][places, _BOXED[name]] for moment in MOMENTS
+            self._tables[f"geometry{moment}"][places, BOXED[name]] for moment in MOMENTS
         )
         last_step = self._tables["last_step"][places, 0]
         return SleepingValues(values, exp_avg, exp_avg_sq, last_step, self.reach[name])
@@ -444,7 +440,9 @@ class StoredRows:
         """
         self._need_whole()
         schedules = {name: group.schedule.state_dict() for name, group in self._groups.items()}
-        state = _state(self._k, self.betas, self.eps, self.boxes, self.reach, schedules)
+        state = scene_state(
+            self._k, self.betas, self.eps, self.boxes.state(), self.reach, schedules
+        )
         return self.cache.snapshot_async(state, keep=keep)
 
     @torch.no_grad()
@@ -466,28 +464,3 @@ class StoredRows:
             finally:
                 self.cache.release(blocks, changed=False)
             yield keys, rows
-
-
-def _state(
-    k: int,
-    betas: tuple[float, float],
-    eps: float,
-    boxes: BlockBoxes,
-    reach: Mapping[str, SleepReach],
-    schedules: Mapping[str, Any],
-) -> bytes:
-    """What a snapshot holds beside the rows."""
-    return to_bytes(
-        {
-            "k": k,
-            "b1": betas[0],
-            "b2": betas[1],
-            "eps": eps,
-            "n_blocks": len(boxes),
-            "boxes": boxes.state(),
-            "reach": {
-                name: {"ceiling": one.ceiling, "rates": one.rates} for name, one in reach.items()
-            },
-            "schedule": schedules,
-        }
-    )
