@@ -112,15 +112,19 @@ class Scene:
                 report=told(progress),
             )
 
-    def cloud_transform(self, path: Path) -> Callable[[np.ndarray], np.ndarray]:
-        """From the coordinates of a PLY file's points to the training frame, (n, 3) float64; a
-        transform beside the file is said on stderr.
+    def cloud_transform(
+        self, path: Path, *, is_told: bool = True
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """From the coordinates of a PLY file's points to the training frame, (n, 3) float64.
+
+        Args:
+            is_told: whether a transform beside the file is said on stderr.
 
         Raises:
             InputError: that transform cannot be used.
         """
         transform = read_transform(path)
-        if transform is not None:
+        if transform is not None and is_told:
             print(f"{path}: points are moved as {TRANSFORM} beside it says", file=sys.stderr)
 
         def moved(points: np.ndarray) -> np.ndarray:
