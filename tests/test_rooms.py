@@ -27,6 +27,7 @@ ROOMS = (
         "tide",
         "backends",
         "scene",
+        "clouds",
         "sizing",
         "runs",
         "viewer",

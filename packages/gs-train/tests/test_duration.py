@@ -87,7 +87,7 @@ def test_what_is_suggested_ends_within_an_hour_and_can_be_typed() -> None:
 
 
 _OTHER_WORDS = {
-    "order": "tiles",
+    "order": "tiles", "means_extent": "view",
     "renderer": "cpu", "strategy": "mcmc", "frame": "local", "image_cache": "1 GiB",
     "offload": "best", "device_memory": "2GiB", "host_memory": "3 GiB", "semantics": "sparse",
     "regularise": "visible", "cut_views": "never", "decay_steps": 7, "mask": "carve",

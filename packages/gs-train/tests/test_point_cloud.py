@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy.spatial import cKDTree
 
-import gs_train.data.point_ply as point_ply
 from gs_train.cli import main
 from gs_train.data.point_ply import read_point_ply
 from gs_train.errors import InputError
@@ -146,15 +145,13 @@ def test_points_that_coincide_are_one() -> None:
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("chunk", [1 << 20, 300])
-def test_points_are_read_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, chunk: int
-) -> None:
-    monkeypatch.setattr(point_ply, "_CHUNK_ROWS", chunk)
+def test_points_are_read_by_name(tmp_path: Path, order: str, chunk: int) -> None:
     records = _records()
     seen: list[tuple[int, int]] = []
     cloud = read_point_ply(
         _write(tmp_path / "p.ply", records, order, before=b"\7"),
         report=lambda *done: seen.append(done),
+        piece_rows=chunk,
     )
     for column, name in enumerate("xyz"):
         np.testing.assert_array_equal(cloud.points[:, column], records[name].astype(np.float32))
@@ -164,11 +161,10 @@ def test_points_are_read_by_name(
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 300])
-def test_text_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(point_ply, "_CHUNK_ROWS", chunk)
+def test_text_is_read_too(tmp_path: Path, chunk: int) -> None:
     records = _records()
     path = _text(tmp_path / "p.ply", records)
-    cloud = read_point_ply(path)
+    cloud = read_point_ply(path, piece_rows=chunk)
     np.testing.assert_array_equal(cloud.points[:, 0], records["x"].astype(np.float32))
     np.testing.assert_array_equal(cloud.colors[:, 2], records["blue"])
 

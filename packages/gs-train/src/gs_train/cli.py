@@ -25,6 +25,7 @@ from gs_train.commands.gpus import ranks_of, require_shareable, without_gpus
 from gs_train.commands.inspection import InspectConfig, inspect
 from gs_train.commands.plan import PlanConfig, plan
 from gs_train.commands.render import RenderConfig, render
+from gs_train.commands.store import StoreConfig, store
 from gs_train.commands.view import ViewConfig, view
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import Interrupted
@@ -46,6 +47,7 @@ _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "view": (ViewConfig, view),
     "export": (ExportConfig, export),
     "inspect": (InspectConfig, inspect),
+    "store": (StoreConfig, store),
     "demo": (DemoConfig, demo),
 }
 

@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gs_pinned import BlockStore, Plane
-from gs_train.blocks.partition import Partition
 from gs_train.renderers import Rows
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, GEOMETRY_WIDTH
 
 MOMENTS = ("", ".exp_avg", ".exp_avg_sq")
 """Of the planes of an attribute group: its values, and both moments of Adam."""
 
-_AT_ONCE = 256
+AT_ONCE = 32
 """Blocks that are put together at once."""
 
 
@@ -36,57 +34,64 @@ def planes_of(k: int) -> list[Plane]:
     ]
 
 
-def write_rows(
-    path: str | os.PathLike[str], rows: Rows, keys: Tensor, partition: Partition, block_rows: int
-) -> BlockStore:
-    """Make a store of rows that have taken no step; no snapshot is made.
+def first_row_bytes(sh_degree: int) -> int:
+    """Bytes that a row takes in a store before its first step, of which zeros take none."""
+    k = (sh_degree + 1) ** 2 - 1
+    return sum(plane.row_bytes for plane in planes_of(k) if not _begins_as_zero(plane.name))
+
+
+def _begins_as_zero(name: str) -> bool:
+    return name.endswith(MOMENTS[1:]) or name == "last_step"
+
+
+class NewRows:
+    """A store of rows that have taken no step, written some blocks at a time.
 
     Args:
         path: an empty folder, or none yet.
-        rows: all attributes of N rows, on the CPU.
-        keys: (N,) int32.
-        partition: of the rows, into blocks of at most ``block_rows``.
+        k: harmonics of a row beside the first.
+        block_rows: most rows of a block.
 
     Raises:
         OSError, ValueError: see :meth:`gs_pinned.BlockStore.create`.
-
-    Memory: that of 256 blocks beside the rows.
     """
-    store = BlockStore.create(path, planes_of(rows["shN"].shape[1]), block_rows=block_rows)
-    try:
-        for blocks, places in _pieces(partition):
-            chosen = torch.from_numpy(partition.rows[places])
-            parts = {
-                "geometry": _joined(rows, GEOMETRY, chosen),
-                "appearance": _joined(rows, APPEARANCE, chosen),
-            }
-            values: dict[str, np.ndarray] = {
-                "last_step": np.zeros((len(chosen), 1), np.int32),
-                "key": keys[chosen, None].numpy(),
-            }
-            for name, part in parts.items():
-                for moment in MOMENTS:
-                    values[name + moment] = np.zeros_like(part) if moment else part
-            store.write(blocks, values, partition.counts[blocks])
-    except BaseException:
-        store.close()
-        raise
-    return store
+
+    def __init__(self, path: str | os.PathLike[str], k: int, block_rows: int) -> None:
+        self.store = BlockStore.create(path, planes_of(k), block_rows=block_rows)
+        n = AT_ONCE * block_rows
+        # Moments, and what is known not to have begun: written from here, and never written to.
+        self._zeros = {
+            p.name: np.zeros((n, p.width), p.dtype)
+            for p in self.store.planes
+            if _begins_as_zero(p.name)
+        }
+
+    def write(self, blocks: np.ndarray, counts: np.ndarray, rows: Rows, keys: Tensor) -> None:
+        """Write blocks.
+
+        Args:
+            blocks: (n,) at most `AT_ONCE` numbers.
+            counts: (n,) rows of each.
+            rows: all attributes of these rows, block after block, on the CPU.
+            keys: (R,) int32.
+
+        Raises:
+            OSError: see :meth:`gs_pinned.BlockStore.write`.
+
+        Threads: several may write blocks at once.
+        """
+        n = len(keys)
+        values: dict[str, np.ndarray] = {name: zeros[:n] for name, zeros in self._zeros.items()}
+        values["key"] = keys[:, None].numpy()
+        values["geometry"] = _joined(rows, GEOMETRY)
+        values["appearance"] = _joined(rows, APPEARANCE)
+        self.store.write(blocks, values, counts)
 
 
-def _pieces(partition: Partition) -> Iterator[tuple[np.ndarray, slice]]:
-    """Some blocks at a time, and the places of their rows."""
-    for first in range(0, len(partition), _AT_ONCE):
-        last = min(first + _AT_ONCE, len(partition))
-        places = slice(int(partition.offsets[first]), int(partition.offsets[last]))
-        yield np.arange(first, last), places
-
-
-def _joined(rows: Rows, names: tuple[str, ...], chosen: Tensor) -> np.ndarray:
-    """(R, W) the attributes of some rows side by side."""
+def _joined(rows: Rows, names: tuple[str, ...]) -> np.ndarray:
+    """(R, W) attributes side by side."""
     parts = [
-        rows[name][chosen].flatten(1) if rows[name].ndim > 1 else rows[name][chosen, None]
-        for name in names
+        rows[name].flatten(1) if rows[name].ndim > 1 else rows[name][:, None] for name in names
     ]
     joined: np.ndarray = torch.cat(parts, 1).numpy()
     return joined

@@ -9,8 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-EXTENT = 3.33
-"""Standard deviations that a splat spans at most, as gs-cull takes it."""
+from gs_train.blocks.kd_cuts import cut, kd_leaves
 
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
@@ -68,24 +67,17 @@ def kd_partition(means: Floats, scales: Floats, keys: Keys, block_rows: int) -> 
     Raises:
         ValueError: shapes disagree, or there is no room for a row.
 
-    Cost: some 20 passes over the rows for each level of the tree.
+    Cost: about 0.1 us a row for each level of the tree, on the calling thread, without Python's
+        lock; 40 bytes a row.
     """
     _check(means, scales, keys, block_rows)
     n = len(keys)
     by_key = np.argsort(keys, kind="stable").astype(np.int64)
     axes = _axes(means[by_key], scales[by_key])
-    block_of_row = np.zeros(n, np.int64)
     n_leaves = -(-n // block_rows)
-    waiting = [(np.arange(n), 0, n_leaves)]
-    while waiting:
-        rows, first, n_leaves = waiting.pop()
-        if n_leaves <= 1:
-            block_of_row[by_key[rows]] = first
-            continue
-        left = _cut(axes, rows, len(rows) * (n_leaves // 2) // n_leaves)
-        waiting.append((rows[left], first, n_leaves // 2))
-        waiting.append((rows[~left], first + n_leaves // 2, n_leaves - n_leaves // 2))
-    return Partition.of_blocks(block_of_row, keys, -(-n // block_rows))
+    block_of_row = np.empty(n, np.int64)
+    block_of_row[by_key] = kd_leaves(axes, n_leaves)
+    return Partition.of_blocks(block_of_row, keys, n_leaves)
 
 
 def halve_blocks(
@@ -132,38 +124,20 @@ def _check(means: Floats, scales: Floats, keys: Keys, block_rows: int) -> None:
         raise ValueError(f"block_rows must be at least 1, got {block_rows}")
 
 
-def _axes(means: Floats, scales: Floats) -> Doubles:
+def _axes(means: Floats, scales: Floats) -> Floats:
     """(4, N) what rows are cut by; values that are not finite count as the largest that is."""
-    axes = np.vstack([means.T, scales.max(1, initial=-np.inf)]).astype(np.float64)
+    axes = np.empty((4, len(means)), np.float32)
+    axes[:3], axes[3] = means.T, scales.max(1, initial=-np.inf)
     for axis in axes:
         finite = np.isfinite(axis)
-        axis[~finite] = axis[finite].max(initial=0.0)
+        if not finite.all():
+            axis[~finite] = axis[finite].max(initial=0.0)
     return axes
 
 
-def _cut(axes: Doubles, rows: Ids, n_left: int) -> NDArray[np.bool_]:
+def _cut(axes: Floats, rows: Ids, n_left: int) -> NDArray[np.bool_]:
     """(R,) bool: the ``n_left`` rows on the first side of the best cut of ``rows``, which are in
     the order of keys."""
-    best, least = np.zeros(len(rows), bool), np.inf
-    own = axes[:, rows]
-    for values in own:
-        border = np.partition(values, n_left)[n_left]
-        left = values < border
-        at_border = np.flatnonzero(values == border)
-        left[at_border[: n_left - int(left.sum())]] = True
-        cost = _cost(own[:, left]) + _cost(own[:, ~left])
-        if cost < least or not best.any():
-            best, least = left, cost
+    best = np.zeros(len(rows), bool)
+    cut(axes[:, rows], n_left, best, np.empty(len(rows), bool))
     return best
-
-
-def _cost(axes: Doubles) -> float:
-    """Rows times the surface of their box."""
-    n = axes.shape[1]
-    if n == 0:
-        return 0.0
-    means, scales = axes[:3], axes[3]
-    with np.errstate(over="ignore"):
-        sides = means.max(1) - means.min(1) + 2.0 * EXTENT * np.exp(scales.max())
-        a, b, c = sides
-        return float(n * (a * b + b * c + c * a))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,16 +14,17 @@ from torch import Tensor
 
 from gs_cull import Visibility
 from gs_pinned import BlockCache, BlockStore, SnapshotTicket
-from gs_train.blocks.block_planes import planes_of, write_rows
-from gs_train.blocks.box_fits import BOXED, SleepingValues
+from gs_train.blocks.block_planes import planes_of
+from gs_train.blocks.box_fits import BOXED
 from gs_train.blocks.boxes import BlockBoxes
+from gs_train.blocks.new_store import NewStore
 from gs_train.blocks.partition import Ids, kd_partition
 from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.rows_in_turns import RowsInTurns
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.stored_adam import StoredAdam
 from gs_train.blocks.stored_looks import Look, StoredTables, look_in_turns
-from gs_train.blocks.stored_state import from_bytes, to_bytes, within
+from gs_train.blocks.stored_state import from_bytes, scene_state, within
 from gs_train.blocks.stored_steps import StoredSteps
 from gs_train.errors import InputError
 from gs_train.renderers import Renderer, Rows, View
@@ -152,19 +153,17 @@ class StoredRows:
         partition = kd_partition(
             rows["means"].numpy(), rows["scales"].numpy(), keys.numpy(), block_rows
         )
-        order = torch.from_numpy(partition.rows)
-        boxes = BlockBoxes(len(partition))
-        reach = {name: SleepReach(betas, eps, ceilings[name]) for name in BOXED}
-        still, never = torch.zeros(len(keys), 3), torch.zeros(len(keys), dtype=torch.int32)
-        values = {
-            name: SleepingValues(rows[name][order], still, still, never, reach[name])
-            for name in BOXED
-        }
-        everything = np.arange(len(partition))
-        boxes.fit(everything, partition.counts, means=values["means"], scales=values["scales"])
-        with write_rows(path, rows, keys, partition, block_rows) as store:
-            k = int(rows["shN"].shape[1])
-            store.snapshot(_state(k, betas, eps, boxes, reach, {}))
+        with NewStore(
+            path,
+            k=int(rows["shN"].shape[1]),
+            n_blocks=len(partition),
+            block_rows=block_rows,
+            betas=betas,
+            eps=eps,
+            ceilings=ceilings,
+        ) as new:
+            new.add(0, partition, rows, keys)
+            new.finish()
 
     @classmethod
     def open(
@@ -327,7 +326,8 @@ class StoredRows:
         """
         self._steps.need_whole()
         schedules = {name: group.schedule.state_dict() for name, group in self._groups.items()}
-        state = _state(self._k, self.betas, self.eps, self.boxes, self.reach, schedules)
+        boxes = self.boxes.state()
+        state = scene_state(self._k, self.betas, self.eps, boxes, self.reach, schedules)
         return self.cache.snapshot_async(state, keep=keep)
 
     @torch.no_grad()
@@ -345,28 +345,3 @@ class StoredRows:
             finally:
                 self.cache.release(blocks, changed=False)
             yield keys, rows
-
-
-def _state(
-    k: int,
-    betas: tuple[float, float],
-    eps: float,
-    boxes: BlockBoxes,
-    reach: Mapping[str, SleepReach],
-    schedules: Mapping[str, Any],
-) -> bytes:
-    """What a snapshot holds beside the rows."""
-    return to_bytes(
-        {
-            "k": k,
-            "b1": betas[0],
-            "b2": betas[1],
-            "eps": eps,
-            "n_blocks": len(boxes),
-            "boxes": boxes.state(),
-            "reach": {
-                name: {"ceiling": one.ceiling, "rates": one.rates} for name, one in reach.items()
-            },
-            "schedule": schedules,
-        }
-    )

@@ -10,9 +10,43 @@ from typing import Any
 import numpy as np
 import torch
 
+from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.errors import InputError
 
 _FORMAT = 1
+
+
+def scene_state(
+    k: int,
+    betas: tuple[float, float],
+    eps: float,
+    boxes: Mapping[str, np.ndarray],
+    reach: Mapping[str, SleepReach],
+    schedules: Mapping[str, Any],
+) -> bytes:
+    """The state of a scene.
+
+    Args:
+        k: harmonics of a row beside the first.
+        betas, eps: Adam's, of all steps.
+        boxes: the arrays of `BlockBoxes`.
+        reach: of means and scales.
+        schedules: states of the groups' schedules; empty before the first step.
+    """
+    return to_bytes(
+        {
+            "k": k,
+            "b1": betas[0],
+            "b2": betas[1],
+            "eps": eps,
+            "n_blocks": len(boxes["scale"]),
+            "boxes": boxes,
+            "reach": {
+                name: {"ceiling": one.ceiling, "rates": one.rates} for name, one in reach.items()
+            },
+            "schedule": schedules,
+        }
+    )
 
 
 def to_bytes(values: Mapping[str, Any]) -> bytes:

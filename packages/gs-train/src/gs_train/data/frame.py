@@ -31,13 +31,15 @@ class Frame:
     Attributes:
         shift: (3,) in the capture's units.
         scale: training units per capture unit, positive.
-        extent: radius of the cameras in training units, with 10 % to spare; scales the means'
-            learning rate and densification's sizes.
+        extent: radius of the cameras in training units, with 10 % to spare; scales densification's
+            sizes.
+        means_extent: scales the means' learning rate; None: as ``extent``.
     """
 
     shift: tuple[float, float, float]
     scale: float
     extent: float
+    means_extent: float | None = None
 
     @classmethod
     def from_cameras(cls, world_to_camera: np.ndarray) -> Frame:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,9 @@ from gs_train.data.ranges import in_reach
 from gs_train.errors import InputError
 from gs_train.files.ply_header import PlyHeader, read_header
 
-_CHUNK_ROWS = 1 << 20
+PIECE_ROWS = 1 << 20
+"""Vertices that are read at once."""
+
 _COLORS = (
     ("red", "green", "blue"),
     ("diffuse_red", "diffuse_green", "diffuse_blue"),
@@ -30,7 +33,7 @@ _GREY = 128
 
 @dataclass(frozen=True)
 class PointCloud:
-    """What `read_point_ply` returns.
+    """Points of a PLY file.
 
     Attributes:
         points: (P, 3) float32, or of the ``dtype`` that was asked for.
@@ -50,6 +53,7 @@ def read_point_ply(
     report: Callable[[int, int], None] | None = None,
     dtype: type[np.floating[Any]] = np.float32,
     all_points: bool = False,
+    piece_rows: int = PIECE_ROWS,
 ) -> PointCloud:
     """Read the vertices of a PLY file: binary of either byte order, or text.
 
@@ -66,49 +70,112 @@ def read_point_ply(
         all_points: keep those too that are not finite, or out of reach of float32 once they are
             transformed (:func:`gs_train.data.ranges.in_reach`): for a caller that judges in another
             frame.
+        piece_rows: vertices that are read at once.
 
     Raises:
         InputError: there is no such file, it is no PLY file with x, y and z, or it ends early.
 
-    Cost: 15 bytes a point (27 in float64), and one chunk of a million.
+    Cost: 15 bytes a point (27 in float64), and one piece.
     """
-    path = Path(path)
-    # What overflows, or is no number, leaves the point out.
-    quiet = np.errstate(over="ignore", invalid="ignore")
-    with readable(path), open_file(path) as file, quiet:
-        header = read_header(file, path, takes_text=True)
-        fields = header.dtype.names or ()
-        missing = [name for name in "xyz" if name not in fields]
-        if missing:
-            raise InputError(
-                f"{path} must be a PLY file of points, but it lacks {', '.join(missing)}"
-            )
-        _check_size(file, header, path)
-        # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
-        colored = [names for names in _COLORS if set(names) <= set(fields)]
-        names = colored[0] if colored else None
-        points = np.empty((header.n_rows, 3), dtype)
-        colors = np.full((header.n_rows, 3), _GREY, np.uint8)
-        seen = kept = 0
-        chunks = _binary(file, header) if header.lines_before is None else _text(file, header)
-        for records in chunks:
-            if records is None:
-                raise InputError(
-                    f"{path} must have {header.n_rows:,} vertices as its header says, "
-                    f"got others after {seen:,}"
-                )
-            seen += len(records)
-            where = np.stack([records[name].astype(np.float64) for name in "xyz"], axis=1)
-            moved = where if transform is None else transform(where)
-            stay = np.ones(len(moved), bool) if all_points else in_reach(moved)
-            stop = kept + int(stay.sum())
-            points[kept:stop] = moved[stay]
-            for column, name in enumerate(names or ()):
-                colors[kept:stop, column] = _as_bytes(records[name][stay])
+    with PlyPoints(
+        path, transform=transform, dtype=dtype, all_points=all_points, piece_rows=piece_rows
+    ) as file:
+        points = np.empty((file.n_rows, 3), dtype)
+        colors = np.empty((file.n_rows, 3), np.uint8)
+        kept = 0
+        for k in range(file.n_pieces):
+            piece = file.read(k)
+            stop = kept + len(piece.points)
+            points[kept:stop], colors[kept:stop] = piece.points, piece.colors
             kept = stop
             if report is not None:
-                report(seen, header.n_rows)
-    return PointCloud(points[:kept], colors[:kept], header.n_rows - kept)
+                report(min((k + 1) * file.piece_rows, file.n_rows), file.n_rows)
+    return PointCloud(points[:kept], colors[:kept], file.n_rows - kept)
+
+
+class PlyPoints:
+    """The vertices of a PLY file a piece at a time, as `read_point_ply` has them; a context
+    manager.
+
+    Args:
+        path, transform, dtype, all_points, piece_rows: as for `read_point_ply`.
+
+    Attributes:
+        n_rows: vertices in the file.
+        n_pieces: in the file.
+        is_text: whether pieces must be read one after the other, from the first one on.
+
+    Raises:
+        InputError: as `read_point_ply`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        transform: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+        dtype: type[np.floating[Any]] = np.float32,
+        all_points: bool = False,
+        piece_rows: int = PIECE_ROWS,
+    ) -> None:
+        self._path = Path(path)
+        self._transform, self._dtype, self._all_points = transform, dtype, all_points
+        self.piece_rows = piece_rows
+        with readable(self._path), contextlib.ExitStack() as held:
+            file = held.enter_context(open_file(self._path))
+            self._header = read_header(file, self._path, takes_text=True)
+            fields = self._header.dtype.names or ()
+            missing = [name for name in "xyz" if name not in fields]
+            if missing:
+                raise InputError(
+                    f"{path} must be a PLY file of points, but it lacks {', '.join(missing)}"
+                )
+            _check_size(file, self._header, self._path)
+            held.pop_all()
+        # No generator: Python loses a Ctrl-C that comes while one ends that was left halfway.
+        colored = [names for names in _COLORS if set(names) <= set(fields)]
+        self._color_names = colored[0] if colored else ()
+        self._file = file
+        self.n_rows = self._header.n_rows
+        self.n_pieces = -(-self.n_rows // piece_rows)
+        self.is_text = self._header.lines_before is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, k: int) -> PointCloud:
+        """Piece k.
+
+        Raises:
+            InputError: the file ends early, or a line of text is no vertex.
+
+        Threads: several may read pieces of a binary file at once.
+        """
+        start = k * self.piece_rows
+        n = min(self.piece_rows, self.n_rows - start)
+        with readable(self._path):
+            if self.is_text:
+                records = _text(self._file, self._header, n, is_first=k == 0)
+            else:
+                records = _binary(self._file, self._header, start, n)
+        if records is None:
+            raise InputError(
+                f"{self._path} must have {self.n_rows:,} vertices as its header says, "
+                f"got others after {start:,}"
+            )
+        # What overflows, or is no number, leaves the point out.
+        with np.errstate(over="ignore", invalid="ignore"):
+            where = np.stack([records[name].astype(np.float64) for name in "xyz"], axis=1)
+            moved = where if self._transform is None else self._transform(where)
+            stay = np.ones(n, bool) if self._all_points else in_reach(moved)
+            colors = np.full((int(stay.sum()), 3), _GREY, np.uint8)
+            for column, name in enumerate(self._color_names):
+                colors[:, column] = _as_bytes(records[name][stay])
+            points = moved[stay].astype(self._dtype)
+        return PointCloud(points, colors, n - len(points))
 
 
 def _check_size(file: BinaryIO, header: PlyHeader, path: Path) -> None:
@@ -125,35 +192,39 @@ def _check_size(file: BinaryIO, header: PlyHeader, path: Path) -> None:
         )
 
 
-def _binary(file: BinaryIO, header: PlyHeader) -> Iterator[np.ndarray | None]:
-    file.seek(header.data_offset)
-    for start in range(0, header.n_rows, _CHUNK_ROWS):
-        n = min(_CHUNK_ROWS, header.n_rows - start)
-        records = np.fromfile(file, header.dtype, n)
-        yield records if len(records) == n else None
+def _binary(file: BinaryIO, header: PlyHeader, start: int, n: int) -> np.ndarray | None:
+    """n vertices; None where the file ends before."""
+    size = header.dtype.itemsize
+    data = bytearray(n * size)
+    view, at, done = memoryview(data), header.data_offset + start * size, 0
+    while done < len(data):
+        got = os.preadv(file.fileno(), [view[done:]], at + done)
+        if not got:
+            return None
+        done += got
+    return np.frombuffer(data, header.dtype)
 
 
-def _text(file: BinaryIO, header: PlyHeader) -> Iterator[np.ndarray | None]:
-    file.seek(header.data_offset)
-    for _ in itertools.islice(file, header.lines_before):
-        pass
+def _text(file: BinaryIO, header: PlyHeader, n: int, *, is_first: bool) -> np.ndarray | None:
+    """The next n vertices; None where lines are no vertices, or are missing."""
+    if is_first:
+        file.seek(header.data_offset)
+        for _ in itertools.islice(file, header.lines_before):
+            pass
     names = header.dtype.names or ()
-    for start in range(0, header.n_rows, _CHUNK_ROWS):
-        n = min(_CHUNK_ROWS, header.n_rows - start)
-        text = b"".join(itertools.islice(file, n))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # numpy only warns of what it cannot read
-            try:
-                numbers = np.fromstring(text, np.float64, sep=" ")
-            except (DeprecationWarning, ValueError):
-                numbers = np.empty(0)
-        if len(numbers) != n * len(names):
-            yield None
-            return
-        records = np.empty(n, header.dtype)
-        for name, column in zip(names, numbers.reshape(n, len(names)).T):
-            records[name] = column
-        yield records
+    text = b"".join(itertools.islice(file, n))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy only warns of what it cannot read
+        try:
+            numbers = np.fromstring(text, np.float64, sep=" ")
+        except (DeprecationWarning, ValueError):
+            return None
+    if len(numbers) != n * len(names):
+        return None
+    records = np.empty(n, header.dtype)
+    for name, column in zip(names, numbers.reshape(n, len(names)).T):
+        records[name] = column
+    return records
 
 
 def _as_bytes(values: np.ndarray) -> np.ndarray:

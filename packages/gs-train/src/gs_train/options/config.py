@@ -65,6 +65,9 @@ class FitConfig:
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         sh_every: one more degree every so many images.
         seed: seed of all random numbers.
+        means_extent: what the learning rate of the means is a multiple of: the extent of all
+            cameras; or of a view, the distance at which training views see points, for captures
+            that are much wider than what a view sees.
         order: of the training views in an epoch: shuffle; or tiles, groups of neighbouring views in
             random order and shuffled inside, so that less moves between the device and the host.
         tile_views: most views of a tile (an eighth of all, at most 256, at least four batches).
@@ -133,6 +136,7 @@ class FitConfig:
     sh_degree: int = 3
     sh_every: Count = 1000
     seed: int = 0
+    means_extent: Literal["cameras", "view"] = "cameras"
     order: Literal["shuffle", "tiles"] = "shuffle"
     tile_views: Count | None = None
     checkpoint_every: Count = 5000
@@ -185,6 +189,12 @@ class FitConfig:
         fits = self.decay_steps is None or self.decay_steps >= 1
         _require(fits, "decay_steps", "at least 1", self.decay_steps)
         _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
+        _require(
+            self.means_extent in ("cameras", "view"),
+            "means_extent",
+            "cameras or view",
+            self.means_extent,
+        )
         self._check_order()
         _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
         _require(0.0 <= self.ssim_lambda <= 1.0, "ssim_lambda", "0 to 1", self.ssim_lambda)
@@ -383,10 +393,11 @@ def read_options(path: Path) -> dict[Any, Any]:
 def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """Options that an earlier version wrote, as this one says the same.
 
-    ``resort_every`` was a number of images, which has become the default. Views were shuffled, and
-    masks not used.
+    ``resort_every`` was a number of images, which has become the default. Views were shuffled,
+    masks not used, and the means' learning rate was a multiple of the cameras' extent.
     """
-    plain = {"order": "shuffle", "tile_views": None, "mask": "off", **plain}
+    before = {"order": "shuffle", "tile_views": None, "mask": "off", "means_extent": "cameras"}
+    plain = {**before, **plain}
     every = plain.get("resort_every")
     if type(every) is int and every > _MOST_CHANGES:
         return {**plain, "resort_every": FitConfig.resort_every}

@@ -19,8 +19,8 @@ class LearningRates:
     """Adam's learning rates for a batch of one image (gsplat's defaults).
 
     Attributes:
-        means: multiplied by the scene's extent; decays exponentially to 1 % over the run, or over
-            decay_steps.
+        means: multiplied by the extent of means_extent; decays exponentially to 1 % over the run,
+            or over decay_steps.
         scales: of log scales.
         quats: of quaternions.
         opacities: of logit opacities.

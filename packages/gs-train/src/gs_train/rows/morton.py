@@ -59,7 +59,7 @@ def morton_order(means: Tensor) -> Tensor:
     """
     if means.ndim != 2 or means.shape[1] != 3:
         raise ValueError(f"means must be (N, 3), got {tuple(means.shape)}")
-    n, cube = len(means), _Cube.around(means)
+    n, cube = len(means), MortonCube.around(means)
     if n <= PIECE:
         return torch.sort(cube.codes(means), stable=True).indices
     # Stretches of the curve with about as many rows each, cut at every so many rows' codes.
@@ -109,12 +109,30 @@ def central_bounds(means: Tensor) -> tuple[Tensor, Tensor]:
         finite = torch.isfinite(part)
         low = torch.minimum(low, part.where(finite, torch.inf).amin(0))
         high = torch.maximum(high, part.where(finite, -torch.inf).amax(0))
+    return bounds_by_sample(low, high, means[:: sample_stride(len(means))], len(means))
+
+
+def sample_stride(n_rows: int) -> int:
+    """Every how many rows, from the first on, one is looked at for the ranges without strays."""
+    return max(1, -(-n_rows // _SAMPLED))
+
+
+def bounds_by_sample(
+    low: Tensor, high: Tensor, sample: Tensor, n_rows: int
+) -> tuple[Tensor, Tensor]:
+    """`central_bounds` of points that are not in memory together.
+
+    Args:
+        low, high: (3,) of the finite coordinates of all points.
+        sample: (S, 3) every `sample_stride`-th point.
+        n_rows: points in all.
+    """
     low, high = low.double(), high.double()
-    if len(means) < _LEAST_ASTRAY:
+    if n_rows < _LEAST_ASTRAY:
         return low, high
-    sample = means[:: -(-len(means) // _SAMPLED)].double()
+    sample = sample.double()
     sample = sample.where(torch.isfinite(sample), torch.nan)
-    shares = torch.tensor([_ASTRAY, 1 - _ASTRAY], dtype=torch.float64, device=means.device)
+    shares = torch.tensor([_ASTRAY, 1 - _ASTRAY], dtype=torch.float64, device=sample.device)
     first, last = torch.nanquantile(sample, shares, dim=0, interpolation="nearest")
     unit = _widest(first, last)
     is_vast = (unit > 0) & (_widest(low, high) > _VAST * unit)
@@ -140,19 +158,23 @@ def morton_codes(means: Tensor) -> Tensor:
     Returns:
         (N,) int64 on the same device, at least 0.
     """
-    return _Cube.around(means).codes(means)
+    return MortonCube.around(means).codes(means)
 
 
-class _Cube(NamedTuple):
-    """A cube around points: its lowest corner, and cells a unit of length; float64."""
+class MortonCube(NamedTuple):
+    """A cube around points: its lowest corner (3,), and cells a unit of length (); float64."""
 
     low: Tensor
     scale: Tensor
 
     @classmethod
-    def around(cls, means: Tensor) -> _Cube:
+    def around(cls, means: Tensor) -> MortonCube:
         """Of the finite coordinates."""
-        low, high = central_bounds(means)
+        return cls.within(*central_bounds(means))
+
+    @classmethod
+    def within(cls, low: Tensor, high: Tensor) -> MortonCube:
+        """Of bounds, see `central_bounds`."""
         extent = _widest(low, high)
         scale = torch.where(extent > 0, 2.0**_BITS / extent, torch.zeros_like(extent))
         return cls(low, scale)

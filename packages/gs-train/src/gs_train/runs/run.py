@@ -345,6 +345,7 @@ class Run:
                 step=self.checkpoint.step,
                 renderer=renderer,
                 extent=self.frame.extent,
+                means_extent=self.frame.means_extent,
                 strategy=strategy,
                 preset=choice.preset,
                 limits=choice.limits,
@@ -486,8 +487,10 @@ def _given(plain: Mapping[str, str]) -> dict[str, str]:
 
 def _frame(plain: Mapping[str, Any]) -> Frame:
     x, y, z = (_number(value) for value in plain["shift"])
-    frame = Frame((x, y, z), _number(plain["scale"]), _number(plain["extent"]))
-    if not (frame.scale > 0 and frame.extent > 0):
+    means_extent = plain.get("means_extent")  # which earlier versions did not have
+    own = None if means_extent is None else _number(means_extent)
+    frame = Frame((x, y, z), _number(plain["scale"]), _number(plain["extent"]), own)
+    if not (frame.scale > 0 and frame.extent > 0 and (own is None or own > 0)):
         raise ValueError("a frame must have a size")
     return frame
 

@@ -63,6 +63,7 @@ class Trainer:
         rows: the first Gaussians; those of all ranks, where there are several.
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.data.frame.Frame`).
+        means_extent: what the means' learning rate is a multiple of; ``extent`` when None.
         strategy: makes the densifier; None: the one that the options name. Of several ranks, each
             reports the changes of all, see `Changed`.
         preset: where the rows live.
@@ -85,6 +86,7 @@ class Trainer:
         *,
         renderer: Renderer,
         extent: float,
+        means_extent: float | None = None,
         strategy: Strategy | None = None,
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
@@ -100,6 +102,7 @@ class Trainer:
             config,
             renderer,
             extent=extent,
+            means_extent=means_extent,
             strategy=strategy,
             preset=preset,
             limits=limits,
@@ -118,6 +121,7 @@ class Trainer:
         step: int,
         renderer: Renderer,
         extent: float,
+        means_extent: float | None = None,
         strategy: Strategy | None = None,
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
@@ -149,6 +153,7 @@ class Trainer:
             config,
             renderer,
             extent=extent,
+            means_extent=means_extent,
             strategy=strategy,
             preset=preset,
             limits=limits,
@@ -175,6 +180,7 @@ class Trainer:
         renderer: Renderer,
         *,
         extent: float,
+        means_extent: float | None,
         strategy: Strategy | None,
         preset: Preset,
         limits: Limits,
@@ -187,7 +193,7 @@ class Trainer:
         """Begin with rows and their keys, or with a source of what `tensors` gave."""
         self.config = config
         self.renderer = renderer
-        self.extent = extent
+        self.means_extent = extent if means_extent is None else means_extent
         self.preset = preset
         self.step = self.sorted_at = 0
         self._changes = 0  # of rows, since they were in order
@@ -314,7 +320,7 @@ class Trainer:
     def _settings(self, images_before: int, images_decay: int) -> StepSettings:
         """This step's rates, constants and weights; most are those of every step."""
         config = self.config
-        decay = self.extent * means_decay(images_before, images_decay)
+        decay = self.means_extent * means_decay(images_before, images_decay)
         means = float(config.lr.means * decay * self._options.lr_factor)
         return StepSettings(
             sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),

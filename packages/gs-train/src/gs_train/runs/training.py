@@ -50,6 +50,7 @@ from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
+from gs_train.scene.view_extent import with_means_extent
 from gs_train.sizing.choice import Choice
 from gs_train.world import Alone, World
 
@@ -118,6 +119,8 @@ def fit_locked(
         for line in capture.notes:
             _say(line)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
+        if run is None:
+            scene = with_means_extent(scene, config)
         held_out = HeldOut(config, scene, folder, world, own_stop)
         if run is None:
             trainer, choice = _started(config, scene, renderer, early, parts.strategy, world)
@@ -279,6 +282,7 @@ def _started(
         rows,
         renderer=renderer,
         extent=scene.frame.extent,
+        means_extent=scene.frame.means_extent,
         strategy=strategy,
         preset=choice.preset,
         limits=choice.limits,

@@ -64,7 +64,7 @@ def rows_from_points(
         raise ValueError(
             f"colors must be uint8 of shape {points.shape}, got {colors.dtype} of {colors.shape}"
         )
-    _check_options(sh_degree, opacity, scale)
+    check_options(sh_degree, opacity, scale)
     if len(points) < 4:
         raise InputError(f"the reconstruction must have at least 4 points, got {len(points)}")
     if not np.isfinite(points).all():
@@ -109,25 +109,59 @@ def rows_from_cloud(
 
     Cost: see `neighbour_spacing`, and 8 bytes a point.
     """
-    _check_options(sh_degree, opacity, scale)
-    n = len(points)
-    if n < 4:
-        raise InputError(f"the point cloud must have at least 4 points, got {n}")
+    check_options(sh_degree, opacity, scale)
+    if len(points) < 4:
+        raise InputError(f"the point cloud must have at least 4 points, got {len(points)}")
     least = _least_spacing(points)
-    spacing = torch.from_numpy(neighbour_spacing(points, report))
-    log_scales = spacing.clamp_(min=least).mul_(scale).log_()
+    return rows_with_spacing(
+        points,
+        colors,
+        neighbour_spacing(points, report),
+        ids=len(points),
+        least=least,
+        sh_degree=sh_degree,
+        opacity=opacity,
+        scale=scale,
+        seed=seed,
+    )
+
+
+def rows_with_spacing(
+    points: np.ndarray,
+    colors: np.ndarray,
+    spacing: np.ndarray,
+    *,
+    ids: int | Tensor,
+    least: float,
+    sh_degree: int,
+    opacity: float,
+    scale: float,
+    seed: int,
+) -> dict[str, Tensor]:
+    """`rows_from_cloud` of some points of a cloud whose spacings are known.
+
+    Args:
+        points, colors: of P points.
+        spacing: (P,) float32, changed.
+        ids: (P,) int64 places of the points in the cloud; their number where they are all of it.
+        least: see `least_spacing`, of the whole cloud.
+        sh_degree, opacity, scale, seed: as for `rows_from_cloud`.
+    """
+    n = len(points)
+    log_scales = torch.from_numpy(spacing).clamp_(min=least).mul_(scale).log_()
     logit = torch.tensor(math.log(opacity / (1 - opacity)))
     return {
         "means": torch.from_numpy(points),
         "scales": log_scales[:, None].expand(n, 3),
-        "quats": counter_random.uniform(seed, Purpose.INITIAL_QUATS, 0, n, 4),
+        "quats": counter_random.uniform(seed, Purpose.INITIAL_QUATS, 0, ids, 4),
         "opacities": logit.expand(n),
         "sh0": _sh0(colors),
         "shN": torch.zeros(()).expand(n, (sh_degree + 1) ** 2 - 1, 3),
     }
 
 
-def _check_options(sh_degree: int, opacity: float, scale: float) -> None:
+def check_options(sh_degree: int, opacity: float, scale: float) -> None:
+    """Check options of `rows_from_cloud`. Raises InputError."""
     if not 0 <= sh_degree <= 3:
         raise InputError(f"sh_degree must be 0, 1, 2 or 3, got {sh_degree}")
     if not 0 < opacity < 1:
@@ -152,8 +186,13 @@ def _spacing(points: np.ndarray) -> np.ndarray:
 
 
 def _least_spacing(points: np.ndarray) -> float:
-    low, high = central_bounds(torch.from_numpy(points))
-    diagonal = float((high - low).norm())
-    if diagonal == 0:
+    least = least_spacing(*central_bounds(torch.from_numpy(points)))
+    if least == 0:
         raise InputError(f"points must not all coincide, got {len(points)} times {points[0]}")
-    return _LEAST_SPACING * diagonal
+    return least
+
+
+def least_spacing(low: Tensor, high: Tensor) -> float:
+    """The least spacing of a point that coincides with others, from `central_bounds`; 0 where all
+    points coincide."""
+    return _LEAST_SPACING * float((high - low).norm())

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 _LEAF = 8  # points in the smallest box
 _CHUNK = 1 << 18
-_DEPTH = 64  # of the stack of boxes to look into; a tree of 2^31 points is less deep
+
+DEPTH = 64
+"""Of the stack of boxes to look into; a tree of 2^31 points is less deep."""
 
 Floats = NDArray[np.float32]
 
@@ -41,7 +43,7 @@ def neighbour_spacing(points: Floats, report: Callable[[int, int], None] | None 
     spacing = np.empty(n, np.float32)
     if n == 0:
         return spacing
-    n_leaves = 1 << max(0, (-(-n // _LEAF) - 1).bit_length())
+    n_leaves = _n_leaves(n)
     boxes = np.empty((2 * n_leaves, 6), np.float32)
 
     def chunks(n_all: int) -> list[tuple[int, int]]:
@@ -61,6 +63,32 @@ def neighbour_spacing(points: Floats, report: Callable[[int, int], None] | None 
             if report is not None:
                 report(done, n)
     return spacing
+
+
+def point_tree(points: Floats) -> Floats:
+    """(2 L, 6) the boxes of a tree over points, on the calling thread, without Python's lock.
+
+    L is the number of leaves of eight points, rounded up to a power of two. The boxes below node
+    ``i`` are ``2 i`` and ``2 i + 1``, from node 1 on; leaves are the last L.
+    """
+    n_leaves = _n_leaves(len(points))
+    boxes = np.empty((2 * n_leaves, 6), np.float32)
+    _enclose(points, boxes, n_leaves, 0, n_leaves)
+    join_boxes(boxes)
+    return boxes
+
+
+def _n_leaves(n_points: int) -> int:
+    return 1 << max(0, (-(-n_points // _LEAF) - 1).bit_length())
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def join_boxes(boxes):  # type: ignore[no-untyped-def]
+    """Fill the first half of a tree's boxes from the leaves."""
+    level = len(boxes) // 4
+    while level:
+        _join(boxes, level, 0, level)
+        level //= 2
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -86,7 +114,7 @@ def _join(boxes, level, start, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _outside(boxes, node, x, y, z):  # type: ignore[no-untyped-def]
+def outside(boxes, node, x, y, z):  # type: ignore[no-untyped-def]
     """Squared distance of a point to a box, 0 inside."""
     dx = max(boxes[node, 0] - x, x - boxes[node, 3], 0.0)
     dy = max(boxes[node, 1] - y, y - boxes[node, 4], 0.0)
@@ -114,34 +142,50 @@ def _look(points, leaf, i, x, y, z, a, b, c):  # type: ignore[no-untyped-def]
     return a, b, c
 
 
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def below(points, boxes, top, i, x, y, z, a, b, c, nodes, near):  # type: ignore[no-untyped-def]
+    """The three least squared distances so far, and those to the points below a node but i.
+
+    ``nodes`` and ``near`` are (64,) scratch.
+    """
+    n_leaves = len(boxes) // 2
+    nodes[0], near[0] = top, outside(boxes, top, x, y, z)
+    n_nodes = 1
+    while n_nodes:
+        n_nodes -= 1
+        if near[n_nodes] >= c:
+            continue
+        at = nodes[n_nodes]
+        if at >= n_leaves:
+            a, b, c = _look(points, at - n_leaves, i, x, y, z, a, b, c)
+            continue
+        first, second = 2 * at, 2 * at + 1
+        d1, d2 = outside(boxes, first, x, y, z), outside(boxes, second, x, y, z)
+        if d1 < d2:  # the nearer one is looked into first: it lies on top
+            first, second, d1, d2 = second, first, d2, d1
+        nodes[n_nodes], near[n_nodes] = first, d1
+        nodes[n_nodes + 1], near[n_nodes + 1] = second, d2
+        n_nodes += 2
+    return a, b, c
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def nearest(points, boxes, i, nodes, near):  # type: ignore[no-untyped-def]
+    """The squared distances of point i to the three nearest others, rising."""
+    x, y, z = np.float64(points[i, 0]), np.float64(points[i, 1]), np.float64(points[i, 2])
+    a, b, c = _look(points, i // _LEAF, i, x, y, z, np.inf, np.inf, np.inf)
+    node = len(boxes) // 2 + i // _LEAF
+    while node > 1:
+        a, b, c = below(points, boxes, node ^ 1, i, x, y, z, a, b, c, nodes, near)
+        node >>= 1
+    return a, b, c
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search(points, boxes, spacing, start, stop):  # type: ignore[no-untyped-def]
     """Fill ``spacing[start:stop]``; returns how many that is."""
-    n_leaves = len(boxes) // 2
-    nodes = np.empty(_DEPTH, np.int64)
-    near = np.empty(_DEPTH, np.float64)
+    nodes, near = np.empty(DEPTH, np.int64), np.empty(DEPTH, np.float64)
     for i in range(start, stop):
-        x, y, z = np.float64(points[i, 0]), np.float64(points[i, 1]), np.float64(points[i, 2])
-        a, b, c = _look(points, i // _LEAF, i, x, y, z, np.inf, np.inf, np.inf)
-        node = n_leaves + i // _LEAF
-        while node > 1:
-            nodes[0], near[0] = node ^ 1, _outside(boxes, node ^ 1, x, y, z)
-            top = 1
-            while top:
-                top -= 1
-                if near[top] >= c:
-                    continue
-                at = nodes[top]
-                if at >= n_leaves:
-                    a, b, c = _look(points, at - n_leaves, i, x, y, z, a, b, c)
-                    continue
-                first, second = 2 * at, 2 * at + 1
-                d1, d2 = _outside(boxes, first, x, y, z), _outside(boxes, second, x, y, z)
-                if d1 < d2:  # the nearer one is looked into first: it lies on top
-                    first, second, d1, d2 = second, first, d2, d1
-                nodes[top], near[top] = first, d1
-                nodes[top + 1], near[top + 1] = second, d2
-                top += 2
-            node >>= 1
+        a, b, c = nearest(points, boxes, i, nodes, near)
         spacing[i] = np.sqrt((a + b + c) / 3.0)
     return stop - start

@@ -91,16 +91,7 @@ class Scene:
 
             return report
 
-        transform = read_transform(path)
-        if transform is not None:
-            print(f"{path}: points are moved as {TRANSFORM} beside it says", file=sys.stderr)
-
-        def moved(points: np.ndarray) -> np.ndarray:
-            if transform is not None:
-                shift, scale = transform
-                points = points / scale - shift
-            return self.frame.points_in(points)
-
+        moved = self.cloud_transform(path)
         with task_progress("reading points") as progress:
             cloud = read_point_ply(path, transform=moved, report=told(progress))
         if cloud.n_dropped:
@@ -120,6 +111,29 @@ class Scene:
                 seed=config.seed,
                 report=told(progress),
             )
+
+    def cloud_transform(
+        self, path: Path, *, is_told: bool = True
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """From the coordinates of a PLY file's points to the training frame, (n, 3) float64.
+
+        Args:
+            is_told: whether a transform beside the file is said on stderr.
+
+        Raises:
+            InputError: that transform cannot be used.
+        """
+        transform = read_transform(path)
+        if transform is not None and is_told:
+            print(f"{path}: points are moved as {TRANSFORM} beside it says", file=sys.stderr)
+
+        def moved(points: np.ndarray) -> np.ndarray:
+            if transform is not None:
+                shift, scale = transform
+                points = points / scale - shift
+            return self.frame.points_in(points)
+
+        return moved
 
 
 def most_rows(config: FitConfig) -> int | None:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts of a kd tree: which rows of a node lie on its first side."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+EXTENT = 3.33
+"""Standard deviations that a splat spans at most, as gs-cull takes it."""
+
+_DEPTH = 128  # of the stack of nodes; a tree of 2^62 leaves is less deep
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def kd_leaves(axes, n_leaves):  # type: ignore[no-untyped-def]
+    """(N,) int64 the leaf of each row, of a tree that :func:`cut` cuts into as equal leaves.
+
+    Args:
+        axes: (4, N) float32 finite: means, and the largest log scale; rows in the order of keys.
+        n_leaves: at least 1; 0 without rows.
+    """
+    n = axes.shape[1]
+    leaf_of_row = np.zeros(n, np.int64)
+    rows, own = np.arange(n), axes.copy()  # of node after node
+    best, left = np.empty(n, np.bool_), np.empty(n, np.bool_)
+    nodes = np.empty((_DEPTH, 4), np.int64)
+    nodes[0, 0], nodes[0, 1], nodes[0, 2], nodes[0, 3] = 0, n, 0, n_leaves
+    top = 1
+    while top:
+        top -= 1
+        start, stop, first, leaves = nodes[top]
+        if leaves <= 1:
+            leaf_of_row[rows[start:stop]] = first
+            continue
+        half = leaves // 2
+        middle = start + (stop - start) * half // leaves
+        is_left = best[start:stop]
+        cut(own[:, start:stop], middle - start, is_left, left[start:stop])
+        for axis in range(4):
+            _divide(own[axis, start:stop], is_left)
+        _divide(rows[start:stop], is_left)
+        nodes[top, 0], nodes[top, 1], nodes[top, 2], nodes[top, 3] = start, middle, first, half
+        top += 1
+        nodes[top, 0], nodes[top, 1] = middle, stop
+        nodes[top, 2], nodes[top, 3] = first + half, leaves - half
+        top += 1
+    return leaf_of_row
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cut(axes, n_left, best, left):  # type: ignore[no-untyped-def]
+    """Mark the ``n_left`` rows on the first side of the best cut.
+
+    Args:
+        axes: as for :func:`kd_leaves`, of the R rows to cut.
+        n_left: below R.
+        best: (R,) bool, filled.
+        left: (R,) bool, scratch.
+    """
+    n = axes.shape[1]
+    least = np.inf
+    for axis in range(4):
+        values = axes[axis]
+        border = np.partition(values, n_left)[n_left]
+        at_border = n_left
+        for i in range(n):
+            at_border -= values[i] < border
+        for i in range(n):
+            left[i] = values[i] < border
+            if values[i] == border and at_border > 0:
+                left[i] = True
+                at_border -= 1
+        cost = _cost(axes, left)
+        if axis == 0 or cost < least:
+            best[:] = left
+            least = cost
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _cost(axes, left):  # type: ignore[no-untyped-def]
+    """The sum, over both sides, of rows times the surface of their box."""
+    lower = np.full((4, 2), np.inf, np.float32)  # by axis and side
+    upper = np.full((4, 2), -np.inf, np.float32)
+    for axis in range(4):
+        low, high, values = lower[axis], upper[axis], axes[axis]
+        for i in range(len(left)):
+            side, value = np.int64(left[i]), values[i]
+            if value < low[side]:
+                low[side] = value
+            if value > high[side]:
+                high[side] = value
+    total, n_left = 0.0, int(np.count_nonzero(left))
+    for k in range(2):
+        n_rows = n_left if k else len(left) - n_left
+        if n_rows:
+            reach = 2.0 * EXTENT * math.exp(np.float64(upper[3, k]))
+            a = np.float64(upper[0, k]) - np.float64(lower[0, k]) + reach
+            b = np.float64(upper[1, k]) - np.float64(lower[1, k]) + reach
+            c = np.float64(upper[2, k]) - np.float64(lower[2, k]) + reach
+            total += n_rows * (a * b + b * c + c * a)
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _divide(values, is_left):  # type: ignore[no-untyped-def]
+    """Put the marked values first; neither side changes its order."""
+    others = values[~is_left]
+    n_left = 0
+    for i in range(len(values)):
+        if is_left[i]:
+            values[n_left] = values[i]
+            n_left += 1
+    values[n_left:] = others

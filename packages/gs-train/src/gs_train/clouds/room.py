@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many points of a cloud are in memory at once, and what they take of the drive."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from gs_train.errors import InputError
+from gs_train.files.atomic import require_free
+from gs_train.sizes import format_bytes
+
+_ROW_BYTES = 128
+"""Of a point of a region that is worked on."""
+
+_READ_BYTES = 256
+"""Of a point of a piece that is read and dealt."""
+
+_ALL_BYTES = 0.5
+"""Of every point, all the time: boxes of groups and of blocks."""
+
+_SPILL_BYTES = 19
+
+_MOST_REGIONS = 4096
+_PARTS_OF_REGION = 4
+_LEAST_PIECE, _MOST_PIECE = 1 << 10, 1 << 20
+
+
+class CloudRoom:
+    """Memory of one start from a cloud.
+
+    Args:
+        memory: bytes.
+
+    Attributes:
+        piece_rows: points that are read at once.
+        threads: that read pieces, and that work on regions: fewer where memory does not suffice.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self.threads = len(os.sched_getaffinity(0))
+        fitting = memory // (2 * self.threads * _READ_BYTES)
+        self.piece_rows = min(max(fitting, _LEAST_PIECE), _MOST_PIECE)
+        self._region_rows = 0
+
+    def parts(self, n_points: int, path: Path) -> int:
+        """How many parts to deal points to: several for a region, so that regions are even.
+
+        Raises:
+            InputError: memory is too small for so many points.
+        """
+        for_regions = self._memory - math.ceil(_ALL_BYTES * n_points)
+        least = -(-n_points // _MOST_REGIONS)
+        threads = min(self.threads, for_regions // (least * _ROW_BYTES))
+        if threads < 1:
+            self._refuse(f"{n_points:,} points of {path}", least * _ROW_BYTES, n_points)
+        self.threads = threads
+        self._region_rows = for_regions // (threads * _ROW_BYTES)
+        return max(1, -(-_PARTS_OF_REGION * n_points // self._region_rows))
+
+    def region_rows(self) -> int:
+        """Points of a region at most, after `parts`."""
+        return self._region_rows
+
+    def require_largest(self, n_rows: int, n_points: int, path: Path) -> None:
+        """Check that the largest region fits, which is larger than others where points crowd.
+
+        Raises:
+            InputError: it does not.
+        """
+        for_regions = self._memory - math.ceil(_ALL_BYTES * n_points)
+        threads = for_regions // (n_rows * _ROW_BYTES)
+        if threads < 1:
+            what = f"{n_rows:,} points of {path} that lie as good as in one place"
+            self._refuse(what, n_rows * _ROW_BYTES, n_points)
+        self.threads = min(self.threads, threads)
+
+    def require_drive(self, folder: Path, n_points: int, row_bytes: int) -> None:
+        """Check that the drive has room.
+
+        Args:
+            row_bytes: that a first row takes in the store.
+
+        Raises:
+            InputError: it has not.
+        """
+        # Files of regions go as the store grows.
+        n_bytes = max(row_bytes, _SPILL_BYTES) * n_points
+        require_free(folder, n_bytes, "a store of first rows")
+
+    def _refuse(self, what: str, for_regions: int, n_points: int) -> None:
+        needed = for_regions + math.ceil(_ALL_BYTES * n_points)
+        raise InputError(
+            f"memory must be at least {format_bytes(needed)} ({needed:,} bytes) for {what}, got "
+            f"{self._memory:,} bytes"
+        )

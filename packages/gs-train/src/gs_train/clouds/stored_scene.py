@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store of first rows from a point cloud of any size, in bounded memory.
+
+    PLY ──look──► bounds, sample ──deal──► parts on the drive ──sort──► regions, boxes of groups
+    region + halo ──► spacings        region ──kd──► blocks ──► store, and its file goes
+
+A row's key is its point's place on the Morton curve, as in memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gs_train.blocks.block_planes import first_row_bytes
+from gs_train.blocks.new_store import NewStore
+from gs_train.blocks.partition import kd_partition
+from gs_train.clouds.making import making
+from gs_train.clouds.regions import Curve, Spill, group_boxes
+from gs_train.clouds.room import CloudRoom
+from gs_train.clouds.spacing import Groups, region_spacing
+from gs_train.clouds.threads import in_order
+from gs_train.data.point_ply import PlyPoints, PointCloud
+from gs_train.errors import InputError
+from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.progress import task_progress
+from gs_train.names import printable
+from gs_train.rows.keys import END_OF_KEYS
+from gs_train.rows.morton import MortonCube, bounds_by_sample, sample_stride
+from gs_train.scene.initialize import check_options, least_spacing, rows_with_spacing
+from gs_train.scene.neighbours import Floats
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """How the rows of a scene begin; see :func:`gs_train.scene.initialize.rows_from_cloud`.
+
+    Attributes:
+        sh_degree, opacity, scale, seed: as there.
+        block_rows: most rows of a block.
+        betas, eps: Adam's, of all steps.
+        ceilings: of ``means`` and ``scales``: no step has a larger rate.
+    """
+
+    sh_degree: int
+    opacity: float
+    scale: float
+    seed: int
+    block_rows: int
+    betas: tuple[float, float]
+    eps: float
+    ceilings: Mapping[str, float]
+
+
+def stored_scene(
+    path: Path,
+    store: Path,
+    first: FirstRows,
+    *,
+    memory: int,
+    stop: StopRequest,
+    transform: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+    limit: int | None = None,
+) -> int:
+    """Make a store of a Gaussian for each point of a PLY file.
+
+    Its rows are, by key and to the bit, those of ``StoredRows.create`` with the rows of
+    ``rows_from_cloud`` and the points in Morton order. The store appears under its name once it is
+    whole: a run that ends before leaves a folder beside it, ``.making`` at the end of its name,
+    that the next call removes.
+
+    Args:
+        path: of the file.
+        store: an empty folder, or none yet; its parent exists.
+        first: how rows begin.
+        memory: bytes that may be taken beside what the process has.
+        stop: looked at now and then.
+        transform: as for :func:`gs_train.data.point_ply.read_point_ply`.
+        limit: most points.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: the file cannot be used, holds too few or too many points, ``memory`` or the
+            drive is too small, or another process makes the same store.
+        Interrupted: a stop was asked for.
+        OSError: the drive is full, or errs.
+
+    Cost: the file is read twice. On the drive, 15 bytes a point before the store begins and 19
+        before its first block, which go region by region as the store grows. About 6 us a point,
+        divided by the cores.
+    """
+    check_options(first.sh_degree, first.opacity, first.scale)
+    with making(store) as folder:
+        room = CloudRoom(memory)
+        with _points_of(path, transform, room) as points:
+            looked = _look(points, room, stop)
+            n = looked.n_points
+            _check_number(n, points.n_rows, path, limit)
+            room.require_drive(folder, n, first_row_bytes(first.sh_degree))
+            curve = looked.curve(room.parts(n, path))
+            spill = _deal(points, curve, folder, room, stop)
+        spill.gather(room.region_rows())
+        room.require_largest(int(spill.sizes.max()), n, path)
+        groups, sample = _sort(spill, curve, room, stop)
+        _space(spill, groups, room, stop)
+        least = least_spacing(*bounds_by_sample(looked.lowest, looked.highest, sample, n))
+        if least == 0:
+            raise InputError(f"points of {path} must not all coincide, got {n:,} in one place")
+        _write(spill, folder / "store", first, least, room, stop)
+    return n
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What a first pass over the points finds.
+
+    Attributes:
+        n_points: that can be used.
+        lowest, highest: their bounds, with strays.
+        sample: (S, 3) every `sample_stride`-th of the points.
+    """
+
+    n_points: int
+    lowest: Tensor
+    highest: Tensor
+    sample: Tensor
+
+    def curve(self, n_parts: int) -> Curve:
+        """With cuts where they make parts of about as many points."""
+        bounds = bounds_by_sample(self.lowest, self.highest, self.sample, self.n_points)
+        cube = MortonCube.within(*bounds)
+        codes = cube.codes(self.sample).sort().values.numpy()
+        places = np.arange(1, n_parts) * len(codes) // n_parts
+        cuts = np.unique(codes[places])
+        return Curve(cube, cuts[cuts > 0])
+
+
+def _points_of(
+    path: Path,
+    transform: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None,
+    room: CloudRoom,
+) -> PlyPoints:
+    return PlyPoints(path, transform=transform, piece_rows=room.piece_rows)
+
+
+def _look(points: PlyPoints, room: CloudRoom, stop: StopRequest) -> _Looked:
+    """Bounds and a sample. Read again where points that are left out change the sample."""
+    looked = _looked(points, points.n_rows, room, stop)
+    if sample_stride(looked.n_points) == sample_stride(points.n_rows):
+        return looked
+    return _looked(points, looked.n_points, room, stop)
+
+
+def _looked(points: PlyPoints, n_expected: int, room: CloudRoom, stop: StopRequest) -> _Looked:
+    stride = sample_stride(n_expected)
+    low, high = torch.full((3,), torch.inf), torch.full((3,), -torch.inf)
+    sample = [torch.empty(0, 3)]
+    n_points = 0
+
+    def take(_: int, piece: PointCloud) -> None:
+        nonlocal n_points, low, high
+        own = torch.from_numpy(piece.points)
+        if len(own):
+            low, high = torch.minimum(low, own.amin(0)), torch.maximum(high, own.amax(0))
+        sample.append(own[-n_points % stride :: stride].clone())
+        n_points += len(own)
+
+    _read(points, "reading points", lambda piece: piece, take, room, stop)
+    return _Looked(n_points, low, high, torch.cat(sample))
+
+
+def _check_number(n: int, n_all: int, path: Path, limit: int | None) -> None:
+    if n < n_all:
+        why = "not finite, or too far away for float32"
+        print(printable(f"{path}: {n_all - n:,} points left out: {why}"), file=sys.stderr)
+    if n < 4:
+        raise InputError(f"--init {path} must hold at least 4 points, got {n}")
+    most = min(END_OF_KEYS, END_OF_KEYS if limit is None else limit)
+    if n > most:
+        raise InputError(
+            f"--init {path} must hold at most {most:,} points where rows lie on disk, got {n:,}: "
+            "thin the cloud before"
+        )
+
+
+def _deal(
+    points: PlyPoints, curve: Curve, folder: Path, room: CloudRoom, stop: StopRequest
+) -> Spill:
+    spill = Spill(folder, curve.n_parts)
+
+    def work(piece: PointCloud) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        return curve.deal(piece.points, piece.colors)
+
+    def take(_: int, dealt: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> None:
+        spill.append(*dealt)
+
+    _read(points, "dealing points to regions", work, take, room, stop)
+    return spill
+
+
+def _read(points, description, work, take, room, stop) -> None:  # type: ignore[no-untyped-def]
+    """Read all pieces, work on each on a thread, and take the results in order."""
+    # Lines of text are read one after the other.
+    threads = 1 if points.is_text else room.threads
+    with task_progress(f"{description}:", points.n_rows) as progress:
+
+        def taken(k: int, result: object) -> None:
+            stop.check("the start from points; nothing is left of it")
+            take(k, result)
+            progress.update(min((k + 1) * points.piece_rows, points.n_rows))
+
+        in_order(points.n_pieces, threads, lambda k: work(points.read(k)), taken)
+
+
+def _over_regions(spill, description, work, take, room, stop) -> None:  # type: ignore[no-untyped-def]
+    """Work on all regions on threads, and take the results in order."""
+    done, total = 0, int(spill.sizes.sum())
+    with task_progress(f"{description}:", total) as progress:
+
+        def taken(region: int, result: object) -> None:
+            nonlocal done
+            stop.check("the start from points; nothing is left of it")
+            take(result)
+            done += int(spill.sizes[region])
+            progress.update(done)
+
+        in_order(len(spill.regions), room.threads, work, taken)
+
+
+def _sort(spill: Spill, curve: Curve, room: CloudRoom, stop: StopRequest) -> tuple[Groups, Tensor]:
+    """Sort all regions; returns their groups, and every `sample_stride`-th point in order."""
+    first, stride = np.cumsum(spill.sizes) - spill.sizes, sample_stride(int(spill.sizes.sum()))
+    boxes: list[Floats] = []
+    sample: list[Tensor] = []
+
+    def work(region: int) -> tuple[Floats, Tensor]:
+        points = spill.sort(region, curve)
+        own = points[-int(first[region]) % stride :: stride].copy()
+        return group_boxes(points), torch.from_numpy(own)
+
+    def take(found: tuple[Floats, Tensor]) -> None:
+        boxes.append(found[0])
+        sample.append(found[1])
+
+    _over_regions(spill, "sorting points", work, take, room, stop)
+    return Groups(boxes), torch.cat(sample)
+
+
+def _space(spill: Spill, groups: Groups, room: CloudRoom, stop: StopRequest) -> None:
+    def work(region: int) -> None:
+        points = spill.points(region)
+        most = max(1, len(points) // 2)
+        spacing = region_spacing(region, points, groups, spill.points_of, most)
+        spill.set_spacing(region, spacing)
+
+    _over_regions(spill, "finding neighbours of points", work, lambda _: None, room, stop)
+
+
+def _write(
+    spill: Spill, path: Path, first: FirstRows, least: float, room: CloudRoom, stop: StopRequest
+) -> None:
+    sizes = spill.sizes
+    first_key = np.cumsum(sizes) - sizes
+    n_blocks = -(-sizes // first.block_rows)
+    first_block = np.cumsum(n_blocks) - n_blocks
+    with NewStore(
+        path,
+        k=(first.sh_degree + 1) ** 2 - 1,
+        n_blocks=int(n_blocks.sum()),
+        block_rows=first.block_rows,
+        betas=first.betas,
+        eps=first.eps,
+        ceilings=first.ceilings,
+    ) as new:
+
+        def work(region: int) -> None:
+            points, colors, spacing = spill.take(region)
+            start = int(first_key[region])
+            keys = torch.arange(start, start + len(points))
+            rows = rows_with_spacing(
+                points,
+                colors,
+                spacing,
+                ids=keys,
+                least=least,
+                sh_degree=first.sh_degree,
+                opacity=first.opacity,
+                scale=first.scale,
+                seed=first.seed,
+            )
+            born = keys.int()
+            partition = kd_partition(points, rows["scales"].numpy(), born.numpy(), first.block_rows)
+            new.add(int(first_block[region]), partition, rows, born)
+
+        _over_regions(spill, "writing rows", work, lambda _: None, room, stop)
+        new.finish()
