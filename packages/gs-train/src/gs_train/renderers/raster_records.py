@@ -20,7 +20,6 @@ from gs_train.renderers.protocol import (
 from gs_train.renderers.raster_views import Cameras, splats_of, statistics_of
 from gs_train.renderers.records import (
     ABSGRAD,
-    DEPTH_GRADIENT,
     GRADIENTS,
     TILE,
     DrawnRecords,
@@ -50,6 +49,10 @@ class RasterDrawnRecords:
     @property
     def alpha(self) -> Tensor:
         return self.pixels.alpha
+
+    @property
+    def depth(self) -> Tensor | None:
+        return self.pixels.depth
 
     @property
     def n_intersections(self) -> int:
@@ -111,7 +114,13 @@ class RasterRecords:
         out.make_empty(n)
 
     def draw(
-        self, records: SplatRecords, view: View, rect: Rect, *, room: int | None = None
+        self,
+        records: SplatRecords,
+        view: View,
+        rect: Rect,
+        *,
+        room: int | None = None,
+        depth: bool = False,
     ) -> DrawnRecords:
         """See `RecordRenderer`. Without a room it waits for the stream once, without Python's lock.
 
@@ -123,11 +132,15 @@ class RasterRecords:
             check = self._check_on(records.words.device)
             check.begin()
         lists = gs_raster.sort(splats, rect, room=room, check_room=check, workspace=self._workspace)
-        pixels = gs_raster.blend(splats, lists)
+        pixels = gs_raster.blend(splats, lists, depth=depth)
         return RasterDrawnRecords(pixels.image, splats, lists, pixels, check)
 
     def send_back(
-        self, drawn: DrawnRecords, gradient: Tensor, of_alpha: Tensor | None = None
+        self,
+        drawn: DrawnRecords,
+        gradient: Tensor,
+        of_alpha: Tensor | None = None,
+        of_depth: Tensor | None = None,
     ) -> Tensor:
         """See `RecordRenderer`. Does not synchronise."""
         assert isinstance(drawn, RasterDrawnRecords)
@@ -137,6 +150,7 @@ class RasterRecords:
             drawn.pixels,
             gradient.contiguous(),
             of_alpha,
+            of_depth,
             absgrad=self._absgrad,
         )
 
@@ -147,10 +161,9 @@ class RasterRecords:
         if self._absgrad:
             splats.shifted.append(splats.means2d)
             splats.means2d.absgrad = whole[:, ABSGRAD]  # type: ignore[attr-defined]
-        places = {**GRADIENTS, "depths": DEPTH_GRADIENT}  # all of them: then nothing is copied
-        fields = [getattr(splats, name) for name in places]
+        fields = [getattr(splats, name) for name in GRADIENTS]
         with torch.autograd.set_multithreading_enabled(False):
-            torch.autograd.backward(fields, [whole[:, place] for place in places.values()])
+            torch.autograd.backward(fields, [whole[:, place] for place in GRADIENTS.values()])
 
     def project(
         self, rows: TableRows, view: View, out: SplatRecords, *, sh_degree: int
