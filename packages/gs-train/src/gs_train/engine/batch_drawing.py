@@ -15,9 +15,9 @@ from gs_train.errors import InputError
 from gs_train.renderers.tables import Direct
 
 Truth: TypeAlias = Tensor | Callable[[], Tensor]
-"""A photograph, (H, W, 3) uint8 on the model's device, with more bytes a pixel where it has a mask or
-a depth map (`gs_train.losses.channels`); or what gives it, called at most once where and when its
-view is drawn."""
+"""A photograph on the model's device, (H, W, 3) uint8, with more bytes a pixel where it has a
+mask or a depth map (`gs_train.losses.channels`); or what gives it, called at most once where and
+when its view is drawn."""
 
 
 @dataclass(frozen=True)
