@@ -252,3 +252,40 @@ def test_maps_put_a_wall_without_texture_where_it_is_and_colours_alone_do_not() 
     before = depth_error(scene.rows, scene)
     assert found["1:0.1"] < 0.1 * before
     assert found[None] > 0.3 * before
+
+
+# ------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("drawn_by", ["raster", "gsplat"])
+@pytest.mark.parametrize("preset", ["none", "best", "clm"])
+@one_threaded
+def test_on_a_gpu_maps_are_compared_with_as_on_the_cpu(preset: str, drawn_by: str) -> None:
+    """Losses of a few steps: rows that Adam has moved apart by rounding do so later."""
+    _, expected, _ = run(deep_street(), preset)
+    _, found, _ = run(deep_street().on("cuda"), preset, draws=renderer(drawn_by))
+    assert found == pytest.approx(expected, rel=2e-3, abs=1e-6)
+
+
+@pytest.mark.gpu
+@one_threaded
+def test_on_a_gpu_best_and_a_run_that_goes_on_leave_the_same_bits() -> None:
+    draws = renderer("raster")
+    expected, losses, _ = run(deep_street().on("cuda"), draws=draws)
+    for preset, stops in (("none", True), ("best", False), ("best", True)):
+        rows, found, _ = run(deep_street().on("cuda"), preset, draws=draws, stops=stops)
+        assert found == losses
+        assert same(rows, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("drawn_by", ["raster", "gsplat"])
+@one_threaded
+def test_on_a_gpu_maps_put_the_wall_where_it_is(drawn_by: str) -> None:
+    scene, draws = wall(), renderer(drawn_by)
+    lr = dataclasses.replace(LIVELY, means=1e-2)
+    options: dict[str, Any] = {"depth_weight": "1:0.1", "lr": lr, "steps": 120, "batch_size": 4}
+    batches = [[0, 1, 2, 3]] * 120
+    rows, _, _ = run(scene.on("cuda"), batches=batches, mask="off", draws=draws, **options)
+    assert depth_error(rows, scene) < 0.1 * depth_error(scene.rows, scene)
