@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Depths that renderers of a GPU draw, and gradients of their loss, against the CPU's in float64."""
+"""Depths that a GPU draws, and gradients of their loss, against the CPU in float64."""
 
 from __future__ import annotations
 
