@@ -24,7 +24,7 @@ from gs_train.data.fingerprint import changes, stamps
 from gs_train.data.frame import Frame
 from gs_train.data.photo_reader import PhotoReader
 from gs_train.errors import InputError
-from gs_train.options.config import FitConfig
+from gs_train.options.config import FitConfig, of_this_version
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.photographs import decoded_bytes
 
@@ -383,6 +383,7 @@ def test_maps_belong_to_what_a_run_is_trained_on(tmp_path: Path) -> None:
     shutil.rmtree(folder / "depths")
     assert capture_digest(load(folder, depths=False)) == capture_digest(without)
     assert stamps(load(folder, depths=False)) == stamps(without)
+    assert of_this_version({})["depth_weight"] is None
 
 
 @pytest.mark.parametrize("text", ["1", "1:0", "0:1", "1:2:3", "a:b", "inf:1", "nan:1", "-1:1", ""])

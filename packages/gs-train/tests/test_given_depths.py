@@ -230,6 +230,15 @@ def test_maps_that_are_none_are_named(
         capture_from_arrays(**{**arrays, **change(arrays)})
 
 
+def test_a_capture_with_maps_and_no_weight_says_so(
+    arrays: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = capture_from_arrays(**arrays)
+    gs_train.fit(capture=capture, out=tmp_path / "run", steps=1, **OPTIONS)
+    line = "depth maps found, not used: --depth-weight START:END trains on depth maps"
+    assert capsys.readouterr().err.splitlines().count(line) == 1
+
+
 def test_a_weight_needs_maps(arrays: dict[str, Any], tmp_path: Path) -> None:
     given = {name: arrays[name] for name in ("images", "viewmats", "Ks", "points", "colors")}
     with pytest.raises(TypeError, match="depth_weight must be left out where the capture has no d"):

@@ -117,7 +117,7 @@ def find_depths(
     folder = source.folder / FOLDER
     if not wanted:
         is_there = folder != source.image_folder and folder.is_dir()
-        return maps, [found_line([f"{FOLDER}/"], _NOT_ASKED)] if is_there else []
+        return maps, [not_used(f"{FOLDER}/")] if is_there else []
     if not folder.is_dir():
         raise InputError(f"--depth-weight needs depth maps in {folder}, got no such folder")
     params = _Params.read(source)
@@ -141,6 +141,11 @@ def find_depths(
     if not n:
         raise InputError(f"--depth-weight needs depth maps that can be used, got {line}")
     return maps, [f"{line} (--depth-weight)"]
+
+
+def not_used(what: str) -> str:
+    """The line about depth maps that nobody asked for."""
+    return found_line([what], _NOT_ASKED)
 
 
 class _LeftOut:

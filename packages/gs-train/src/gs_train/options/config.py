@@ -398,9 +398,10 @@ def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """Options that an earlier version wrote, as this one says the same.
 
     ``resort_every`` was a number of images, which has become the default. Views were shuffled, and
-    masks not used.
+    neither masks nor depth maps used.
     """
-    plain = {"order": "shuffle", "tile_views": None, "mask": "off", **plain}
+    unused = {"tile_views": None, "mask": "off", "depth_weight": None}
+    plain = {"order": "shuffle", **unused, **plain}
     every = plain.get("resort_every")
     if type(every) is int and every > _MOST_CHANGES:
         return {**plain, "resort_every": FitConfig.resort_every}
