@@ -18,13 +18,17 @@ from transforms_files import LENS as TRANSFORMS_LENS
 from transforms_files import NAMES, frames, write
 
 from gs_train.cli import main
+from gs_train.commands.plan import PlanConfig
 from gs_train.commands.plan_capture import capture_without_photographs
 from gs_train.data import BrokenPhotographError, Capture, load_capture, read_image
 from gs_train.data.fingerprint import changes, stamps
 from gs_train.data.frame import Frame
 from gs_train.data.photo_reader import PhotoReader
 from gs_train.errors import InputError
+from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig, of_this_version
+from gs_train.runs.offload import workload_of
+from gs_train.runs.run import renderer_for
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.photographs import decoded_bytes
 
@@ -196,22 +200,19 @@ def test_without_the_option_one_line_says_that_they_are_there(
 
 def test_plan_and_check_count_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = capture_of(tmp_path)
-    asked = ("--renderer", "cpu", "--json", "--depth-weight", "1:0.01")
-    assert main(["plan", str(folder), *asked]) == 0
-    said = capsys.readouterr()
     line = "depths/: depth maps of 2 of 2 training photographs (--depth-weight)"
-    assert said.err.splitlines().count(line) == 1
-    work = json.loads(said.out)["workload"]
-    assert (work["channels"], work["depths"]) == (5, True)
+    run = PlanConfig(folder, renderer="cpu", depth_weight="1:0.01").as_fit()
+    planned, loaded = capture_without_photographs(run), load(folder, test_every=8)
+    assert planned.notes == loaded.notes == (line,)
+    assert [v.pixel_size for v in planned.views] == [v.pixel_size for v in loaded.views]
+    scene, renderer = Scene.load(planned, torch.device("cpu")), renderer_for(run)
+    work = workload_of(run, scene, scene.initial_rows(run, StopRequest()), renderer)
+    assert (work.channels, work.depths) == (5, True)
+    asked = ("--renderer", "cpu", "--json", "--depth-weight", "1:0.01")
     assert main(["check", str(folder), *asked]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["notes"] == [line]
     assert told["fit"]["n_depths"] == 2
-    planned = capture_without_photographs(
-        FitConfig(folder, tmp_path / "run", depth_weight="1:1", test_every=0)
-    )
-    loaded = load(folder)
-    assert [v.pixel_size for v in planned.views] == [v.pixel_size for v in loaded.views]
 
 
 def test_a_capture_with_transforms_has_its_maps_beside_the_file(tmp_path: Path) -> None:
