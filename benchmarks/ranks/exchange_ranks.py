@@ -17,7 +17,7 @@ from torch import Tensor
 import gs_cull
 import workloads
 from gs_train.renderers import RenderOptions, View, make_renderer
-from gs_train.renderers.records import GRADIENT_WORDS, RECORD_WORDS, SplatRecords
+from gs_train.renderers.records import GRADIENT_WORDS, RECORD_WORDS, Outgoing, SplatRecords
 from gs_train.renderers.tables import TableRows
 from gs_train.world.protocol import Pending, World
 
@@ -93,10 +93,10 @@ class Drawing:
         self.n_rows = len(ids)
         keys = torch.arange(self.n_rows, dtype=torch.int32, device=device)
         self._records = SplatRecords.room_for(self.n_rows, device)
-        if hasattr(self._renderer, "project"):
+        if hasattr(self._renderer, "project_views"):
             sums = {name: torch.zeros_like(values) for name, values in rows.items()}
             table = TableRows(rows, keys, keys, keys, sums, keys)
-            self._renderer.project(table, self._view, self._records, sh_degree=3)
+            self._renderer.project_views([Outgoing(table, self._view, self._records)], sh_degree=3)
         else:
             splats = renderer.project(rows, self._view, sh_degree=3, keys=keys)
             self._renderer.write(splats, self._records)
@@ -218,7 +218,6 @@ class Measuring:
         few = torch.zeros(8, device=world.device)
         calls = {
             f"gather of {INTEGERS} integers": lambda: world.gather(words),
-            f"posted gather of {INTEGERS} integers": lambda: world.post_gather(words).wait(),
             "sum of 8 floats": lambda: world.sum(few),
             "barrier": world.barrier,
         }

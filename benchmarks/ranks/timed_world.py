@@ -87,10 +87,6 @@ class TimedWorld:
     def gather(self, values: npt.ArrayLike) -> Ints:
         return self._on_host(lambda: self._world.gather(values))
 
-    def post_gather(self, values: npt.ArrayLike) -> Pending[Ints]:
-        posted = self._world.post_gather(values)
-        return _Noted(lambda: self._on_host(posted.wait))
-
     def sum(self, tensor: Tensor) -> Tensor:
         return self._on_device(lambda: self._world.sum(tensor))
 

@@ -42,7 +42,7 @@ from gs_raster.torch import project, rasterize
 from gs_train.renderers import RenderOptions, View
 from gs_train.renderers.gsplat import GsplatRenderer
 from gs_train.renderers.raster_records import RasterRecords
-from gs_train.renderers.records import SplatRecords
+from gs_train.renderers.records import Outgoing, SplatRecords
 from gs_train.renderers.tables import TableRows
 from harness import Record, add_json_option
 from workloads import attributes, city, scattered
@@ -141,12 +141,12 @@ def as_records(case: Case) -> Drawn:
     for start, stop in halves:
         ids = keys[start:stop]
         rows = TableRows(case.rows, ids, ids, keys, sums, ids)
-        out = records.part(start, stop)
-        projected.append(renderer.project(rows, case.view, out, sh_degree=DEGREE))
+        out = Outgoing(rows, case.view, records.part(start, stop))
+        projected.append(renderer.project_views([out], sh_degree=DEGREE))
     drawn = renderer.draw(records, case.view, case.view.rect)
     sent = renderer.send_back(drawn, case.grad_image)
     for (start, stop), one in zip(halves, projected):
-        renderer.project_backward(one, sent[start:stop], case.view, sh_degree=DEGREE)
+        renderer.project_views_backward(one, [sent[start:stop]])
     return drawn.image, sums
 
 

@@ -20,8 +20,20 @@ struct Scene {
   bool has_radii;           // whether half extents are kept, which Statistics read
 };
 
+/// Splats that were projected elsewhere, and how they are drawn.
+struct SplatScene {
+  std::int64_t n;
+  const Splat* splats;  // (n,)
+  Keys keys;
+  Rect rect;                // of the view
+  const float* background;  // (3,) device, or none for black
+};
+
 /// Bytes of splats and tile lists, which a drawing keeps for its gradient.
 std::size_t lists_bytes(std::int64_t n_rows, std::int64_t room, const Rect& rect, bool has_radii);
+
+/// Bytes of the tile lists of splats, likewise.
+std::size_t lists_bytes(std::int64_t n_splats, std::int64_t room, const Rect& rect);
 
 /// Bytes of what a drawing keeps of its pixels for its gradient.
 std::size_t pixels_bytes(const Rect& rect);
@@ -54,6 +66,11 @@ void draw(const Scene& scene, std::int64_t room, const Report& report, float* im
           const Drawing& drawing, const Memory& scratch, GraphCache* cache,
           cuda::StreamView stream);
 
+/// Draws a rectangle of a view whose splats are there: ViewSort and blend(). Otherwise as above.
+void draw(const SplatScene& scene, std::int64_t room, const Report& report, float* image,
+          float* depth, const Drawing& drawing, const Memory& scratch, GraphCache* cache,
+          cuda::StreamView stream);
+
 /// Gradients of a drawing's rows: blend_backward() and project_backward().
 ///
 /// scene, room, drawing: as for draw(). of_splats: (n,), filled, or none.
@@ -61,5 +78,10 @@ void draw_backward(const Scene& scene, std::int64_t room, const Drawing& drawing
                    const PixelGradients& of_pixels, const Extras& extras, SplatGradient* of_splats,
                    const RowGradients& out, Statistics statistics, const Memory& scratch,
                    cuda::StreamView stream);
+
+/// Gradients of a drawing's splats: blend_backward(). gradients: (n,), written.
+void draw_backward(const SplatScene& scene, std::int64_t room, const Drawing& drawing,
+                   const PixelGradients& of_pixels, const Extras& extras, SplatGradient* gradients,
+                   const Memory& scratch, cuda::StreamView stream);
 
 }  // namespace gs::raster

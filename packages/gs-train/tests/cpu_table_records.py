@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from gs_train.densify.statistics import Statistics
 from gs_train.renderers import RenderOptions, Splats, View
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.renderers.cpu_records import CpuRecords
-from gs_train.renderers.records import SplatRecords
+from gs_train.renderers.records import Outgoing, SplatRecords
 from gs_train.renderers.tables import Direct, TableRows
 from gs_train.rows.copies import add_rows, take_rows
 
@@ -21,7 +22,7 @@ class Projected(NamedTuple):
 
     rows: TableRows
     leaves: dict[str, Tensor]
-    splats: Splats
+    splats: Splats | None
 
 
 class CpuTableRecords(CpuRecords):
@@ -31,10 +32,14 @@ class CpuTableRecords(CpuRecords):
         super().__init__(absgrad=absgrad)
         self._renderer = renderer
 
-    def project(
-        self, rows: TableRows, view: View, out: SplatRecords, *, sh_degree: int
-    ) -> Projected:
+    def project_views(self, outgoing: Sequence[Outgoing], *, sh_degree: int) -> list[Projected]:
         """See `TableRecordRenderer`."""
+        return [self._project(*one, sh_degree) for one in outgoing]
+
+    def _project(self, rows: TableRows, view: View, out: SplatRecords, sh_degree: int) -> Projected:
+        if not len(rows.ids):
+            out.make_empty(0)
+            return Projected(rows, {}, None)
         taken = take_rows(rows.columns, rows.ids, rows.slots)
         leaves = {name: leaf.requires_grad_() for name, leaf in taken.items()}
         keys = rows.keys.index_select(0, rows.ids)
@@ -43,26 +48,24 @@ class CpuTableRecords(CpuRecords):
         self.write(splats, out)
         return Projected(rows, leaves, splats)
 
-    def project_backward(
+    def project_views_backward(
         self,
-        projected: Projected,
-        gradients: Tensor,
-        view: View,
+        projected: list[Projected],
+        gradients: Sequence[Tensor],
         *,
-        sh_degree: int,
         direct: Direct | None = None,
-    ) -> Splats | None:
+    ) -> list[Splats] | None:
         """See `TableRecordRenderer`."""
-        rows, leaves, splats = projected
-        self.backward(splats, gradients)
-        parts = {name: leaf.grad for name, leaf in leaves.items()}
-        add_rows(rows.sums, parts, rows.place, rows.place)
-        if direct is None:
-            return splats
-        if direct.sums is not None:
-            assert isinstance(direct.sums, Statistics)
-            direct.sums.observe(rows.ids, splats, batch_size=direct.batch_size)
-        return None
+        for (rows, leaves, splats), of_records in zip(projected, gradients, strict=True):
+            if splats is None:
+                continue
+            self.backward(splats, of_records)
+            parts = {name: leaf.grad for name, leaf in leaves.items()}
+            add_rows(rows.sums, parts, rows.place, rows.place)
+            if direct is not None and direct.sums is not None:
+                assert isinstance(direct.sums, Statistics)
+                direct.sums.observe(rows.ids, splats, batch_size=direct.batch_size)
+        return None if direct is not None else [one.splats for one in projected]
 
 
 class TableRecordCpuRenderer(CpuRenderer):

@@ -161,9 +161,10 @@ class RankWork:
         self.images: dict[int, Tensor] = {}
         self.losses: dict[int, Tensor] = {}
 
-    def project(self, microbatch: int, out: SplatRecords) -> None:
-        ids, job = self._listed[microbatch], self._jobs[microbatch]
-        self._records.write(self._rank.project(microbatch, ids, job, self._renderer), out)
+    def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
+        for m, segment in zip(microbatches, out, strict=True):
+            splats = self._rank.project(m, self._listed[m], self._jobs[m], self._renderer)
+            self._records.write(splats, segment)
 
     def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
         job = self._jobs[microbatch]
@@ -173,11 +174,12 @@ class RankWork:
         gradients = self._records.send_back(drawn, gradient)
         return lambda: gradients
 
-    def give_back(self, microbatch: int, gradients: Tensor) -> None:
-        ids, _, splats = self._rank.drawn[microbatch]
-        if len(ids):
-            self._records.backward(splats, gradients)
-        self._rank.add(microbatch, self._jobs)
+    def give_back(self, microbatches: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        for m, of_records in zip(microbatches, gradients, strict=True):
+            ids, _, splats = self._rank.drawn[m]
+            if len(ids):
+                self._records.backward(splats, of_records)
+            self._rank.add(m, self._jobs)
 
 
 def together(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -28,13 +28,14 @@ class Numbers:
         self.written: dict[int, tuple[SplatRecords, Tensor]] = {}
         self.calls: list[tuple[str, int]] = []
 
-    def project(self, microbatch: int, out: SplatRecords) -> None:
-        self.calls.append(("project", microbatch))
-        assert out.n == self.counts[self.rank, microbatch]
-        out.words[:] = torch.arange(out.n, dtype=torch.int32)[:, None]
-        out.words[:, :2] = torch.tensor([self.rank, microbatch])
-        out.keys[:] = out.words[:, 5:6] * 10 + self.rank
-        self.written[microbatch] = out, out.words.clone()
+    def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
+        for m, segment in zip(microbatches, out, strict=True):
+            self.calls.append(("project", m))
+            assert segment.n == self.counts[self.rank, m]
+            segment.words[:] = torch.arange(segment.n, dtype=torch.int32)[:, None]
+            segment.words[:, :2] = torch.tensor([self.rank, m])
+            segment.keys[:] = segment.words[:, 5:6] * 10 + self.rank
+            self.written[m] = segment, segment.words.clone()
 
     def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
         self.calls.append(("draw", microbatch))
@@ -52,11 +53,12 @@ class Numbers:
 
         return gradients
 
-    def give_back(self, microbatch: int, gradients: Tensor) -> None:
-        self.calls.append(("give back", microbatch))
-        out, words = self.written.pop(microbatch)
-        assert torch.equal(out.words, words)  # was left alone
-        assert torch.equal(gradients, words[:, :WORDS].float() + 0.5)
+    def give_back(self, microbatches: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        for m, of_records in zip(microbatches, gradients, strict=True):
+            self.calls.append(("give back", m))
+            segment, words = self.written.pop(m)
+            assert torch.equal(segment.words, words)  # was left alone
+            assert torch.equal(of_records, words[:, :WORDS].float() + 0.5)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 5])

@@ -11,7 +11,7 @@ from torch import Tensor
 from gs_train.densify.statistics import Statistics
 from gs_train.renderers import RenderOptions, View, make_renderer
 from gs_train.renderers.raster import RasterRenderer
-from gs_train.renderers.records import GRADIENT_WORDS, TILE, SplatRecords
+from gs_train.renderers.records import GRADIENT_WORDS, TILE, Outgoing, SplatRecords
 from gs_train.renderers.tables import Direct, TableRows
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY
 
@@ -76,7 +76,8 @@ def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool, room: int
     size = inbox.n // 2
     segments = [inbox.part(0, size), inbox.part(size, 2 * size)]
     projected = [
-        records.project(part, view, segment, sh_degree=3) for part, segment in zip(parts, segments)
+        records.project_views([Outgoing(part, view, segment)], sh_degree=3)
+        for part, segment in zip(parts, segments)
     ]
     if room is not None:
         short = records.draw(inbox, view, view.rect, room=1000)
@@ -91,7 +92,9 @@ def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool, room: int
     sent = records.send_back(drawn, gradient)
     assert sent.shape == (inbox.n, GRADIENT_WORDS)
     for ids, part, one, back in zip(own, parts, projected, sent.split(size)):
-        splats = records.project_backward(one, back, view, sh_degree=3)
+        told_of = records.project_views_backward(one, [back])
+        assert told_of is not None
+        (splats,) = told_of
         for name, sums in part.sums.items():
             assert torch.equal(sums[: len(ids)], whole.sums[name][ids]), name
             assert not sums[len(ids) :].any()
@@ -115,13 +118,13 @@ def test_density_control_takes_views_of_records_without_splats(absgrad: bool) ->
     for is_direct in (False, True):
         sums = Statistics(N_ROWS, device=device, absgrad=absgrad, radii=True)
         part, out = tables.part(every, None, N_ROWS), SplatRecords.room_for(N_ROWS, device)
-        one = records.project(part, view, out, sh_degree=3)
-        splats = records.project_backward(
-            one, gradients, view, sh_degree=3, direct=Direct(sums, 3) if is_direct else None
+        one = records.project_views([Outgoing(part, view, out)], sh_degree=3)
+        splats = records.project_views_backward(
+            one, [gradients], direct=Direct(sums, 3) if is_direct else None
         )
         assert (splats is None) == is_direct
         if splats is not None:
-            sums.observe(every.int(), splats, batch_size=3)
+            sums.observe(every.int(), splats[0], batch_size=3)
         assert sums.grad2d.any()
         found.append([*sums.tensors().values(), *part.sums.values()])
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))

@@ -54,33 +54,23 @@ def test_integers_of_any_shape_are_gathered_by_rank(ranks: Ranks, shape: tuple[i
     size = ranks.size
     row = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     expected = np.stack([row + 100 * rank for rank in range(size)])
-    for gathered, posted in ranks.call(calls.gather, shape):
+    for gathered in ranks.call(calls.gather, shape):
         np.testing.assert_array_equal(gathered, expected)
-        np.testing.assert_array_equal(posted, expected)
         assert gathered.dtype == np.int64
 
 
 def test_a_rank_that_is_alone_gets_copies_as_several_do() -> None:
     world = Alone(torch.device("cpu"))
     own = np.array([1, 2])
-    gathered, posted = world.gather(own), world.post_gather(own).wait()
+    gathered = world.gather(own)
     own[:] = 0
-    assert gathered.tolist() == posted.tolist() == [[1, 2]]
+    assert gathered.tolist() == [[1, 2]]
     assert world.broadcast({1: (2, 3)}) == {"1": [2, 3]}
 
 
 def test_numbers_that_are_no_integers_are_refused(ranks: Ranks) -> None:
     (message,) = set(ranks.call(calls.gather_halves))
     assert message == "values must be integers, got float64"
-
-
-def test_posted_gathers_do_not_meet_those_of_the_main_thread(ranks: Ranks) -> None:
-    size = ranks.size
-    n = 20
-    for own, posted in ranks.call(calls.gather_beside, n):
-        for k in range(n):
-            np.testing.assert_array_equal(own[k], [-k - rank for rank in range(size)])
-            np.testing.assert_array_equal(posted[k], [(k, rank) for rank in range(size)])
 
 
 @pytest.mark.parametrize("width", [1, 9, 13])

@@ -136,17 +136,6 @@ class _Pending:
         return self.recv
 
 
-@dataclass
-class _Table:
-    """Numbers that all ranks gather."""
-
-    pending: _Pending
-    shape: tuple[int, ...]
-
-    def wait(self) -> npt.NDArray[np.int64]:
-        return self.pending.wait().numpy().reshape(-1, *self.shape)
-
-
 class ThreadWorld:
     """A `World` of threads.
 
@@ -177,12 +166,6 @@ class ThreadWorld:
 
     def barrier(self) -> None:
         self._all(None)
-
-    def post_gather(self, values: npt.ArrayLike) -> _Table:
-        own = torch.tensor(values, dtype=torch.int64)
-        send = own.reshape(1, -1).repeat(self.size, 1)
-        rows = [1] * self.size
-        return _Table(self.all_to_all(torch.empty_like(send), send, rows, rows), own.shape)
 
     def sum(self, tensor: Tensor) -> Tensor:
         send = tensor.reshape(1, -1).repeat(self.size, 1)

@@ -15,7 +15,7 @@ import torch
 
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.world import Pending, SharedStop, World
+from gs_train.world import SharedStop, World
 
 
 def place(world: World) -> tuple[int, int, str]:
@@ -24,7 +24,7 @@ def place(world: World) -> tuple[int, int, str]:
 
 def gather(world: World, shape: Sequence[int]) -> Any:
     own = np.arange(np.prod(shape, dtype=int)).reshape(shape) + 100 * world.rank
-    return world.gather(own), world.post_gather(own).wait()
+    return world.gather(own)
 
 
 def gather_halves(world: World) -> str:
@@ -34,22 +34,6 @@ def gather_halves(world: World) -> str:
     except TypeError as error:
         return str(error)
     return ""
-
-
-def gather_beside(world: World, n: int) -> Any:
-    """A thread posts gathers while the main thread makes its own; the main thread waits for all,
-    last first."""
-    posted: list[Pending[Any]] = []
-
-    def post() -> None:
-        for k in range(n):
-            posted.append(world.post_gather([k, world.rank]))
-
-    thread = threading.Thread(target=post)
-    thread.start()
-    own = [world.gather(-k - world.rank) for k in range(n)]
-    thread.join()
-    return own, [each.wait() for each in reversed(posted)][::-1]
 
 
 def exchange(world: World, counts: Any, width: int) -> Any:
@@ -127,8 +111,6 @@ def collective(world: World, name: str) -> None:
     while True:
         if name == "gather":
             world.gather(1)
-        elif name == "post_gather":
-            world.post_gather(1).wait()
         elif name == "all_to_all":
             recv = torch.empty(2 * world.size, 3, device=world.device)
             world.all_to_all(recv, torch.ones_like(recv), rows, rows).wait().cpu()

@@ -11,4 +11,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   gs::raster::register_indices(module);
   gs::raster::register_cuda(module);
   gs::raster::register_draw(module);
+  gs::raster::register_views(module);
 }

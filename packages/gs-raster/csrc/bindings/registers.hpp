@@ -15,4 +15,7 @@ void register_cuda(pybind11::module_& module);
 /// Whole views on a device, after register_cuda(), whose types are arguments; likewise.
 void register_draw(pybind11::module_& module);
 
+/// Several views at once on a device, after register_cuda(); likewise.
+void register_views(pybind11::module_& module);
+
 }  // namespace gs::raster

@@ -3,9 +3,10 @@
 
 The stages work on CUDA tensors of torch: :func:`project`, :func:`sort`, :func:`blend`, and back
 :func:`blend_backward`, :func:`project_backward`. :func:`draw` and :func:`draw_backward` are all of
-them in one call each, without a wait of the host. ``gs_raster.torch`` has them as differentiable
-functions, ``gs_raster.cpu`` draws on the CPU. :func:`photometric_loss` compares an image with a
-photograph; :func:`perturb` moves rows by the noise of Markov chain Monte Carlo.
+them in one call each, without a wait of the host. :func:`project_views` writes splats that travel
+to another device, which draws them with :func:`draw_splats`. ``gs_raster.torch`` has the stages as
+differentiable functions, ``gs_raster.cpu`` draws on the CPU. :func:`photometric_loss` compares an
+image with a photograph; :func:`perturb` moves rows by the noise of Markov chain Monte Carlo.
 """
 
 from __future__ import annotations
@@ -27,8 +28,15 @@ if TYPE_CHECKING:
     from gs_raster.cuda.room_check import RoomCheck
     from gs_raster.cuda.rows import RowGradients, Rows
     from gs_raster.cuda.sorting import TileLists, sort
+    from gs_raster.cuda.splat_drawing import SplatDrawing, draw_splats, draw_splats_backward
     from gs_raster.cuda.splats import Splats
     from gs_raster.cuda.statistics import Statistics
+    from gs_raster.cuda.view_splats import (
+        ProjectedViews,
+        ViewRows,
+        project_views,
+        project_views_backward,
+    )
     from gs_raster.cuda.views import View
     from gs_raster.cuda.workspace import Workspace
 
@@ -39,15 +47,18 @@ __all__ = [
     "Drawing",
     "Options",
     "Pixels",
+    "ProjectedViews",
     "Rect",
     "RoomCheck",
     "RowGradients",
     "Rows",
+    "SplatDrawing",
     "Splats",
     "Statistics",
     "TileLists",
     "TooManyInstancesError",
     "View",
+    "ViewRows",
     "Workspace",
     "__version__",
     "blend",
@@ -55,11 +66,15 @@ __all__ = [
     "build_info",
     "draw",
     "draw_backward",
+    "draw_splats",
+    "draw_splats_backward",
     "drawing_bytes",
     "perturb",
     "photometric_loss",
     "project",
     "project_backward",
+    "project_views",
+    "project_views_backward",
     "sort",
     "workspace_bytes",
 ]
@@ -69,23 +84,30 @@ _LATER = {
     "CheckCache": "cuda.check_cache",
     "Drawing": "cuda.drawing",
     "Pixels": "cuda.blending",
+    "ProjectedViews": "cuda.view_splats",
     "RoomCheck": "cuda.room_check",
     "RowGradients": "cuda.rows",
     "Rows": "cuda.rows",
+    "SplatDrawing": "cuda.splat_drawing",
     "Splats": "cuda.splats",
     "Statistics": "cuda.statistics",
     "TileLists": "cuda.sorting",
     "View": "cuda.views",
+    "ViewRows": "cuda.view_splats",
     "Workspace": "cuda.workspace",
     "blend": "cuda.blending",
     "blend_backward": "cuda.blending",
     "draw": "cuda.drawing",
     "draw_backward": "cuda.drawing",
+    "draw_splats": "cuda.splat_drawing",
+    "draw_splats_backward": "cuda.splat_drawing",
     "drawing_bytes": "cuda.planning",
     "perturb": "cuda.noise",
     "photometric_loss": "cuda.loss",
     "project": "cuda.projection",
     "project_backward": "cuda.projection",
+    "project_views": "cuda.view_splats",
+    "project_views_backward": "cuda.view_splats",
     "sort": "cuda.sorting",
     "workspace_bytes": "cuda.planning",
 }

@@ -176,6 +176,58 @@ class SceneAt:
         has_radii: bool,
     ) -> None: ...
 
+class SplatSceneAt:
+    def __init__(self, splats: int, keys: int, n: int, rect: _Corners, background: int) -> None: ...
+
+def draw_splats_bytes(n: int, room: int, rect: _Corners, device: int) -> tuple[int, int, int]: ...
+def draw_splats_cuda(
+    scene: SplatSceneAt,
+    room: int,
+    overflowed: int,
+    n_instances: int,
+    image: int,
+    depth: int,
+    drawing: _Drawing,
+    scratch: _Workspace,
+    cache: GraphCache | None,
+    drawn: int,
+    device: int,
+    stream: int,
+) -> None: ...
+def draw_splats_backward_cuda(
+    scene: SplatSceneAt,
+    room: int,
+    drawing: _Drawing,
+    grad_image: int,
+    grad_alpha: int,
+    grad_depth: int,
+    absgrad: bool,
+    gradients: int,
+    scratch: _Workspace,
+    device: int,
+    stream: int,
+) -> None: ...
+
+class ViewSplatsAt:
+    def __init__(
+        self,
+        rows: RowsAt,
+        projection: ProjectionAt,
+        room: int,
+        splats: int,
+        keys: int,
+        radii: int,
+    ) -> None: ...
+
+def project_views_cuda(
+    views: Sequence[ViewSplatsAt], keys: int, device: int, stream: int
+) -> None: ...
+def project_views_backward_cuda(
+    views: Sequence[ViewSplatsAt],
+    gradients: Sequence[tuple[int, RowGradientsAt, _Statistics]],
+    device: int,
+    stream: int,
+) -> None: ...
 def draw_bytes(
     n_rows: int, room: int, rect: _Corners, has_radii: bool, device: int
 ) -> tuple[int, int, int]: ...

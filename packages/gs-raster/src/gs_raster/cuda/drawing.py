@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.cuda.addresses import address, span
+from gs_raster.cuda.addresses import address
+from gs_raster.cuda.drawing_memory import Memory, take
 from gs_raster.cuda.indices import check_indices
 from gs_raster.cuda.place import place_of
 from gs_raster.cuda.projection import check_out, projection_of
@@ -22,38 +22,10 @@ from gs_raster.cuda.sorting import check_room_of, corners, tiles_of
 from gs_raster.cuda.splats import WORDS, Splats
 from gs_raster.cuda.statistics import NO_STATISTICS, Statistics
 from gs_raster.cuda.views import View
-from gs_raster.cuda.workspace import Parts, Span, Workspace, rounded
+from gs_raster.cuda.workspace import Parts, Workspace, rounded
 from gs_raster.types import Options, Rect
 
 _REAL = torch.float32
-
-
-class _Memory(NamedTuple):
-    """What a drawing lies in.
-
-    Attributes:
-        words: float32.
-        spans: addresses and bytes of its lists and pixels.
-        scratch: likewise, what its gradient may use.
-        workspace: that all of this belongs to, and its turn.
-    """
-
-    words: Tensor
-    spans: tuple[Span, Span]
-    scratch: Span = (0, 0)
-    workspace: Workspace | None = None
-    turn: int = 0
-
-    def check(self) -> None:
-        """Raise RuntimeError where another drawing lies there."""
-        if self.workspace is not None and self.workspace.turn != self.turn:
-            raise RuntimeError("drawing must be the last one of its workspace, got an earlier one")
-
-    def part(self, shape: tuple[int, ...], address: int) -> Tensor:
-        """A contiguous array of the drawing."""
-        self.check()
-        strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-        return self.words.as_strided(shape, strides, (address - self.words.data_ptr()) // 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +52,7 @@ class Drawing:
     room: int
     for_gradient: Tensor | None
     _scene: _core.SceneAt
-    _memory: _Memory
+    _memory: Memory
     _has_radii: bool
     _alive: tuple[Any, ...]
 
@@ -152,7 +124,7 @@ def draw(
     """
     at = place_of("rows", rows.means)
     rect = view.checked_rect(rect)
-    h, w, place = _place_in(rect)
+    h, w, place = place_in(rect)
     check_room_of(room)
     if keys is not None:
         check_indices("keys", keys, None, distinct=True)
@@ -170,31 +142,17 @@ def draw(
         count, drawn = check_room.places_of(index)
     holds = workspace is not None and workspace.holds_gradient
     parts = parts_of(rows.n, room, place, depth, absgrad, radii, holds, at.number)
-    depths, for_gradient = at.empty(h, w) if depth else None, None
-    if workspace is None:
-        (_, n_lists), (_, n_pixels) = parts.lists, parts.pixels
-        image, words, graphs = at.empty(h, w, 3), at.empty((n_lists + n_pixels) // 4), None
-        first = words.data_ptr()
-        memory = _Memory(words, ((first, n_lists), (first + n_lists, n_pixels)))
-        own = at.workspace(parts.sort[1])
-        scratch = span(own)
-    else:
-        words, graphs = workspace.take(parts.n_bytes, at), workspace.graphs
-        image = workspace.image(h, w, parts.image[0])
-        if holds:
-            for_gradient = workspace.image(h, w, parts.gradient[0])
-        lists, pixels, slots, scratch = parts.at(words.data_ptr())
-        memory = _Memory(words, (lists, pixels), slots, workspace, workspace.turn)
+    depths, taken = at.empty(h, w) if depth else None, take(parts, workspace, at, h, w)
     _core.draw_cuda(
         scene,
         room,
         overflowed,
         count,
-        image.data_ptr(),
+        taken.image.data_ptr(),
         0 if depths is None else depths.data_ptr(),
-        memory.spans,
-        scratch,
-        graphs,
+        taken.memory.spans,
+        taken.sort,
+        taken.graphs,
         drawn,
         at.number,
         at.stream,
@@ -203,15 +161,15 @@ def draw(
         check_room.note(index, room)
     drawing = object.__new__(Drawing)  # sooner than a frozen class makes it
     drawing.__dict__.update(
-        image=image,
+        image=taken.image,
         depth=depths,
         rows=rows,
         view=view,
         rect=rect,
         room=room,
-        for_gradient=for_gradient,
+        for_gradient=taken.for_gradient,
         _scene=scene,
-        _memory=memory,
+        _memory=taken.memory,
         _has_radii=radii,
         _alive=(keys, background),
     )
@@ -303,9 +261,7 @@ def draw_backward(
         of_depth = address("grad_depth", grad_depth, (h, w), _REAL, at.device)
     if statistics is not None and statistics.absgrad and not absgrad:
         raise ValueError("absgrad must be True for statistics of absolute gradients, got False")
-    begin, n_bytes = memory.scratch
-    if begin <= of_image < begin + n_bytes:
-        raise ValueError("grad_image must have memory of its own, got the image's")
+    memory.check_gradient(of_image)
     told = NO_STATISTICS
     if statistics is not None:
         if not drawing._has_radii:
@@ -315,11 +271,7 @@ def draw_backward(
     if check_room is not None:
         skip = check_room.flag("check_room.overflowed", at.device)
     of_splats = at.empty(rows.n, WORDS) if gives_splats else None
-    n_scratch = _core.draw_backward_bytes(drawing.room, grad_depth is not None, absgrad)
-    scratch = memory.scratch
-    if n_scratch > scratch[1]:
-        own = at.workspace(n_scratch)
-        scratch = span(own)
+    scratch, own = memory.slots(drawing.room, grad_depth is not None, absgrad, at)
     _core.draw_backward_cuda(
         drawing._scene,
         drawing.room,
@@ -335,11 +287,12 @@ def draw_backward(
         at.number,
         at.stream,
     )
+    del own  # behind what is enqueued
     return of_splats
 
 
 @functools.lru_cache(1024)
-def _place_in(rect: Rect) -> tuple[int, int, tuple[int, int, int, int]]:
+def place_in(rect: Rect) -> tuple[int, int, tuple[int, int, int, int]]:
     """Height, width and corners of a rectangle that does not touch too many tiles."""
     tiles_of(rect)  # raises where there are too many
     return rect.height, rect.width, corners(rect)

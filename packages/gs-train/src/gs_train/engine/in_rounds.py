@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
-from gs_train.engine.own_rows import CopiedRows, OwnRows, TabledRows
+from gs_train.engine.own_rows import CopiedRows, Own, OwnRows, TabledRows
 from gs_train.engine.pace import DrawingPace
 from gs_train.engine.record_drawing import RecordDrawing
 from gs_train.engine.room import KEPT_BYTES, Densities
@@ -64,7 +64,7 @@ class InRounds:
         self._records: RecordRenderer = renderer.records  # type: ignore[attr-defined]
         model.before_replacing = self._records.release
         self._on_tables: TableRecordRenderer | None = None
-        if hasattr(self._records, "project"):
+        if hasattr(self._records, "project_views"):
             self._on_tables = cast(TableRecordRenderer, self._records)
         self._trace = trace
         self._costs = costs
@@ -172,11 +172,10 @@ class _RankWork:
         self._trace = trace
         self.shares = shares
 
-    def project(self, microbatch: int, out: SplatRecords) -> None:
+    def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
         """See `Work`."""
-        name = f"project {microbatch}"
-        with self._trace.both(name):
-            self._own.project(microbatch, self._microbatches[microbatch], out)
+        with self._trace.both(f"project {_names(microbatches)}"):
+            self._own.project(self._own_of(microbatches), out)
 
     def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
         """See `Work`."""
@@ -193,8 +192,16 @@ class _RankWork:
 
         return gradients
 
-    def give_back(self, microbatch: int, gradients: Tensor) -> None:
+    def give_back(self, microbatches: Sequence[int], gradients: Sequence[Tensor]) -> None:
         """See `Work`."""
-        name = f"give back {microbatch}"
-        with self._trace.both(name):
-            self._own.give_back(microbatch, self._microbatches[microbatch], gradients)
+        with self._trace.both(f"give back {_names(microbatches)}"):
+            self._own.give_back(self._own_of(microbatches), gradients)
+
+    def _own_of(self, microbatches: Sequence[int]) -> list[Own]:
+        return [Own(k, self._microbatches[k]) for k in microbatches]
+
+
+def _names(microbatches: Sequence[int]) -> str:
+    """Of microbatches that follow each other, in the trace."""
+    first, last = microbatches[0], microbatches[-1]
+    return str(first) if first == last else f"{first} to {last}"

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -11,21 +12,39 @@ from gs_train.engine.drawing import Drawing
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.placement import Placement, Taken
 from gs_train.renderers import Splats
-from gs_train.renderers.records import RecordRenderer, SplatRecords, TableRecordRenderer
-from gs_train.renderers.tables import Direct, TableRows
+from gs_train.renderers.records import (
+    Outgoing,
+    RecordRenderer,
+    SplatRecords,
+    TableRecordRenderer,
+)
+from gs_train.renderers.tables import Direct
+
+
+class Own(NamedTuple):
+    """One microbatch as the owner of some of its rows sees it.
+
+    Attributes:
+        k: of the batch.
+        microbatch: itself.
+    """
+
+    k: int
+    microbatch: Microbatch
 
 
 class OwnRows(Protocol):
     """Projects rows of microbatches, and adds their gradients.
 
-    Each microbatch is projected once and then given back once, both in the batch's order.
+    Each microbatch is projected once and then given back once, both in the batch's order and with
+    the same others.
     """
 
-    def project(self, k: int, microbatch: Microbatch, out: SplatRecords) -> None:
-        """Write the splats of the k-th microbatch, and empty records behind them."""
+    def project(self, own: Sequence[Own], out: Sequence[SplatRecords]) -> None:
+        """Write the splats of microbatches, and empty records behind them."""
         ...
 
-    def give_back(self, k: int, microbatch: Microbatch, gradients: Tensor) -> None:
+    def give_back(self, own: Sequence[Own], gradients: Sequence[Tensor]) -> None:
         """Add gradients, one for each record, and tell density control."""
         ...
 
@@ -45,27 +64,29 @@ class CopiedRows:
         self._records = records
         self._out: dict[int, tuple[Taken, Splats | None]] = {}
 
-    def project(self, k: int, microbatch: Microbatch, out: SplatRecords) -> None:
+    def project(self, own: Sequence[Own], out: Sequence[SplatRecords]) -> None:
         """See `OwnRows`."""
-        taken, splats = self._placement.take(k), None
-        if len(taken.ids):
-            splats = self._drawing.project(taken.ids, taken.leaves, microbatch.crop.view)
-            self._records.write(splats, out)
-        else:
-            out.make_empty(0)
-        self._out[k] = taken, splats
+        for (k, microbatch), segment in zip(own, out, strict=True):
+            taken, splats = self._placement.take(k), None
+            if len(taken.ids):
+                splats = self._drawing.project(taken.ids, taken.leaves, microbatch.crop.view)
+                self._records.write(splats, segment)
+            else:
+                segment.make_empty(0)
+            self._out[k] = taken, splats
 
-    def give_back(self, k: int, microbatch: Microbatch, gradients: Tensor) -> None:
+    def give_back(self, own: Sequence[Own], gradients: Sequence[Tensor]) -> None:
         """See `OwnRows`."""
-        taken, splats = self._out.pop(k)
-        if splats is not None:
-            self._records.backward(splats, gradients)
-        self._drawing.statistics.note(microbatch, taken.ids, splats)
-        self._placement.give(k, taken)
+        for (k, microbatch), of_records in zip(own, gradients, strict=True):
+            taken, splats = self._out.pop(k)
+            if splats is not None:
+                self._records.backward(splats, of_records)
+            self._drawing.statistics.note(microbatch, taken.ids, splats)
+            self._placement.give(k, taken)
 
 
 class TabledRows:
-    """`OwnRows` where they lie.
+    """`OwnRows` where they lie: those of a round in one call each way.
 
     Args:
         placement: that the batch runs in; it has tables.
@@ -89,31 +110,23 @@ class TabledRows:
         self._statistics = drawing.statistics
         self._records = records
         self._sh_degree = sh_degree
-        self._out: dict[int, tuple[TableRows, Any]] = {}
+        self._out: dict[int, tuple[list[Outgoing], Any]] = {}
 
-    def project(self, k: int, microbatch: Microbatch, out: SplatRecords) -> None:
+    def project(self, own: Sequence[Own], out: Sequence[SplatRecords]) -> None:
         """See `OwnRows`."""
-        rows, projected = self._placement.tables(k), None
-        assert rows is not None  # of this placement
-        if rows.ids.shape[0]:
-            projected = self._records.project(
-                rows, microbatch.crop.view, out, sh_degree=self._sh_degree
-            )
-        else:
-            out.make_empty(0)
-        self._out[k] = rows, projected
+        outgoing = []
+        for (k, microbatch), segment in zip(own, out, strict=True):
+            rows = self._placement.tables(k)
+            assert rows is not None  # of this placement
+            outgoing.append(Outgoing(rows, microbatch.crop.view, segment))
+        projected = self._records.project_views(outgoing, sh_degree=self._sh_degree)
+        self._out[own[0].k] = outgoing, projected
 
-    def give_back(self, k: int, microbatch: Microbatch, gradients: Tensor) -> None:
+    def give_back(self, own: Sequence[Own], gradients: Sequence[Tensor]) -> None:
         """See `OwnRows`."""
-        rows, projected = self._out.pop(k)
-        splats = None
-        if projected is not None:
-            splats = self._records.project_backward(
-                projected,
-                gradients,
-                microbatch.crop.view,
-                sh_degree=self._sh_degree,
-                direct=self._direct,
-            )
-        if self._direct is None:
-            self._statistics.note(microbatch, rows.ids, splats)
+        outgoing, projected = self._out.pop(own[0].k)
+        told = self._records.project_views_backward(projected, gradients, direct=self._direct)
+        if told is None:
+            return
+        for (_, microbatch), (rows, *_), splats in zip(own, outgoing, told, strict=True):
+            self._statistics.note(microbatch, rows.ids, splats if rows.ids.shape[0] else None)

@@ -144,6 +144,7 @@ class RecordDrawing:
             crop,
             self._settings.ssim_lambda,
             weight=self._weight,
+            out=drawn.for_gradient,
         )
         share, others = add_terms(share, drawn, seen, crop, self._settings, weight=self._weight)
         gradients = self._records.send_back(drawn, gradient, *others)

@@ -17,7 +17,7 @@ or owns nothing of a view, takes part with nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -32,11 +32,12 @@ _AHEAD = 2  # rounds that are sent before the first is drawn; see `exchange.N_SE
 class Work(Protocol):
     """What a rank does for microbatches of a batch."""
 
-    def project(self, microbatch: int, out: SplatRecords) -> None:
-        """Write the splats of this rank's rows, and empty records behind them.
+    def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
+        """Write the splats of this rank's rows, and empty records behind those of each microbatch.
 
         Args:
-            out: left alone until `give_back`.
+            microbatches: of a round, at least one.
+            out: of each, left alone until `give_back`.
         """
         ...
 
@@ -49,11 +50,12 @@ class Work(Protocol):
         """
         ...
 
-    def give_back(self, microbatch: int, gradients: Tensor) -> None:
-        """Add the gradients of this rank's rows.
+    def give_back(self, microbatches: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        """Add the gradients of this rank's rows, one microbatch after the other.
 
         Args:
-            gradients: of the splats that `project` wrote, and of the empty records.
+            microbatches: as for `project`.
+            gradients: of the splats that `project` wrote for each, and of the empty records.
         """
         ...
 
@@ -61,8 +63,8 @@ class Work(Protocol):
 def draw_in_rounds(turns: Turns, exchange: Exchange, work: Work) -> None:
     """Draw a batch together with all other ranks.
 
-    ``work.project`` and ``work.give_back`` get all microbatches in canonical order, ``work.draw``
-    those that this rank draws.
+    ``work.project`` and ``work.give_back`` get all microbatches in canonical order, a round at a
+    time; ``work.draw`` gets those that this rank draws.
     """
     n = len(turns.rounds)
     on_their_way: deque[RoundExchange] = deque()
@@ -70,15 +72,15 @@ def draw_in_rounds(turns: Turns, exchange: Exchange, work: Work) -> None:
 
     def projected(index: int) -> RoundExchange:
         parcels = exchange.round(index, turns)
-        for microbatch in parcels.turn.microbatches:
-            work.project(microbatch, parcels.segment(microbatch))
+        microbatches = parcels.turn.microbatches
+        work.project(microbatches, [parcels.segment(k) for k in microbatches])
         on_their_way.append(parcels)
         return parcels
 
     def give_back(parcels: RoundExchange) -> None:
         parcels.receive_back()
-        for microbatch in parcels.turn.microbatches:
-            work.give_back(microbatch, parcels.gradients_of(microbatch))
+        microbatches = parcels.turn.microbatches
+        work.give_back(microbatches, [parcels.gradients_of(k) for k in microbatches])
 
     for index in range(min(_AHEAD, n)):
         projected(index).send()

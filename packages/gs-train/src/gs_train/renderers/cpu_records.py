@@ -40,6 +40,10 @@ class CpuDrawnRecords:
         return torch.from_numpy(image[..., 3]) if image.shape[2] > 3 else None
 
     @property
+    def for_gradient(self) -> None:
+        return None
+
+    @property
     def n_intersections(self) -> int:
         return self.blended.tiles.n_pairs
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +24,11 @@ from gs_train.renderers.records import (
     GRADIENTS,
     TILE,
     DrawnRecords,
+    Outgoing,
     SplatRecords,
     keys_of,
 )
-from gs_train.renderers.tables import Direct, TableRows
+from gs_train.renderers.tables import Direct
 
 
 @dataclass
@@ -38,26 +40,29 @@ class RasterSplats(Splats):
 
 @dataclass(eq=False)
 class RasterDrawnRecords:
-    """A `DrawnRecords` with what its gradient needs."""
+    """A `DrawnRecords` with what its gradient needs, until the next one is drawn."""
 
-    image: Tensor
-    splats: gs_raster.Splats
-    lists: gs_raster.TileLists
-    pixels: gs_raster.Pixels
-    check: gs_raster.RoomCheck | None
+    drawing: gs_raster.SplatDrawing
+    check: gs_raster.RoomCheck
+
+    @property
+    def image(self) -> Tensor:
+        return self.drawing.image
 
     @property
     def alpha(self) -> Tensor:
-        return self.pixels.alpha
+        return self.drawing.alpha
+
+    @property
+    def for_gradient(self) -> Tensor | None:
+        return self.drawing.for_gradient
 
     @property
     def depth(self) -> Tensor | None:
-        return self.pixels.depth
+        return self.drawing.depth
 
     @property
     def n_intersections(self) -> int:
-        if self.check is None:
-            return self.lists.n_instances
         count = self.check.wait_for(0)
         if count > gs_raster.MAX_INSTANCES:
             raise TooManyIntersectionsError(count)
@@ -65,24 +70,22 @@ class RasterDrawnRecords:
 
     def column_counts(self) -> Tensor:
         """See `DrawnRecords`."""
-        rect = self.lists.rect
+        rect = self.drawing.rect
         n_columns = -(-rect.x1 // TILE) - rect.x0 // TILE
-        return self.lists.begins.diff().view(-1, n_columns).sum(0)
+        return self.drawing.begins.diff().view(-1, n_columns).sum(0)
 
 
 @dataclass(eq=False)
 class Projected:
-    """Rows of tables that have been projected into a view.
+    """Rows of tables that have been projected into views.
 
     Attributes:
-        rows: of the view.
-        native: the same for gs-raster.
-        splats: in the records that they were written to.
+        outgoing: rows, views and records.
+        native: the same as gs-raster's.
     """
 
-    rows: TableRows
-    native: gs_raster.Rows
-    splats: gs_raster.Splats
+    outgoing: Sequence[Outgoing]
+    native: gs_raster.ProjectedViews
 
 
 class RasterRecords:
@@ -102,7 +105,7 @@ class RasterRecords:
         self._rows = gs_raster.CheckCache(gs_raster.Rows)
         self._sums = gs_raster.CheckCache(gs_raster.RowGradients)
         self._check: gs_raster.RoomCheck | None = None
-        self._workspace = gs_raster.Workspace(holds_gradient=False)
+        self._workspace = gs_raster.Workspace()
 
     def write(self, splats: Splats, out: SplatRecords) -> None:
         """See `RecordRenderer`. Two kernels, two more for empty records."""
@@ -122,18 +125,27 @@ class RasterRecords:
         room: int | None = None,
         depth: bool = False,
     ) -> DrawnRecords:
-        """See `RecordRenderer`. Without a room it waits for the stream once, without Python's lock.
+        """See `RecordRenderer`. Without a room it waits for the stream once, without Python's lock,
+        and sorts twice.
 
-        The number of intersections of one drawing is asked for before the next one is drawn.
+        What was drawn lasts until the next one is drawn; its image, until its gradient is sent
+        back.
         """
         splats = gs_raster.Splats(records.words, self._cameras.of(view), records.keys.view(-1))
-        check = None
-        if room is not None and splats.n:
-            check = self._check_on(records.words.device)
-            check.begin()
-        lists = gs_raster.sort(splats, rect, room=room, check_room=check, workspace=self._workspace)
-        pixels = gs_raster.blend(splats, lists, depth=depth)
-        return RasterDrawnRecords(pixels.image, splats, lists, pixels, check)
+        if room is None:
+            room = gs_raster.sort(splats, rect).n_instances
+        check = self._check_on(records.words.device)
+        check.begin()
+        drawing = gs_raster.draw_splats(
+            splats,
+            rect,
+            room=room,
+            depth=depth,
+            check_room=check,
+            workspace=self._workspace,
+            absgrad=self._absgrad,
+        )
+        return RasterDrawnRecords(drawing, check)
 
     def send_back(
         self,
@@ -144,14 +156,8 @@ class RasterRecords:
     ) -> Tensor:
         """See `RecordRenderer`. Does not synchronise."""
         assert isinstance(drawn, RasterDrawnRecords)
-        return gs_raster.blend_backward(
-            drawn.splats,
-            drawn.lists,
-            drawn.pixels,
-            gradient.contiguous(),
-            of_alpha,
-            of_depth,
-            absgrad=self._absgrad,
+        return gs_raster.draw_splats_backward(
+            drawn.drawing, gradient.contiguous(), of_alpha, of_depth, absgrad=self._absgrad
         )
 
     def backward(self, splats: Splats, gradients: Tensor) -> None:
@@ -165,56 +171,49 @@ class RasterRecords:
         with torch.autograd.set_multithreading_enabled(False):
             torch.autograd.backward(fields, [whole[:, place] for place in GRADIENTS.values()])
 
-    def project(
-        self, rows: TableRows, view: View, out: SplatRecords, *, sh_degree: int
-    ) -> Projected:
-        """Project rows of tables, and write their splats, with empty records behind them. Two
-        kernels, two more for empty records; does not synchronise.
-
-        Args:
-            rows: R of them.
-            out: room for R or more, left alone until the gradient has come back.
-        """
-        n = rows.ids.shape[0]
-        out.check_room(n)
-        torch.index_select(rows.keys, 0, rows.ids, out=out.keys[:n, 0])
-        out.make_empty(n)
-        native = self._rows.of(rows.columns, slots=rows.ids, sh_slots=rows.slots)
-        splats = gs_raster.project(
-            native,
-            self._cameras.of(view),
+    def project_views(self, outgoing: Sequence[Outgoing], *, sh_degree: int) -> Projected:
+        """See `TableRecordRenderer`. A kernel a view, and one for each eight views."""
+        views = [
+            gs_raster.ViewRows(
+                self._rows.of(rows.columns, slots=rows.ids, sh_slots=rows.slots),
+                self._cameras.of(view),
+                out.words,
+                out.keys.view(-1),
+            )
+            for rows, view, out in outgoing
+        ]
+        native = gs_raster.project_views(
+            views,
+            outgoing[0].rows.keys,
             sh_degree=sh_degree,
             options=self._options,
             radii=True,
-            out=out.words[:n],
         )
-        return Projected(rows, native, splats)
+        return Projected(outgoing, native)
 
-    def project_backward(
-        self,
-        projected: Projected,
-        gradients: Tensor,
-        view: View,
-        *,
-        sh_degree: int,
-        direct: Direct | None = None,
-    ) -> Splats | None:
-        """See `TableRecordRenderer`. Does not synchronise."""
-        rows, found = projected.rows, projected.splats
-        whole = gradients[: found.n]
-        gs_raster.project_backward(
-            projected.native,
-            found.view,
-            found,
-            whole,
-            sh_degree=sh_degree,
-            options=self._options,
-            out=self._sums.of(rows.sums),
-            places=None if rows.place is None else rows.place.int(),
-            statistics=statistics_of(direct, view),
+    def project_views_backward(
+        self, projected: Projected, gradients: Sequence[Tensor], *, direct: Direct | None = None
+    ) -> list[Splats] | None:
+        """See `TableRecordRenderer`. A kernel a view."""
+        native, outgoing = projected.native, projected.outgoing
+        places = [one.rows.place for one in outgoing]
+        gs_raster.project_views_backward(
+            native,
+            gradients,
+            out=self._sums.of(outgoing[0].rows.sums),
+            places=[None if place is None else place.int() for place in places],
+            statistics=[statistics_of(direct, one.view) for one in outgoing],
         )
         if direct is not None:
             return None
+        return [
+            self._told(native.splats(k), view, gradients[k])
+            for k, (_, view, _) in enumerate(outgoing)
+        ]
+
+    def _told(self, found: gs_raster.Splats, view: View, gradients: Tensor) -> Splats:
+        """Splats with what density control reads."""
+        whole = gradients[: found.n]
         absgrad = whole[:, ABSGRAD] if self._absgrad else None
         return splats_of(found, view, whole[:, GRADIENTS["means2d"]], absgrad)
 

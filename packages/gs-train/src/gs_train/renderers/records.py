@@ -11,8 +11,9 @@ show at most; a segment of records has room for so many, and records that no row
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -115,12 +116,13 @@ class SplatRecords:
 
 
 class DrawnRecords(Protocol):
-    """A rectangle that has been drawn from records.
+    """A rectangle that has been drawn from records. It lasts until the next one is drawn.
 
     Attributes:
-        image: (h, w, 3) over black.
+        image: (h, w, 3) over black; until its gradient is sent back.
         alpha: (h, w).
         depth: (h, w) sum of weight times depth, 0 where nothing is; None if not asked for.
+        for_gradient: (h, w, 3) memory for the gradient of the image; None: take some.
         n_intersections: pairs of a splat and a tile that it touches; asking waits until they are
             counted.
     """
@@ -131,6 +133,8 @@ class DrawnRecords(Protocol):
     def alpha(self) -> Tensor: ...
     @property
     def depth(self) -> Tensor | None: ...
+    @property
+    def for_gradient(self) -> Tensor | None: ...
     @property
     def n_intersections(self) -> int: ...
 
@@ -209,38 +213,46 @@ class RecordRenderer(Protocol):
         ...
 
 
-class TableRecordRenderer(RecordRenderer, Protocol):
-    """A `RecordRenderer` that projects rows where they lie, without autograd."""
+class Outgoing(NamedTuple):
+    """Rows that one view sees, and where their splats go.
 
-    def project(self, rows: TableRows, view: View, out: SplatRecords, *, sh_degree: int) -> Any:
-        """Project rows, and write their splats, with empty records behind them.
+    Attributes:
+        rows: R of them; R may be 0.
+        out: room for R or more, left alone until the gradient has come back.
+    """
+
+    rows: TableRows
+    view: View
+    out: SplatRecords
+
+
+class TableRecordRenderer(RecordRenderer, Protocol):
+    """A `RecordRenderer` that projects rows where they lie, without autograd: those of several
+    views, which are in the same tables, in one call."""
+
+    def project_views(self, outgoing: Sequence[Outgoing], *, sh_degree: int) -> Any:
+        """Project rows, and write their splats, with empty records behind those of each view. Does
+        not synchronise.
 
         Args:
-            rows: R of them.
-            out: room for R or more, left alone until the gradient has come back.
+            outgoing: of at least one view.
 
         Returns:
-            What `project_backward` takes.
+            What `project_views_backward` takes.
         """
         ...
 
-    def project_backward(
-        self,
-        projected: Any,
-        gradients: Tensor,
-        view: View,
-        *,
-        sh_degree: int,
-        direct: Direct | None = None,
-    ) -> Splats | None:
-        """Add the gradients of rows to their sums.
+    def project_views_backward(
+        self, projected: Any, gradients: Sequence[Tensor], *, direct: Direct | None = None
+    ) -> list[Splats] | None:
+        """Add the gradients of rows to their sums, view after view. Does not synchronise.
 
         Args:
-            gradients: (S, 12), a row for each record, of empty ones too.
-            view, sh_degree: as for `project`.
-            direct: takes the view, if given.
+            gradients: (S, 12) of each view, a row for each record, of empty ones too.
+            direct: takes the views, if given.
 
         Returns:
-            Unless ``direct`` takes them: the splats, with the gradients that density control reads.
+            Unless ``direct`` takes them: the splats of each view, with the gradients that density
+            control reads.
         """
         ...

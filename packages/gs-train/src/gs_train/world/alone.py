@@ -46,9 +46,6 @@ class Alone:
     def gather(self, values: npt.ArrayLike) -> Ints:
         return integers(values)[None]
 
-    def post_gather(self, values: npt.ArrayLike) -> Pending[Ints]:
-        return Done(self.gather(values))
-
     def sum(self, tensor: Tensor) -> Tensor:
         return tensor
 

@@ -29,9 +29,7 @@ class World(Protocol):
     """All ranks of a run, seen from one.
 
     Every call is a collective: all ranks make the same calls in the same order, and no rank
-    decides by its own data whether to make one. ``post_gather`` has an order of its own, so a
-    second thread may post while the main thread is in another call; all other calls belong to the
-    main thread.
+    decides by its own data whether to make one. All calls belong to the main thread.
 
     Attributes:
         rank: 0 to ``size`` - 1.
@@ -66,13 +64,6 @@ class World(Protocol):
 
         Raises:
             TypeError: the values are no integers.
-        """
-        ...
-
-    def post_gather(self, values: npt.ArrayLike) -> Pending[Ints]:
-        """Gather integers, as `gather` does, on a group of their own; returns at once.
-
-        Cost: 0.2 ms between idle processes of one host, which nobody waits for.
         """
         ...
 

@@ -33,8 +33,8 @@ Result = TypeVar("Result")
 class Ranks:
     """A :class:`~gs_train.world.protocol.World` of processes.
 
-    Three groups, so that no collective waits behind one of another kind: ``device`` (NCCL, or gloo
-    without CUDA), ``host`` (gloo) and ``early`` (gloo, for posted gathers).
+    Two groups, so that no collective waits behind one of another kind: ``device`` (NCCL, or gloo
+    without CUDA) and ``host`` (gloo).
 
     Args:
         place: of this process.
@@ -58,9 +58,7 @@ class Ranks:
                 timeout=_FOR_EVER,
                 device_id=device if is_cuda else None,
             )
-            self._host, self._early = (
-                dist.new_group(backend="gloo", timeout=_FOR_EVER) for _ in range(2)
-            )
+            self._host = dist.new_group(backend="gloo", timeout=_FOR_EVER)
 
     def close(self) -> None:
         """Give the groups up; all ranks have ended their work."""
@@ -80,10 +78,13 @@ class Ranks:
         raise DisagreementError(f"{name} must be the same on all ranks, got {'; '.join(parts)}")
 
     def gather(self, values: npt.ArrayLike) -> Ints:
-        return self._gather(values, self._host).wait()
-
-    def post_gather(self, values: npt.ArrayLike) -> Pending[Ints]:
-        return self._gather(values, self._early)
+        own = torch.from_numpy(integers(values))
+        # A row for each rank, flat: gloo takes no tensor without dimensions.
+        all_of_them = torch.empty((self.size, max(own.numel(), 1)), dtype=torch.int64)
+        flat = own.reshape(-1) if own.numel() else torch.zeros(1, dtype=torch.int64)
+        with self._named():
+            dist.all_gather(list(all_of_them.unbind()), flat, group=self._host)
+        return all_of_them[:, : own.numel()].reshape(self.size, *own.shape).numpy()
 
     def sum(self, tensor: Tensor) -> Tensor:
         with self._named():
@@ -117,20 +118,6 @@ class Ranks:
         with self._named():
             dist.broadcast(tensor, root, group=group)
         return tensor
-
-    def _gather(self, values: npt.ArrayLike, group: dist.ProcessGroup) -> Pending[Ints]:
-        own = torch.from_numpy(integers(values))
-        # A row for each rank, flat: gloo takes no tensor without dimensions.
-        all_of_them = torch.empty((self.size, max(own.numel(), 1)), dtype=torch.int64)
-        flat = own.reshape(-1) if own.numel() else torch.zeros(1, dtype=torch.int64)
-        with self._named():
-            work = dist.all_gather(list(all_of_them.unbind()), flat, group=group, async_op=True)
-        shape = (self.size, *own.shape)
-
-        def result() -> Ints:
-            return all_of_them[:, : own.numel()].reshape(shape).numpy()
-
-        return _Posted(work, result, self._named)
 
     def _gather_texts(self, text: str) -> list[str]:
         letters = text.encode()
