@@ -207,7 +207,7 @@ def _make(job: Job) -> None:
         result = Image.fromarray(undistort(pixels, job.camera, job.pinhole))
     else:
         result = Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING)
-    _save(job, result)
+    _save(job, result if job.part == "colours" else result.getchannel(0))
 
 
 def _reduced(values: NDArray[np.uint16], size: tuple[int, int]) -> NDArray[np.uint16]:
@@ -221,13 +221,10 @@ def _reduced(values: NDArray[np.uint16], size: tuple[int, int]) -> NDArray[np.ui
 def _save(job: Job, result: Image.Image) -> None:
     try:
         with replacing(job.target) as file:
-            if job.part == "depth":
+            if job.part == "colours":
+                result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
+            else:  # what is kept or hidden must stay so, and depths have 16 bits
                 result.save(file, format="PNG")
-                return
-            if job.part != "colours":  # what is kept or hidden must stay so
-                result.getchannel(0).save(file, format="PNG")
-                return
-            result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
     except OSError as error:
         raise InputError(
             f"{job.target} must be a file that can be written, got: {error.strerror or error}"
