@@ -43,6 +43,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "files": files,
         "viewmats": np.stack([view.world_to_camera for view in capture.views]),
         "Ks": np.stack([view.K for view in capture.views]),
+        "depths": np.full((len(images), 48, 64), 2.5),
         "points": capture.points,
         "colors": capture.colors,
     }

@@ -30,6 +30,7 @@ class CpuDrawn:
     leaves: dict[str, Tensor]
     splats: Splats
     rows: TableRows
+    depth: Tensor | None = None
     for_gradient: None = None
 
 
@@ -94,6 +95,7 @@ class CpuTables:
         room: int,
         index: int,
         direct: Direct | None = None,
+        depth: bool = False,
     ) -> Drawn:
         """See `TableRenderer`."""
         self.fails("draw")
@@ -105,13 +107,18 @@ class CpuTables:
         renderer = self._renderer
         splats = renderer.project(leaves, view, sh_degree=sh_degree, keys=keys)
         splats.means2d.retain_grad()
-        image, alpha = CpuRenderer.rasterize(renderer, splats, rect)
+        depths = None
+        if depth:
+            image, alpha, depths = CpuRenderer.rasterize_with_depth(renderer, splats, rect)
+            depths = depths[..., 0]
+        else:
+            image, alpha = CpuRenderer.rasterize(renderer, splats, rect)
         count = self._counts[index] = splats.n_intersections
         if count > room:
             self._overflowed = True
             image = image * 0.0
         self.noted.drawn.append((index, room, count))
-        drawn = CpuDrawn(image, alpha[..., 0], room, leaves, splats, rows)
+        drawn = CpuDrawn(image, alpha[..., 0], room, leaves, splats, rows, depths)
         self._index_of[drawn] = index
         return drawn
 
@@ -121,13 +128,18 @@ class CpuTables:
         gradient: Tensor,
         direct: Direct | None,
         of_alpha: Tensor | None = None,
+        of_depth: Tensor | None = None,
     ) -> Splats | None:
         """See `TableRenderer`."""
         assert isinstance(drawn, CpuDrawn)
         self.fails("send_back")
         index = self._index_of.pop(drawn)
         of_alpha = torch.zeros_like(drawn.alpha) if of_alpha is None else of_alpha
-        torch.autograd.backward([drawn.image, drawn.alpha], [gradient, of_alpha])
+        outputs, gradients = [drawn.image, drawn.alpha], [gradient, of_alpha]
+        if drawn.depth is not None and of_depth is not None:
+            outputs.append(drawn.depth)
+            gradients.append(of_depth)
+        torch.autograd.backward(outputs, gradients)
         if self._overflowed:
             assert drawn.splats.means2d.grad is not None
             drawn.splats.means2d.grad.fill_(float("nan"))
@@ -170,3 +182,10 @@ class TableCpuRenderer(CpuRenderer):
         """From copies, which is noted."""
         self.tables.noted.copied.append(rect)
         return super().rasterize(splats, rect)
+
+    def rasterize_with_depth(
+        self, splats: Splats, rect: Rect | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """From copies, which is noted."""
+        self.tables.noted.copied.append(rect)
+        return super().rasterize_with_depth(splats, rect)

@@ -23,11 +23,19 @@ from torch import Tensor
 
 import gs_cull
 from gs_train.data.capture import load_capture, read_image
+from gs_train.losses.depth import depth_bytes
 from gs_train.losses.loss import Crop, photometric_loss
 from gs_train.losses.mask import CARVED, IGNORED, KEPT
 from gs_train.options.config import FitConfig
 from gs_train.options.schedule import LearningRates
-from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
+from gs_train.renderers import (
+    InverseDepth,
+    Renderer,
+    RenderOptions,
+    View,
+    make_renderer,
+    with_depths,
+)
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.gaussians import Gaussians
 from gs_train.runs.trainer import Trainer
@@ -101,6 +109,36 @@ def masked_street() -> Photographed:
     return replace(scene, photographs=masked)
 
 
+@functools.cache
+def deep_street() -> Photographed:
+    """The street with depth maps on its photographs, masked or not: two have none, of which one has
+    a mask."""
+    scene, masked = street(), masked_street()
+    views, photographs = [], []
+    for i, view in enumerate(scene.views):
+        photograph = (masked if i % 3 == 0 else scene).photographs[i]
+        if i not in (1, 3):
+            of = InverseDepth(2.0 + 0.1 * i, -0.05)
+            depth = inverse_depth(scene.rows, view)
+            values = ((0.7 * depth - of.offset) / of.scale * 65536).clamp(0, 65535).round()
+            two = torch.from_numpy(depth_bytes(values.numpy().astype(np.uint16)))
+            photograph, view = torch.cat([photograph, two], 2), replace(view, inverse_depth=of)
+        views.append(view)
+        photographs.append(photograph)
+    return replace(scene, views=views, photographs=photographs)
+
+
+@torch.no_grad()
+def inverse_depth(rows: dict[str, Tensor], view: View) -> Tensor:
+    """(H, W) as the loss defines it."""
+    ids = seen_ids(rows, view)
+    if not len(ids):
+        return torch.zeros(view.height, view.width)
+    splats = renderer().project({n: rows[n][ids] for n in NAMES}, view, sh_degree=1)
+    _, alpha, depth = with_depths(renderer()).rasterize_with_depth(splats)
+    return (alpha.square() / depth).where(depth > 0, 0.0)[..., 0]
+
+
 FOX = Path(os.environ.get("GS_DATA", Path(__file__).resolve().parents[4] / "shared/data")) / "fox"
 
 
@@ -116,7 +154,8 @@ def fox() -> Photographed:
 
 
 def photographed(name: str) -> Photographed:
-    return {"street": street, "masked street": masked_street, "fox": fox}[name]()
+    scenes = {"street": street, "masked street": masked_street, "deep street": deep_street}
+    return {**scenes, "fox": fox}[name]()
 
 
 NEEDS_FOX = pytest.mark.skipif(not FOX.is_dir(), reason=f"needs the capture {FOX} (set GS_DATA)")

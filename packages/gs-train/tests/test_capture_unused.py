@@ -44,8 +44,12 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         "trained on",
     ),
     "depths": (
-        lambda f: [(f / name).mkdir() for name in ("normals", "depths")],
-        "depths/, normals/ found, not used: training sees colours alone",
+        lambda f: (f / "depths").mkdir(),
+        "depths/ found, not used: --depth-weight START:END trains on depth maps",
+    ),
+    "normals": (
+        lambda f: [(f / name).mkdir() for name in ("normals", "depth")],
+        "depth/, normals/ found, not used: training does not use them",
     ),
     "reduced": (
         lambda f: [(f / f"images_{n}").mkdir() for n in (2, 4)],

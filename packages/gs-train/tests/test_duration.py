@@ -130,6 +130,7 @@ def test_the_command_names_every_option_that_differs_from_its_default() -> None:
         trace=Path("trace.json"),
         init_opacity=0.3,
         init_scale=1e-7,
+        depth_weight="1:0.01",
         opacity_reg=0.02,
         scale_reg=0.03,
         lpips_backbone=Path("alex.pth"),

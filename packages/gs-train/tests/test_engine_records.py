@@ -51,10 +51,10 @@ def _drawn(
     sent, records, rects = _sent(renderer), renderer.records, []
     draw = records.draw
 
-    def noted(splats: SplatRecords, view: View, rect: Rect, *, room: int) -> Any:
+    def noted(splats: SplatRecords, view: View, rect: Rect, **how: Any) -> Any:
         fails(rect)
         rects.append(rect)
-        return draw(splats, view, rect, room=room)
+        return draw(splats, view, rect, **how)
 
     records.draw = noted  # type: ignore[method-assign]
     drawing = RecordDrawing(

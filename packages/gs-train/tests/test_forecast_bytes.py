@@ -287,6 +287,18 @@ def test_masks_take_a_byte_of_a_pixel_and_carving_twelve(preset: Preset) -> None
     assert carved.device["rendering"] == without.device["rendering"] + 12 * n_pixels
 
 
+@EVERY
+def test_depth_maps_take_two_bytes_of_a_pixel_and_their_loss_24(preset: Preset) -> None:
+    colours, depths = (
+        need(preset, replace(WORK, width=4000, height=4000, channels=n, depths=n == 5))
+        for n in (3, 5)
+    )
+    assert 3 * depths.device["photographs"] == 5 * colours.device["photographs"]
+    assert 3 * depths.pinned["photographs"] == 5 * colours.pinned["photographs"]
+    more = depths.device["rendering"] - colours.device["rendering"]
+    assert 24 * 4000**2 <= more <= 24 * 4000**2 + 32 * WORK.n_rows
+
+
 # A view of gs-raster with many more rows or intersections than pixels.
 MANY = alike(WORK, replace(SEEN, largest=1e6, intersections=2e7))
 RASTER = replace(MANY, renderer="raster", batch_size=1)
@@ -306,6 +318,9 @@ def test_drawing_from_tables_takes_no_copies_of_rows(name: str, absgrad: bool, s
     alone = replace(RASTER, absgrad=absgrad)
     row, intersection, pixel = 48 + 8 + 8 + 48 + 12, 8 + slot, 20 + 12
     assert _rendering(name, alone) == row * 1_000_000 + intersection * ROOM + pixel * PIXELS
+    # The gradient of a depth is a float of an intersection.
+    deep = _rendering(name, replace(alone, depths=True)) - _rendering(name, alone)
+    assert deep == 4 * ROOM + 24 * PIXELS
     # Beside it the view before: splats and gradients, lists, transmittance and last instance.
     both = _rendering(name, replace(alone, batch_size=2))
     assert both - _rendering(name, alone) == row * 1_000_000 + 8 * ROOM + 8 * PIXELS

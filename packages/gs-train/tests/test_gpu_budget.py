@@ -14,11 +14,13 @@ from gs_order import ViewSampler
 from gs_train.backends import tiered_engine
 from gs_train.engine.room import room_for
 from gs_train.engine.settings import StepSettings
+from gs_train.losses.channels import DEPTH_BYTES
+from gs_train.losses.depth import add_depth
 from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
 from gs_train.losses.mask import CARVED
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
-from gs_train.renderers import Renderer, RenderOptions, View, make_renderer
+from gs_train.renderers import InverseDepth, Renderer, RenderOptions, View, make_renderer
 from gs_train.renderers.raster import RasterRenderer
 from gs_train.renderers.tables import TableRows
 from gs_train.rows.attributes import NAMES
@@ -73,13 +75,15 @@ def _peak_of_one_view(renderer: Renderer, rows: dict[str, Tensor], view: View) -
 
 
 def _peak_from_tables(
-    renderer: Renderer, rows: dict[str, Tensor], view: View, room: int, *, carves: bool
+    renderer: Renderer, rows: dict[str, Tensor], view: View, room: int, *, adds: str
 ) -> int:
     """Bytes beyond the rows and their gradients, as the trainer renders rows where they lie."""
     assert isinstance(renderer, RasterRenderer)
     truth = torch.full((1080, 1920, 3), 99, dtype=torch.uint8, device="cuda")
-    if carves:
-        truth = torch.nn.functional.pad(truth, (0, 1), value=CARVED)
+    if adds:
+        n_more = {"carving": 1, "depths": DEPTH_BYTES}[adds]
+        truth = torch.nn.functional.pad(truth, (0, n_more), value=CARVED)
+    of = InverseDepth(1.0, 0.0)
     sums = {name: torch.zeros_like(values) for name, values in rows.items()}
     keys = torch.arange(len(rows["means"]), dtype=torch.int32, device="cuda")
     for _ in range(2):
@@ -89,31 +93,38 @@ def _peak_from_tables(
         renderer.tables.begin(1)
         ids, slots, place = (keys.clone() for _ in range(3))
         listed = TableRows(rows, ids, slots, keys, sums, place)
-        drawn = renderer.tables.draw(listed, view, view.rect, sh_degree=3, room=room, index=0)
-        crop, of_alpha = Crop(view, view.rect), None
+        drawn = renderer.tables.draw(
+            listed, view, view.rect, sh_degree=3, room=room, index=0, depth=adds == "depths"
+        )
+        crop, of_alpha, of_depth = Crop(view, view.rect), None, None
         share, gradient = loss_and_gradient(drawn.image, truth, crop, 0.2)
-        if carves:
+        if adds == "carving":
             share, of_alpha = add_carving(share, drawn.alpha, truth, crop)
-        splats = renderer.tables.send_back(drawn, gradient, None, of_alpha)
+        if drawn.depth is not None:
+            planes = drawn.alpha, drawn.depth
+            share, of_alpha, of_depth = add_depth(share, *planes, truth, crop, of, weight=1.0)
+            del planes
+        splats = renderer.tables.send_back(drawn, gradient, None, of_alpha, of_depth)
         assert 0 < renderer.tables.n_intersections(0) <= room
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
-        del ids, slots, place, listed, drawn, gradient, of_alpha, splats
+        del ids, slots, place, listed, drawn, gradient, of_alpha, of_depth, splats
     return peak
 
 
 @pytest.mark.parametrize("n", [200_000, 2_000_000])
 @pytest.mark.parametrize(
-    ("name", "preset", "carves"),
+    ("name", "preset", "adds"),
     [
-        ("gsplat", "none", False),
-        ("raster", "clm", False),
-        ("raster", "none", False),
-        ("raster", "none", True),
+        ("gsplat", "none", ""),
+        ("raster", "clm", ""),
+        ("raster", "none", ""),
+        ("raster", "none", "carving"),
+        ("raster", "none", "depths"),
     ],
 )
 def test_rendering_a_view_takes_the_memory_that_is_counted(
-    name: str, preset: str, carves: bool, n: int
+    name: str, preset: str, adds: str, n: int
 ) -> None:
     rows, view = _scene(n)
     renderer = make_renderer(name, RenderOptions())
@@ -121,14 +132,14 @@ def test_rendering_a_view_takes_the_memory_that_is_counted(
         rows, [view], renderer, n_rows=n, sh_degree=3, batch_size=1, n_batches=1
     )
     assert work.most.largest > 0.9 * n
-    work = dataclasses.replace(work, carves=carves)
+    work = dataclasses.replace(work, carves=adds == "carving", depths=adds == "depths")
     counted = need(PRESETS[preset], work).device["rendering"]
     # What is rendered here is all rows, of which a few do not show.
     counted *= n / work.most.largest
     if (name, preset) == ("raster", "none"):
         known = math.ceil(work.most.intersections)
         room = max(room_for(n, None), room_for(n, known))
-        peak = _peak_from_tables(renderer, rows, view, room, carves=carves)
+        peak = _peak_from_tables(renderer, rows, view, room, adds=adds)
     else:
         peak = _peak_of_one_view(renderer, rows, view)
     print(json.dumps({"rows": n, "counted": counted, "real": peak, "ratio": peak / counted}))

@@ -74,6 +74,26 @@ def test_photographs_with_masks_leave_the_bits_of_one_rank(
     _assert_as_on_one(two, case)
 
 
+@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("drawn_by", ["cpu", "tables"])
+def test_photographs_with_depth_maps_leave_the_bits_of_one_rank(
+    two: Workers, preset: str, drawn_by: str
+) -> None:
+    options = (("depth_weight", "2:0.5"),)
+    _assert_as_on_one(two, Case(preset, drawn_by=drawn_by, options=options, scene="deep street"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_on_a_gpu_depths_count_where_splats_travel(preset: str) -> None:
+    """Two threads are the ranks; the one rank draws from tables."""
+    options = (("mask", "carve"), ("depth_weight", "2:0.5"))
+    case = Case(preset, 3, n_steps=6, first=1, cuts_views=False, options=options)
+    case = replace(case, drawn_by="raster", scene="deep street")
+    assert_same(in_order(on_threads(2, case)), on_one(case))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("preset", ["none", "best"])
 @one_threaded

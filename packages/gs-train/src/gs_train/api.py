@@ -105,6 +105,12 @@ def _config_of(
     if capture is not None:
         _check_left_alone(config, fields)
         config = _with_mask_of(config, capture)
+        if config.depth_weight is not None and not capture.has_depths:
+            raise TypeError(
+                "depth_weight must be left out where the capture has no depth maps, got "
+                f"{config.depth_weight!r:.80}; load_capture(depths=True) and "
+                "capture_from_arrays(depths=) give it some"
+            )
     return config
 
 

@@ -37,6 +37,7 @@ class CheckConfig:
         max_pixels: as fit's.
         skip_broken: as fit's.
         mask: as fit's.
+        depth_weight: as fit's.
         strategy: as fit's.
         cap: as fit's.
         sh_degree: as fit's.
@@ -57,6 +58,7 @@ class CheckConfig:
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
     mask: Mode = "auto"
+    depth_weight: str | None = None
     strategy: Literal["adc", "mcmc"] = "adc"
     cap: Count | None = None
     sh_degree: int = 3

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from gs_train.data.colmap import missing_parts, read_point_table
 from gs_train.data.colmap_records import FloatArray, PointTable
+from gs_train.data.depths import find_depths
+from gs_train.data.examine import split_of
 from gs_train.data.frame import Frame
 from gs_train.data.photographs import Found, look_at_photographs
 from gs_train.data.pixels import Header
@@ -57,6 +59,8 @@ class CaptureFacts:
         }
         with contextlib.suppress(InputError):
             result["photographs"] = self._photographs()
+        with contextlib.suppress(InputError):
+            result["notes"] += self._depths()
         try:
             points, _ = self.points_of(self._frame)
         except InputError:
@@ -131,6 +135,14 @@ class CaptureFacts:
             }
             for kind, n in kinds.most_common()
         ]
+
+    def _depths(self) -> list[str]:
+        """Lines about depth maps."""
+        source, run = self.source, self.run
+        names = [image.name for image in source.model.images]
+        train, _ = split_of(names, run.test_every, run.test_list, source.held_out)
+        _, lines = find_depths(source, train, wanted=run.depth_weight is not None)
+        return [printable(line) for line in lines]
 
     def _photographs(self) -> dict[str, Any]:
         model = self.source.model

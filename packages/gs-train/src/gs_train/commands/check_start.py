@@ -42,6 +42,7 @@ def start_of_fit(run: FitConfig, facts: CaptureFacts) -> dict[str, Any]:
         max_pixels=run.max_pixels,
         skip_broken=run.skip_broken,
         mask=run.mask,
+        depths=run.depth_weight is not None,
         looks=lambda: facts.looks,
     )
     if found.broken >= set(found.train):
@@ -62,6 +63,7 @@ def start_of_fit(run: FitConfig, facts: CaptureFacts) -> dict[str, Any]:
         "n_test": len(found.test),
         "n_broken": len(found.broken),
         "n_masked": sum(view.mask is not None for view in capture.views),
+        "n_depths": sum(view.depth is not None for view in capture.views),
         "smallest": list(sides[0]),
         "largest": list(sides[-1]),
         "n_made": len(found.made),
@@ -84,8 +86,10 @@ def _capture(found: Examined, mask: Mode) -> Capture:
         for index, path in enumerate(found.source.photographs)
     ]
     views = tuple(
-        view_of(image, found.pinholes[image.camera_id], path, mask=mask_of_view)
-        for image, path, mask_of_view in zip(found.model.images, found.source.photographs, masks)
+        view_of(image, found.pinholes[image.camera_id], path, mask=mask_of_view, depth=depth)
+        for image, path, mask_of_view, depth in zip(
+            found.model.images, found.source.photographs, masks, found.depths
+        )
     )
     every = max(1, -(-len(found.points) // _MOST_COUNTED))
     return Capture(

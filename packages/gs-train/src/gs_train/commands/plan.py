@@ -59,6 +59,7 @@ class PlanConfig:
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         max_side: images are made smaller until their longer side has at most so many pixels.
         mask: as of fit; a photograph with a mask takes a third more memory.
+        depth_weight: as of fit; a photograph with a depth map takes two thirds more memory.
         image_cache: memory for decoded photographs.
         renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
             possible, else gsplat, else cpu.
@@ -86,6 +87,7 @@ class PlanConfig:
     sh_degree: int = 3
     max_side: int | None = None
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"
+    depth_weight: str | None = None
     image_cache: str = "4GiB"
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     gpus: str | None = None
@@ -117,6 +119,7 @@ class PlanConfig:
             sh_degree=self.sh_degree,
             max_side=self.max_side,
             mask=self.mask,
+            depth_weight=self.depth_weight,
             image_cache=self.image_cache,
             renderer=self.renderer,
         )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from gs_train.data.capture import Capture, view_of
+from gs_train.data.depths import find_depths
 from gs_train.data.examine import frame_and_points, pinholes_of, split_of
 from gs_train.data.masks import find_masks, mask_of
 from gs_train.data.photographs import camera_headers
@@ -31,6 +32,7 @@ def capture_without_photographs(run: FitConfig) -> Capture:
         raise InputError(f"{run.data} must hold at least 4 points, got {len(points)}")
     pinholes = pinholes_of(model, run.max_side)
     masks, masked = find_masks(source, run.mask)
+    depths, told = find_depths(source, train, wanted=run.depth_weight is not None)
     # Photographs of one camera are taken to be alike.
     with_alpha = {
         image.camera_id
@@ -43,8 +45,9 @@ def capture_without_photographs(run: FitConfig) -> Capture:
             pinholes[image.camera_id],
             path,
             mask=mask_of(mask, path, has_alpha=image.camera_id in with_alpha, mode=run.mask),
+            depth=depth,
         )
-        for image, path, mask in zip(model.images, source.photographs, masks)
+        for image, path, mask, depth in zip(model.images, source.photographs, masks, depths)
     )
-    notes += (*scaled, *source.notes, *map(printable, masked))
+    notes += (*scaled, *source.notes, *map(printable, (*masked, *told)))
     return Capture(source.folder, views, points, colors, train, test, notes=tuple(notes))

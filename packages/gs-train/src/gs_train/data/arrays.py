@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from gs_train.data.capture import Capture, CaptureView
 from gs_train.data.colmap_records import FloatArray
 from gs_train.data.examine import split_of
 from gs_train.data.frame import Frame
+from gs_train.data.given_depths import given_depths
 from gs_train.data.masks import MASK_DTYPES, GivenMask
 from gs_train.data.random_points import N_RANDOM_POINTS, random_points
 from gs_train.data.ranges import (
@@ -44,6 +46,8 @@ def capture_from_arrays(
     *,
     masks: Sequence[Any] | None = None,
     mask: Literal["ignore", "carve"] = "ignore",
+    depths: Sequence[Any] | None = None,
+    depth_params: ArrayLike | None = None,
     points: ArrayLike | None = None,
     colors: ArrayLike | None = None,
     names: Sequence[str] | None = None,
@@ -66,6 +70,12 @@ def capture_from_arrays(
             ``images`` may be. Each is read once here. None: no photograph has a mask.
         mask: ignore leaves hidden pixels out of the loss and the scores; carve also trains them to
             be transparent.
+        depths: V depth maps, each (H, W) uint16, or None for a photograph without a map: a list,
+            one array (V, H, W), or an object as ``images`` may be. Each is read once here. They are
+            looked at with ``depth_weight``, and those of held-out views are not used.
+        depth_params: (V, 2), or (2,) for all: scale, above 0, and offset of each map. ``value /
+            65536 * scale + offset`` is an inverse depth: one over the distance along the optical
+            axis, in units of ``viewmats``.
         points: (P, 3) positions in the world, P >= 4, to start from. None: 20,000 random points in
             the cube around the cameras' common focus that holds the cameras.
         colors: (P, 3) uint8 RGB of the points; None: grey.
@@ -97,6 +107,7 @@ def capture_from_arrays(
     for i, (width, height) in enumerate(shapes):
         _check_camera(labels[i], poses[i], intrinsics[i], max(width, height))
     states = [None] * n if masks is None else _masks(masks, mask, shapes)
+    maps = given_depths(depths, depth_params, shapes)
     order = sorted(range(n), key=lambda i: labels[i])
     frame = require_cameras("viewmats", [labels[i] for i in order], poses[order])
     places, notes = _points(points, frame)
@@ -110,10 +121,14 @@ def capture_from_arrays(
             height=shapes[i][1],
             pixels=partial(images.__getitem__, i),
             mask=states[i],
+            depth=maps[i],
         )
         for i in order
     )
     train_, test_ = _split([labels[i] for i in order], test_every, test)
+    views = tuple(
+        view if i in train_ else replace(view, depth=None) for i, view in enumerate(views)
+    )
     near = in_reach(frame.points_in(places))
     chosen = _colors(colors, len(places))[near]
     if not near.any():
@@ -131,7 +146,7 @@ def capture_from_arrays(
         train_,
         test_,
         notes=tuple(notes),
-        in_memory=all(isinstance(given, _HELD) for given in (images, masks)),
+        in_memory=all(isinstance(given, _HELD) for given in (images, masks, depths)),
     )
 
 

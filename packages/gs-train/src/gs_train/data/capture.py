@@ -12,16 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_train.data.colmap_records import FloatArray, Image
+from gs_train.data.depths import DepthMap, GivenDepth
 from gs_train.data.distortion import Pinhole
 from gs_train.data.examine import examine
 from gs_train.data.masks import GivenMask, Mask, Mode, mask_of, uses_alpha
 from gs_train.data.photographs import MOST_PIXELS
 from gs_train.data.pixel_file import PixelSize
 from gs_train.data.pixels import decode_rgb
-from gs_train.data.prepare import Job, Progress, cached_path, mask_job, prepare_images
+from gs_train.data.prepare import (
+    Job,
+    Progress,
+    cached_path,
+    depth_job,
+    mask_job,
+    prepare_images,
+)
 from gs_train.data.readers.choose import read_source
 from gs_train.errors import InputError
-from gs_train.losses.mask import CHANNELS
+from gs_train.losses.channels import n_channels
+from gs_train.losses.depth import depth_bytes
 from gs_train.names import printable
 
 
@@ -40,6 +49,7 @@ class CaptureView:
             at ``path`` is decoded.
         photograph: the photograph, where ``path`` is an image made from it; else None.
         mask: of the photograph, if any.
+        depth: map of the photograph, if any.
     """
 
     name: str
@@ -51,12 +61,18 @@ class CaptureView:
     pixels: Callable[[], Any] | None = None
     photograph: Path | None = None
     mask: Mask | GivenMask | None = None
+    depth: DepthMap | GivenDepth | None = None
+
+    @property
+    def n_channels(self) -> int:
+        """Of what `read_image` returns."""
+        return n_channels(is_masked=self.mask is not None, has_map=self.depth is not None)
 
     @property
     def pixel_size(self) -> PixelSize:
         """Of what `read_image` returns."""
         size = self.height, self.width
-        return size if self.mask is None else (*size, CHANNELS)
+        return size if self.n_channels == 3 else (*size, self.n_channels)
 
     @property
     def is_made(self) -> bool:
@@ -100,6 +116,11 @@ class Capture:
             return "off"
         return "carve" if any(mask.carves for mask in masks) else "ignore"
 
+    @property
+    def has_depths(self) -> bool:
+        """Whether a view has a depth map."""
+        return any(view.depth is not None for view in self.views)
+
 
 def load_capture(
     folder: str | Path,
@@ -111,6 +132,7 @@ def load_capture(
     max_pixels: int = MOST_PIXELS,
     skip_broken: bool = False,
     mask: Mode = "auto",
+    depths: bool = False,
     progress: Progress | None = None,
 ) -> Capture:
     """Read a capture: ``images/`` and a COLMAP model in ``sparse/0`` or ``sparse``, or photographs
@@ -133,6 +155,8 @@ def load_capture(
         skip_broken: photographs that are missing, no image or break off are listed in the result's
             ``broken``; their views stay, so that the split is that of the whole capture.
         mask: what is done with masks, see :data:`gs_train.data.masks.Mode`.
+        depths: whether training photographs have the maps of ``depths/`` with them, see
+            :mod:`gs_train.data.depths`.
         progress: called with (images made, images to make) while images are made.
 
     Returns:
@@ -158,9 +182,11 @@ def load_capture(
         max_pixels=max_pixels,
         skip_broken=skip_broken,
         mask=mask,
+        depths=depths,
     )
     model, broken = found.model, set(found.broken)
     jobs, mask_jobs, masks = {}, {}, {}
+    depth_jobs, maps = {}, dict(enumerate(found.depths))
     for index, (image, path) in enumerate(zip(model.images, found.source.photographs)):
         if index in broken:
             continue
@@ -176,12 +202,19 @@ def load_capture(
                 mask_jobs[index] = job
                 mask_of_view = replace(mask_of_view, path=job.target, kind="plane")
         masks[index] = mask_of_view
-    all_jobs = {job.target: job for job in (*jobs.values(), *mask_jobs.values())}
+        own_size = pinhole.width, pinhole.height
+        depth = maps[index]
+        if depth is not None and (index in jobs or found.depth_sizes[index] != own_size):
+            job = depth_job(depth.path, cache_dir, image.name, camera, pinhole)
+            depth_jobs[index], maps[index] = job, replace(depth, path=job.target)
+    every_job = (*jobs.values(), *mask_jobs.values(), *depth_jobs.values())
+    all_jobs = {job.target: job for job in every_job}
     undecodable = prepare_images(
         list(all_jobs.values()), cache_dir, skip_broken=skip_broken, progress=progress
     )
     for of_kind in (jobs, mask_jobs):
         broken |= {index for index, job in of_kind.items() if job.target in undecodable}
+    maps |= {index: None for index, job in depth_jobs.items() if job.target in undecodable}
     if broken.issuperset(found.train):
         raise InputError(
             f"training must be left one photograph that can be read, got {len(broken)} "
@@ -197,7 +230,14 @@ def load_capture(
     notes += [f"--skip-broken: {printable(str(error))}" for error in found.broken_masks.values()]
     notes += [f"--skip-broken: {printable(str(error))}" for error in undecodable.values()]
     views = tuple(
-        view_of(image, found.pinholes[image.camera_id], path, jobs.get(index), masks.get(index))
+        view_of(
+            image,
+            found.pinholes[image.camera_id],
+            path,
+            jobs.get(index),
+            masks.get(index),
+            maps[index],
+        )
         for index, (image, path) in enumerate(zip(model.images, found.source.photographs))
     )
     return Capture(
@@ -218,19 +258,24 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
     Returns:
         (view.height, view.width, 3) uint8 RGB, contiguous and writable: not to be written to where
         the array comes from ``view.pixels``. Of a view with a mask (view.height, view.width, 4);
-        the fourth value is `KEPT`, `IGNORED` or `CARVED` of :mod:`gs_train.losses.mask`.
+        the fourth value is `KEPT`, `IGNORED` or `CARVED` of :mod:`gs_train.losses.mask`. Of a view
+        with a depth map two values more: the low and the high byte of the map's.
 
     Raises:
-        BrokenPhotographError: the file, or that of the mask, is gone, truncated or corrupt, or has
-            changed its size.
+        BrokenPhotographError: the file, or that of mask or depth map, is gone, truncated or
+            corrupt, or has changed its size.
         InputError: ``view.pixels`` gave something else than such an array.
     """
     colours = _read_colours(view)
-    if view.mask is None:
+    if view.n_channels == 3:
         return colours
-    pixels = np.empty((view.height, view.width, CHANNELS), np.uint8)
+    pixels = np.empty((view.height, view.width, view.n_channels), np.uint8)
     pixels[..., :3] = colours
-    pixels[..., 3] = view.mask.states((view.width, view.height))
+    size = view.width, view.height
+    if view.mask is not None:
+        pixels[..., 3] = view.mask.states(size)
+    if view.depth is not None:
+        pixels[..., -2:] = depth_bytes(view.depth.values(size))
     return pixels
 
 
@@ -248,7 +293,12 @@ def _read_colours(view: CaptureView) -> NDArray[np.uint8]:
 
 
 def view_of(
-    image: Image, pinhole: Pinhole, path: Path, job: Job | None = None, mask: Mask | None = None
+    image: Image,
+    pinhole: Pinhole,
+    path: Path,
+    job: Job | None = None,
+    mask: Mask | None = None,
+    depth: DepthMap | None = None,
 ) -> CaptureView:
     """The view of the photograph at ``path``, or of the image that ``job`` makes from it."""
     return CaptureView(
@@ -260,4 +310,5 @@ def view_of(
         pinhole.height,
         photograph=None if job is None else path,
         mask=mask,
+        depth=depth,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +126,7 @@ def undistorted_pinhole(camera: Camera, max_side: int | None = None) -> Pinhole:
     return Pinhole(np.array([[fx, 0, -x0 * fx], [0, fy, -y0 * fy], [0, 0, 1]]), width, height)
 
 
-def undistort(pixels: NDArray[np.uint8], camera: Camera, pinhole: Pinhole) -> NDArray[np.uint8]:
+def undistort(pixels: NDArray[Any], camera: Camera, pinhole: Pinhole) -> NDArray[Any]:
     """Resample an image from a camera with distortion to a pinhole camera, in one pass.
 
     Each output pixel is the mean of n x n bilinear samples spread evenly over it, with n the
@@ -133,16 +134,16 @@ def undistort(pixels: NDArray[np.uint8], camera: Camera, pinhole: Pinhole) -> ND
     undistorting are one antialiased step. Samples in the outermost half pixel repeat the border.
 
     Args:
-        pixels: (height, width, 3) uint8, contiguous, of the camera's size.
+        pixels: (height, width, 3) uint8 or uint16, contiguous, of the camera's size.
         camera: of a model in `DISTORTED_MODELS`.
         pinhole: what `undistorted_pinhole` returned.
 
     Returns:
-        (pinhole.height, pinhole.width, 3) uint8.
+        (pinhole.height, pinhole.width, 3) of the same dtype.
 
     Cost: about 30 ns per sample, one thread, GIL released. No memory besides the result.
     """
-    result = np.empty((pinhole.height, pinhole.width, 3), dtype=np.uint8)
+    result = np.empty((pinhole.height, pinhole.width, 3), dtype=pixels.dtype)
     n = max(1, math.ceil(_most_shrinking(camera, pinhole) - 0.25))  # bilinear spans the quarter
     resample(np.ascontiguousarray(pixels), result, n, pinhole.K, *coefficients(camera))
     return result

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gs_train.data.check_depths import check_depths
 from gs_train.data.colmap_records import FloatArray, Image, Model
+from gs_train.data.depths import DepthMap, find_depths
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
 from gs_train.data.frame import Frame
@@ -29,7 +31,7 @@ from gs_train.data.photographs import (
 from gs_train.data.pixels import BrokenPhotographError
 from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
 from gs_train.data.readers.source import PointsOf, Source
-from gs_train.data.resized import model_of_sizes
+from gs_train.data.resized import Size, model_of_sizes
 from gs_train.errors import InputError
 from gs_train.names import printable
 
@@ -48,6 +50,8 @@ class Examined:
         masks: the file of each photograph's mask, None without one.
         broken_masks: why masks cannot be read, by index.
         with_alpha: photographs that may have transparent pixels and have no file of a mask.
+        depths: the depth map of each photograph, None without one.
+        depth_sizes: widths and heights of these.
         pinholes: what each camera becomes, by camera id.
     """
 
@@ -61,6 +65,8 @@ class Examined:
     masks: Sequence[Path | None]
     broken_masks: dict[int, BrokenPhotographError]
     with_alpha: frozenset[int]
+    depths: Sequence[DepthMap | None]
+    depth_sizes: Sequence[Size | None]
     pinholes: dict[int, Pinhole]
     notes: tuple[str, ...]
 
@@ -94,6 +100,7 @@ def examine(
     max_pixels: int,
     skip_broken: bool,
     mask: Mode,
+    depths: bool = False,
     looks: Callable[[], Sequence[Found]] | None = None,
 ) -> Examined:
     """The checks of :func:`gs_train.data.load_capture`, in its order, and no image made.
@@ -124,6 +131,10 @@ def examine(
     with_alpha = frozenset(index for index in checked.with_alpha if masks[index] is None)
     if with_alpha and uses_alpha(mask):
         masked.append(alpha_line(len(with_alpha), len(names), mask))
+    maps, told = find_depths(source, train, wanted=depths)
+    maps, depth_sizes, broken_depths = check_depths(
+        model, checked.sizes, maps, max_pixels=max_pixels, skip_broken=skip_broken
+    )
     model, scaled = model_of_sizes(model, checked.sizes)
     return Examined(
         source,
@@ -136,8 +147,10 @@ def examine(
         masks,
         broken_masks,
         with_alpha,
+        maps,
+        depth_sizes,
         pinholes_of(model, max_side),
-        (*notes, *scaled, *source.notes, *map(printable, masked)),
+        (*notes, *scaled, *source.notes, *map(printable, (*masked, *told)), *broken_depths),
     )
 
 

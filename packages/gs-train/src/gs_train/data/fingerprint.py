@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gs_train.data.capture import Capture, CaptureView, read_image
+from gs_train.data.depths import DepthMap
 from gs_train.data.files import open_file, readable
 from gs_train.data.masks import Mask
 from gs_train.data.pixel_file import pixel_bytes
@@ -32,7 +33,7 @@ _SHOWN = 3
 _NO_TIME = 0
 
 Stamp = tuple[int, int]
-"""Bytes of a photograph and its mask, and the last time of change in nanoseconds."""
+"""Bytes of a photograph, its mask and its depth map, and the last time of change in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,22 @@ def file_crc(path: Path, crc: int = 0) -> int:
 
 
 def photograph_crc(view: CaptureView) -> int:
-    """CRC-32 of a view's file and that of its mask, or of the pixels that a caller gives.
+    """CRC-32 of a view's file and those of its mask and depth map, or of the pixels that a caller
+    gives.
 
     Raises:
         InputError: it cannot be read.
     """
     if view.pixels is not None:
         return zlib.crc32(read_image(view).data)
-    crc = file_crc(view.path)
+    paths = [view.path]
     if isinstance(view.mask, Mask) and view.mask.path != view.path:
-        return file_crc(view.mask.path, crc)
+        paths.append(view.mask.path)
+    if isinstance(view.depth, DepthMap):
+        paths.append(view.depth.path)
+    crc = 0
+    for path in paths:
+        crc = file_crc(path, crc)
     return crc
 
 
@@ -159,6 +166,8 @@ def _stamp(capture: Capture, index: int) -> Stamp | None:
     paths = [view.photograph or view.path]
     if isinstance(view.mask, Mask) and view.mask.source not in paths:
         paths.append(view.mask.source)
+    if isinstance(view.depth, DepthMap):
+        paths.append(view.depth.source)
     try:
         found = [path.stat() for path in paths]
     except (OSError, ValueError):  # a name with a NUL

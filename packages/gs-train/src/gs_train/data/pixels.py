@@ -52,10 +52,12 @@ class Header:
     Attributes:
         size: width and height of the stored rows; any EXIF orientation is ignored, as COLMAP does.
         has_alpha: whether pixels may be transparent.
+        is_grey_16: whether pixels are 16 bits of grey.
     """
 
     size: tuple[int, int]
     has_alpha: bool
+    is_grey_16: bool = False
 
 
 def read_header(
@@ -74,7 +76,7 @@ def read_header(
         BrokenPhotographError: it is no image of `FORMATS`, or it breaks off.
     """
     with _opened(path) as (image, file):
-        header = Header(image.size, _has_alpha(image))
+        header = Header(image.size, _has_alpha(image), _is_grey_16(image))
         is_whole = has_its_end(file, image)
     if not is_whole and may_decode(header.size):
         decode_rgb(path)
@@ -134,6 +136,30 @@ def decode_alpha(path: Path, *, size: tuple[int, int]) -> NDArray[np.uint8]:
         raise BrokenPhotographError(path, _reason(error)) from error
 
 
+def decode_grey_16(path: Path, *, size: tuple[int, int] | None = None) -> NDArray[np.uint16]:
+    """The grey values of an image file of 16 bits.
+
+    Args:
+        size: width and height that the header must have; None: any.
+
+    Returns:
+        (H, W) uint16.
+
+    Raises:
+        BrokenPhotographError: as of :func:`decode_rgb`, or pixels are not 16 bits of grey.
+    """
+    try:
+        with _opened(path) as (image, _):
+            if size is not None and image.size != size:
+                raise ValueError(f"{_by(image.size)}, not {_by(size)} as when it was loaded")
+            if not _is_grey_16(image):
+                raise ValueError("not 16 bits of grey")
+            image.load()
+            return np.asarray(image).astype(np.uint16)
+    except FileNotFoundError as error:
+        raise BrokenPhotographError(path, _reason(error)) from error
+
+
 def decode_nonzero(path: Path) -> NDArray[np.bool_]:
     """Which pixels of an image file are not black, however dark, nor transparent.
 
@@ -183,6 +209,11 @@ def _by(size: tuple[int, int]) -> str:
 
 def _has_alpha(image: Image.Image) -> bool:
     return image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
+
+
+def _is_grey_16(image: Image.Image) -> bool:
+    # Older versions of Pillow open such a PNG in 32 bits.
+    return image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
 
 
 def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from gs_train.data.colmap_records import Camera
 from gs_train.data.distortion import Pinhole, is_distorted, undistort
 from gs_train.data.masks import Kind, Mask, plane_of
-from gs_train.data.pixels import BrokenPhotographError, decode_rgb, read_header
+from gs_train.data.pixels import BrokenPhotographError, decode_grey_16, decode_rgb, read_header
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing, require_free
 from gs_train.names import encoded
@@ -34,7 +35,7 @@ from gs_train.names import encoded
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all, from the calling thread."""
 
-Part = Literal["colours"] | Kind
+Part = Literal["colours", "depth"] | Kind
 
 _QUALITY = 98
 _NO_SUBSAMPLING = 0
@@ -57,7 +58,8 @@ class Job:
         camera: what took it.
         pinhole: what it shall look like.
         part: ``colours`` of the photograph, or the plane of its mask: the ``source`` is then the
-            ``image`` of a mask, or the photograph whose ``alpha`` channel is one.
+            ``image`` of a mask, or the photograph whose ``alpha`` channel is one; or ``depth``, the
+            values of a depth map.
     """
 
     source: Path
@@ -104,6 +106,18 @@ def mask_job(mask: Mask, cache_dir: Path, name: str, camera: Camera, pinhole: Pi
     digest = made.name.split(".")[-2]
     target = made.with_name(f"mask.{mask.kind}.{digest}.png")
     return Job(mask.path, target, camera, pinhole, mask.kind)
+
+
+def depth_job(path: Path, cache_dir: Path, name: str, camera: Camera, pinhole: Pinhole) -> Job:
+    """The values of a depth map for an image of the pinhole's size.
+
+    Args:
+        path: of the map, which may be smaller or larger than its photograph.
+        name: of the photograph.
+    """
+    made = cached_path(cache_dir, name, path, camera, pinhole)
+    target = made.with_name(f"depth.{made.name.split('.')[-2]}.png")
+    return Job(path, target, camera, pinhole, "depth")
 
 
 def prepare_images(
@@ -177,6 +191,13 @@ def _is_made(job: Job) -> bool:
 def _make(job: Job) -> None:
     own_size = (job.camera.width, job.camera.height)
     size = (job.pinhole.width, job.pinhole.height)
+    if job.part == "depth":
+        values = _reduced(decode_grey_16(job.source), own_size)
+        if is_distorted(job.camera):
+            three = np.repeat(values[:, :, None], 3, axis=2)
+            values = undistort(three, job.camera, job.pinhole)[..., 0]
+        _save(job, Image.fromarray(_reduced(values, size)))
+        return
     if job.part != "colours":
         plane = plane_of(job.source, job.part, own_size)
         pixels = np.repeat(plane[:, :, None], 3, axis=2)  # as all that is resampled here
@@ -186,12 +207,24 @@ def _make(job: Job) -> None:
         result = Image.fromarray(undistort(pixels, job.camera, job.pinhole))
     else:
         result = Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING)
+    _save(job, result if job.part == "colours" else result.getchannel(0))
+
+
+def _reduced(values: NDArray[np.uint16], size: tuple[int, int]) -> NDArray[np.uint16]:
+    """As photographs are reduced."""
+    if values.shape == size[::-1]:
+        return np.ascontiguousarray(values)
+    whole = Image.fromarray(values.astype(np.float32)).resize(size, Image.Resampling.HAMMING)
+    return np.rint(np.asarray(whole)).clip(0, 65535).astype(np.uint16)
+
+
+def _save(job: Job, result: Image.Image) -> None:
     try:
         with replacing(job.target) as file:
-            if job.part != "colours":  # what is kept or hidden must stay so
-                result.getchannel(0).save(file, format="PNG")
-                return
-            result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
+            if job.part == "colours":
+                result.save(file, format="JPEG", quality=_QUALITY, subsampling=_NO_SUBSAMPLING)
+            else:  # what is kept or hidden must stay so, and depths have 16 bits
+                result.save(file, format="PNG")
     except OSError as error:
         raise InputError(
             f"{job.target} must be a file that can be written, got: {error.strerror or error}"

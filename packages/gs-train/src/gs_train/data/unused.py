@@ -17,7 +17,7 @@ REDUCED = ("images_2", "images_4", "images_8")
 """Folders of photographs at a half, a quarter and an eighth of their sides."""
 
 _FOLDERS = (
-    (("depths", "depth", "normals"), "training sees colours alone"),
+    (("depth", "normals"), "training does not use them"),
     (REDUCED, "--max-side reduces the photographs in images/"),
 )
 _FILES = (

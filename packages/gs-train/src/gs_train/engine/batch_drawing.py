@@ -15,8 +15,9 @@ from gs_train.errors import InputError
 from gs_train.renderers.tables import Direct
 
 Truth: TypeAlias = Tensor | Callable[[], Tensor]
-"""A photograph, (H, W, 3) uint8 on the model's device, or (H, W, 4) with the states of
-`gs_train.losses.mask`; or what gives it, called at most once where and when its view is drawn."""
+"""A photograph on the model's device, (H, W, 3) uint8, with more bytes a pixel where it has a
+mask or a depth map (`gs_train.losses.channels`); or what gives it, called at most once where and
+when its view is drawn."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def trouble_of(truths: Sequence[Truth]) -> InputError | OSError | None:
 
 
 def pixels_of(truth: Truth) -> Tensor:
-    """(H, W, 3 or 4) uint8."""
+    """(H, W, 3 to 6) uint8."""
     return truth if isinstance(truth, Tensor) else truth()
 
 

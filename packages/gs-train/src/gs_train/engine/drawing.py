@@ -13,10 +13,10 @@ from gs_train.engine.crop_statistics import CropStatistics
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import drawn_in_parts, planned_parts
 from gs_train.engine.settings import Observe, StepSettings
+from gs_train.engine.terms import GivenPlanes, Gradients, add_terms, inverse_depth_of
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
-from gs_train.losses.mask import has_mask
-from gs_train.renderers import Renderer, Splats, View
+from gs_train.losses.loss import Crop, loss_and_gradient
+from gs_train.renderers import Renderer, Splats, View, with_depths
 
 
 class Drawing:
@@ -56,15 +56,16 @@ class Drawing:
         """Its share of the batch's loss; fills the leaves' gradients.
 
         Args:
-            truth: (H, W, 3 or 4) uint8 of the whole view.
+            truth: (H, W, 3 to 6) uint8 of the whole view.
             ids: (R,) rows.
             leaves: the six attributes of these rows.
         """
         crop = microbatch.crop
         if not len(ids):  # black, and nothing can change that
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
+            depth = black[..., 0] if self._wants_depth(crop.view, truth) else None
             self.statistics.note(microbatch, ids, None)
-            return self._loss(black, truth, crop)[0]
+            return self._loss(black, GivenPlanes(black[..., 0], depth), truth, crop)[0]
         loss, splats = self._in_parts(crop, ids, leaves, truth)
         self.statistics.note(microbatch, ids, splats)
         return loss
@@ -87,21 +88,25 @@ class Drawing:
 
         Args:
             splats: of the view.
-            truth: (H, W, 3 or 4) uint8 of the whole view.
+            truth: (H, W, 3 to 6) uint8 of the whole view.
             is_last: no other part of these splats follows.
 
         Returns:
             () the part's share of the batch's loss.
         """
         rect = None if part.rect == part.view.rect else part.rect
-        image, alpha = self._renderer.rasterize(splats, rect)
-        loss, gradient = self._loss(image, truth, part)
+        depth = None
+        if self._wants_depth(part.view, truth):
+            image, alpha, depth = with_depths(self._renderer).rasterize_with_depth(splats, rect)
+        else:
+            image, alpha = self._renderer.rasterize(splats, rect)
+        planes = GivenPlanes(alpha[..., 0], None if depth is None else depth[..., 0])
+        loss, gradient, others = self._loss(image, planes, truth, part)
         outputs, gradients = [image], [gradient]
-        if self._settings.carves and has_mask(truth):
-            seen = truth[part.rect.y0 : part.rect.y1, part.rect.x0 : part.rect.x1]
-            loss, of_alpha = add_carving(loss, alpha[..., 0], seen, part, weight=self._weight)
-            outputs.append(alpha)
-            gradients.append(of_alpha[..., None])
+        for plane, of_plane in zip((alpha, depth), others):
+            if plane is not None and of_plane is not None:
+                outputs.append(plane)
+                gradients.append(of_plane[..., None])
         # On this thread: the one that autograd has for a device is woken for each pass, which
         # takes long where the host's optimizer has the cores.
         with torch.autograd.set_multithreading_enabled(False):
@@ -136,8 +141,17 @@ class Drawing:
         losses = [self.paint(splats, part, truth, is_last=part is parts[-1]) for part in parts]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum(), splats
 
-    def _loss(self, image: Tensor, truth: Tensor, crop: Crop) -> tuple[Tensor, Tensor]:
-        """The crop's share of the batch's loss, and its gradient by the image."""
-        rect = crop.rect
+    def _loss(
+        self, image: Tensor, planes: GivenPlanes, truth: Tensor, crop: Crop
+    ) -> tuple[Tensor, Tensor, Gradients]:
+        """The crop's share of the batch's loss, and its gradients by the image and the planes."""
+        rect, settings = crop.rect, self._settings
         part = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
-        return loss_and_gradient(image, part, crop, self._settings.ssim_lambda, weight=self._weight)
+        share, gradient = loss_and_gradient(
+            image, part, crop, settings.ssim_lambda, weight=self._weight
+        )
+        share, others = add_terms(share, planes, part, crop, settings, weight=self._weight)
+        return share, gradient, others
+
+    def _wants_depth(self, view: View, truth: Tensor) -> bool:
+        return inverse_depth_of(self._settings, view, truth) is not None

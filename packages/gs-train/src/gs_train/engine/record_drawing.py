@@ -13,9 +13,9 @@ from gs_raster import MAX_INSTANCES
 from gs_train.engine.parts import drawn_in_parts, halved, have_pixels, planned_parts
 from gs_train.engine.room import Densities
 from gs_train.engine.settings import StepSettings
+from gs_train.engine.terms import add_terms, inverse_depth_of
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
-from gs_train.losses.mask import has_mask
+from gs_train.losses.loss import Crop, loss_and_gradient
 from gs_train.renderers import TooManyIntersectionsError
 from gs_train.renderers.records import DrawnRecords, RecordRenderer, SplatRecords
 
@@ -70,7 +70,7 @@ class RecordDrawing:
         """Begin to draw a view or a crop.
 
         Args:
-            truth: (H, W, 3 or 4) uint8 of the whole view.
+            truth: (H, W, 3 to 6) uint8 of the whole view.
             splats: of all rows that it shows, in any order; left alone until the drawing has ended.
 
         Returns:
@@ -135,7 +135,8 @@ class RecordDrawing:
         is_whole = (core.width, core.height) == (view.width, view.height)
         known = self._costs.known(view) if is_whole else None
         room = self._densities.room(view.name, splats.n, known)
-        drawn = self._records.draw(splats, view, rect, room=room)
+        depth = inverse_depth_of(self._settings, view, truth) is not None
+        drawn = self._records.draw(splats, view, rect, room=room, depth=depth)
         seen = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
         share, gradient = loss_and_gradient(
             drawn.image,
@@ -145,10 +146,8 @@ class RecordDrawing:
             weight=self._weight,
             out=drawn.for_gradient,
         )
-        of_alpha = None
-        if self._settings.carves and has_mask(truth):
-            share, of_alpha = add_carving(share, drawn.alpha, seen, crop, weight=self._weight)
-        gradients = self._records.send_back(drawn, gradient, of_alpha)
+        share, others = add_terms(share, drawn, seen, crop, self._settings, weight=self._weight)
+        gradients = self._records.send_back(drawn, gradient, *others)
         return _Attempt(view.name, splats.n, room, drawn, share, gradients)
 
     def _counted(self, attempt: _Attempt) -> DrawnSplats | None:

@@ -26,6 +26,7 @@ class StepSettings:
         opacity_reg, scale_reg: weight of the mean opacity, and of the mean scale, of all rows.
         regularise_all: these losses act on all rows; else on those that the batch sees.
         carves: pixels that masks mark so are to be transparent.
+        depth_weight: of the difference to depth maps; 0: these are not looked at.
     """
 
     sh_degree: int
@@ -37,6 +38,7 @@ class StepSettings:
     scale_reg: float = 0.0
     regularise_all: bool = True
     carves: bool = False
+    depth_weight: float = 0.0
 
     @property
     def regularises_seen(self) -> bool:

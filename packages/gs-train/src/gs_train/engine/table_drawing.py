@@ -21,9 +21,9 @@ from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import planned_parts
 from gs_train.engine.room import KEPT_BYTES, Densities, room_of
 from gs_train.engine.settings import StepSettings
+from gs_train.engine.terms import add_terms, inverse_depth_of
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import add_carving, loss_and_gradient
-from gs_train.losses.mask import has_mask
+from gs_train.losses.loss import loss_and_gradient
 from gs_train.renderers import Splats
 from gs_train.renderers.tables import Direct, TableRenderer, TableRows
 
@@ -98,7 +98,7 @@ class TableDrawing:
 
         Args:
             index: in the batch.
-            truth: (H, W, 3 or 4) uint8 of the whole view.
+            truth: (H, W, 3 to 6) uint8 of the whole view.
 
         Returns:
             () its share of the batch's loss, which holds once `settle` was called; None where it
@@ -196,6 +196,7 @@ class TableDrawing:
             room=one.room,
             index=one.index,
             direct=self._direct,
+            depth=inverse_depth_of(settings, crop.view, one.truth) is not None,
         )
         one.room = drawn.room
         truth = one.truth
@@ -209,7 +210,5 @@ class TableDrawing:
             weight=self._weight,
             out=drawn.for_gradient,
         )
-        of_alpha = None
-        if settings.carves and has_mask(truth):
-            share, of_alpha = add_carving(share, drawn.alpha, truth, crop, weight=self._weight)
-        return share, renderer.send_back(drawn, gradient, self._direct, of_alpha)
+        share, others = add_terms(share, drawn, truth, crop, settings, weight=self._weight)
+        return share, renderer.send_back(drawn, gradient, self._direct, *others)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import gs_raster
+from gs_train.losses.channels import without_depth
 from gs_train.losses.mask import carved_pixels, has_mask, kept_pixels, masked_dssim_sum
 from gs_train.losses.ssim import HALO, WINDOW, ssim_sum
 from gs_train.renderers.protocol import Rect, View
@@ -130,7 +131,7 @@ def photometric_loss(
         image: (h, w, 3) float, rendered in the crop's :attr:`Crop.rect`.
         truth: (h, w, 3) uint8 or float in [0, 1], the photograph there; or (h, w, 4) uint8, with
             the mask of :mod:`gs_train.losses.mask`. The view's loss stays a mean over all of its
-            pixels: what is not kept adds 0.
+            pixels: what is not kept adds 0. A depth map, two bytes more, counts for nothing here.
         crop: the rectangle.
         ssim_lambda: weight of the SSIM term, 0 to 1.
         weight: of the view; one over the batch size, for the mean.
@@ -140,6 +141,7 @@ def photometric_loss(
     Returns:
         () float. Summed over a view's crops it is the view's loss, times the weight.
     """
+    truth = without_depth(truth)
     if _is_native(image, truth):
         return _NativeLoss.apply(image, truth, crop, ssim_lambda, weight)
     kept = None
@@ -167,6 +169,7 @@ def loss_and_gradient(
 
     On a device both are on their way before autograd begins with the image's.
     """
+    truth = without_depth(truth)
     if _is_native(image, truth):
         return _native(image, truth, crop, ssim_lambda, weight, out)
     leaf = image.detach().requires_grad_()
@@ -183,7 +186,7 @@ def add_carving(
     Args:
         share: of :func:`loss_and_gradient`, where these pixels count for nothing.
         alpha: (h, w) float, rendered in the crop's :attr:`Crop.rect`.
-        truth: (h, w, 4) uint8, as there.
+        truth: (h, w, 4 or 6) uint8, as there.
         crop, weight: as there.
 
     Returns:

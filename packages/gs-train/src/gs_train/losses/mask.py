@@ -14,22 +14,22 @@ IGNORED, CARVED, KEPT = 0, 1, 255
 """Values of the fourth byte: the pixel says nothing; it is to be transparent; it is trained on."""
 
 CHANNELS = 4
-"""Of a photograph with a mask; others have 3."""
+"""Of a photograph with a mask; others have 3. A depth map has two bytes more."""
 
 
 def has_mask(truth: Tensor) -> bool:
-    """Whether a photograph, (h, w, 3) or (h, w, 4), has one."""
-    return truth.shape[-1] == CHANNELS
+    """Whether a photograph, (h, w, 3 to 6), has one."""
+    return truth.shape[-1] % 2 == 0  # two bytes of a depth map change nothing
 
 
 def kept_pixels(truth: Tensor) -> Tensor:
-    """(h, w, 1) bool of a photograph (h, w, 4): the pixels that loss and scores see."""
-    return truth[..., 3:] == KEPT
+    """(h, w, 1) bool of a photograph with a mask: the pixels that loss and scores see."""
+    return truth[..., 3:4] == KEPT
 
 
 def carved_pixels(truth: Tensor) -> Tensor:
-    """(h, w, 1) bool of a photograph (h, w, 4): the pixels that are to be transparent."""
-    return truth[..., 3:] == CARVED
+    """(h, w, 1) bool of a photograph with a mask: the pixels that are to be transparent."""
+    return truth[..., 3:4] == CARVED
 
 
 def masked_dssim_sum(image: Tensor, truth: Tensor, kept: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from gs_train.files.atomic import replacing
 from gs_train.files.small_files import read_small
 from gs_train.options.plain import from_plain, one_of, to_plain
 from gs_train.options.presets import PRESETS
-from gs_train.options.schedule import LearningRates
+from gs_train.options.schedule import ExponentialWeight, LearningRates
 from gs_train.sizes import Count, parse_bytes
 
 _MOST_CHANGES = 16
@@ -57,6 +57,10 @@ class FitConfig:
             masks/NAME.png, masks/NAME.jpg.png and a frame's mask_path, and transparency in an
             alpha channel; auto ignores what image files of masks hide, and takes transparent
             pixels for black ones.
+        depth_weight: START:END, the weight in the loss of the mean difference between rendered
+            inverse depths and those of depths/NAME.png, whose scales are in depth_params.json
+            beside the model; falls exponentially from START to END over the run, or over
+            decay_steps (depth maps are not used).
         strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
@@ -130,6 +134,7 @@ class FitConfig:
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"
+    depth_weight: str | None = None
     strategy: Literal["adc", "mcmc"] = "adc"
     cap: Count | None = None
     init: Path | None = None
@@ -225,6 +230,8 @@ class FitConfig:
             _require(
                 n_bytes is None or n_bytes >= 1, name, "at least one byte", getattr(self, name)
             )
+        if self.depth_weight is not None:
+            ExponentialWeight.parse(self.depth_weight, option="--depth-weight")
         self._check_offload()
 
     def _check_order(self) -> None:
@@ -272,6 +279,13 @@ class FitConfig:
         return None if text is None else parse_bytes(text, option=f"--{name.replace('_', '-')}")
 
     @property
+    def weight_of_depth(self) -> ExponentialWeight | None:
+        """``depth_weight`` as numbers; None: not given."""
+        if self.depth_weight is None:
+            return None
+        return ExponentialWeight.parse(self.depth_weight, option="--depth-weight")
+
+    @property
     def recipe(self) -> dict[str, Any]:
         """The options that a resumed run must share with its start. The checkpoint itself records
         the preset and the initial points.
@@ -286,7 +300,7 @@ class FitConfig:
 
     @property
     def steps_of_decay(self) -> int:
-        """The steps over which the learning rate of the means decays."""
+        """The steps over which the learning rate of the means and the weight of depths decay."""
         return self.steps if self.decay_steps is None else self.decay_steps
 
     def by_strategy(self, name: str) -> float:
@@ -394,10 +408,12 @@ def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """Options that an earlier version wrote, as this one says the same.
 
     ``resort_every`` was a number of images, which has become the default. Views were shuffled,
-    masks not used, and the means' learning rate was a multiple of the cameras' extent.
+    neither masks nor depth maps used, and the means' learning rate was a multiple of the cameras'
+    extent.
     """
-    before = {"order": "shuffle", "tile_views": None, "mask": "off", "means_extent": "cameras"}
-    plain = {**before, **plain}
+    before = {"order": "shuffle", "tile_views": None, "means_extent": "cameras"}
+    unused = {"mask": "off", "depth_weight": None}
+    plain = {**before, **unused, **plain}
     every = plain.get("resort_every")
     if type(every) is int and every > _MOST_CHANGES:
         return {**plain, "resort_every": FitConfig.resort_every}

@@ -62,6 +62,44 @@ def adam_options(batch_size: int, *, scaled: bool) -> AdamOptions:
     return AdamOptions(math.sqrt(b), (0.9**b, 0.999**b), ADAM_EPS / math.sqrt(b))
 
 
+@dataclass(frozen=True)
+class ExponentialWeight:
+    """The weight of a term of the loss, which falls or rises exponentially.
+
+    Attributes:
+        start: at the first image; above 0.
+        end: after the last, and from then on; above 0.
+    """
+
+    start: float
+    end: float
+
+    @classmethod
+    def parse(cls, text: str, *, option: str) -> ExponentialWeight:
+        """Of START:END.
+
+        Raises:
+            InputError: it is not two finite numbers above 0.
+
+        >>> ExponentialWeight.parse("1:0.01", option="--depth-weight")
+        ExponentialWeight(start=1.0, end=0.01)
+        """
+        try:
+            start, end = map(float, text.split(":"))
+        except (ValueError, AttributeError):
+            start = end = 0.0
+        if not (0.0 < start < math.inf and 0.0 < end < math.inf):
+            raise InputError(
+                f"{option} must be START:END, two finite numbers above 0, got {str(text)!r:.80}"
+            )
+        return cls(start, end)
+
+    def at(self, images_seen: int, images_total: int) -> float:
+        """The weight after ``images_seen`` of ``images_total`` images."""
+        done = min(images_seen, images_total) / max(images_total, 1)
+        return float(self.start * (self.end / self.start) ** done)
+
+
 def means_decay(images_seen: int, images_total: int) -> float:
     """The factor on the means' learning rate: 1 at the first image, 0.01 after ``images_total`` of
     them and from then on."""

@@ -6,12 +6,15 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from typing import cast
 
 import torch
 
 import gs_raster
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import (
+    DepthRenderer,
+    InverseDepth,
     Rect,
     Renderer,
     RenderOptions,
@@ -22,6 +25,8 @@ from gs_train.renderers.protocol import (
 )
 
 __all__ = [
+    "DepthRenderer",
+    "InverseDepth",
     "Rect",
     "RenderOptions",
     "Renderer",
@@ -30,7 +35,22 @@ __all__ = [
     "TooManyIntersectionsError",
     "View",
     "make_renderer",
+    "with_depths",
 ]
+
+
+def with_depths(renderer: Renderer) -> DepthRenderer:
+    """The renderer, where it can sum depths.
+
+    Raises:
+        InputError: it is a caller's own and cannot.
+    """
+    if not hasattr(renderer, "rasterize_with_depth"):
+        raise InputError(
+            "--depth-weight needs a renderer with rasterize_with_depth, got "
+            f"{type(renderer).__name__} without; see gs_train.renderers.DepthRenderer"
+        )
+    return cast(DepthRenderer, renderer)
 
 
 def make_renderer(name: str, options: RenderOptions, *, absgrad: bool = False) -> Renderer:

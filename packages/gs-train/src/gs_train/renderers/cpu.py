@@ -112,6 +112,19 @@ class CpuRenderer:
         Cost: 8 bytes for each tile that each splat touches while the result's graph lives, and
             36 to 44 (float32) more during the backward pass.
         """
+        image, alpha = self._drawn(splats, rect, depth=False)
+        return image, alpha
+
+    def rasterize_with_depth(
+        self, splats: Splats, rect: Rect | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See :class:`gs_train.renderers.protocol.DepthRenderer`. Raises and costs as
+        :meth:`rasterize`."""
+        image, alpha = self._drawn(splats, rect, depth=True)
+        return image[..., :3], alpha, image[..., 3:]
+
+    def _drawn(self, splats: Splats, rect: Rect | None, *, depth: bool) -> tuple[Tensor, Tensor]:
+        """Image (h, w, 3), or with depths (h, w, 4), and alpha (h, w, 1)."""
         view = splats.view
         rect = view.rect if rect is None else rect
         if not (0 <= rect.x0 <= rect.x1 <= view.width and 0 <= rect.y0 <= rect.y1 <= view.height):
@@ -129,6 +142,7 @@ class CpuRenderer:
             splats.keys,
             rect,
             absgrad_on,
+            depth,
         )
         splats.n_intersections += n_intersections
         return image, alpha
@@ -177,16 +191,16 @@ class _Project(Function):
 
 
 class _Rasterize(Function):
-    """The six tensors of ``protocol.Splats`` to the image (h, w, 3), alpha (h, w, 1) and number of
-    pairs of a splat and a tile of a rectangle; the gradient of ``means2d`` is in pixels of the
-    whole view."""
+    """The six tensors of ``protocol.Splats`` to the image (h, w, 3), with depths (h, w, 4), alpha
+    (h, w, 1) and number of pairs of a splat and a tile of a rectangle; the gradient of ``means2d``
+    is in pixels of the whole view."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, int]:
-        *tensors, keys, rect, absgrad_on = inputs
+        *tensors, keys, rect, absgrad_on, depth = inputs
         splats = cpu.Splats(*map(_array, tensors))
         tiles = cpu.sort(splats, rect, keys=None if keys is None else _array(keys))
-        blended = cpu.blend(splats, tiles, n_threads=torch.get_num_threads())
+        blended = cpu.blend(splats, tiles, with_depth=depth, n_threads=torch.get_num_threads())
         ctx.blended, ctx.absgrad_on = blended, absgrad_on
         image, alpha = _tensors((blended.image, blended.alpha))
         return image, alpha, tiles.n_pairs
@@ -208,7 +222,8 @@ class _Rasterize(Function):
         means2d, conics, opacities, colors = _tensors(
             (grads.means2d, grads.conics, grads.opacities, grads.colors)
         )
-        return means2d, conics, None, None, opacities, colors, None, None, None
+        depths = None if grads.depths is None else torch.from_numpy(grads.depths)
+        return means2d, conics, depths, None, opacities, colors, None, None, None, None
 
 
 def _check_keys(keys: Tensor | None, n_rows: int) -> None:

@@ -35,6 +35,11 @@ class CpuDrawnRecords:
         return torch.from_numpy(self.blended.alpha[..., 0])
 
     @property
+    def depth(self) -> Tensor | None:
+        image = self.blended.image
+        return torch.from_numpy(image[..., 3]) if image.shape[2] > 3 else None
+
+    @property
     def for_gradient(self) -> None:
         return None
 
@@ -78,22 +83,35 @@ class CpuRecords:
         out.make_empty(n)
 
     def draw(
-        self, records: SplatRecords, view: View, rect: Rect, *, room: int | None = None
+        self,
+        records: SplatRecords,
+        view: View,
+        rect: Rect,
+        *,
+        room: int | None = None,
+        depth: bool = False,
     ) -> DrawnRecords:
         """See `RecordRenderer`; there is always room."""
         floats, n_threads = records.floats, torch.get_num_threads()
         fields = {name: floats[:, place].contiguous().numpy() for name, place in FIELDS.items()}
         splats = cpu.Splats(radii=records.words[:, REACH].numpy(), **fields)
         tiles = cpu.sort(splats, rect, keys=records.keys[:, 0].numpy())
-        blended = cpu.blend(splats, tiles, n_threads=n_threads)
-        return CpuDrawnRecords(torch.from_numpy(blended.image), blended)
+        blended = cpu.blend(splats, tiles, with_depth=depth, n_threads=n_threads)
+        return CpuDrawnRecords(torch.from_numpy(blended.image)[..., :3], blended)
 
     def send_back(
-        self, drawn: DrawnRecords, gradient: Tensor, of_alpha: Tensor | None = None
+        self,
+        drawn: DrawnRecords,
+        gradient: Tensor,
+        of_alpha: Tensor | None = None,
+        of_depth: Tensor | None = None,
     ) -> Tensor:
         """See `RecordRenderer`."""
         assert isinstance(drawn, CpuDrawnRecords)
         nothing = np.zeros_like(drawn.blended.alpha)
+        if drawn.depth is not None:
+            of_depth = torch.zeros_like(drawn.depth) if of_depth is None else of_depth
+            gradient = torch.cat([gradient, of_depth[..., None]], 2)
         found = cpu.blend_backward(
             drawn.blended,
             gradient.contiguous().numpy(),
@@ -103,7 +121,8 @@ class CpuRecords:
         )
         sent = torch.zeros((drawn.blended.tiles.n_rows, GRADIENT_WORDS))
         for name, place in GRADIENTS.items():
-            sent[:, place] = torch.from_numpy(getattr(found, name))
+            if (values := getattr(found, name)) is not None:  # of depths only if they were drawn
+                sent[:, place] = torch.from_numpy(values)
         if found.absgrad is not None:
             sent[:, ABSGRAD] = torch.from_numpy(found.absgrad)
         return sent

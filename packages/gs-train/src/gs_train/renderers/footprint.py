@@ -7,6 +7,7 @@ forecast for another machine has the same numbers.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,10 +95,22 @@ class ViewMemory:
 # and colours 12; that of the centre retained 8 and absolute 8.
 # Bytes an intersection: key and id, both twice, 24; then the id in its place, 4.
 # Bytes a pixel: colours and alpha 16; with the last id 20; with the gradient of the image 28.
-GSPLAT = ViewMemory(
-    Footprint(Moment(1, 80, 4, 20), (Moment(1, 92, 24, 0), Moment(2, 136, 0, 28))),
-)
-"""The tensors that gsplat's autograd keeps: the image, sorting, the gradients of the rows."""
+def _gsplat(colors: int) -> ViewMemory:
+    """The tensors that gsplat's autograd keeps: the image, sorting, the gradients of the rows.
+
+    Args:
+        colors: bytes of a row's colours where depth is one of them; their gradient has as many.
+    """
+    return ViewMemory(
+        Footprint(
+            Moment(1, 80 + colors, 4, 20),
+            (Moment(1, 92 + colors, 24, 0), Moment(2, 136 + 2 * colors, 0, 28)),
+        )
+    )
+
+
+GSPLAT = _gsplat(0)
+"""Without depths."""
 
 
 def _raster(slot: int) -> ViewMemory:
@@ -121,12 +134,14 @@ def _raster(slot: int) -> ViewMemory:
     )
 
 
-_RASTER = _raster(36), _raster(44)  # without and with absgrad: 9 and 11 floats a slot
+_SLOT, _SLOT_ABSGRAD, _SLOT_DEPTH = 36, 8, 4
+"""Floats of a slot, 9; with absgrad, 2 more; with depths, 1 more."""
 
-_MEMORY = {"auto": _RASTER, "raster": _RASTER}
 
-
-def view_memory(name: str, *, absgrad: bool = False) -> ViewMemory:
+@functools.cache
+def view_memory(name: str, *, absgrad: bool = False, depths: bool = False) -> ViewMemory:
     """The memory of the renderer ``name``: ``auto`` is ``raster``, and a renderer that is not known
-    is taken for gsplat."""
-    return _MEMORY.get(name, (GSPLAT, GSPLAT))[absgrad]
+    is taken for gsplat. The pixels of depths are not counted."""
+    if name in ("auto", "raster"):
+        return _raster(_SLOT + _SLOT_ABSGRAD * absgrad + _SLOT_DEPTH * depths)
+    return _gsplat(16) if depths else GSPLAT

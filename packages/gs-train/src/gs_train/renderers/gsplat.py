@@ -87,6 +87,18 @@ class GsplatRenderer:
 
     def rasterize(self, splats: Splats, rect: Rect | None = None) -> tuple[Tensor, Tensor]:
         """See :class:`gs_train.renderers.protocol.Renderer`."""
+        return self._drawn(splats, rect, splats.colors)
+
+    def rasterize_with_depth(
+        self, splats: Splats, rect: Rect | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See :class:`gs_train.renderers.protocol.DepthRenderer`: depth is a fourth colour."""
+        colors = torch.cat([splats.colors, splats.depths[:, None]], 1)
+        image, alpha = self._drawn(splats, rect, colors)
+        return image[..., :3], alpha, image[..., 3:]
+
+    def _drawn(self, splats: Splats, rect: Rect | None, colors: Tensor) -> tuple[Tensor, Tensor]:
+        """Image (h, w, channels) and alpha (h, w, 1) of splats with these colours."""
         from gsplat import isect_offset_encode, isect_tiles, rasterize_to_pixels
 
         rect = rect or splats.view.rect
@@ -104,7 +116,7 @@ class GsplatRenderer:
         image, alpha = rasterize_to_pixels(
             means2d,
             splats.conics[None],
-            splats.colors[None],
+            colors[None],
             splats.opacities[None],
             rect.width,
             rect.height,

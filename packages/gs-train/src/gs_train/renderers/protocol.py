@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from gs_raster import TooManyInstancesError as TooManyIntersectionsError
 
 __all__ = [
     "ATTRIBUTES",
+    "DepthRenderer",
+    "InverseDepth",
     "Rect",
     "RenderOptions",
     "Renderer",
@@ -38,6 +40,17 @@ ATTRIBUTES = ("means", "scales", "quats", "opacities", "sh0", "shN")
 """The names of the stored attributes."""
 
 
+class InverseDepth(NamedTuple):
+    """What a value of a depth map stands for: the inverse depth ``value / 65536 * scale + offset``.
+
+    Attributes:
+        scale, offset: one over the unit of length.
+    """
+
+    scale: float
+    offset: float
+
+
 @dataclass(frozen=True)
 class View:
     """One posed pinhole image, without its pixels.
@@ -47,6 +60,7 @@ class View:
         viewmat: (4, 4) float32, world to camera; x right, y down, z forward.
         K: (3, 3) float32, pixels; the centre of the first pixel is (0.5, 0.5).
         width, height: pixels.
+        inverse_depth: what its depth map means, if it has one.
     """
 
     name: str
@@ -54,6 +68,7 @@ class View:
     K: Tensor
     width: int
     height: int
+    inverse_depth: InverseDepth | None = None
 
     @functools.cached_property
     def camera(self) -> gs_cull.Views:
@@ -151,4 +166,15 @@ class Renderer(Protocol):
 
     def rasterize(self, splats: Splats, rect: Rect | None = None) -> tuple[Tensor, Tensor]:
         """Image (h, w, 3) over black and alpha (h, w, 1) of ``rect``, the whole view when None."""
+        ...
+
+
+class DepthRenderer(Renderer, Protocol):
+    """A renderer that also sums depths, as training on depth maps needs it."""
+
+    def rasterize_with_depth(
+        self, splats: Splats, rect: Rect | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What :meth:`Renderer.rasterize` gives, and the sum of weight times depth, (h, w, 1): 0
+        where nothing is. Differentiable with respect to depths, too."""
         ...

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import gs_raster
-from gs_raster.torch import project, rasterize
+from gs_raster.torch import Image, project, rasterize
 from gs_train.renderers.protocol import Rect, RenderOptions, Rows, Splats, View
 from gs_train.renderers.raster_records import RasterRecords, RasterSplats
 from gs_train.renderers.raster_tables import RasterTables
@@ -86,12 +86,24 @@ class RasterRenderer:
             ValueError: the rectangle is not inside the view.
             TooManyIntersectionsError: the splats touch 2^31 tiles or more.
         """
+        drawn = self._drawn(splats, rect, depth=False)
+        return drawn.image, drawn.alpha
+
+    def rasterize_with_depth(
+        self, splats: Splats, rect: Rect | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See :class:`gs_train.renderers.protocol.DepthRenderer`. Raises as :meth:`rasterize`."""
+        drawn = self._drawn(splats, rect, depth=True)
+        assert drawn.depth is not None
+        return drawn.image, drawn.alpha, drawn.depth
+
+    def _drawn(self, splats: Splats, rect: Rect | None, *, depth: bool) -> Image:
         if not isinstance(splats, RasterSplats) or splats.projected is None:
             raise TypeError(
                 f"splats must come from RasterRenderer.project, got {type(splats).__name__}"
             )
-        drawn = rasterize(splats.projected, rect, absgrad=self.absgrad)
+        drawn = rasterize(splats.projected, rect, depth=depth, absgrad=self.absgrad)
         splats.n_intersections += drawn.lists.n_instances
         if self.absgrad and not splats.shifted:
             splats.shifted.append(splats.means2d)  # on which all rectangles add
-        return drawn.image, drawn.alpha
+        return drawn

@@ -21,7 +21,6 @@ from gs_train.renderers.protocol import (
 from gs_train.renderers.raster_views import Cameras, splats_of, statistics_of
 from gs_train.renderers.records import (
     ABSGRAD,
-    DEPTH_GRADIENT,
     GRADIENTS,
     TILE,
     DrawnRecords,
@@ -57,6 +56,10 @@ class RasterDrawnRecords:
     @property
     def for_gradient(self) -> Tensor | None:
         return self.drawing.for_gradient
+
+    @property
+    def depth(self) -> Tensor | None:
+        return self.drawing.depth
 
     @property
     def n_intersections(self) -> int:
@@ -114,7 +117,13 @@ class RasterRecords:
         out.make_empty(n)
 
     def draw(
-        self, records: SplatRecords, view: View, rect: Rect, *, room: int | None = None
+        self,
+        records: SplatRecords,
+        view: View,
+        rect: Rect,
+        *,
+        room: int | None = None,
+        depth: bool = False,
     ) -> DrawnRecords:
         """See `RecordRenderer`. Without a room it waits for the stream once, without Python's lock,
         and sorts twice.
@@ -131,6 +140,7 @@ class RasterRecords:
             splats,
             rect,
             room=room,
+            depth=depth,
             check_room=check,
             workspace=self._workspace,
             absgrad=self._absgrad,
@@ -138,12 +148,16 @@ class RasterRecords:
         return RasterDrawnRecords(drawing, check)
 
     def send_back(
-        self, drawn: DrawnRecords, gradient: Tensor, of_alpha: Tensor | None = None
+        self,
+        drawn: DrawnRecords,
+        gradient: Tensor,
+        of_alpha: Tensor | None = None,
+        of_depth: Tensor | None = None,
     ) -> Tensor:
         """See `RecordRenderer`. Does not synchronise."""
         assert isinstance(drawn, RasterDrawnRecords)
         return gs_raster.draw_splats_backward(
-            drawn.drawing, gradient.contiguous(), of_alpha, absgrad=self._absgrad
+            drawn.drawing, gradient.contiguous(), of_alpha, of_depth, absgrad=self._absgrad
         )
 
     def backward(self, splats: Splats, gradients: Tensor) -> None:
@@ -153,10 +167,9 @@ class RasterRecords:
         if self._absgrad:
             splats.shifted.append(splats.means2d)
             splats.means2d.absgrad = whole[:, ABSGRAD]  # type: ignore[attr-defined]
-        places = {**GRADIENTS, "depths": DEPTH_GRADIENT}  # all of them: then nothing is copied
-        fields = [getattr(splats, name) for name in places]
+        fields = [getattr(splats, name) for name in GRADIENTS]
         with torch.autograd.set_multithreading_enabled(False):
-            torch.autograd.backward(fields, [whole[:, place] for place in places.values()])
+            torch.autograd.backward(fields, [whole[:, place] for place in GRADIENTS.values()])
 
     def project_views(self, outgoing: Sequence[Outgoing], *, sh_degree: int) -> Projected:
         """See `TableRecordRenderer`. A kernel a view, and one for each eight views."""

@@ -29,6 +29,10 @@ class RasterDrawn:
     def alpha(self) -> Tensor:
         return self.drawing.alpha
 
+    @property
+    def depth(self) -> Tensor | None:
+        return self.drawing.depth
+
 
 class RasterTables:
     """A `TableRenderer`.
@@ -67,6 +71,7 @@ class RasterTables:
         room: int,
         index: int,
         direct: Direct | None = None,
+        depth: bool = False,
     ) -> Drawn:
         """See `TableRenderer`."""
         drawing = gs_raster.draw(
@@ -77,6 +82,7 @@ class RasterTables:
             options=self._options,
             rect=rect,
             keys=rows.keys,
+            depth=depth,
             check_room=self._check,
             index=index,
             # Of others something lives on while the next view is drawn.
@@ -92,6 +98,7 @@ class RasterTables:
         gradient: Tensor,
         direct: Direct | None,
         of_alpha: Tensor | None = None,
+        of_depth: Tensor | None = None,
     ) -> Splats | None:
         """See `TableRenderer`."""
         assert isinstance(drawn, RasterDrawn)
@@ -100,6 +107,7 @@ class RasterTables:
             drawn.drawing,
             gradient,
             of_alpha,
+            of_depth,
             out=self._sums.of(drawn.rows.sums),
             places=None if place is None else place.int(),
             absgrad=self._absgrad,

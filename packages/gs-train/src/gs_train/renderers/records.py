@@ -45,14 +45,13 @@ GRADIENTS: dict[str, int | slice] = {
     "conics": slice(2, 5),
     "opacities": 5,
     "colors": slice(6, 9),
+    "depths": 9,
 }
-"""Where the gradients of splats are, in rows of `GRADIENT_WORDS`."""
+"""Where the gradients of splats are, in rows of `GRADIENT_WORDS`. That of the depth is 0 unless the
+loss looks at depths."""
 
 ABSGRAD = slice(10, 12)
 """Where the absolute gradients of the centres are, if density control reads them; else zeros."""
-
-DEPTH_GRADIENT = 9
-"""Where the gradient of a splat's depth is: 0, as images do not depend on it."""
 
 GRADIENT_WORDS = 12
 """Words of the gradient of a splat on its way back: gs-raster's own, so that nothing is copied."""
@@ -122,6 +121,7 @@ class DrawnRecords(Protocol):
     Attributes:
         image: (h, w, 3) over black; until its gradient is sent back.
         alpha: (h, w).
+        depth: (h, w) sum of weight times depth, 0 where nothing is; None if not asked for.
         for_gradient: (h, w, 3) memory for the gradient of the image; None: take some.
         n_intersections: pairs of a splat and a tile that it touches; asking waits until they are
             counted.
@@ -131,6 +131,8 @@ class DrawnRecords(Protocol):
     def image(self) -> Tensor: ...
     @property
     def alpha(self) -> Tensor: ...
+    @property
+    def depth(self) -> Tensor | None: ...
     @property
     def for_gradient(self) -> Tensor | None: ...
     @property
@@ -157,7 +159,13 @@ class RecordRenderer(Protocol):
         ...
 
     def draw(
-        self, records: SplatRecords, view: View, rect: Rect, *, room: int | None = None
+        self,
+        records: SplatRecords,
+        view: View,
+        rect: Rect,
+        *,
+        room: int | None = None,
+        depth: bool = False,
     ) -> DrawnRecords:
         """Draw a rectangle of a view: the image that ``rasterize`` makes of the same splats.
 
@@ -165,6 +173,7 @@ class RecordRenderer(Protocol):
             records: of all ranks, in any order; left alone until the gradient is sent back.
             room: intersections that are expected at most, so that nothing need be waited for. Where
                 there are more, image and gradients may be of nothing: draw again. None: count them.
+            depth: also sum depths.
 
         Raises:
             TooManyIntersectionsError: the splats touch 2^31 tiles or more. With a room, from
@@ -173,13 +182,18 @@ class RecordRenderer(Protocol):
         ...
 
     def send_back(
-        self, drawn: DrawnRecords, gradient: Tensor, of_alpha: Tensor | None = None
+        self,
+        drawn: DrawnRecords,
+        gradient: Tensor,
+        of_alpha: Tensor | None = None,
+        of_depth: Tensor | None = None,
     ) -> Tensor:
         """(S, 12) float32: gradients of the records' splats, see `GRADIENTS`.
 
         Args:
             gradient: (h, w, 3) of the loss by the image.
             of_alpha: (h, w) of the loss by alpha; None for 0.
+            of_depth: (h, w) of the loss by the sum of depths; None for 0.
         """
         ...
 

@@ -70,6 +70,7 @@ class Drawn(Protocol):
     Attributes:
         image: (h, w, 3) over black.
         alpha: (h, w), to be asked for before the gradient is sent back.
+        depth: (h, w) sum of weight times depth, 0 where nothing is; None if not asked for.
         room: intersections that there was room for.
         for_gradient: (h, w, 3) that the gradient of the image may be written to; None: there is no
             memory for it.
@@ -79,6 +80,8 @@ class Drawn(Protocol):
     def image(self) -> Tensor: ...
     @property
     def alpha(self) -> Tensor: ...
+    @property
+    def depth(self) -> Tensor | None: ...
     @property
     def room(self) -> int: ...
     @property
@@ -106,12 +109,14 @@ class TableRenderer(Protocol):
         room: int,
         index: int,
         direct: Direct | None = None,
+        depth: bool = False,
     ) -> Drawn:
         """Draw a rectangle of the batch's view ``index``. Does not synchronise.
 
         Args:
             direct: that `send_back` gets as well, before the next view is drawn; None: `send_back`
                 may come later, and gives splats.
+            depth: also sum depths.
 
         Raises:
             OutOfMemoryError: nothing has been drawn.
@@ -124,6 +129,7 @@ class TableRenderer(Protocol):
         gradient: Tensor,
         direct: Direct | None,
         of_alpha: Tensor | None = None,
+        of_depth: Tensor | None = None,
     ) -> Splats | None:
         """Add the gradients of the rows to their sums. Does not synchronise.
 
@@ -131,6 +137,7 @@ class TableRenderer(Protocol):
             gradient: (h, w, 3) of the loss by the image.
             direct: what the view, which is drawn whole, is added to, too.
             of_alpha: (h, w) of the loss by alpha; None for 0.
+            of_depth: (h, w) of the loss by the sum of depths; None for 0.
 
         Returns:
             The splats, with the gradient of ``means2d`` and, where it is asked for, ``absgrad``;

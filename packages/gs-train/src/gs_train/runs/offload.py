@@ -11,7 +11,6 @@ import torch
 
 from gs_train.data.pixel_file import pixel_bytes
 from gs_train.errors import InputError
-from gs_train.losses.mask import CHANNELS
 from gs_train.machine.memory import resident_bytes
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import Limits
@@ -140,8 +139,12 @@ def workload_of(
         image_cache=min(cache, sum(map(pixel_bytes, photographs))),
         statistics_bytes=statistics_bytes(config),
     )
-    mask = scene.capture.mask
-    return replace(work, channels=3 if mask == "off" else CHANNELS, carves=mask == "carve")
+    return replace(
+        work,
+        channels=max(view.n_channels for view in scene.capture.views),
+        carves=scene.capture.mask == "carve",
+        depths=config.depth_weight is not None and scene.capture.has_depths,
+    )
 
 
 def _resident_without(rows: Rows) -> int | None:

@@ -431,6 +431,7 @@ def open_capture(
             max_pixels=config.max_pixels,
             skip_broken=config.skip_broken,
             mask=config.mask,
+            depths=config.depth_weight is not None,
             progress=report,
         )
     require_windows(capture)

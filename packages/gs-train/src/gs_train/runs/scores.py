@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gs_train.data import BrokenPhotographError, read_image
 from gs_train.files.pictures import to_uint8
+from gs_train.losses.channels import without_depth
 from gs_train.losses.lpips import Lpips
 from gs_train.losses.mask import has_mask, kept_pixels
 from gs_train.machine.interrupt import StopRequest
@@ -104,7 +105,7 @@ def score_of(
         image: (H, W, 3) float32 in [0, 1], on any device.
         photograph: (H, W, 3) uint8 on the CPU, or (H, W, 4) with a mask.
     """
-    photograph = photograph.to(image.device)
+    photograph = without_depth(photograph).to(image.device)
     kept = None
     if has_mask(photograph):
         kept, photograph = kept_pixels(photograph), photograph[..., :3]
@@ -122,6 +123,7 @@ def score_of(
 
 def picture_of(name: str, image: Tensor, photograph: Tensor) -> Picture:
     """A view to look at; what a mask hides is black in both images."""
+    photograph = without_depth(photograph)
     if not has_mask(photograph):
         return name, photograph.numpy(), to_uint8(image)
     kept, colours = kept_pixels(photograph), photograph[..., :3]

@@ -24,7 +24,7 @@ from gs_train.options.presets import PRESETS, Preset
 from gs_train.options.schedule import AdamOptions, active_sh_degree, adam_options, means_decay
 from gs_train.ranks.dealing import Dealing
 from gs_train.ranks.first_rows import Ownership, first_rows
-from gs_train.renderers import Renderer, Rows, Splats, View
+from gs_train.renderers import Renderer, Rows, Splats, View, with_depths
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.operations import Model
 from gs_train.rows.restore import Part, Source, as_source, read_all
@@ -211,6 +211,9 @@ class Trainer:
             name: float(rate * self._options.lr_factor) for name, rate in vars(config.lr).items()
         }
         self._constants = _constants(config, self._options)
+        self._depths = config.weight_of_depth
+        if self._depths is not None:
+            with_depths(renderer)  # raises where it cannot
         self.backend = make_backend(
             preset,
             rows,
@@ -277,7 +280,8 @@ class Trainer:
 
         Args:
             batch: views on the renderer's device with their photographs there, (H, W, 3) uint8,
-                with a mask (H, W, 4), or functions that return these.
+                with a mask or a depth map more bytes a pixel (`gs_train.losses.channels`), or
+                functions that return these.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
             meanwhile: called while the device draws, before the host waits for it.
@@ -325,6 +329,7 @@ class Trainer:
         return StepSettings(
             sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),
             rates={**self._rates, "means": means},
+            depth_weight=self._depths.at(images_before, images_decay) if self._depths else 0.0,
             **self._constants,
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gs_train.data import FROM_PYTHON, Capture, PhotoReader
+from gs_train.data.depths import not_used
 from gs_train.engine.together import Sharing
 from gs_train.errors import CommonError, InputError
 from gs_train.files.agreement import by_each, by_first
@@ -118,6 +119,8 @@ def fit_locked(
         capture = _capture_of_all(config, folder, own_stop, early, parts, world)
         for line in capture.notes:
             _say(line)
+        if capture.has_depths and config.depth_weight is None:  # of a caller in Python
+            _say(not_used("depth maps"))
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         if run is None:
             scene = with_means_extent(scene, config)

@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from gs_train.data import Capture
+from gs_train.data import Capture, CaptureView
 from gs_train.data.frame import Frame
 from gs_train.data.point_ply import read_point_ply
 from gs_train.errors import InputError
@@ -20,7 +20,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import TaskProgress, task_progress
 from gs_train.names import encoded, printable
 from gs_train.options.config import FitConfig
-from gs_train.renderers import Rows, View
+from gs_train.renderers import InverseDepth, Rows, View
 from gs_train.rows import counter_random
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.morton import morton_order
@@ -47,7 +47,7 @@ class Scene:
         """Bring a capture into ``frame``, or into the one that its cameras suggest."""
         if frame is None:
             frame = Frame.from_cameras(np.stack([v.world_to_camera for v in capture.views]))
-        views = tuple(view_in_frame(view, frame).to(device) for view in capture.views)
+        views = tuple(_view_of(view, frame).to(device) for view in capture.views)
         return cls(capture, frame, views)
 
     def initial_rows(self, config: FitConfig, stop: StopRequest) -> Rows:
@@ -144,16 +144,27 @@ def most_rows(config: FitConfig) -> int | None:
 
 
 def capture_digest(capture: Capture) -> str:
-    """Hex digest of what a run was trained on: names, sizes, cameras, poses, masks and
-    the split."""
+    """Hex digest of what a run was trained on: names, sizes, cameras, poses, masks, depth
+    maps and the split."""
     digest = hashlib.sha256()
     for view in capture.views:
         digest.update(encoded(view.name) + f"\0{view.width}\0{view.height}\0".encode())
         digest.update(view.K.tobytes() + view.world_to_camera.tobytes())
         if view.mask is not None:
             digest.update(b"carved" if view.mask.carves else b"ignored")
+        if view.depth is not None:
+            digest.update(repr(tuple(view.depth.of)).encode())
     digest.update(repr((capture.train, capture.test)).encode())
     return digest.hexdigest()
+
+
+def _view_of(view: CaptureView, frame: Frame) -> View:
+    """With what its depth map means there."""
+    posed = view_in_frame(view, frame)
+    if view.depth is None:
+        return posed
+    scale, offset = view.depth.of
+    return replace(posed, inverse_depth=InverseDepth(scale / frame.scale, offset / frame.scale))
 
 
 def view_in_frame(camera: Posed, frame: Frame) -> View:

@@ -59,8 +59,10 @@ class Workload:
         most: the largest of each number over the batches looked at, ``largest`` over all views;
             memory must hold these.
         mean: their means; time follows from these.
-        channels: bytes of a photograph's pixel: 4 where any has a mask.
+        channels: bytes of a photograph's pixel, the most of any: 4 with a mask, with a depth map
+            2 more.
         carves: pixels that masks mark so are trained to be transparent.
+        depths: the loss compares with depth maps.
         tile_rows: rows that the views of a tile see; 0 where views are shuffled.
         tile_batches: batches of a tile.
         image_cache: bytes of host memory for decoded photographs.
@@ -80,6 +82,7 @@ class Workload:
     mean: BatchRows
     channels: int = 3
     carves: bool = False
+    depths: bool = False
     tile_rows: float = 0.0
     tile_batches: int = 0
     image_cache: int = 0
@@ -108,7 +111,7 @@ class Workload:
     @property
     def view_memory(self) -> ViewMemory:
         """Of the renderer."""
-        return view_memory(self.renderer, absgrad=self.absgrad)
+        return view_memory(self.renderer, absgrad=self.absgrad, depths=self.depths)
 
     def with_rows(self, n_rows: int) -> Workload:
         """The same with another number of rows; views see the same share."""

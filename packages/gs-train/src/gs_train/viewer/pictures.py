@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gs_train.files.pictures import FULL_ERROR, error_colors, to_uint8
+from gs_train.losses.channels import DEPTH_BYTES
 from gs_train.losses.mask import CHANNELS, KEPT
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.renderers import View
@@ -150,10 +151,10 @@ class Pictures:
 
 
 def _truth(photograph: NDArray[np.uint8], size: tuple[int, int]) -> _Truth:
-    """A photograph, (H, W, 3) or with a mask (H, W, 4), in another size."""
+    """A photograph, (H, W, 3) or with a mask or a depth map more, in another size."""
     height, width, n_channels = photograph.shape
     colours, states = photograph[..., :3], np.full((height, width), KEPT, np.uint8)
-    if n_channels == CHANNELS:
+    if n_channels in (CHANNELS, CHANNELS + DEPTH_BYTES):
         states = np.where(photograph[..., 3] == KEPT, states, 0)
     if (width, height) != size:
         colours, states = _resized(colours, size), _resized(states, size)

@@ -36,7 +36,7 @@ TRAIN = "transforms_train.json"
 HELD_OUT = ("transforms_test.json", "transforms_val.json")
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".JPG", ".JPEG", ".PNG", ".webp", ".tif", ".tiff", ".bmp")
-_UNUSED_KEYS = (("depth_file_path", "training sees colours alone"),)
+_UNUSED_KEYS = (("depth_file_path", "depth maps are those of depths/"),)
 
 
 class TransformsReader:

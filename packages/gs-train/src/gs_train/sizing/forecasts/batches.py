@@ -39,6 +39,10 @@ _LOSS = 12  # bytes a pixel: the gradient
 CARVING = 12
 """Bytes a pixel where masks carve: alpha, its gradient, and the product of both."""
 
+DEPTHS = 24
+"""Bytes a pixel where the loss looks at depths: alpha, the sum of depths and the gradients of both,
+the ratio of both, and the difference to the map."""
+
 
 def add_batch(
     need: Need,
@@ -76,6 +80,8 @@ def add_batch(
     device["rendering"] = _rendering_bytes(work, room.rows, place, from_tables=from_tables)
     if work.carves:
         device["rendering"] += CARVING * work.pixels
+    if work.depths:
+        device["rendering"] += DEPTHS * work.pixels
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
