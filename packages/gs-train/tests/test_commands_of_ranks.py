@@ -190,3 +190,46 @@ def test_trouble_of_all_ranks_is_one_line(
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("gs-train: error: rank 0: ")
     assert "must be the output folder of a run, and does not exist" in line
+
+
+def _as_rank(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    for name, value in zip(RANK_VARIABLES, ("2", str(rank), str(rank), "2"), strict=True):
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("command", ["plan", "check"])
+def test_one_rank_carries_out_what_is_for_one_process(
+    tiny_capture: Path,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    said = []
+    for rank in (1, 0):
+        _as_rank(monkeypatch, rank)
+        assert main([command, str(tiny_capture)]) == 0
+        said.append(capfd.readouterr().out)
+    assert said[0] == ""
+    assert said[1] != ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["fit --stepz 3", "paint", "plan a-capture --gpus", "eval --help"],
+    ids=lambda line: line,
+)
+def test_one_rank_speaks_of_the_command_line(
+    line: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ends, said = [], []
+    for rank in (1, 0):
+        _as_rank(monkeypatch, rank)
+        try:
+            ends.append(main(line.split()))
+        except SystemExit as end:
+            ends.append(end.code or 0)
+        told = capfd.readouterr()
+        said.append(told.out + told.err)
+    assert ends[0] == ends[1] == (0 if "--help" in line else 2)
+    assert said[0] == ""
+    assert said[1] != ""

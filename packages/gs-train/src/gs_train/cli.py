@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from gs_train.commands.inspection import InspectConfig, inspect
 from gs_train.commands.plan import PlanConfig, plan
 from gs_train.commands.render import RenderConfig, render
 from gs_train.commands.view import ViewConfig, view
+from gs_train.errors import InputError
 from gs_train.machine.interrupt import Interrupted
 from gs_train.names import printable
 from gs_train.options.config import FitConfig
@@ -47,8 +50,14 @@ _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
 }
 
 
+_OF_RANKS = FitConfig | EvalConfig | RenderConfig | ExportConfig
+"""Options of commands that several processes carry out together. Of all others, and of what is said
+about a command line, one rank is enough."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command. Of several ranks, the first one alone runs those that are for one process;
+    the others return 0, or 2 where the command line cannot be used, and say nothing.
 
     Args:
         arguments: the command line without the program's name; ``sys.argv`` when None.
@@ -64,10 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if arguments is None else arguments)
     folder: RunFolder | None = None
     if argv[:1] == ["--version"]:
-        print(f"gs-train {importlib.metadata.version('gs-train')}")
+        if has_the_word(os.environ):
+            print(f"gs-train {importlib.metadata.version('gs-train')}")
         return 0
     try:
-        config, lines = _parse(argv)
+        config, lines = _parse_once(argv)
+        if not isinstance(config, _OF_RANKS):
+            if not has_the_word(os.environ):
+                return 0
+            os.environ["WORLD_SIZE"] = "1"  # others would be waited for
         folder = _folder_of(config)
         n_ranks = _ranks_for(config)
         if n_ranks is not None:
@@ -90,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _ranks_for(config: Any) -> int | None:
     """How many processes a command wants; None: this one."""
-    if not isinstance(config, FitConfig | EvalConfig | RenderConfig | ExportConfig):
+    if not isinstance(config, _OF_RANKS):
         return None
     n_devices = torch.cuda.device_count() if config.gpus else 0
     renderer = getattr(config, "renderer", "auto" if n_devices else "cpu")
@@ -111,6 +125,22 @@ def _folder_of(config: Any) -> RunFolder | None:
         if hasattr(config, name):
             return RunFolder(getattr(config, name))
     return None
+
+
+def _parse_once(argv: list[str]) -> tuple[Any, list[str]]:
+    """:func:`_parse`, of whose errors and help one rank is enough.
+
+    Raises:
+        SystemExit: as `_parse`; and where another rank says what is wrong.
+    """
+    if has_the_word(os.environ):
+        return _parse(argv)
+    unsaid = io.StringIO()
+    with contextlib.redirect_stdout(unsaid), contextlib.redirect_stderr(unsaid):
+        try:
+            return _parse(argv)
+        except InputError:
+            raise SystemExit(2) from None
 
 
 def _parse(argv: list[str]) -> tuple[Any, list[str]]:
