@@ -198,15 +198,15 @@ def wall() -> Photographed:
     """A grey wall, askew, that fills four views, and a cloud of Gaussians before and behind the
     wall. Photographs say nothing of where the wall is."""
     draw = torch.Generator().manual_seed(1)
-    n, width, height = 600, 48, 32
-    K = torch.tensor([[44.0, 0, width / 2], [0, 44.0, height / 2], [0, 0, 1]])
+    n, width, height = 400, 36, 24
+    K = torch.tensor([[33.0, 0, width / 2], [0, 33.0, height / 2], [0, 0, 1]])
     views, photographs = [], []
     for i in range(4):
         x = 0.5 * (i % 2) - 0.25
         viewmat = torch.eye(4)
         viewmat[:2, 3] = -torch.tensor([x, 0.5 * (i // 2) - 0.25])
         # The wall is where z = 3 + x / 2.
-        u = (torch.arange(width) + 0.5 - width / 2) / 44.0
+        u = (torch.arange(width) + 0.5 - width / 2) / 33.0
         inverse = ((1 - u / 2) / (3 + x / 2)).expand(height, width)
         of = InverseDepth(0.6, 0.02)
         values = ((inverse - of.offset) / of.scale * 65536).round()
@@ -240,11 +240,11 @@ def depth_error(rows: dict[str, Tensor], scene: Photographed) -> float:
 @one_threaded
 def test_maps_put_a_wall_without_texture_where_it_is_and_colours_alone_do_not() -> None:
     scene = wall()
-    batches = [[0, 1, 2, 3]] * 120
+    batches = [[0, 1, 2, 3]] * 80
     lr = dataclasses.replace(LIVELY, means=1e-2)
     found = {}
     for weight in ("1:0.1", None):
-        options: dict[str, Any] = {"depth_weight": weight, "lr": lr, "steps": 120, "batch_size": 4}
+        options: dict[str, Any] = {"depth_weight": weight, "lr": lr, "steps": 80, "batch_size": 4}
         rows, losses, _ = run(scene, batches=batches, mask="off", **options)
         found[weight] = depth_error(rows, scene)
         if weight is None:
@@ -285,7 +285,7 @@ def test_on_a_gpu_best_and_a_run_that_goes_on_leave_the_same_bits() -> None:
 def test_on_a_gpu_maps_put_the_wall_where_it_is(drawn_by: str) -> None:
     scene, draws = wall(), renderer(drawn_by)
     lr = dataclasses.replace(LIVELY, means=1e-2)
-    options: dict[str, Any] = {"depth_weight": "1:0.1", "lr": lr, "steps": 120, "batch_size": 4}
-    batches = [[0, 1, 2, 3]] * 120
+    options: dict[str, Any] = {"depth_weight": "1:0.1", "lr": lr, "steps": 80, "batch_size": 4}
+    batches = [[0, 1, 2, 3]] * 80
     rows, _, _ = run(scene.on("cuda"), batches=batches, mask="off", draws=draws, **options)
     assert depth_error(rows, scene) < 0.1 * depth_error(scene.rows, scene)
