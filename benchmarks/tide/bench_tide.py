@@ -101,7 +101,8 @@ def in_blocks(
     shutil.copytree(store, place)
     try:
         with StoredRows.open(place, slots=slots, host_blocks=host, device=renderer.device) as rows:
-            measure(block_engine(rows, renderer), row, scene, options)
+            engine = block_engine(rows, renderer, most_listed=0 if options.exact else None)
+            measure(engine, row, scene, options)
             row.facts = vars(rows.cache.stats) | {"slots": slots, "blocks": n_blocks}
     finally:
         shutil.rmtree(place)
@@ -166,6 +167,9 @@ def main() -> None:
     parser.add_argument("--block-rows", type=int, default=1024)
     parser.add_argument(
         "--slots", type=float, default=0.5, help="share of blocks, of the last line"
+    )
+    parser.add_argument(
+        "--exact", action="store_true", help="wait for the rows that are seen in each step"
     )
     parser.add_argument("--overlap", type=float, default=0.72, help="of neighbours")
     parser.add_argument("--views", type=int, default=128)

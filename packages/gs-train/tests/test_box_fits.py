@@ -139,6 +139,19 @@ def test_places_are_those_of_all_rows(device: str) -> None:
 
 
 @DEVICES
+def test_no_blocks_are_no_work(device: str) -> None:
+    means, scales = reaches_of((0.9, 0.999))
+    tables = {name: table.to(device) for name, table in tables_of(0, means.step).items()}
+    slots, counts = slots_and_counts(0)
+    rows = SlotRows(slots[:0], counts[:0], BLOCK_ROWS, torch.device(device))
+    reaches = ReachTables(means, scales, torch.device(device))
+    assert least_by_block(rows, tables, reaches).shape == (0, 9)
+    boxes = BlockBoxes(3)
+    boxes.fit_in_slots(np.zeros(0, np.int64), rows, tables, reaches)
+    assert (boxes.state()["lower"] == np.inf).all()
+
+
+@DEVICES
 def test_boxes_are_written_when_they_are_asked_for(device: str) -> None:
     """Those of the blocks that are fitted, and no others."""
     means, scales = reaches_of((0.9, 0.999))

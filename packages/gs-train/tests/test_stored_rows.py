@@ -168,24 +168,32 @@ def test_rows_are_those_that_train_in_one_place(
     batches = [[views[i] for i in batch] for batch in drive(n_steps, BATCH)]
     chance = random.Random(block_rows)
     stored = StoredRows.open(tmp_path / "s", slots=slots, host_blocks=host_blocks)
+    n_marked = 0
     for step, batch in enumerate(batches):
-        look = stored.look(batch, alone.renderer)
+        most_listed = chance.choice([0, 10**9])
+        look = stored.look_within(batch, alone.renderer, None, most_listed=most_listed)
+        assert look is not None
         if step + 1 < n_steps and chance.random() < 0.7:
-            stored.expect(batches[step + 1], alone.renderer)
+            rates = chance.choice([None, rates_of(step)])
+            stored.expect(batches[step + 1], alone.renderer, rates)
+        n_marked += look.marks is not None
+        seen = torch.ones(len(look.keys), dtype=torch.bool) if look.marks is None else look.marks
         # No row is missed, none is listed in vain, and all are up to date.
         present = alone.present()
         keys = alone.step(batch, step)
-        assert torch.equal(look.keys.sort().values, keys)
-        by_key = look.keys.argsort()
-        ids = torch.searchsorted(alone.keys, keys)
+        assert torch.equal(look.keys[seen].sort().values, keys)
+        ids = torch.searchsorted(alone.keys, look.keys)
         for name, values in look.rows.items():
-            assert torch.equal(values[by_key], present[name][ids]), name
-        rates = rates_of(step)
-        stored.update(look, gradients_of(look.keys, step), rates)
+            assert torch.equal(values, present[name][ids]), name
+        gradients = gradients_of(look.keys, step)
+        for gradient in gradients.values():
+            gradient[~seen] = torch.nan  # of rows that take no step
+        stored.update(look, gradients, rates_of(step))
         assert_within_boxes(stored, block, alone.present())
         if chance.random() < 0.1:
             stored.snapshot_async()
     assert stored.step == n_steps
+    assert n_marked > 0 or slots < 10
     stats = stored.cache.stats
     if host_blocks < 10 and block_rows == 32:
         assert min(stats.late + stats.hits, stats.read, stats.evicted, stats.dropped) > 0

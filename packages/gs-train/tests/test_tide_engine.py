@@ -39,17 +39,21 @@ def _renderer(kind: str) -> Renderer:
 
 
 @pytest.mark.parametrize(
-    ("kind", "slots"),
+    ("kind", "slots", "most_listed"),
     [
-        ("copies", 16),
-        ("tables", 16),
-        ("tables", 2),
-        pytest.param("raster", 16, marks=pytest.mark.gpu),
-        pytest.param("raster", 2, marks=pytest.mark.gpu),
+        ("copies", 16, 0),
+        ("tables", 16, 0),
+        ("tables", 2, 0),
+        ("tables", 16, 1 << 20),
+        pytest.param("raster", 16, 0, marks=pytest.mark.gpu),
+        pytest.param("raster", 16, 1 << 20, marks=pytest.mark.gpu),
+        pytest.param("raster", 2, 1 << 20, marks=pytest.mark.gpu),
     ],
 )
 @one_threaded
-def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, kind: str, slots: int) -> None:
+def test_a_run_in_blocks_is_that_on_the_device(
+    tmp_path: Path, kind: str, slots: int, most_listed: int
+) -> None:
     renderer = _renderer(kind)
     rows = street_rows(N_ROWS, sh_degree=1)
     views = [view.to(renderer.device) for view in street_views()]
@@ -71,7 +75,7 @@ def test_a_run_in_blocks_is_that_on_the_device(tmp_path: Path, kind: str, slots:
     with StoredRows.open(
         tmp_path / "s", slots=slots, host_blocks=5, device=renderer.device
     ) as stored:
-        ours = block_engine(stored, renderer)
+        ours = block_engine(stored, renderer, most_listed=most_listed)
         for step, batch in enumerate(batches):
             photographs = [(views[i], truths[i]) for i in batch]
             upcoming = [[views[i] for i in b] for b in batches[step + 1 : step + 3]]

@@ -33,6 +33,8 @@ def least_by_block(
     """See `gs_train.blocks.box_fits.least_by_block`; the first two are of `SlotRows`."""
     n = layout.shape[1]
     least = torch.empty((n, 9), dtype=torch.float64, device=layout.device)
+    if not n:
+        return least
     by_step, numbers, step = reaches.uploaded()
     with _on(least):
         fit_kernel[(n,)](

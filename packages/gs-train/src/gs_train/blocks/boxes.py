@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,9 +20,21 @@ from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.slot_rows import SlotRows
 from gs_train.renderers.protocol import RenderOptions, View
 
-__all__ = ["BlockBoxes", "SleepingValues"]
+__all__ = ["BlockBoxes", "Moving", "SleepingValues"]
 
 _ARRAYS = ("lower", "upper", "scale", "longest", "ceilings", "fit_step")
+
+
+class Moving(NamedTuple):
+    """A step that has not been taken yet.
+
+    Attributes:
+        blocks: (n,) with rows that it updates.
+        most: that it moves a mean and a log scale.
+    """
+
+    blocks: Ids
+    most: tuple[float, float]
 
 
 class BlockBoxes:
@@ -124,9 +136,9 @@ class BlockBoxes:
         self.settle()
         return {name: getattr(self, name) for name in _ARRAYS}
 
-    def slack(self, means: SleepReach, scales: SleepReach) -> Floats:
+    def slack(self, means: SleepReach, scales: SleepReach, moving: Moving | None = None) -> Floats:
         """(blocks, 2) how far means and log scales may leave the box of the fit, because rates have
-        risen above the ceilings of the fit."""
+        risen above the ceilings of the fit, or because of a step that is to come."""
         self.settle()
         since = self.fit_step.astype(np.int64)
         now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
@@ -135,6 +147,8 @@ class BlockBoxes:
             more = np.where(now > self.ceilings, self.longest * (ratio - 1.0), 0.0)
         # Without a rate at the fit, a row may go anywhere later.
         more = np.where(np.isnan(more), np.inf, more)
+        if moving is not None:
+            more[moving.blocks] += moving.most
         return float32_above(torch.from_numpy(more * (1.0 + 2.0**-20))).numpy()
 
     def candidates(
@@ -145,6 +159,7 @@ class BlockBoxes:
         scales: SleepReach,
         *,
         rects: NDArray[np.int64] | None = None,
+        moving: Moving | None = None,
     ) -> gs_cull.Visibility:
         """The blocks that each view may see.
 
@@ -153,6 +168,7 @@ class BlockBoxes:
             options: by which rules a renderer draws.
             means, scales: of the groups' present ceilings.
             rects: see :func:`gs_cull.cull`.
+            moving: what a step is to move before the views are drawn; None: nothing.
 
         Returns:
             Sets of blocks: every block with a row that a view sees is in the view's set.
@@ -160,7 +176,7 @@ class BlockBoxes:
         rules: dict[str, Any] = options._asdict()
         for name in ("radius_clip", "antialiased"):  # which boxes do not know
             rules.pop(name, None)
-        return self._native(self.slack(means, scales)).visible(
+        return self._native(self.slack(means, scales, moving)).visible(
             np.stack([view.on_host[0] for view in views]),
             np.stack([view.on_host[1] for view in views]),
             np.array([view.width for view in views]),

@@ -16,8 +16,8 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     Asynchrony: enqueued on torch's current stream; waits for nothing.
     """
     tensor = torch.from_numpy(array)
-    if device.type == "cpu":
-        return tensor
+    if device.type == "cpu" or not tensor.numel():
+        return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 

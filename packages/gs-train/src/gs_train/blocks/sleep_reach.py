@@ -146,6 +146,16 @@ class SleepReach:
         """Of the movement of a sleeping value, from step to step."""
         return self._decay
 
+    def largest_move(self, rate: float) -> float:
+        """The most that one step of this rate moves a value, whatever its history and gradient.
+
+        By Cauchy and Schwarz |m| <= (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) sqrt(v).
+        """
+        b1, b2 = self._betas
+        most = (1.0 - b1) / math.sqrt((1.0 - b2) * (1.0 - b1 * b1 / b2)) if b2 else 1.0
+        # Rounding of the step itself and of the value it is added to.
+        return rate * most * self._largest * (1.0 + 1e-5)
+
     def by_step(self, first: int) -> Doubles:
         """(step + 1 - first, 3) of rows that each step from ``first`` on was the last of: the
         largest rate of the steps taken after it, in the last line the ceiling; the sum of their

@@ -76,6 +76,7 @@ class StoredAdam:
         gradients: Rows,
         last_step: Tensor,
         ids: Tensor,
+        marks: Tensor | None = None,
     ) -> None:
         """Take the step of some rows in their tables, catching up in the same pass.
 
@@ -85,12 +86,13 @@ class StoredAdam:
             gradients: (R, ...) by attribute.
             last_step: int32, when each row was updated last; becomes the step.
             ids: (R,) where the rows are in ``last_step``.
+            marks: (R,) bool, rows that take the step; None: all do.
         """
         if not len(places):
             return
         own = [tables[self._plane + moment] for moment in MOMENTS]
         grads = _side_by_side([gradients[name] for name in self._shapes], self._widths)
-        self._rows.update(*own, places, last_step, ids, grads, step=self._step)
+        self._rows.update(*own, places, last_step, ids, grads, step=self._step, marks=marks)
 
     def end(self) -> None:
         """End the step."""

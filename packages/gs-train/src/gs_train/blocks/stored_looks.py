@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gs_pinned import BlockCache
+from gs_train.blocks.block_lists import BlocksSeen
 from gs_train.blocks.host_copies import HostCopy, to_device
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.slot_rows import SlotRows
 from gs_train.blocks.stored_adam import StoredAdam
 from gs_train.renderers import Renderer
-from gs_train.renderers.culling import Cameras, cull
+from gs_train.renderers.culling import Cameras, cull, mark
 from gs_train.rows.attributes import NAMES
 
 _MOST_CANDIDATES = 8
@@ -35,7 +36,7 @@ class SeenPart:
         blocks: (n,) sorted.
         slots: (n,) int32 of these, when they were looked at.
         places: (R,) int64 of the rows seen, in the tables then; block after block.
-        marks: (slots,) uint8, 1 for slots with rows that are seen.
+        marks: of slots, 1 for those with rows that are seen.
     """
 
     blocks: Ids
@@ -75,6 +76,8 @@ class Look:
         rows: all attributes of the U rows, after the last step.
         parts: of the blocks.
         used: blocks that are in use.
+        marks: (U,) bool: the rows that some view sees, where the look lists all rows of the blocks
+            that a view may see; None: the look lists no others.
     """
 
     n_candidates: int
@@ -84,6 +87,7 @@ class Look:
     rows: dict[str, Tensor]
     parts: list[SeenPart] = field(repr=False)
     used: Ids = field(repr=False)
+    marks: Tensor | None = field(default=None, repr=False)
 
 
 class StoredTables:
@@ -117,6 +121,20 @@ class StoredTables:
     def count(self, blocks: Ids) -> int:
         """Rows of blocks, added up."""
         return int(self._counts[blocks].sum())
+
+    def counts_of(self, seen: BlocksSeen, n_views: int) -> tuple[int, ...]:
+        """(V,) rows in the blocks of each view, added up."""
+        counts = self._counts[seen.blocks]
+        words, bits = np.divmod(np.arange(n_views), 32)
+        return tuple(
+            int(counts[(seen.mask[:, word] >> np.uint32(bit)) & np.uint32(1) != 0].sum())
+            for word, bit in zip(words, bits, strict=True)
+        )
+
+    def marked(self, slots: Tensor) -> HostCopy:
+        """(slots + 1,) uint8, 1 for those that are given, any number of times."""
+        marks = torch.zeros(self.cache.n_slots + 1, dtype=torch.uint8, device=self.device)
+        return HostCopy(marks.index_fill_(0, slots, 1))
 
     def rows_of(self, blocks: Ids, slots: NDArray[np.int32]) -> SlotRows:
         """All rows of blocks in slots."""
@@ -211,10 +229,45 @@ def seen_in_slots(
     visible = cull(geometry, cameras, renderer, rects=rects)
     counts = HostCopy(visible.counts)
     places = everything.index_select(0, visible.ids)
-    marks = torch.zeros(stored.cache.n_slots, dtype=torch.uint8, device=stored.device)
-    marks.index_fill_(0, places // stored.block_rows, 1)
-    part = SeenPart(blocks, slots, places, HostCopy(marks))
+    part = SeenPart(blocks, slots, places, stored.marked(places // stored.block_rows))
     return part, visible.mask, lambda: counts.numpy().astype(np.int64)
+
+
+def list_in_slots(
+    stored: StoredTables, seen: BlocksSeen, cameras: Cameras, renderer: Renderer
+) -> Look:
+    """All rows of blocks that views may see, and marks of those that they see.
+
+    The blocks fit the slots together, and are in use afterwards.
+
+    Cost: no wait.
+    """
+    blocks, n = seen.blocks, stored.count(seen.blocks)
+    slots = stored.cache.bring(blocks)
+    try:
+        own = stored.rows_of(blocks, slots)
+        places = own.places()
+        rows, keys = stored.values(places), stored.keys(places)
+        masks = to_device(seen.mask.view(np.int32), stored.device)
+        mask = torch.repeat_interleave(masks, own.layout[1], 0, output_size=n)
+        ids = torch.arange(n, dtype=torch.int32, device=stored.device)
+        marks = mark(rows, cameras, ids, mask, renderer)
+        # Of rows that are not seen, the slot behind the last.
+        of_slot = torch.where(marks, places // stored.block_rows, stored.cache.n_slots)
+        part = SeenPart(blocks, slots, places, stored.marked(of_slot))
+    except BaseException:
+        stored.cache.release(blocks, changed=False)
+        raise
+    return Look(
+        n_candidates=len(blocks),
+        keys=keys,
+        mask=mask,
+        counts=stored.counts_of(seen, len(cameras)),
+        rows=rows,
+        parts=[part],
+        used=blocks,
+        marks=marks,
+    )
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

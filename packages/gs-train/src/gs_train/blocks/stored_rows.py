@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gs_cull import Visibility
 from gs_pinned import BlockCache, BlockStore, SnapshotTicket
+from gs_train.blocks.block_lists import BlockLists
 from gs_train.blocks.block_planes import planes_of
 from gs_train.blocks.box_fits import BOXED
 from gs_train.blocks.boxes import BlockBoxes
@@ -23,7 +24,12 @@ from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.rows_in_turns import RowsInTurns
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.stored_adam import StoredAdam
-from gs_train.blocks.stored_looks import Look, StoredTables, look_in_turns
+from gs_train.blocks.stored_looks import (
+    Look,
+    StoredTables,
+    list_in_slots,
+    look_in_turns,
+)
 from gs_train.blocks.stored_state import from_bytes, scene_state, within
 from gs_train.blocks.stored_steps import StoredSteps
 from gs_train.errors import InputError
@@ -32,20 +38,6 @@ from gs_train.renderers.culling import cameras_of
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
 
 __all__ = ["Look", "StoredRows"]
-
-
-class _Early(NamedTuple):
-    """Blocks that a batch to come may see, found before the present step has ended.
-
-    Attributes:
-        views: of the batch.
-        blocks: (n,) sorted; without those that the step changes.
-        ceilings: of the rates, by attribute, that the list was made for.
-    """
-
-    views: tuple[View, ...]
-    blocks: Ids
-    ceilings: dict[str, float]
 
 
 class StoredRows:
@@ -93,7 +85,7 @@ class StoredRows:
         if [p.name for p in store.planes] != [p.name for p in planes_of(k)]:
             raise InputError(f"{store.path} must hold rows of a scene, got other planes")
         self._k, self.block_rows = k, store.block_rows
-        self._early: _Early | None = None
+        self._open: Ids | None = None  # blocks of the look that is open
         self.device = torch.device(device)
         n = slots * store.block_rows
         tables = {
@@ -112,6 +104,7 @@ class StoredRows:
             for name in BOXED
             for own in [within(state, f"reach/{name}")]
         }
+        self._lists = BlockLists(self.boxes, self.reach)
         self._groups = {
             name: StoredAdam(names, k, betas, eps, within(state, f"schedule/{name}"), self.device)
             for name, names in (("geometry", GEOMETRY), ("appearance", APPEARANCE))
@@ -183,6 +176,11 @@ class StoredRows:
             raise
 
     @property
+    def store(self) -> BlockStore:
+        """That the rows are in."""
+        return self._store
+
+    @property
     def appearance_width(self) -> int:
         """Floats of a row's harmonics."""
         return 3 + 3 * self._k
@@ -211,19 +209,22 @@ class StoredRows:
         self, views: Sequence[View], renderer: Renderer, rects: NDArray[np.int64] | None = None
     ) -> Visibility:
         """The blocks that each view, or the part of it that ``rects`` say, may see."""
-        return self.boxes.candidates(
-            views, renderer.options, self.reach["means"], self.reach["scales"], rects=rects
-        )
+        return self._lists.candidates(views, renderer, rects=rects)
 
-    def expect(self, views: Sequence[View], renderer: Renderer) -> None:
+    def expect(
+        self,
+        views: Sequence[View],
+        renderer: Renderer,
+        rates: Mapping[str, float] | None = None,
+    ) -> None:
         """Find what the next batch may see, and begin to bring it; changes no result.
 
         Beside a step it may run on another thread, before `update`.
+
+        Args:
+            rates: by attribute, of the step of the look that is open; None: at most the ceilings.
         """
-        ceilings = {name: reach.ceiling for name, reach in self.reach.items()}
-        blocks = self.candidates(views, renderer).ids.astype(np.int64)
-        self._early = _Early(tuple(views), blocks, ceilings)
-        self.cache.expect(blocks)
+        self.cache.expect(self._lists.expect(views, renderer, self._open, rates).blocks)
 
     @torch.no_grad()
     def look(self, views: Sequence[View], renderer: Renderer) -> Look:
@@ -248,39 +249,41 @@ class StoredRows:
 
     @torch.no_grad()
     def look_within(
-        self, views: Sequence[View], renderer: Renderer, most_rows: int | None
+        self,
+        views: Sequence[View],
+        renderer: Renderer,
+        most_rows: int | None,
+        *,
+        most_listed: int = 0,
     ) -> Look | None:
         """`look`, where no more rows are seen than there is room for.
 
         Args:
             most_rows: that there is room for; None for any number.
+            most_listed: rows times views that the look may list where it need not wait for the
+                device then: all rows of the blocks, and marks of those that are seen. Changes no
+                result of a step.
 
         Returns:
             None, and no look is open, where more rows are seen, or so many lie in the blocks that
             there may be no room to find out: see `in_turns`.
         """
         self._steps.need_whole()
-        blocks = self._blocks_of(views, renderer)
-        return look_in_turns(self._stored, blocks, cameras_of(views), renderer, most_rows)
-
-    def _blocks_of(self, views: Sequence[View], renderer: Renderer) -> Ids:
-        """(n,) sorted: the blocks that some view may see, and perhaps others.
-
-        Where these were expected, nothing is waited for: boxes that have changed since are those of
-        the last step's blocks, all of which are taken.
-        """
-        early, self._early = self._early, None
-        if early is not None and list(map(id, early.views)) == list(map(id, views)):
-            held = all(
-                max(reach.ceiling, reach.last_rate) <= early.ceilings[name]
-                for name, reach in self.reach.items()
-            )
-            if held:
-                return np.union1d(early.blocks, self._steps.changed)
-        return self.candidates(views, renderer).ids.astype(np.int64)
+        seen = self._lists.of(views, renderer, self._steps.changed)
+        cameras = cameras_of(views)
+        n_listed = sum(self._stored.counts_of(seen, len(views))) if most_listed else 0
+        has_room = most_rows is None or self._stored.count(seen.blocks) <= most_rows
+        look: Look | None
+        if 0 < n_listed <= most_listed and has_room and len(seen.blocks) <= self.cache.n_slots:
+            look = list_in_slots(self._stored, seen, cameras, renderer)
+        else:
+            look = look_in_turns(self._stored, seen.blocks, cameras, renderer, most_rows)
+        self._open = None if look is None else seen.blocks
+        return look
 
     def leave(self, look: Look) -> None:
         """End a look without a step."""
+        self._open = None
         self.cache.release(look.used, changed=False)
 
     # ------------------------------------------------------------------ training
@@ -307,7 +310,7 @@ class StoredRows:
             some = slice(first, first + len(part.places))
             first = some.stop
             own = {name: gradients[name][some] for name in NAMES}
-            self._steps.update(part.blocks[part.holds], part.places_in, own)
+            self._steps.update(part.blocks[part.holds], part.places_in, own, look.marks)
         self._steps.end()
         self.leave(look)
 
@@ -331,13 +334,20 @@ class StoredRows:
         return self.cache.snapshot_async(state, keep=keep)
 
     @torch.no_grad()
-    def pieces(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """All rows after the last step, as many blocks at a time as there are slots.
+    def pieces(
+        self, blocks: Ids | None = None, *, at_once: int | None = None
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Rows after the last step.
+
+        Args:
+            blocks: (n,) different numbers; None: all.
+            at_once: blocks at a time at most; None: as many as there are slots.
 
         Yields:
             (R,) int32 keys, and all attributes of these rows.
         """
-        for blocks in self._stored.turns(np.array(self._store.blocks, np.int64)):
+        every = np.array(self._store.blocks, np.int64) if blocks is None else blocks
+        for blocks in self._stored.turns(every, at_once):
             slots = self.cache.bring(blocks)
             try:
                 places = self._stored.rows_of(blocks, slots).places()

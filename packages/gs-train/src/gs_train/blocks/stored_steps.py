@@ -62,6 +62,7 @@ class StoredSteps:
         blocks: Ids,
         places_in: Callable[[NDArray[np.int32], int], Tensor],
         gradients: Rows,
+        marks: Tensor | None = None,
     ) -> None:
         """Take the step of some rows of some blocks, and fit the boxes of these.
 
@@ -70,12 +71,13 @@ class StoredSteps:
             places_in: gives the places of the rows, from the slots of the blocks and the rows of
                 a slot.
             gradients: of the rows, by attribute.
+            marks: (R,) bool, rows that take the step; None: all do.
         """
         if not len(blocks):
             return
         stored = self._stored
         slots = stored.cache.bring(blocks)
-        self._update(places_in(slots, stored.block_rows), gradients)
+        self._update(places_in(slots, stored.block_rows), gradients, marks)
         rows = stored.rows_of(blocks, slots)
         self._boxes.fit_in_slots(blocks, rows, stored.tables, self._reaches)
         stored.cache.release(blocks, step=self._reaches.means.step)
@@ -88,11 +90,11 @@ class StoredSteps:
         self.changed = np.concatenate([*self._parts, self.changed[:0]])
         self._is_whole = True
 
-    def _update(self, places: Tensor, gradients: Rows) -> None:
+    def _update(self, places: Tensor, gradients: Rows, marks: Tensor | None) -> None:
         tables, groups = self._stored.tables, self._stored.groups
         # What the first group writes to is a copy: the second one catches up from the same steps.
         last_step = tables["last_step"].view(-1)
         before = last_step[places]
         own = torch.arange(len(places), device=places.device)
-        groups["geometry"].update(tables, places, gradients, before, own)
-        groups["appearance"].update(tables, places, gradients, last_step, places)
+        groups["geometry"].update(tables, places, gradients, before, own, marks)
+        groups["appearance"].update(tables, places, gradients, last_step, places, marks)

@@ -42,7 +42,18 @@ class _BlockModel:
         return keys
 
 
-def block_engine(rows: StoredRows, renderer: Renderer, *, room: BatchRoom | None = None) -> Engine:
+MOST_LISTED = 1 << 20
+"""Rows times views of a batch on CUDA that lists all rows of its blocks: to pass over those that no
+view sees takes less than to wait for their number."""
+
+
+def block_engine(
+    rows: StoredRows,
+    renderer: Renderer,
+    *,
+    room: BatchRoom | None = None,
+    most_listed: int | None = None,
+) -> Engine:
     """An engine that trains rows in blocks.
 
     Args:
@@ -50,7 +61,13 @@ def block_engine(rows: StoredRows, renderer: Renderer, *, room: BatchRoom | None
         renderer: draws them, on the device of their tables.
         room: for the rows of a batch. Batches that see more come view by view, and views that see
             more in parts. None: for any number.
+        most_listed: rows times views of a batch that lists all rows of its blocks and marks those
+            that are seen, so that nothing waits for the device; other batches list the rows that
+            are seen, whose number is waited for. Changes no result. None: `MOST_LISTED` on CUDA, 0
+            on the CPU.
     """
+    if most_listed is None:
+        most_listed = MOST_LISTED if rows.device.type == "cuda" else 0
     lanes = Lanes(renderer.device)
     tools = Tools(lanes, Trace(lanes), BatchStats())
     counts = BlockCounts(rows, tools.stats)
@@ -62,6 +79,6 @@ def block_engine(rows: StoredRows, renderer: Renderer, *, room: BatchRoom | None
     model: Any = _BlockModel(placements, rows.device)
     planning = Planning(
         BlockLookahead(rows, renderer),
-        lambda costs: BlockPlanner(rows, renderer, whole, passes, room, costs),
+        lambda costs: BlockPlanner(rows, renderer, whole, passes, room, most_listed, costs),
     )
     return Engine(model, renderer, placements, tools, planning=planning)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gs_train.blocks.rows_in_turns import Census
-from gs_train.blocks.stored_rows import StoredRows
+from gs_train.blocks.stored_rows import Look, StoredRows
 from gs_train.engine.lookahead import EarlyList
 from gs_train.engine.microbatches import Microbatch, Seen
 from gs_train.engine.placement import Batch
@@ -34,6 +33,7 @@ class BlockPlanner:
         whole: that batches run in which see no more rows than there is room for.
         passes: that the others run in; None: there are none.
         room: for the rows of a batch; None: for any number.
+        most_listed: rows times views of a batch that lists all rows of its blocks.
         costs: of the views.
     """
 
@@ -44,6 +44,7 @@ class BlockPlanner:
         whole: BlockPlacement,
         passes: BlockPasses | None,
         room: BatchRoom | None,
+        most_listed: int,
         costs: ViewCosts,
     ) -> None:
         self._rows = rows
@@ -51,6 +52,7 @@ class BlockPlanner:
         self._whole = whole
         self._passes = passes
         self._room = room
+        self._most_listed = most_listed
         self._costs = costs
 
     def batch(
@@ -67,12 +69,12 @@ class BlockPlanner:
         self._whole.finish()  # of a batch that did not begin
         if self._passes is not None:
             self._passes.leave()
-        look = self._rows.look_within(views, self._renderer, most)
+        look = self._rows.look_within(views, self._renderer, most, most_listed=self._most_listed)
         if look is None:
             return self._in_passes(views)
         self._whole.take_over(look)
         microbatches = [Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views)]
-        return self._made(self._whole, microbatches, look.keys, look.mask, look.counts)
+        return self._made(self._whole, microbatches, look)
 
     def _in_passes(self, views: Sequence[View]) -> Batch:
         passes, room = self._passes, self._room
@@ -81,7 +83,7 @@ class BlockPlanner:
         microbatches = cut_to_room(views, lambda parts: self._census(parts, room).counts, room)
         census = self._census(microbatches, room)
         passes.take_over(census)
-        return self._made(passes, microbatches, census.keys, census.mask, census.counts)
+        return self._made(passes, microbatches, census)
 
     def _census(self, microbatches: Sequence[Microbatch], room: BatchRoom) -> Census:
         crops = [microbatch.crop for microbatch in microbatches]
@@ -98,15 +100,14 @@ class BlockPlanner:
         self,
         placement: BlockPlacement | BlockPasses,
         microbatches: Sequence[Microbatch],
-        keys: Tensor,
-        mask: Tensor,
-        counts: tuple[int, ...],
+        found: Look | Census,
     ) -> Batch:
         views = [microbatch.crop.view for microbatch in microbatches]
-        ids = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
-        seen = Seen(tuple(microbatches), ids, mask, counts, cameras_of(views))
+        ids = torch.arange(len(found.keys), dtype=torch.int32, device=found.keys.device)
+        seen = Seen(tuple(microbatches), ids, found.mask, found.counts, cameras_of(views))
         order = self._costs.order(views) if len(views) > 1 else np.zeros(1, np.int64)
-        return Batch(placement, seen, None, order, None, len(self._rows))
+        marks = found.marks if isinstance(found, Look) else None
+        return Batch(placement, seen, marks, order, None, len(self._rows))
 
     def lists_all(self, n_views: int, settings: StepSettings) -> bool:
         """No batch does."""
@@ -131,7 +132,7 @@ class BlockLookahead:
     ) -> EarlyList | None:
         """Begins to bring what the next batch may see; there is no list."""
         if k == 0 and upcoming and upcoming[0]:
-            self._rows.expect(upcoming[0], self._renderer)
+            self._rows.expect(upcoming[0], self._renderer, settings.rates)
         return None
 
     def looked(self) -> torch.cuda.Event | None:
