@@ -77,7 +77,7 @@ class CloudRoom:
             self._refuse(what, n_rows * _ROW_BYTES, n_points)
         self.threads = min(self.threads, threads)
 
-    def require_drive(self, folder: Path, n_points: int, row_bytes: int) -> None:
+    def require_drive(self, folder: Path, n_points: int, row_bytes: float) -> None:
         """Check that the drive has room.
 
         Args:
@@ -87,7 +87,7 @@ class CloudRoom:
             InputError: it has not.
         """
         # Files of regions go as the store grows.
-        n_bytes = max(row_bytes, _SPILL_BYTES) * n_points
+        n_bytes = math.ceil(max(row_bytes, _SPILL_BYTES) * n_points)
         require_free(folder, n_bytes, "a store of first rows")
 
     def _refuse(self, what: str, for_regions: int, n_points: int) -> None:

@@ -105,7 +105,7 @@ def stored_scene(
             looked = _look(points, room, stop)
             n = looked.n_points
             _check_number(n, points.n_rows, path, limit)
-            room.require_drive(folder, n, first_row_bytes(first.sh_degree))
+            room.require_drive(folder, n, first_row_bytes(first.block_rows))
             curve = looked.curve(room.parts(n, path))
             spill = _deal(points, curve, folder, room, stop)
         spill.gather(room.region_rows())
