@@ -21,7 +21,7 @@ from pathlib import Path
 import chart
 from pages.cells import Results, Table, number, required
 from pages.large import largest, start, whole
-from pages.parts import culling, order_quality, ordering, rates, residency, view
+from pages.parts import culling, means_extent, order_quality, ordering, rates, residency, view
 from pages.ranks import capture, exchange, training
 from pages.training import (
     ALL_ON_DEVICE,
@@ -79,6 +79,7 @@ OF_PACKAGES: dict[str, Table] = {
     "order-quality": order_quality,
     "swap": swapped,
     "residency": residency,
+    "means-extent": means_extent,
 }
 
 

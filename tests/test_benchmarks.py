@@ -383,6 +383,20 @@ def test_rules_of_residency_are_set_beside_the_least(pages: Path, tmp_path: Path
     assert rows == [f"| tiles, {share} | 20.0 | 1.10 | 2.50 |" for share in ("10%", "50%")]
 
 
+def test_extents_of_surveys_are_set_beside_each_other(pages: Path, tmp_path: Path) -> None:
+    axes = {"side": 80, "gaussians": 4000, "photographs": 128, "epochs": 6}
+    lines = [
+        _line("view", [26.5], "dB", axes | {"wider": 1}, ratio=0.81),
+        _line("cameras", [20.25], "dB", axes | {"wider": 100}, ratio=100.0),
+    ]
+    results = _write(tmp_path / "results", {})
+    _write(results / "quoted", {"means-extent": _result(lines)})
+    _render(pages, results)
+    page = (pages / "docs" / "packages" / "gs-train.md").read_text()
+    assert "| 80 m, 4,000, 128 | `view` | 0.81 | 26.50 |" in page
+    assert "| `cameras` of a survey 100 times as wide | 100 | 20.25 |" in page
+
+
 def test_a_file_of_no_table_is_refused(pages: Path, tmp_path: Path) -> None:
     done = _render(pages, _write(tmp_path / "results", {"other": _cull()}))
     assert done.returncode == 2

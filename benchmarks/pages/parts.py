@@ -131,3 +131,20 @@ def residency(name: str, result: Result) -> list[str]:
     )
     heads = ["order, share in memory", "least, blocks a step", *rules]
     return below(name, result, words, folder=QUOTED) + grid(heads, rows)
+
+
+def means_extent(name: str, result: Result) -> list[str]:
+    """Scores of surveys by what the learning rate of the means is a multiple of."""
+    rows = []
+    for side in result.axis("side"):
+        for line in (line for line in result.lines if line.axes["side"] == side):
+            wider = line.axes["wider"]
+            what = f"`{line.name}`" + (f" of a survey {wider} times as wide" if wider > 1 else "")
+            survey = f"{side} m, {line.axes['gaussians']:,}, {line.axes['photographs']:,}"
+            rows.append([survey, what, number(line.facts["ratio"]), spread(line, 2)])
+    words = (
+        f"Scores of held-out views after {result.lines[0].axes['epochs']} epochs of surveys of the "
+        "synthetic city, and the learning rate of the means relative to that with `cameras`."
+    )
+    heads = ["width, Gaussians, photographs", "extent", "learning rate", "PSNR, dB"]
+    return below(name, result, words, folder=QUOTED) + grid(heads, rows)

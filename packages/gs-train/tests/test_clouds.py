@@ -78,7 +78,7 @@ def test_lines_of_text_begin_the_same_rows(tmp_path: Path) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(n=st.integers(4, 200), seed=st.integers(0, 99), memory=st.sampled_from([1200, 9000, 10**6]))
+@given(n=st.integers(4, 200), seed=st.integers(0, 99), memory=st.sampled_from([3000, 9000, 10**6]))
 def test_small_clouds_begin_the_same_rows(n: int, seed: int, memory: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write_cloud(Path(folder, "c.ply"), hills(n, seed))
@@ -265,7 +265,7 @@ def test_points_that_crowd_in_one_place_need_memory_together(tmp_path: Path) -> 
     path = write_cloud(tmp_path / "c.ply", points)
     with pytest.raises(InputError, match=r"points of .* as good as in one place"):
         make_store(path, tmp_path / "s", memory=100_000)
-    make_store(path, tmp_path / "s", memory=300_000)
+    make_store(path, tmp_path / "s", memory=500_000)
     make_in_memory(path, tmp_path / "m")
     assert rows_by_key(tmp_path / "s") == rows_by_key(tmp_path / "m")
 

@@ -11,7 +11,7 @@ from gs_train.errors import InputError
 from gs_train.files.atomic import require_free
 from gs_train.sizes import format_bytes
 
-_ROW_BYTES = 128
+_ROW_BYTES = 192
 """Of a point of a region that is worked on."""
 
 _READ_BYTES = 256

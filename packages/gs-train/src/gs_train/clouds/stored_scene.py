@@ -80,7 +80,8 @@ def stored_scene(
         path: of the file.
         store: an empty folder, or none yet; its parent exists.
         first: how rows begin.
-        memory: bytes that may be taken beside what the process has.
+        memory: bytes for points. Beside it come some 100 MB, and 32 MB a core for blocks of 1024
+            rows that are written.
         stop: looked at now and then.
         transform: as for :func:`gs_train.data.point_ply.read_point_ply`.
         limit: most points.
