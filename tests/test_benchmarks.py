@@ -367,6 +367,36 @@ def test_a_packages_table_comes_from_what_it_quotes(pages: Path, tmp_path: Path)
     assert "of 2 seeds, after 1,500 steps of 2 images with `adc`." in page.read_text()
 
 
+def test_rules_of_residency_are_set_beside_the_least(pages: Path, tmp_path: Path) -> None:
+    of = {"least": [10.0, 30.0], "next use": [11.0, 33.0], "least recently used": [50.0, 50.0]}
+    lines = [
+        _line(name, values, "blocks", {"order": "tiles", "share": share})
+        for share in (0.5, 0.1)
+        for name, values in of.items()
+    ]
+    facts = {"blocks_seen": 1234, "batch": 4, "views": 500, "blocks_a_view": 46.7}
+    results = _write(tmp_path / "results", {})
+    _write(results / "quoted", {"residency": _result(lines, facts=facts)})
+    _render(pages, results)
+    page = (pages / "docs" / "packages" / "gs-pinned.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| tiles, ")]
+    assert rows == [f"| tiles, {share} | 20.0 | 1.10 | 2.50 |" for share in ("10%", "50%")]
+
+
+def test_extents_of_surveys_are_set_beside_each_other(pages: Path, tmp_path: Path) -> None:
+    axes = {"side": 80, "gaussians": 4000, "photographs": 128, "epochs": 6}
+    lines = [
+        _line("view", [26.5], "dB", axes | {"wider": 1}, ratio=0.81),
+        _line("cameras", [20.25], "dB", axes | {"wider": 100}, ratio=100.0),
+    ]
+    results = _write(tmp_path / "results", {})
+    _write(results / "quoted", {"means-extent": _result(lines)})
+    _render(pages, results)
+    page = (pages / "docs" / "packages" / "gs-train.md").read_text()
+    assert "| 80 m, 4,000, 128 | `view` | 0.81 | 26.50 |" in page
+    assert "| `cameras` of a survey 100 times as wide | 100 | 20.25 |" in page
+
+
 def test_a_file_of_no_table_is_refused(pages: Path, tmp_path: Path) -> None:
     done = _render(pages, _write(tmp_path / "results", {"other": _cull()}))
     assert done.returncode == 2

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from statistics import mean
 
 from pages.cells import QUOTED, Table, below, grid, item, number, required, spread
 from results import Line, Result
@@ -17,6 +18,7 @@ CALLS = {
     "Faster-GS": "Faster-GS",
 }
 ORDERS, SCENE = ("random", "tsp"), "city"
+LEAST = "least"
 
 
 def rates(question: str, wanted: str) -> Table:
@@ -106,4 +108,43 @@ def order_quality(name: str, result: Result) -> list[str]:
     )
     heads = ["capture", "views of a tile", "PSNR, dB", "SSIM",
              "Gaussians, `shuffle` to `tiles`, medians"]  # fmt: skip
+    return below(name, result, words, folder=QUOTED) + grid(heads, rows)
+
+
+def residency(name: str, result: Result) -> list[str]:
+    """Blocks that rules read, relative to the least that there can be."""
+    rules = [line for line in dict.fromkeys(line.name for line in result.lines) if line != LEAST]
+    rows = []
+    for order in result.axis("order"):
+        for share in sorted(result.axis("share")):
+            least = result.line(LEAST, order=order, share=share)
+            if least is None:  # a batch has more blocks
+                continue
+            lines = [required(result.line(rule, order=order, share=share), rule) for rule in rules]
+            ratios = [f"{sum(line.samples) / sum(least.samples):.2f}" for line in lines]
+            rows.append([f"{order}, {share:.0%}", number(mean(least.samples)), *ratios])
+    facts = result.facts
+    words = (
+        "Blocks read from disk in a step, relative to the least that there can be, by the share of "
+        f"{facts['blocks_seen']:,} blocks that memory holds; batches of {facts['batch']} of "
+        f"{facts['views']:,} views of the synthetic city, {facts['blocks_a_view']:.0f} blocks each."
+    )
+    heads = ["order, share in memory", "least, blocks a step", *rules]
+    return below(name, result, words, folder=QUOTED) + grid(heads, rows)
+
+
+def means_extent(name: str, result: Result) -> list[str]:
+    """Scores of surveys by what the learning rate of the means is a multiple of."""
+    rows = []
+    for side in result.axis("side"):
+        for line in (line for line in result.lines if line.axes["side"] == side):
+            wider = line.axes["wider"]
+            what = f"`{line.name}`" + (f" of a survey {wider} times as wide" if wider > 1 else "")
+            survey = f"{side} m, {line.axes['gaussians']:,}, {line.axes['photographs']:,}"
+            rows.append([survey, what, number(line.facts["ratio"]), spread(line, 2)])
+    words = (
+        f"Scores of held-out views after {result.lines[0].axes['epochs']} epochs of surveys of the "
+        "synthetic city, and the learning rate of the means relative to that with `cameras`."
+    )
+    heads = ["width, Gaussians, photographs", "extent", "learning rate", "PSNR, dB"]
     return below(name, result, words, folder=QUOTED) + grid(heads, rows)

@@ -213,12 +213,10 @@ def main() -> None:
     scene = city(options.n, share=options.share)
     lists, n_blocks, poses = blocks_of_views(scene, options.views, options.block_rows)
     n_touched = len(union(lists))
-    record = Record(
-        options.json, n=options.n, views=options.views, batch=options.batch_size,
-        block_rows=options.block_rows, blocks=n_blocks, blocks_seen=n_touched,
-        blocks_a_view=float(np.mean([len(blocks) for blocks in lists])),
-    )  # fmt: skip
-    a_view = record.facts["blocks_a_view"]
+    record = Record(options.json, n=options.n, views=options.views, batch=options.batch_size)
+    a_view = float(np.mean([len(blocks) for blocks in lists]))
+    record.facts |= {"block_rows": options.block_rows, "blocks": n_blocks}
+    record.facts |= {"blocks_seen": n_touched, "blocks_a_view": a_view}
     print(f"{n_touched:,} of {n_blocks:,} blocks are seen, {a_view:.0f} a view")
     print(f"{'order':>8s} {'share':>6s}  {'rule':20s} {'blocks read a step':>19s} {'of least':>9s}")
     with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "store/bytes.hpp"
+#include "store/columns.hpp"
 #include "store/crc32c.hpp"
 
 namespace gs::pinned::store {
@@ -13,7 +14,7 @@ namespace {
 constexpr char kMagic[9] = "GSRECORD";
 constexpr std::size_t kHeader = 512, kPlanesAt = 64, kUnit = 64;
 
-enum Codec : std::uint32_t { kRaw = 0, kZero = 1, kOneRow = 2 };
+enum Codec : std::uint32_t { kRaw = 0, kZero = 1, kOneRow = 2, kColumns = 3 };
 
 constexpr std::size_t up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -52,11 +53,20 @@ void encode_record(const Layout& layout, const std::vector<const char*>& planes,
     for (std::size_t i = 0; i < layout.planes.size(); ++i) {
       const Plane& plane = layout.planes[i];
       if (plane.is_head != is_head) continue;
-      const Codec codec = codec_of(planes[i], entry->rows, plane.row_bytes);
-      const std::size_t bytes = stored_bytes(codec, entry->rows, plane.row_bytes);
+      Codec codec = codec_of(planes[i], entry->rows, plane.row_bytes);
+      std::size_t bytes = stored_bytes(codec, entry->rows, plane.row_bytes);
+      ColumnPlan columns;
+      if (codec == kRaw) columns = plan_columns(plane, planes[i], entry->rows);
+      if (!columns.codes.empty()) {
+        codec = kColumns;
+        bytes = columns.bytes;
+      }
       put(buffer, kPlanesAt + 8 * i, static_cast<std::uint32_t>(at / kUnit) << 8 | codec);
       put(buffer, kPlanesAt + 8 * i + 4, static_cast<std::uint32_t>(bytes));
-      if (bytes > 0) std::memcpy(buffer + at, planes[i], bytes);
+      if (codec == kColumns)
+        encode_columns(plane, columns, planes[i], entry->rows, buffer + at);
+      else if (bytes > 0)
+        std::memcpy(buffer + at, planes[i], bytes);
       zero(buffer, at + bytes, up(at + bytes, kUnit));
       at = up(at + bytes, kUnit);
     }
@@ -110,13 +120,18 @@ std::string decode_record(const Layout& layout, const Entry& entry, const char* 
       const std::size_t at = std::size_t{word >> 8} * kUnit;
       const std::size_t size = get<std::uint32_t>(buffer, kPlanesAt + 8 * i + 4);
       if (!is_copying) {
-        if (codec > kOneRow || size != stored_bytes(codec, entry.rows, row_bytes) ||
-            at + size > end)
-          return "plane " + layout.planes[i].name + " makes no sense";
+        const bool is_there = at + size <= (is_head_alone ? head_end : end);
+        bool makes_sense = codec <= kColumns && at + size <= end;
+        if (codec != kColumns)
+          makes_sense &= size == stored_bytes(codec, entry.rows, row_bytes);
+        else if (makes_sense && is_there)
+          makes_sense = decode_columns(layout.planes[i], buffer + at, size, entry.rows, nullptr);
+        if (!makes_sense) return "plane " + layout.planes[i].name + " makes no sense";
         continue;
       }
       char* const to = planes.empty() ? nullptr : planes[i];
       if (to == nullptr) continue;
+      if (codec == kColumns) decode_columns(layout.planes[i], buffer + at, size, entry.rows, to);
       if (codec == kRaw) std::memcpy(to, buffer + at, size);
       if (codec == kZero) std::memset(to, 0, entry.rows * row_bytes);
       if (codec == kOneRow)

@@ -16,6 +16,8 @@ from gs_train.rows.attributes import APPEARANCE, GEOMETRY, GEOMETRY_WIDTH
 MOMENTS = ("", ".exp_avg", ".exp_avg_sq")
 """Of the planes of an attribute group: its values, and both moments of Adam."""
 
+_PAGE = 4096
+
 AT_ONCE = 32
 """Blocks that are put together at once."""
 
@@ -34,10 +36,15 @@ def planes_of(k: int) -> list[Plane]:
     ]
 
 
-def first_row_bytes(sh_degree: int) -> int:
-    """Bytes that a row takes in a store before its first step, of which zeros take none."""
-    k = (sh_degree + 1) ** 2 - 1
-    return sum(plane.row_bytes for plane in planes_of(k) if not _begins_as_zero(plane.name))
+def first_row_bytes(block_rows: int) -> float:
+    """Bytes that a row takes in a store before its first step, about.
+
+    Columns that repeat themselves take none: moments, harmonics beside the first, opacities, two of
+    three scales. A colour has one of 256 values.
+    """
+    head, colors = 36 * block_rows + 1024, 3 * min(4 * block_rows, block_rows + 1024)
+    n_bytes = sum(-(-part // _PAGE) * _PAGE for part in (head, colors + 64))
+    return n_bytes / block_rows
 
 
 def _begins_as_zero(name: str) -> bool:

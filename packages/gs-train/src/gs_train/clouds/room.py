@@ -11,7 +11,7 @@ from gs_train.errors import InputError
 from gs_train.files.atomic import require_free
 from gs_train.sizes import format_bytes
 
-_ROW_BYTES = 128
+_ROW_BYTES = 192
 """Of a point of a region that is worked on."""
 
 _READ_BYTES = 256
@@ -77,7 +77,7 @@ class CloudRoom:
             self._refuse(what, n_rows * _ROW_BYTES, n_points)
         self.threads = min(self.threads, threads)
 
-    def require_drive(self, folder: Path, n_points: int, row_bytes: int) -> None:
+    def require_drive(self, folder: Path, n_points: int, row_bytes: float) -> None:
         """Check that the drive has room.
 
         Args:
@@ -87,7 +87,7 @@ class CloudRoom:
             InputError: it has not.
         """
         # Files of regions go as the store grows.
-        n_bytes = max(row_bytes, _SPILL_BYTES) * n_points
+        n_bytes = math.ceil(max(row_bytes, _SPILL_BYTES) * n_points)
         require_free(folder, n_bytes, "a store of first rows")
 
     def _refuse(self, what: str, for_regions: int, n_points: int) -> None:

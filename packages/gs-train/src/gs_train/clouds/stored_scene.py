@@ -80,7 +80,8 @@ def stored_scene(
         path: of the file.
         store: an empty folder, or none yet; its parent exists.
         first: how rows begin.
-        memory: bytes that may be taken beside what the process has.
+        memory: bytes for points. Beside it come some 100 MB, and 32 MB a core for blocks of 1024
+            rows that are written.
         stop: looked at now and then.
         transform: as for :func:`gs_train.data.point_ply.read_point_ply`.
         limit: most points.
@@ -105,7 +106,7 @@ def stored_scene(
             looked = _look(points, room, stop)
             n = looked.n_points
             _check_number(n, points.n_rows, path, limit)
-            room.require_drive(folder, n, first_row_bytes(first.sh_degree))
+            room.require_drive(folder, n, first_row_bytes(first.block_rows))
             curve = looked.curve(room.parts(n, path))
             spill = _deal(points, curve, folder, room, stop)
         spill.gather(room.region_rows())
