@@ -213,6 +213,11 @@ class StoredRows:
             raise
 
     @property
+    def store(self) -> BlockStore:
+        """That the rows are in."""
+        return self._store
+
+    @property
     def appearance_width(self) -> int:
         """Floats of a row's harmonics."""
         return 3 + 3 * self._k
@@ -336,9 +341,9 @@ class StoredRows:
         """End a look without a step."""
         self.cache.release(look._used, changed=False)
 
-    def _turns(self, blocks: Ids) -> list[Ids]:
-        """Blocks, as many at a time as there are slots."""
-        n = self.cache.n_slots
+    def _turns(self, blocks: Ids, at_once: int | None = None) -> list[Ids]:
+        """Blocks, as many at a time as there are slots, or fewer."""
+        n = min(self.cache.n_slots, at_once or self.cache.n_slots)
         return [blocks[first : first + n] for first in range(0, len(blocks), n)]
 
     def _every_row(self, counts: Ids) -> Tensor:
@@ -448,13 +453,20 @@ class StoredRows:
         return self.cache.snapshot_async(state, keep=keep)
 
     @torch.no_grad()
-    def pieces(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """All rows after the last step, as many blocks at a time as there are slots.
+    def pieces(
+        self, blocks: Ids | None = None, *, at_once: int | None = None
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Rows after the last step.
+
+        Args:
+            blocks: (n,) different numbers; None: all.
+            at_once: blocks at a time at most; None: as many as there are slots.
 
         Yields:
             (R,) int32 keys, and all attributes of these rows.
         """
-        for blocks in self._turns(np.array(self._store.blocks, np.int64)):
+        every = np.array(self._store.blocks, np.int64) if blocks is None else blocks
+        for blocks in self._turns(every, at_once):
             counts = self.cache.counts(blocks)
             slots = self.cache.bring(blocks)
             try:

@@ -8,6 +8,7 @@ format is described in docs/checkpoint-format.md.
 """
 
 from gs_train.checkpoint.folder import (
+    complete_checkpoints,
     has_checkpoint_name,
     incomplete_checkpoints,
     is_newer,
@@ -30,6 +31,7 @@ __all__ = [
     "MANIFEST",
     "Checkpoint",
     "SavedCheckpoint",
+    "complete_checkpoints",
     "has_checkpoint_name",
     "incomplete_checkpoints",
     "is_newer",

@@ -57,13 +57,13 @@ class CheckConfig:
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
     mask: Mode = "auto"
-    strategy: Literal["adc", "mcmc"] = "adc"
+    strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     cap: Count | None = None
     sh_degree: int = 3
     test_every: int = 8
     test_list: Path | None = None
     image_cache: str = "4GiB"
-    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
+    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best", "tide"] = "auto"
     device_memory: str | None = None
     host_memory: str | None = None
     json: bool = False

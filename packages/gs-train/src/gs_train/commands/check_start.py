@@ -16,7 +16,7 @@ from gs_train.options.config import FitConfig
 from gs_train.renderers import Renderer
 from gs_train.runs.offload import workload_of
 from gs_train.runs.run import renderer_for, require_windows
-from gs_train.scene.scene import Scene, most_rows
+from gs_train.scene.scene import Scene
 from gs_train.sizing.choice import choose, expected_rows
 from gs_train.sizing.forecasts import need, room_under
 from gs_train.sizing.memory import caps_of
@@ -55,7 +55,7 @@ def start_of_fit(run: FitConfig, facts: CaptureFacts) -> dict[str, Any]:
         {(view.width, view.height) for view in capture.views},
         key=lambda side: side[0] * side[1],
     )
-    limit = most_rows(run)
+    limit = run.row_cap
     n_rows = len(found.points) if limit is None else min(limit, len(found.points))
     return {
         "n_train": len(found.train),

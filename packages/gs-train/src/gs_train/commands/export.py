@@ -32,7 +32,7 @@ from gs_train.files.survey import Survey, survey_rows_of_ranks
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.options.plain import to_plain
-from gs_train.rows.operations import Model
+from gs_train.rows.shown import ShownRows
 from gs_train.rows.visible import caught_up_chunks
 from gs_train.runs.all_ranks import agree_on_options, on_all_ranks
 from gs_train.runs.folder import RunFolder
@@ -161,7 +161,7 @@ class _Exported(NamedTuple):
         return self.to / "ckpts" / f"ckpt_{self.run.checkpoint.step - 1}_rank0.pt"
 
 
-def _write(exported: _Exported, model: Model, world: World) -> None:
+def _write(exported: _Exported, model: ShownRows, world: World) -> None:
     """Write all files. A collective.
 
     Args:

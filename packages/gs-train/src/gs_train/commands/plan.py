@@ -82,7 +82,7 @@ class PlanConfig:
     device_memory: str | None = None
     host_memory: str | None = None
     mem_limit: float = 0.3
-    strategy: Literal["adc", "mcmc"] = "adc"
+    strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     sh_degree: int = 3
     max_side: int | None = None
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"

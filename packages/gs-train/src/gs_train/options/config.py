@@ -21,8 +21,9 @@ from gs_train.errors import InputError
 from gs_train.files.atomic import replacing
 from gs_train.files.small_files import read_small
 from gs_train.options.plain import from_plain, one_of, to_plain
-from gs_train.options.presets import PRESETS
+from gs_train.options.presets import NAMED
 from gs_train.options.schedule import LearningRates
+from gs_train.options.tide import LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS, TideConfig, check_tide
 from gs_train.sizes import Count, parse_bytes
 
 _MOST_CHANGES = 16
@@ -57,7 +58,8 @@ class FitConfig:
             masks/NAME.png, masks/NAME.jpg.png and a frame's mask_path, and transparency in an
             alpha channel; auto ignores what image files of masks hide, and takes transparent
             pixels for black ones.
-        strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
+        strategy: adaptive density control, Markov chain Monte Carlo with a fixed cap, or fixed:
+            the first Gaussians are trained, and none is added or removed.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
             the reconstruction's; thinned evenly where there are more than the cap. An exported
@@ -90,8 +92,11 @@ class FitConfig:
         scratch: folder for a file of the decoded photographs that image_cache cannot hold, best on
             a disk of this machine; the file goes when the run ends (out).
         offload: where the scene is kept during training; none keeps everything on the device, the
-            other presets use host memory; auto takes none where the scene fits, else best, else the
-            fastest preset that fits.
+            other presets use host memory, tide a drive as well; auto takes none where the scene
+            fits, else best, else the fastest preset but tide that fits.
+        store: folder on a drive for the Gaussians of tide, which checkpoints refer to; best on a
+            fast drive of this machine (store, in out).
+        block_rows: Gaussians of tide that are read, written and moved together, at most.
         device_memory: cap on device memory (all that is free).
         host_memory: cap on host memory (all that is available, less a tenth).
         semantics: dense is Adam on all rows in every step; sparse lets the rows that a batch does
@@ -115,6 +120,7 @@ class FitConfig:
         lr: learning rates for one image a step.
         adc: options of adaptive density control.
         mcmc: options of Markov chain Monte Carlo.
+        tide: how much of the Gaussians --offload tide keeps in memory.
     """
 
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
@@ -127,7 +133,7 @@ class FitConfig:
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"
-    strategy: Literal["adc", "mcmc"] = "adc"
+    strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     cap: Count | None = None
     init: Path | None = None
     sh_degree: int = 3
@@ -147,7 +153,9 @@ class FitConfig:
     gpus: str | None = None
     cut_views: Literal["auto", "never"] = "auto"
     scratch: Path | None = None
-    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
+    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best", "tide"] = "auto"
+    store: Path | None = None
+    block_rows: Count = 1024
     device_memory: str | None = None
     host_memory: str | None = None
     semantics: Literal["dense", "sparse"] = "dense"
@@ -166,6 +174,7 @@ class FitConfig:
     lr: LearningRates = field(default_factory=LearningRates)
     adc: AdcConfig = field(default_factory=AdcConfig)
     mcmc: McmcConfig = field(default_factory=McmcConfig)
+    tide: TideConfig = field(default_factory=TideConfig)
 
     def __post_init__(self) -> None:
         _require(
@@ -174,7 +183,8 @@ class FitConfig:
             "auto, raster, gsplat or cpu",
             self.renderer,
         )
-        _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)
+        strategies = tuple(_BY_STRATEGY)
+        _require(self.strategy in strategies, "strategy", one_of(strategies), self.strategy)
         for name, least in (
             ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("eval_every", 0),
             ("keep_checkpoints", 1), ("max_pixels", 1), ("test_every", 0), ("sh_every", 0),
@@ -231,7 +241,7 @@ class FitConfig:
         )
 
     def _check_offload(self) -> None:
-        presets = ("auto", *PRESETS)
+        presets = ("auto", *NAMED)
         _require(self.offload in presets, "offload", one_of(presets), self.offload)
         for name, choices in (
             ("frame", ("auto", "capture", "local")),
@@ -243,12 +253,19 @@ class FitConfig:
             value = getattr(self, name)
             _require(value in choices, name, one_of(choices), value)
         _require(0.0 < self.mem_limit <= 1.0, "mem_limit", "above 0 and at most 1", self.mem_limit)
-        single = self.offload != "auto" and PRESETS[self.offload].single_view
-        if single and self.batch_size != 1:
+        preset = None if self.offload == "auto" else NAMED[self.offload]
+        if preset is not None and preset.single_view and self.batch_size != 1:
             raise InputError(
                 f"--offload {self.offload} needs --batch-size 1, got {self.batch_size}; "
                 "--offload best takes any"
             )
+        rows = self.block_rows
+        fits = type(rows) is int and LEAST_BLOCK_ROWS <= rows <= MOST_BLOCK_ROWS
+        _require(fits, "block_rows", f"{LEAST_BLOCK_ROWS} to {MOST_BLOCK_ROWS}", rows)
+        if preset is not None and preset.is_stored:
+            check_tide(self)
+        elif self.store is not None:
+            raise InputError(f"--store needs --offload tide, got --offload {self.offload}")
 
     def bytes_of(self, name: str) -> int | None:
         """``image_cache``, ``device_memory`` or ``host_memory`` in bytes; None: not given.
@@ -275,6 +292,13 @@ class FitConfig:
         return plain
 
     @property
+    def row_cap(self) -> int | None:
+        """The number of Gaussians that is never exceeded; None: there is none."""
+        if self.cap is not None or self.strategy == "fixed":
+            return self.cap
+        return self.mcmc.cap_max if self.strategy == "mcmc" else self.adc.cap
+
+    @property
     def steps_of_decay(self) -> int:
         """The steps over which the learning rate of the means decays."""
         return self.steps if self.decay_steps is None else self.decay_steps
@@ -296,12 +320,13 @@ _NOT_RECIPE = (
     "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every", "keep_checkpoints",
     "resume", "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory",
     "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch",
-    "gpus", "cut_views",
+    "gpus", "cut_views", "store", "block_rows", "tide",
 )  # fmt: skip
 
 _BY_STRATEGY = {
     "adc": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
     "mcmc": {"init_opacity": 0.5, "init_scale": 0.1, "opacity_reg": 0.01, "scale_reg": 0.01},
+    "fixed": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
 }
 
 
@@ -327,6 +352,7 @@ def for_the_record(config: FitConfig) -> FitConfig:
         out=config.out.absolute(),
         init=absolute(config.init),
         scratch=absolute(config.scratch),
+        store=absolute(config.store),
         test_list=absolute(config.test_list),
         lpips_backbone=absolute(config.lpips_backbone),
         resume=False,

@@ -16,6 +16,7 @@ from gs_train.files.atomic import require_writable
 from gs_train.options.config import FitConfig, for_the_record, load_config, save_config
 from gs_train.runs.lock import RunLock
 from gs_train.runs.record import RunRecord
+from gs_train.tide.store_folder import INSIDE, remove_store, require_empty
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,10 @@ class RunFolder:
     def export(self) -> Path:
         return self.root / "export"
 
+    def store_of(self, config: FitConfig) -> Path:
+        """The store of a run with these options, where its rows are in one."""
+        return self.root / INSIDE if config.store is None else config.store.absolute()
+
     def preview(self, step: int) -> Path:
         return self.root / "previews" / f"{step:06}.png"
 
@@ -88,7 +93,9 @@ class RunFolder:
         The configuration comes last: it says that the others are a run's.
         """
         files = ("run.json", "metrics.json", "log.csv", "comparison.png", "report.html")
-        folders = ("checkpoints", "point_cloud", "tensorboard", "previews", "renders", "export")
+        folders = (
+            *("checkpoints", "point_cloud", "tensorboard", "previews", "renders", "export", INSIDE),
+        )
         names = (*files, "traceback.txt", *folders, "config.yml")
         return tuple(self.root / name for name in names)
 
@@ -128,6 +135,9 @@ class RunFolder:
                 f"--out {self.root} holds another run: add --resume to go on with it, "
                 "--overwrite to remove it, or choose another folder"
             )
+        store = self.store_of(config)
+        if config.store is not None and store != self._outer_store():
+            require_empty(store)
 
     def no_checkpoint(self) -> str:
         """That there is none, for a message, and what is in its place."""
@@ -166,14 +176,24 @@ class RunFolder:
             self._save(config, record)
 
     def discard(self) -> None:
-        """Remove the run; of the image cache and of others' files, nothing."""
+        """Remove the run and its store; of the image cache and of others' files, nothing."""
         if self.lock is not None:
             self.lock.renew()
+        outer = self._outer_store()
+        if outer is not None:
+            remove_store(outer)
         for path in self._owned:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def _outer_store(self) -> Path | None:
+        """The store of the run that is here, where it is in another folder."""
+        try:
+            return load_config(self.config).store
+        except InputError:  # there is no run, or a damaged one
+            return None
 
     def _save(self, config: FitConfig, record: RunRecord) -> None:
         save_config(self.config, for_the_record(config))

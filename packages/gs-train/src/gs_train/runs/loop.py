@@ -8,7 +8,8 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,12 +26,14 @@ from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.machine.progress import Progress
 from gs_train.options.config import FitConfig
+from gs_train.rows.shown import SavingRows, ViewsOf
 from gs_train.runs.expectation import Expectation
 from gs_train.runs.feed import ImageFeed
 from gs_train.runs.figures import Pace, figures
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.held_out import HeldOut
 from gs_train.runs.logs import RunLog
+from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import Opened, opened
 from gs_train.runs.record import RunRecord
@@ -41,6 +44,7 @@ from gs_train.runs.trainer import StepResult, Trainer
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_order import view_sampler
 from gs_train.sizing.choice import Choice
+from gs_train.tide.trouble import StoreTroubleError
 from gs_train.world import SharedStop, World
 
 _LOG_EVERY = 20
@@ -117,6 +121,7 @@ def train(
             if together is not None and isinstance(stop, SharedStop):
                 together.planner.asides.append(stop)
             expectation = Expectation(trainer, scene, suggests=not parts.given)
+            trainer.model.foresee(_views_of(scene, config, first_step), trainer.renderer)
             while trainer.step < config.steps:
                 n_rows = trainer.n_rows
                 with trace.host(BATCH):
@@ -147,6 +152,7 @@ def train(
                     is_logged = trainer.step % _LOG_EVERY == 0 or is_last or scores
                     if log is not None and is_logged:
                         now = {"loss": result.loss, "n_gaussians": n_rows, **scores}
+                        now |= trainer.model.traffic()
                         log.scalars(trainer.step, now)
                     trace.settle()
                 for line in [*kept.news(), *trainer.news()]:
@@ -156,7 +162,9 @@ def train(
                 is_stopping = stop.signal_number is not None  # asked once: it may come at any time
                 is_ending = is_last or is_stopping or asked is not None
                 if is_ending or (every and trainer.step % every == 0):
-                    saver.save(is_last=is_last)
+                    saver.save(is_last=is_last, waits=is_ending)
+                else:
+                    saver.settle()
                 if is_stopping and not is_last:
                     stop.check("training")
                 if asked is not None and not is_last:
@@ -168,12 +176,15 @@ def train(
         has_rows = trainer.n_rows > 0 and not isinstance(error, BlindEpochError)
         if trainer.step == 0 or not (has_rows or saver.saved_step):
             by_first(world, folder.discard)
+        elif isinstance(error, StoreTroubleError):
+            saver.settle_quietly()
         elif has_rows and trainer.is_whole and trainer.step > saver.saved_step:
             saver.save()
         raise
     except Interrupted:
         raise
     except Exception as error:
+        saver.settle_quietly()
         is_alone = world.size == 1
         is_unsaved = trainer.is_whole and trainer.step > saver.saved_step
         if isinstance(error, OSError) and is_unsaved and is_alone:
@@ -272,6 +283,20 @@ def _out_of_memory(
     )
 
 
+class _Coming(NamedTuple):
+    """A checkpoint that is written once its rows are saved.
+
+    Attributes:
+        step: of the checkpoint.
+        rows: that are being saved.
+        write: with what is said of the rows.
+    """
+
+    step: int
+    rows: SavingRows
+    write: Callable[[Mapping[str, Any]], object]
+
+
 class _Saver:
     """Writes checkpoints, and knows what the run has cost at each.
 
@@ -306,6 +331,7 @@ class _Saver:
         self._first_step = self.saved_step = trainer.step
         self._started = time.perf_counter()
         self.spent = before
+        self._coming: _Coming | None = None
         self.pace = Pace(trainer.config.batch_size)
         self.peaks = DevicePeaks(trainer.renderer.device)
 
@@ -323,19 +349,47 @@ class _Saver:
         self._started += seconds
         self.pace.leave_out(seconds)
 
-    def save(self, *, is_last: bool = False) -> None:
-        """Write a checkpoint; after the last step also what training took is gathered."""
+    def save(self, *, is_last: bool = False, waits: bool = True) -> None:
+        """Write a checkpoint; after the last step also what training took is gathered.
+
+        Args:
+            waits: for rows that are saved apart from the checkpoint; else `settle` writes it once
+                these are there.
+        """
         started = time.perf_counter()
         trace = self._trainer.backend.trace
         with trace.host("checkpoint"):
+            self.settle(waits=True)
             self._save(is_last=is_last)
+            self.settle(waits=waits)
         with trace.host("write trace"):
             trace.write()
         self.pace.leave_out(time.perf_counter() - started)
 
+    def settle(self, *, waits: bool = False) -> None:
+        """Write the checkpoint that waits for its rows, if these are saved by now.
+
+        Args:
+            waits: until they are.
+        """
+        coming = self._coming
+        if coming is None or not (waits or coming.rows.is_done):
+            return
+        self._coming = None
+        coming.write(coming.rows.wait())
+        self.saved_step = coming.step
+
+    def settle_quietly(self) -> None:
+        """Write the checkpoint that waits for its rows, where that can be done: something else has
+        ended the run, and says more."""
+        with contextlib.suppress(Exception):
+            self.settle(waits=True)
+
     def _save(self, *, is_last: bool) -> None:
-        trainer, dealing = self._trainer, self._trainer.dealing
+        trainer = self._trainer
         n_steps = trainer.step - self._first_step
+        by_first(self._world, lambda: self._folder.keep(trainer.config, self._record))
+        rows = trainer.model.begin_saving(named_snapshots(self._folder.checkpoints))
         try:
             self.spent, ranks = self._spent(n_steps)
             if is_last:
@@ -353,26 +407,37 @@ class _Saver:
                     of["ranks"] = ranks
                 self.spent = dataclasses.replace(self.spent, figures=of)
         finally:  # whatever comes between, Ctrl-C included: the training is done
-            by_first(self._world, lambda: self._folder.keep(trainer.config, self._record))
+            self._coming = _Coming(trainer.step, rows, self._writer())
+            self.settle()
+
+    def _writer(self) -> Callable[[Mapping[str, Any]], object]:
+        """What writes a checkpoint of the present step, once its rows are saved."""
+        trainer, dealing = self._trainer, self._trainer.dealing
+        step, spent, tensors = trainer.step, self.spent, trainer.tensors()
+        data = self._photographs.fingerprint()
+
+        def write(apart: Mapping[str, Any]) -> None:
             save_by_ranks(
                 self._folder.checkpoints,
                 world=self._world,
-                step=trainer.step,
-                tensors=trainer.tensors(),
+                step=step,
+                tensors=tensors,
                 state=checkpoint_state(
                     self._scene.frame,
-                    self.spent,
+                    spent,
                     self._digest,
                     self._choice,
-                    data=self._photographs.fingerprint(),
+                    data=data,
                     run_id=self._record.id,
                     recipe=trainer.config.recipe,
                     given=self._given,
                     lattice=None if dealing is None else dealing.lattice,
+                    apart=apart,
                 ),
                 keep=trainer.config.keep_checkpoints,
             )
-            self.saved_step = trainer.step
+
+        return write
 
     def _spent(self, n_steps: int) -> tuple[Spent, list[dict[str, int]] | None]:
         """And what each rank has taken, where there are several."""
@@ -404,6 +469,12 @@ def _feed(
         cache_bytes=photographs.cache_bytes,
         largest_bytes=max(pixel_bytes(view.pixel_size) for view in views),
     )
+
+
+def _views_of(scene: Scene, config: FitConfig, first_step: int) -> ViewsOf:
+    """The views of the steps of a run, asked for one after the other."""
+    batches = _view_batches(config, scene.capture, first_step)
+    return lambda step: [scene.views[i] for i in next(batches, ())]
 
 
 def _view_batches(

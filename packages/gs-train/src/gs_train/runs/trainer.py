@@ -16,6 +16,7 @@ from gs_train.densify import Changed, Densifier, direct_of
 from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.densify.rank_peers import RankPeers
 from gs_train.engine.batch_drawing import Truth
+from gs_train.engine.engine import Engine
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.together import Sharing
 from gs_train.options.config import FitConfig
@@ -32,6 +33,8 @@ from gs_train.rows.strands import EXCESS_PERCENT
 from gs_train.runs.row_order import sort_rows
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 from gs_train.sizing.choice import expected_rows
+from gs_train.tide.engine import block_engine
+from gs_train.tide.store_use import StoreUse
 from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
 
@@ -69,6 +72,7 @@ class Trainer:
         limits: of rows, where memory sets them.
         sharing: with other ranks, whose trainers make the same calls; None: there are none. Each
             owns some of the rows.
+        store: where the rows are put, of a preset that keeps them on a drive.
 
     Attributes:
         step: steps done.
@@ -89,6 +93,7 @@ class Trainer:
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
+        store: StoreUse | None = None,
     ) -> None:
         keys = dealing = None
         if sharing is not None and sharing.world.size > 1:
@@ -107,6 +112,7 @@ class Trainer:
             keys=keys,
             sharing=sharing,
             dealing=dealing,
+            store=store,
         )
 
     @classmethod
@@ -123,6 +129,7 @@ class Trainer:
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
         ownership: Ownership | None = None,
+        store: StoreUse | None = None,
     ) -> Trainer:
         """The trainer whose :meth:`tensors` these were, after ``step`` steps.
 
@@ -130,6 +137,7 @@ class Trainer:
             tensors: those of all rows; of several ranks, each gives those of its own rows, and what
                 has no rows.
             ownership: of the rows; None where one rank has all.
+            store: where the rows are, of a preset that keeps them on a drive.
 
         Raises:
             ValueError: several ranks share the rows and there is no ownership, or one rank has all
@@ -155,6 +163,7 @@ class Trainer:
             source=model,
             sharing=sharing,
             dealing=dealing,
+            store=store,
         )
         if ownership is not None:
             trainer.model.keys.labels = ownership.labels.to(renderer.device)
@@ -183,6 +192,7 @@ class Trainer:
         source: Source | None = None,
         sharing: Sharing | None,
         dealing: Dealing | None,
+        store: StoreUse | None,
     ) -> None:
         """Begin with rows and their keys, or with a source of what `tensors` gave."""
         self.config = config
@@ -205,18 +215,21 @@ class Trainer:
             name: float(rate * self._options.lr_factor) for name, rate in vars(config.lr).items()
         }
         self._constants = _constants(config, self._options)
-        self.backend = make_backend(
-            preset,
-            rows,
-            source,
-            renderer=renderer,
-            semantics=config.semantics,
-            mem_limit=config.mem_limit,
-            limits=limits,
-            seed=config.seed,
-            keys=keys,
-            sharing=sharing,
-        )
+        if store is not None:
+            self.backend = self._in_blocks(store, rows)
+        else:
+            self.backend = make_backend(
+                preset,
+                rows,
+                source,
+                renderer=renderer,
+                semantics=config.semantics,
+                mem_limit=config.mem_limit,
+                limits=limits,
+                seed=config.seed,
+                keys=keys,
+                sharing=sharing,
+            )
         (self.n_rows,) = self._peers.sums(self.model.n_rows)
         n_expected = expected_rows(config, self.n_rows)
         if self.n_ranks > 1:  # a share, and what it may exceed that by
@@ -231,6 +244,23 @@ class Trainer:
             peers=self._peers,
         )
         self.densifier: Densifier = made_by(strategy or STRATEGIES[config.strategy], start)
+
+    def _in_blocks(self, store: StoreUse, rows: Rows | None) -> Engine:
+        """The engine of rows that are in a store, or are put there."""
+        if rows is not None:
+            means = float(self.config.lr.means * self.extent * self._options.lr_factor)
+            store.create(
+                rows,
+                betas=self._options.betas,
+                eps=self._options.eps,
+                ceilings={"means": means, "scales": self._rates["scales"]},
+            )
+        stored = store.open(self.renderer.device)
+        return block_engine(stored, self.renderer, named=store.named)
+
+    def close(self) -> None:
+        """End what is under way, and give memory and files back."""
+        self.model.close()
 
     @property
     def model(self) -> Model:
@@ -285,9 +315,10 @@ class Trainer:
             self.densifier.observe(ids, splats, batch_size=len(batch))
 
         direct = direct_of(self.densifier, len(batch))
-        loss = self.backend.step(
-            batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
-        )
+        with self.model.trouble():
+            loss = self.backend.step(
+                batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
+            )
         self._is_whole = False
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.

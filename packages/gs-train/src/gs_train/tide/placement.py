@@ -17,6 +17,7 @@ from gs_train.engine.sums import BatchSums, Sums
 from gs_train.errors import InputError
 from gs_train.renderers.tables import TableRows
 from gs_train.rows.attributes import NAMES
+from gs_train.tide.foresight import Foresight
 
 
 class BlockPlacement:
@@ -26,6 +27,9 @@ class BlockPlacement:
     Args:
         rows: in blocks.
         tools: of the engine.
+
+    Attributes:
+        foresight: hears of each step that has ended; None: nobody does.
     """
 
     is_resident = True
@@ -33,6 +37,7 @@ class BlockPlacement:
     expecting_waits = False
 
     def __init__(self, rows: StoredRows, tools: Tools) -> None:
+        self.foresight: Foresight | None = None
         self._rows = rows
         self._tools = tools
         self._counted = rows.cache.stats
@@ -134,6 +139,8 @@ class BlockPlacement:
 
     def close(self) -> None:
         del self._own, self._places, self._batch
+        if self.foresight is not None:
+            self.foresight.after_update()
 
     def finish(self) -> None:
         """Rows are at home where they lie."""
