@@ -13,8 +13,9 @@ from gs_train.data.masks import Mode, mask_of
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
+from gs_train.options.presets import preset_named
 from gs_train.renderers import Renderer
-from gs_train.runs.offload import workload_of
+from gs_train.runs.offload import choice_of_blocks, workload_of
 from gs_train.runs.run import renderer_for, require_windows
 from gs_train.scene.scene import Scene
 from gs_train.sizing.choice import choose, expected_rows
@@ -102,6 +103,15 @@ def _placing(run: FitConfig, capture: Capture, renderer: Renderer, n_rows: int) 
     """The preset and its memory, as ``fit`` would choose it for so many first Gaussians."""
     scene = Scene.load(capture, renderer.device)
     rows = scene.initial_rows(run, StopRequest())
+    if run.offload != "auto" and preset_named(run.offload).is_stored:
+        choice = choice_of_blocks(run, scene, n_rows, renderer.device)
+        assert choice.blocks is not None
+        return {
+            "preset": choice.preset.name,
+            "reason": choice.reason,
+            "device_bytes": choice.blocks.device_bytes,
+            "host_bytes": choice.blocks.host_bytes,
+        }
     caps = caps_of(run, renderer.device)
     work = workload_of(run, scene, rows, renderer, n_rows=n_rows)
     choice = choose(run, work, caps)

@@ -14,7 +14,7 @@ import tyro
 
 from gs_train.commands.gpus import require_shareable
 from gs_train.commands.plan_capture import capture_without_photographs
-from gs_train.commands.plan_presets import auto_choice, predicted
+from gs_train.commands.plan_presets import auto_choice, block_plan, predicted
 from gs_train.commands.plan_ranks import link_of, plan_ranks, planned_ranks, with_link
 from gs_train.commands.plan_table import print_plan
 from gs_train.errors import InputError
@@ -183,6 +183,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "rates": asdict(rates),
         "auto": auto_choice(run, work, caps),
         "presets": presets,
+        "tide": block_plan(run, later.n_rows, caps, scene),
         "ranks": None,
         "within_an_hour": None,
     }

@@ -263,7 +263,17 @@ class FitConfig:
         fits = type(rows) is int and LEAST_BLOCK_ROWS <= rows <= MOST_BLOCK_ROWS
         _require(fits, "block_rows", f"{LEAST_BLOCK_ROWS} to {MOST_BLOCK_ROWS}", rows)
         if preset is not None and preset.is_stored:
-            check_tide(self)
+            check_tide(
+                self.offload,
+                strategy=self.strategy,
+                semantics=self.semantics,
+                regularise=self.regularise,
+                weights={
+                    f"--{name.replace('_', '-')}": self.by_strategy(name)
+                    for name in ("opacity_reg", "scale_reg")
+                },
+                gpus=self.gpus,
+            )
         elif self.store is not None:
             raise InputError(f"--store needs --offload tide, got --offload {self.offload}")
 

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gs_train.errors import InputError
 from gs_train.sizes import Count, parse_bytes
-
-if TYPE_CHECKING:
-    from gs_train.options.config import FitConfig
 
 MOST_BLOCK_ROWS = 8192
 LEAST_BLOCK_ROWS = 16
@@ -44,37 +41,48 @@ class TideConfig:
         return None if self.arena is None else parse_bytes(self.arena, option="--tide.arena")
 
 
-def check_tide(config: FitConfig) -> None:
+def check_tide(
+    offload: str,
+    *,
+    strategy: str,
+    semantics: str,
+    regularise: str,
+    weights: Mapping[str, float],
+    gpus: str | None,
+) -> None:
     """Check the options of a run whose rows are in blocks on a drive.
+
+    Args:
+        offload: the preset that keeps them there.
+        strategy, semantics, regularise, gpus: of the run.
+        weights: of losses of all rows, by option.
 
     Raises:
         InputError: rows in blocks cannot do what an option asks for; names the option, and what to
             give instead.
     """
-    name = f"--offload {config.offload}"
-    if config.strategy != "fixed":
+    name = f"--offload {offload}"
+    if strategy != "fixed":
         raise InputError(
-            f"{name} trains a fixed number of Gaussians: give --strategy fixed, got "
-            f"{config.strategy}"
+            f"{name} trains a fixed number of Gaussians: give --strategy fixed, got {strategy}"
         )
-    if config.semantics != "dense":
+    if semantics != "dense":
         raise InputError(
-            f"{name} needs --semantics dense, got {config.semantics}; --offload best takes both"
+            f"{name} needs --semantics dense, got {semantics}; --offload best takes both"
         )
-    if config.regularise != "all":
+    if regularise != "all":
         raise InputError(
-            f"{name} has no --regularise {config.regularise}: leave it out, with --opacity-reg 0 "
+            f"{name} has no --regularise {regularise}: leave it out, with --opacity-reg 0 "
             "and --scale-reg 0, or take --offload best"
         )
-    for option in ("opacity_reg", "scale_reg"):
-        weight, given = config.by_strategy(option), f"--{option.replace('_', '-')}"
+    for option, weight in weights.items():
         if weight:
             raise InputError(
-                f"{name} cannot regularise all Gaussians in every step: {given} must be 0, got "
+                f"{name} cannot regularise all Gaussians in every step: {option} must be 0, got "
                 f"{weight:g}; --offload best takes any"
             )
-    if config.gpus not in (None, "1"):
+    if gpus not in (None, "1"):
         raise InputError(
             f"{name} is for one GPU: leave --gpus out, or take --offload none or best, got "
-            f"--gpus {config.gpus}"
+            f"--gpus {gpus}"
         )

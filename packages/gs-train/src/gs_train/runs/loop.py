@@ -43,6 +43,7 @@ from gs_train.runs.step_report import OnStep, StepReport, StopTraining
 from gs_train.runs.trainer import StepResult, Trainer
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_order import view_sampler
+from gs_train.sizes import format_bytes
 from gs_train.sizing.choice import Choice
 from gs_train.tide.trouble import StoreTroubleError
 from gs_train.world import SharedStop, World
@@ -107,7 +108,12 @@ def train(
             _log(folder, first_step, world) as log,
             opened(trainer, scene.capture, folder, photographs, order, world) as photos,
             _feed(scene, fed, device, photos) as feed,
-            Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
+            Progress(
+                config.steps,
+                start=first_step,
+                device_bytes=_device_bytes(device),
+                more=lambda: _of_drive(trainer.model.traffic()),
+            ) as bar,
         ):
             kept, trace = photos.photographs, trainer.backend.trace
             if config.trace is not None and world.rank == 0:
@@ -484,6 +490,14 @@ def _view_batches(
     n_steps = config.steps - first_step
     sampler = view_sampler(config, capture, first_step=first_step, n_steps=n_steps)
     return (tuple(capture.train[i] for i in batch) for batch in sampler)
+
+
+def _of_drive(traffic: Mapping[str, float]) -> str:
+    """What a drive has moved, for a line; nothing where there is none."""
+    if not traffic:
+        return ""
+    read, written = (format_bytes(traffic[f"bytes_{name}"]) for name in ("read", "written"))
+    return f"drive {read} read, {written} written"
 
 
 def _device_bytes(device: torch.device) -> Callable[[], int] | None:

@@ -20,13 +20,14 @@ from gs_train.renderers import Renderer, Rows, View
 from gs_train.rows.strands import most_rows_of_rank
 from gs_train.scene.scene import Scene
 from gs_train.scene.view_order import view_sampler
-from gs_train.sizing.blocks import block_room, n_blocks
+from gs_train.sizing.blocks import block_room
 from gs_train.sizing.census import measure_workload
 from gs_train.sizing.choice import Choice, choose, statistics_bytes
 from gs_train.sizing.forecasts import need, room_under
 from gs_train.sizing.memory import caps_of
 from gs_train.sizing.photographs import decoded_bytes
 from gs_train.sizing.workload import Workload
+from gs_train.tide.block_room import n_blocks
 from gs_train.world import World
 
 

@@ -11,11 +11,11 @@ from gs_train.options.config import FitConfig
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS, Preset, preset_named
 from gs_train.sizes import format_bytes
-from gs_train.sizing.blocks import BlockRoom
 from gs_train.sizing.fitting import fit_into, limits_within, smallest_rooms
 from gs_train.sizing.forecasts import forecast_of, need
 from gs_train.sizing.memory import PROCESS_BYTES, Caps, Need
 from gs_train.sizing.workload import Workload
+from gs_train.tide.block_room import BlockRoom
 
 GROWTH = 30
 """Adaptive density control without a cap is expected to reach so many times the first points."""

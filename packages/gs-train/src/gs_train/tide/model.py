@@ -201,7 +201,7 @@ class StoredModel:
 
     def trouble(self) -> AbstractContextManager[None]:
         """See `TrainedRows.trouble`."""
-        return store_trouble(self._store.path)
+        return store_trouble(self._store.path, is_read_only=self._store.is_read_only)
 
     def close(self) -> None:
         """Wait for what is under way, and let other writers in."""

@@ -13,10 +13,9 @@ import torch
 
 from gs_pinned import BlockStore
 from gs_train.blocks.stored_rows import StoredRows
-from gs_train.errors import InputError
 from gs_train.names import printable
 from gs_train.renderers import Rows
-from gs_train.sizing.blocks import BlockRoom
+from gs_train.tide.block_room import BlockRoom
 from gs_train.tide.trouble import store_trouble
 
 
@@ -79,17 +78,3 @@ class StoreUse:
         for warning in told:
             print(printable(f"{self.folder}: {warning.message}"), file=sys.stderr)
         return rows
-
-
-def require_block_rows(folder: Path, wanted: int, snapshot: int) -> None:
-    """Check that the store of a run that goes on has blocks of as many rows as the options say.
-
-    Raises:
-        InputError: it has others, or it cannot be opened.
-    """
-    with store_trouble(folder), BlockStore.open(folder, snapshot=snapshot, read_only=True) as store:
-        if store.block_rows != wanted:
-            raise InputError(
-                f"--resume must keep --block-rows {store.block_rows} of the store {folder}, got "
-                f"{wanted}"
-            )

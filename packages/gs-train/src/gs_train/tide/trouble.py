@@ -17,18 +17,20 @@ class StoreTroubleError(InputError):
 
 
 @contextlib.contextmanager
-def store_trouble(path: Path) -> Iterator[None]:
+def store_trouble(path: Path, *, is_read_only: bool = False) -> Iterator[None]:
     """Turn what a store raises into a `StoreTroubleError` of one line.
 
     Args:
         path: the store's folder.
+        is_read_only: a run may write the store meanwhile, and give up what is read.
     """
     try:
         yield
     except StoreCorruptError as error:
-        raise StoreTroubleError(
-            f"the store {path} is damaged, or not all of it is there: {_line(error)}"
-        ) from error
+        what = "is damaged, or not all of it is there"
+        if is_read_only:
+            what += ", or a run that trains has gone on meanwhile, so that another look is worth it"
+        raise StoreTroubleError(f"the store {path} {what}: {_line(error)}") from error
     except StoreReadOnlyError as error:
         raise StoreTroubleError(f"{_line(error)}; the last checkpoint stays") from error
     except OSError as error:

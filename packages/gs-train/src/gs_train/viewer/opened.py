@@ -142,6 +142,8 @@ def reopened(scene: OpenedScene, limits: Limits, stop: StopRequest) -> OpenedSce
 def fits_beside(scene: OpenedScene, saved: SavedCheckpoint) -> bool:
     """Whether another checkpoint of the scene's run can be read while the scene stays."""
     assert scene.run is not None
+    if saved.n_rows is None:  # they are in a store, of which a look brings what it needs
+        return True
     device = scene.renderer.device
     n_bytes = 4 * sum(int(np.prod(saved.shapes[f"model/{name}"])) for name in NAMES)
     if n_bytes > caps_of(scene.run.config, torch.device("cpu")).host // 2:
