@@ -183,7 +183,7 @@ def train(
         if trainer.step == 0 or not (has_rows or saver.saved_step):
             by_first(world, folder.discard)
         elif isinstance(error, StoreTroubleError):
-            saver.settle_quietly()
+            saver.settle(waits=True)  # what ended a snapshot says more
         elif has_rows and trainer.is_whole and trainer.step > saver.saved_step:
             saver.save()
         raise

@@ -81,10 +81,9 @@ def _places(config: FitConfig, caps: Caps, each: int, n: int, taken: int) -> int
             )
         places = min(given // each, most)
         if taken + places * each > caps.host:
-            left = max(0, caps.host - taken)
             raise InputError(
-                f"--tide.arena must be at most {format_bytes(left)}, which --host-memory "
-                f"{format_bytes(caps.host)} leaves beside the rest, got {config.tide.arena}"
+                f"--host-memory must be at least {_mib(taken + places * each)} for --tide.arena "
+                f"{config.tide.arena}, got {format_bytes(caps.host)}"
             )
         return places
     fits = int(_OF_HOST * (caps.host - taken)) // each

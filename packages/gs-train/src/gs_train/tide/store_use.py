@@ -45,6 +45,7 @@ class StoreUse:
         """
         keys = torch.arange(len(rows["means"]), dtype=torch.int32)
         with store_trouble(self.folder):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
             StoredRows.create(
                 self.folder,
                 rows,
