@@ -13,6 +13,7 @@ from gs_train.checkpoint.folder import (
     incomplete_checkpoints,
     is_newer,
     latest_checkpoint,
+    remove_all,
     remove_stale,
     remove_surplus,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "load_checkpoint",
     "open_checkpoint",
     "open_latest",
+    "remove_all",
     "remove_stale",
     "remove_surplus",
     "save_by_ranks",

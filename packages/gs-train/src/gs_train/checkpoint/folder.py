@@ -83,6 +83,14 @@ def remove_surplus(folder: Path, *, keep: int) -> None:
         _remove(old)
 
 
+def remove_all(folder: Path) -> None:
+    """Remove a folder of checkpoints, all of which are incomplete before one of their files goes: a
+    crash in between leaves none that looks whole. For its only writer."""
+    for path in complete_checkpoints(folder):
+        (path / MANIFEST).unlink()
+    shutil.rmtree(folder)
+
+
 def remove_stale(folder: Path) -> None:
     """Remove what a crash left of a checkpoint that was written or removed; for its only writer."""
     for path in folder.iterdir() if folder.is_dir() else ():

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint, remove_surplus
+from gs_train.checkpoint import (
+    incomplete_checkpoints,
+    latest_checkpoint,
+    remove_all,
+    remove_surplus,
+)
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_writable
 from gs_train.options.config import FitConfig, for_the_record, load_config, save_config
@@ -179,6 +184,8 @@ class RunFolder:
         """Remove the run and its store; of the image cache and of others' files, nothing."""
         if self.lock is not None:
             self.lock.renew()
+        if self.checkpoints.is_dir() and not self.checkpoints.is_symlink():
+            remove_all(self.checkpoints)  # before what they refer to
         outer = self._outer_store()
         if outer is not None:
             remove_store(outer)
