@@ -38,7 +38,7 @@ def _one_thread() -> Iterator[None]:
 def few(_one_thread: None, tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with few blocks in memory, and checkpoints on the way."""
     return fitted(
-        tiny_capture, tmp_path_factory.mktemp("tide") / "few", *FEW, "--checkpoint-every", "3"
+        tiny_capture, tmp_path_factory.mktemp("tide") / "few", *FEW, "--checkpoint-every", "2"
     )
 
 
@@ -87,7 +87,10 @@ def test_a_run_on_a_drive_scores_as_one_in_memory(few: Path, in_memory: Path) ->
 @pytest.mark.parametrize(
     "memory",
     [
-        ("--block-rows", "16", "--tide.slots", "38", "--tide.arena", "64kB"),
+        pytest.param(
+            ("--block-rows", "16", "--tide.slots", "38", "--tide.arena", "64kB"),
+            marks=pytest.mark.long,
+        ),
         ("--block-rows", "64", "--tide.slots", "1", "--tide.arena", "64kB"),
         (
             "--block-rows",
@@ -109,6 +112,7 @@ def test_hints_change_no_bit(
     assert_same(saved(fitted(tiny_capture, tmp_path / "run", *FEW)), saved(few))
 
 
+@pytest.mark.long
 def test_scores_while_training_change_no_bit(tiny_capture: Path, tmp_path: Path, few: Path) -> None:
     out = fitted(tiny_capture, tmp_path / "run", *FEW, "--eval-every", "5")
     assert_same(saved(out), saved(few))
@@ -148,7 +152,7 @@ def test_a_store_elsewhere_goes_with_its_run(tiny_capture: Path, tmp_path: Path,
 def test_checkpoints_name_snapshots_and_others_are_given_up(few: Path) -> None:
     paths = sorted((few / "checkpoints").iterdir())
     stores = [open_checkpoint(path).state["store"] for path in paths]
-    assert [open_checkpoint(path).step for path in paths] == [9, 12]
+    assert [open_checkpoint(path).step for path in paths] == [6, 8]
     named = {store["snapshot"] for store in stores}
     assert named_snapshots(few / "checkpoints") == named
     there = {int(path.name.removeprefix("snap-")) for path in (few / "store").glob("snap-*")}
@@ -160,7 +164,10 @@ def test_checkpoints_name_snapshots_and_others_are_given_up(few: Path) -> None:
 # ---------------------------------------------------------------------- looking
 
 
-@pytest.mark.parametrize("layout", ["inria", "gsplat", "spz", "gltf"])
+@pytest.mark.parametrize(
+    "layout",
+    ["inria", *(pytest.param(x, marks=pytest.mark.long) for x in ("gsplat", "spz", "gltf"))],
+)
 def test_exports_hold_the_rows_of_a_run_in_memory(
     few: Path, in_memory: Path, tmp_path: Path, layout: str
 ) -> None:
@@ -207,7 +214,7 @@ def test_what_moved_is_counted(few: Path) -> None:
     store = metrics(few)["store"]
     assert isinstance(store, dict)
     assert store["slots"] == 6
-    assert store["block_rows"] == 16
+    assert store["block_rows"] == 32
     for name in ("blocks_missed", "blocks_late", "blocks_evicted", "bytes_read", "bytes_written"):
         assert store[name] > 0, name
     columns, rows = read_log(few / "log.csv", None)

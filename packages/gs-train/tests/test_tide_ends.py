@@ -22,7 +22,7 @@ from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.trainer import Trainer
 from gs_train.tide.model import StoredModel
 
-_EVERY = ("--checkpoint-every", "3")
+_EVERY = ("--checkpoint-every", "2")
 
 _KILLED = """
 import os, signal, sys, torch
@@ -91,7 +91,7 @@ def _assert_goes_on(capture: Path, out: Path, whole: Path) -> None:
     [
         ("a checkpoint", 2),
         pytest.param("a snapshot", 3, marks=pytest.mark.long),
-        pytest.param("an update", 8, marks=pytest.mark.long),
+        pytest.param("an update", 5, marks=pytest.mark.long),
         pytest.param("the end", 1, marks=pytest.mark.long),
     ],
 )
@@ -139,8 +139,8 @@ def _interrupts(call: Callable[..., Any], at: int) -> Callable[..., Any]:
     ("owner", "name", "at", "step"),
     [
         (Trainer, "train_step", 5, 5),
-        (StoredModel, "begin_saving", 1, 3),
-        (StoredModel, "foresee", 1, 1),
+        pytest.param(StoredModel, "begin_saving", 1, 2, marks=pytest.mark.long),
+        pytest.param(StoredModel, "foresee", 1, 1, marks=pytest.mark.long),
     ],
 )
 def test_a_stop_saves_the_step_and_the_run_goes_on(
@@ -184,7 +184,7 @@ def test_snapshots_without_a_checkpoint_are_given_up(
     """However often a run dies between a snapshot and its checkpoint."""
     out = tmp_path / "run"
     fitted(tiny_capture, out, *FEW, "--steps", "3", "--decay-steps", str(STEPS))
-    for _ in range(4):
+    for _ in range(3):
         with pytest.MonkeyPatch.context() as dying:
             dying.setattr("gs_train.runs.loop.save_by_ranks", _dies)
             arguments = ["fit", str(tiny_capture), "--out", str(out), "--resume"]

@@ -107,7 +107,7 @@ def test_a_strategy_from_python_is_refused(tiny_capture: Path, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def begun(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four steps that shall have twelve; not to be written to."""
+    """A run of four steps that shall have eight; not to be written to."""
     out = tmp_path_factory.mktemp("begun") / "run"
     return fitted(tiny_capture, out, *FEW, "--steps", "4", "--decay-steps", str(STEPS))
 
@@ -119,7 +119,7 @@ def out(begun: Path, tmp_path: Path) -> Path:
 
 
 def go_on(capture: Path, out: Path, *more: str) -> int:
-    return main(["fit", str(capture), "--out", str(out), "--resume", "--steps", "12", *more])
+    return main(["fit", str(capture), "--out", str(out), "--resume", "--steps", str(STEPS), *more])
 
 
 def _without(name: str) -> Callable[[Path], object]:
@@ -188,7 +188,7 @@ def test_a_store_has_one_writer(
     ("before", "options", "message"),
     [
         ("tide", ["--offload", "none"], "--offload must be tide as before, got none"),
-        ("tide", ["--block-rows", "32"], "--resume must keep --block-rows 16 of the store"),
+        ("tide", ["--block-rows", "64"], "--resume must keep --block-rows 32 of the store"),
         ("none", ["--offload", "tide"], "--offload must be none as before, got tide"),
     ],
 )
@@ -238,8 +238,18 @@ def _failing(monkeypatch: pytest.MonkeyPatch, call: str, code: int, after: int) 
     monkeypatch.setattr(BlockStore, "open", failing)
 
 
-@pytest.mark.parametrize("call", ["write", "sync", "rename"])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("write", errno.ENOSPC),
+        ("sync", errno.EIO),
+        *(
+            pytest.param(call, code, marks=pytest.mark.long)
+            for call in ("write", "sync", "rename", "read")
+            for code in (errno.ENOSPC, errno.EIO, errno.EROFS)
+        ),
+    ],
+)
 def test_a_drive_that_errs_loses_nothing_that_was_saved(
     tiny_capture: Path,
     out: Path,

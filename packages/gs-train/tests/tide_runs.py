@@ -11,15 +11,15 @@ from gs_pinned import BlockStore
 from gs_train.checkpoint import latest_checkpoint, open_checkpoint
 from gs_train.cli import main
 
-STEPS, N_ROWS = 12, 600
+STEPS, N_ROWS = 8, 600
 SMALL = (
     *("--renderer", "cpu", "--strategy", "fixed", "--cap", str(N_ROWS), "--sh-degree", "1"),
     *("--sh-every", "4", "--batch-size", "2"),
 )
 """Options of all these runs; few rows, and harmonics from the fourth image on."""
 
-FEW = ("--block-rows", "16", "--tide.slots", "6", "--tide.arena", "64kB")
-"""Far fewer blocks in memory than the 38 that there are."""
+FEW = ("--block-rows", "32", "--tide.slots", "6", "--tide.arena", "64kB")
+"""Far fewer blocks in memory than the 19 that there are."""
 
 
 def command(capture: Path, out: Path, *more: str, offload: str = "tide") -> list[str]:
