@@ -18,12 +18,17 @@ from torch import Tensor
 from gs_train import Fitted
 from gs_train.checkpoint import open_checkpoint
 from gs_train.cli import main
+from gs_train.machine.interrupt import StopRequest
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.shown import RowsAtHand
+from gs_train.rows.view_parts import view_parts
+from gs_train.rows.visible import render_view
 from gs_train.runs.logs import read_log
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.run import Run
+from gs_train.scene.scene import view_in_frame
 from gs_train.tide.model import StoredModel
+from gs_train.viewer.opened import Limits, fits_beside, open_scene, reopened
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -220,3 +225,31 @@ def test_what_moved_is_counted(few: Path) -> None:
     columns, rows = read_log(few / "log.csv", None)
     assert {"blocks_hit", "bytes_read", "snapshot_pause_s"} <= set(columns)
     assert float(rows[-1]["bytes_read"]) > 0
+
+
+def test_the_viewer_draws_a_run_on_a_drive(few: Path) -> None:
+    with StopRequest() as stop:
+        scene = open_scene(few, Limits(renderer="cpu"), stop)
+        again = reopened(scene, Limits(renderer="cpu"), stop)
+    assert scene.run is not None
+    assert fits_beside(scene, scene.run.checkpoint)
+    view = view_in_frame(scene.cameras[0], scene.frame)
+    whole = render_view(again.model, view, again.renderer)
+    parts = view_parts(scene.model, view, scene.renderer, most_rows=100, most_pixels=500)
+    for rect, part in parts:
+        assert torch.equal(part, whole[rect.y0 : rect.y1, rect.x0 : rect.x1])
+    scene.close()
+    again.close()
+
+
+def test_a_folder_named_store_is_left_alone_where_it_is_not_a_store(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    (out / "store").mkdir(parents=True)
+    (out / "store" / "mine.txt").write_text("mine")
+    assert main(command(tiny_capture, out, *FEW)) == 2
+    assert f"{out / 'store'}, must be empty or new, it holds mine.txt" in capsys.readouterr().err
+    fitted(tiny_capture, out, "--steps", "1", offload="none")
+    fitted(tiny_capture, out, "--steps", "1", "--overwrite", offload="none")
+    assert (out / "store" / "mine.txt").read_text() == "mine"

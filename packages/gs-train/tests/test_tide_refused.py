@@ -215,7 +215,7 @@ def test_a_store_is_put_into_no_folder_with_something(
         capsys.readouterr()
         new = tmp_path / "new"
         assert main(command(tiny_capture, new, *FEW, "--store", str(there))) == 2
-        assert f"--store {there} must be empty or new, it holds " in last_line(capsys)
+        assert f"the store, {there}, must be empty or new, it holds " in last_line(capsys)
         assert not new.exists()
     assert saved(out)["key"].shape == (600, 1)
 

@@ -13,7 +13,6 @@ from gs_train.data.masks import Mode, mask_of
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
-from gs_train.options.presets import preset_named
 from gs_train.renderers import Renderer
 from gs_train.runs.offload import choice_of_blocks, workload_of
 from gs_train.runs.run import renderer_for, require_windows
@@ -103,7 +102,7 @@ def _placing(run: FitConfig, capture: Capture, renderer: Renderer, n_rows: int) 
     """The preset and its memory, as ``fit`` would choose it for so many first Gaussians."""
     scene = Scene.load(capture, renderer.device)
     rows = scene.initial_rows(run, StopRequest())
-    if run.offload != "auto" and preset_named(run.offload).is_stored:
+    if run.is_stored:
         choice = choice_of_blocks(run, scene, n_rows, renderer.device)
         assert choice.blocks is not None
         return {

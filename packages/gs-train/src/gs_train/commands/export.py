@@ -119,8 +119,9 @@ def _export_alone(config: ExportConfig, world: World) -> None:
     with StopRequest() as stop:
         record = run.cameras(stop, data=config.data) if config.files.has_cameras else None
     run, model = run.read(torch.device("cpu"))
-    frame = ExportFrame.of(config.frame, run.frame, model)
-    _write(_Exported(config, run, to, frame, record), model, world)
+    with contextlib.closing(model):
+        frame = ExportFrame.of(config.frame, run.frame, model)
+        _write(_Exported(config, run, to, frame, record), model, world)
 
 
 def _export_together(config: ExportConfig, world: World) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import Stages
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
+from gs_train.options.tide import TideConfig
 from gs_train.renderers import Renderer, Rows
 from gs_train.runs.offload import training_views, workload_of
 from gs_train.runs.run import renderer_for
@@ -69,6 +70,8 @@ class PlanConfig:
         offload_rates: file for the measured rates: read when it exists, else written. One that was
             written on a machine with a GPU plans for that GPU where there is none, with
             device_memory.
+        block_rows: Gaussians of a block of tide, as fit's.
+        tide: how much of the Gaussians tide keeps in memory, as fit's.
         verbose: list bytes by part.
         json: print one JSON object instead of tables.
     """
@@ -91,6 +94,8 @@ class PlanConfig:
     gpus: str | None = None
     gpu_link: str | None = None
     offload_rates: Path | None = None
+    block_rows: Count = 1024
+    tide: TideConfig = field(default_factory=TideConfig)
     verbose: bool = False
     json: bool = False
 
@@ -119,6 +124,8 @@ class PlanConfig:
             mask=self.mask,
             image_cache=self.image_cache,
             renderer=self.renderer,
+            block_rows=self.block_rows,
+            tide=self.tide,
         )
 
 

@@ -253,8 +253,8 @@ class FitConfig:
             value = getattr(self, name)
             _require(value in choices, name, one_of(choices), value)
         _require(0.0 < self.mem_limit <= 1.0, "mem_limit", "above 0 and at most 1", self.mem_limit)
-        preset = None if self.offload == "auto" else NAMED[self.offload]
-        if preset is not None and preset.single_view and self.batch_size != 1:
+        single = self.offload != "auto" and NAMED[self.offload].single_view
+        if single and self.batch_size != 1:
             raise InputError(
                 f"--offload {self.offload} needs --batch-size 1, got {self.batch_size}; "
                 "--offload best takes any"
@@ -262,7 +262,7 @@ class FitConfig:
         rows = self.block_rows
         fits = type(rows) is int and LEAST_BLOCK_ROWS <= rows <= MOST_BLOCK_ROWS
         _require(fits, "block_rows", f"{LEAST_BLOCK_ROWS} to {MOST_BLOCK_ROWS}", rows)
-        if preset is not None and preset.is_stored:
+        if self.is_stored:
             check_tide(
                 self.offload,
                 strategy=self.strategy,
@@ -300,6 +300,11 @@ class FitConfig:
         for name in _NOT_RECIPE:
             plain.pop(name)
         return plain
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the options name a preset that keeps rows in a store on a drive."""
+        return self.offload != "auto" and NAMED[self.offload].is_stored
 
     @property
     def row_cap(self) -> int | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -126,11 +127,17 @@ def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
             run.require_capture(capture)
         run.require_data(capture)
         run, model = run.read(renderer.device)
-        scene = Scene.load(capture, renderer.device, run.frame)
-        frame = ExportFrame.of(run.config.frame, scene.frame, model).name
-        return _anew(
-            run, model, scene, renderer=renderer, lpips=lpips, stop=stop, frame=frame, world=None
-        )
+        with contextlib.closing(model):
+            scene = Scene.load(capture, renderer.device, run.frame)
+            frame = ExportFrame.of(run.config.frame, scene.frame, model).name
+            return _anew(
+                *(run, model, scene),
+                renderer=renderer,
+                lpips=lpips,
+                stop=stop,
+                frame=frame,
+                world=None,
+            )
 
 
 def _anew(

@@ -98,9 +98,7 @@ class RunFolder:
         The configuration comes last: it says that the others are a run's.
         """
         files = ("run.json", "metrics.json", "log.csv", "comparison.png", "report.html")
-        folders = (
-            *("checkpoints", "point_cloud", "tensorboard", "previews", "renders", "export", INSIDE),
-        )
+        folders = ("checkpoints", "point_cloud", "tensorboard", "previews", "renders", "export")
         names = (*files, "traceback.txt", *folders, "config.yml")
         return tuple(self.root / name for name in names)
 
@@ -140,9 +138,8 @@ class RunFolder:
                 f"--out {self.root} holds another run: add --resume to go on with it, "
                 "--overwrite to remove it, or choose another folder"
             )
-        store = self.store_of(config)
-        if config.store is not None and store != self._outer_store():
-            require_empty(store)
+        if config.is_stored and not (found and self._is_own_store(config)):
+            require_empty(self.store_of(config))
 
     def no_checkpoint(self) -> str:
         """That there is none, for a message, and what is in its place."""
@@ -187,13 +184,19 @@ class RunFolder:
         if self.checkpoints.is_dir() and not self.checkpoints.is_symlink():
             remove_all(self.checkpoints)  # before what they refer to
         outer = self._outer_store()
-        if outer is not None:
-            remove_store(outer)
+        for store in (outer, self.root / INSIDE):
+            if store is not None:
+                remove_store(store)
         for path in self._owned:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def _is_own_store(self, config: FitConfig) -> bool:
+        """Whether the store of ``config`` is that of the run that is here, which goes with it."""
+        store = self.store_of(config)
+        return store in (self._outer_store(), self.root / INSIDE)
 
     def _outer_store(self) -> Path | None:
         """The store of the run that is here, where it is in another folder."""

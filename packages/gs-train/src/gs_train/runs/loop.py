@@ -184,8 +184,10 @@ def train(
             by_first(world, folder.discard)
         elif isinstance(error, StoreTroubleError):
             saver.settle(waits=True)  # what ended a snapshot says more
-        elif has_rows and trainer.is_whole and trainer.step > saver.saved_step:
-            saver.save()
+        else:
+            saver.settle_quietly()
+            if has_rows and trainer.is_whole and trainer.step > saver.saved_step:
+                saver.save()
         raise
     except Interrupted:
         raise

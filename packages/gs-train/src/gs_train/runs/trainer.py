@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gs_train.engine.batch_drawing import Truth
 from gs_train.engine.engine import Engine
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.together import Sharing
+from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
@@ -34,6 +35,7 @@ from gs_train.runs.row_order import sort_rows
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 from gs_train.sizing.choice import expected_rows
 from gs_train.tide.engine import block_engine
+from gs_train.tide.model import StoredModel
 from gs_train.tide.store_use import StoreUse
 from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
@@ -168,6 +170,12 @@ class Trainer:
         if ownership is not None:
             trainer.model.keys.labels = ownership.labels.to(renderer.device)
         trainer.step = step
+        if store is not None and (there := cast(StoredModel, trainer.model).rows.step) != step:
+            trainer.close()
+            raise InputError(
+                f"snapshot {store.snapshot} of the store {store.folder} must be of step {step}, "
+                f"got {there}"
+            )
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         trainer.backend.costs.load(read_all(Part(source, _COSTS)))
         if trainer.backend.together is not None:

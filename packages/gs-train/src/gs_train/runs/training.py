@@ -23,7 +23,6 @@ from gs_train.losses.lpips import load_lpips
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.options.config import FitConfig, for_the_record, of_this_version
 from gs_train.options.plain import to_plain
-from gs_train.options.presets import preset_named
 from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers import Renderer
 from gs_train.rows.own_rows import lattice_of, own_rows
@@ -311,7 +310,7 @@ def _beginning(
 ) -> _Beginning:
     rows = scene.initial_rows(config, stop)
     n_rows, store = len(rows["means"]), None
-    if _is_stored(config):
+    if config.is_stored:
         if strategy is not None:
             raise InputError(
                 f"--offload {config.offload} trains a fixed number of Gaussians: leave out the "
@@ -354,10 +353,6 @@ def _put_into_store(begin: _Beginning, folder: RunFolder, stop: StopRequest) -> 
         folder.discard()
         raise
     return trainer
-
-
-def _is_stored(config: FitConfig) -> bool:
-    return config.offload != "auto" and preset_named(config.offload).is_stored
 
 
 def _resumed(
@@ -417,7 +412,7 @@ def _sharing(config: FitConfig, world: World) -> Sharing:
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
     is_stored = run.store is not None
-    if config.offload != "auto" and is_stored != _is_stored(config):
+    if config.offload != "auto" and is_stored != config.is_stored:
         place = "in a store on a drive" if is_stored else "in its checkpoints"
         raise InputError(
             f"--offload must be {run.placing['preset']} as before, got {config.offload}: the "

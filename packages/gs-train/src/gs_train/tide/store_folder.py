@@ -131,10 +131,13 @@ def require_empty(folder: Path) -> None:
     try:
         found = sorted(os.listdir(folder)) if folder.exists() else []
     except OSError as error:
-        raise InputError(f"--store {folder} must be a folder: {error.strerror}") from None
+        raise InputError(f"the store {folder} must be a folder: {error.strerror}") from None
     if found:
         what = "another store" if _FILE in found else found[0]
-        raise InputError(f"--store {folder} must be empty or new, it holds {what}")
+        raise InputError(
+            f"the folder of the store, {folder}, must be empty or new, it holds {what}: name "
+            "another one with --store"
+        )
 
 
 def give_up_snapshots(folder: Path, kept: Collection[int]) -> None:
@@ -154,10 +157,15 @@ def give_up_snapshots(folder: Path, kept: Collection[int]) -> None:
 
 
 def remove_store(folder: Path) -> None:
-    """Remove the files of a store, and the folder where nothing else is in it."""
-    if identity_of(folder) is None and not (folder / "LOCK").exists():
+    """Remove the files of a store, one that was being made too, and the folder where nothing else
+    is in it; nothing of a folder of others' files."""
+    if not folder.is_dir() or folder.is_symlink():
         return
-    for name in sorted(filter(_OWN.fullmatch, os.listdir(folder))):
+    names = os.listdir(folder)
+    own = [name for name in names if _OWN.fullmatch(name)]
+    if identity_of(folder) is None and len(own) < len(names):
+        return
+    for name in sorted(own, key=lambda name: name == _FILE):  # which says whose they are
         (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # others' files are there
         folder.rmdir()

@@ -16,6 +16,7 @@ from gs_train.blocks.stored_rows import StoredRows
 from gs_train.names import printable
 from gs_train.renderers import Rows
 from gs_train.tide.block_room import BlockRoom
+from gs_train.tide.store_folder import require_empty
 from gs_train.tide.trouble import store_trouble
 
 
@@ -43,6 +44,7 @@ class StoreUse:
         Raises:
             InputError: the folder holds something, or the drive errs or becomes full.
         """
+        require_empty(self.folder)
         keys = torch.arange(len(rows["means"]), dtype=torch.int32)
         with store_trouble(self.folder):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
