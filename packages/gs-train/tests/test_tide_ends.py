@@ -48,7 +48,7 @@ _MOMENTS = {
     "a step": ("from gs_train.runs.trainer import Trainer", "Trainer", "train_step"),
     "an update": ("from gs_train.blocks.stored_rows import StoredRows", "StoredRows", "update"),
     "a snapshot": ("from gs_pinned import BlockStore", "BlockStore", "snapshot"),
-    "a checkpoint": ("import gs_train.runs.loop as loop", "loop", "save_by_ranks"),
+    "a checkpoint": ("import gs_train.runs.saver as saver", "saver", "save_by_ranks"),
     "the end": ("import gs_train.runs.training as training", "training", "write_point_cloud"),
 }
 
@@ -186,7 +186,7 @@ def test_snapshots_without_a_checkpoint_are_given_up(
     fitted(tiny_capture, out, *FEW, "--steps", "3", "--decay-steps", str(STEPS))
     for _ in range(3):
         with pytest.MonkeyPatch.context() as dying:
-            dying.setattr("gs_train.runs.loop.save_by_ranks", _dies)
+            dying.setattr("gs_train.runs.saver.save_by_ranks", _dies)
             arguments = ["fit", str(tiny_capture), "--out", str(out), "--resume"]
             assert main([*arguments, "--steps", "4"]) == 1
     assert len(list((out / "store").glob("snap-*"))) <= 3
