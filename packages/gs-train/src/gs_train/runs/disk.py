@@ -18,7 +18,7 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.trainer import Trainer
 from gs_train.sizes import format_bytes, parse_bytes
 from gs_train.sizing.photographs import decoded_bytes, scratch_bytes, training_sizes
-from gs_train.tide.store_use import StoreUse
+from gs_train.tide.block_room import BlockRoom
 
 File = TypeVar("File")
 
@@ -39,22 +39,25 @@ def require_scratch(config: FitConfig) -> None:
         raise InputError(f"--scratch {config.scratch} takes no file: {error.strerror}") from None
 
 
-def require_room(config: FitConfig, n_rows: int, folder: RunFolder, store: StoreUse | None) -> None:
+def require_room(
+    config: FitConfig, n_rows: int, folder: RunFolder, blocks: BlockRoom | None
+) -> None:
     """Check that there is room for checkpoints and results at the present number of Gaussians.
 
     Of rows in a store: for their records once, as far as these are not there yet. What older
     snapshots need comes on top.
 
     Args:
-        store: that the rows are in, or will be; None: they are in memory.
+        blocks: of rows that are in a store, or will be; None: they are in memory.
 
     Raises:
         InputError: there is not.
     """
-    n_bytes = _results_bytes(config, n_rows, is_stored=store is not None)
-    if store is not None:
-        missing = max(0, store.room.drive_bytes - _taken_bytes(store.folder))
-        require_free(store.folder, missing, "the store of the Gaussians")
+    n_bytes = _results_bytes(config, n_rows, is_stored=blocks is not None)
+    if blocks is not None:
+        store = folder.store_of(config)
+        missing = max(0, blocks.drive_bytes - _taken_bytes(store))
+        require_free(store, missing, "the store of the Gaussians")
     require_free(folder.root, n_bytes, "checkpoints and results")
 
 

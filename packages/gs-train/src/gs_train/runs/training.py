@@ -130,12 +130,13 @@ def fit_locked(
             _say(line)
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
         held_out = HeldOut(config, scene, folder, world, own_stop)
-        store: StoreUse | None = None
+        begin: _Beginning | None = None
         if run is None:
             begin = _beginning(config, scene, renderer, early, parts.strategy, world, folder)
-            choice, store, n_rows = begin.choice, begin.store, begin.n_rows
-            if store is None:
-                trainer = begin.trainer()
+            choice, n_rows = begin.choice, begin.n_rows
+            if choice.blocks is None:
+                trainer, begin = begin.trainer(), None  # which has the rows
+                held.callback(trainer.close)
                 n_rows = trainer.n_rows
             spent = Spent()
             preset = choice.preset.name
@@ -155,11 +156,10 @@ def fit_locked(
             record = run.record or RunRecord.of(capture, run.id)
         require_same_photographs(capture, photographs, world)
         check_stop(stop, world, "the start")
-        by_first(world, lambda: require_room(config, n_rows, folder, store))
+        by_first(world, lambda: require_room(config, n_rows, folder, choice.blocks))
         by_first(world, lambda: folder.prepare(config, record))
-        if store is not None:  # whose folder is the run's now
-            trainer = _put_into_store(begin, folder, own_stop)
-        if run is None:
+        if begin is not None:  # the folder of its store is the run's now
+            trainer, begin = _put_into_store(begin, folder, own_stop), None
             held.callback(trainer.close)
         among = "" if world.size == 1 else f" in {world.size} processes"
         _say(
@@ -289,13 +289,11 @@ class _Beginning:
     Attributes:
         choice: where its rows will live.
         n_rows: the first ones.
-        store: that they are put into; None: they stay in memory.
-        trainer: makes the trainer, and the store.
+        trainer: makes the trainer, and the store where there is one. Holds the first rows.
     """
 
     choice: Choice
     n_rows: int
-    store: StoreUse | None
     trainer: Callable[[], Trainer]
 
 
@@ -337,7 +335,7 @@ def _beginning(
         sharing=_sharing(config, world),
         store=store,
     )
-    return _Beginning(choice, n_rows, store, make)
+    return _Beginning(choice, n_rows, make)
 
 
 def _put_into_store(begin: _Beginning, folder: RunFolder, stop: StopRequest) -> Trainer:
