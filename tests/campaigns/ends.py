@@ -12,6 +12,7 @@ fails as it would there.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import signal
@@ -33,8 +34,11 @@ from campaigns.whole_runs import Command, digest, finish, follow_up, whole_run
 SECONDS = 300.0
 
 _COMMAND_S = 60.0
-_PRESETS = ("none", "naive", "clm", "gs-scale", "best")
-_STRATEGIES = ("adc", "mcmc")
+_WAYS = (
+    *itertools.product(("none", "naive", "clm", "gs-scale", "best"), ("adc", "mcmc")),
+    *(("tide", "fixed"),) * 3,
+)
+"""Presets and strategies, as often as they are drawn."""
 _ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CLOSED = (errno.EROFS, errno.EACCES)
@@ -63,14 +67,16 @@ def prepare(shared: Path) -> None:
     """A capture; and every module and kernel, so that children start with them."""
     torch.set_num_threads(1)
     write_captures(shared)
-    for preset in _PRESETS:
-        whole_run(Command(shared / "binary", preset, "adc"), shared, seconds=_COMMAND_S, warm=True)
+    for preset, strategy in dict(reversed(_WAYS)).items():
+        whole_run(
+            Command(shared / "binary", preset, strategy), shared, seconds=_COMMAND_S, warm=True
+        )
 
 
 def run(case: Case) -> None:
     torch.set_num_threads(1)
     rng = case.rng
-    preset, strategy = str(rng.choice(_PRESETS)), str(rng.choice(_STRATEGIES))
+    preset, strategy = _WAYS[rng.integers(len(_WAYS))]
     command = Command(case.shared / "binary", preset, strategy)
     whole = whole_run(command, case.shared, seconds=_COMMAND_S)
     what = str(rng.choice(["fit", "fit", "fit", "eval", "export", "render"]))

@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 from dataclasses import dataclass
@@ -30,21 +32,29 @@ from campaigns.forked import (
     run_forked,
 )
 from campaigns.good_files import write_captures
+from gs_pinned import BlockStore
+from gs_train.checkpoint import latest_checkpoint, open_checkpoint
 from gs_train.cli import main
+from gs_train.runs.logs import read_log
 
 SECONDS = 300.0
 
 _COMMAND_S = 100.0
-_OFFLOADS = ("none", "naive", "clm", "gs-scale", "best")
-_STRATEGIES = ("adc", "mcmc")
+_WAYS = (
+    *itertools.product(("none", "naive", "clm", "gs-scale", "best"), ("adc", "mcmc")),
+    *(("tide", "fixed"),) * 3,
+)
+"""Presets and strategies, as often as they are drawn."""
 _STEPS = "22"
 _OPTIONS = (
     *("--renderer", "cpu", "--steps", _STEPS, "--cap", "240", "--sh-degree", "1"),
     *("--checkpoint-every", "5", "--resort-every", "8", "--sh-every", "6"),
     *("--adc.refine-start", "3", "--adc.refine-every", "4", "--adc.grow-grad2d", "1e-6"),
     *("--mcmc.refine-start", "3", "--mcmc.refine-every", "4"),
+    *("--block-rows", "16", "--tide.slots", "4", "--tide.arena", "30kB"),
 )
-_UNEQUAL = ("tensorboard", "cache")
+_IS_TRAFFIC = re.compile(r"(blocks|bytes)_\w+|snapshot_pause_s").fullmatch
+_UNEQUAL = ("tensorboard", "cache", "store")
 """Folders whose files differ between runs that are alike."""
 
 
@@ -67,8 +77,7 @@ def prepare(shared: Path) -> None:
 
 
 def run(case: Case) -> None:
-    offload = _OFFLOADS[case.rng.integers(len(_OFFLOADS))]
-    strategy = _STRATEGIES[case.rng.integers(len(_STRATEGIES))]
+    offload, strategy = _WAYS[case.rng.integers(len(_WAYS))]
     undisturbed = _undisturbed(case.shared, offload, strategy)
     _Attempts(case, offload, strategy, undisturbed).go()
     left, expected = _contents(case.folder / "run"), undisturbed.contents
@@ -166,10 +175,10 @@ def _undisturbed(shared: Path, offload: str, strategy: str) -> _Undisturbed:
 def _warm_up(shared: Path) -> None:
     """Import and compile here what forks would, each."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # which no fork could use
-    for offload in ("none", "best"):
+    for offload, strategy in (("none", "adc"), ("best", "adc"), ("tide", "fixed")):
         out = shared.with_name(f"warm-{offload}")
         with contextlib.redirect_stderr(io.StringIO()):
-            assert main(_command(shared, out, offload, "adc")) == 0
+            assert main(_command(shared, out, offload, strategy)) == 0
         shutil.rmtree(out)
 
 
@@ -182,11 +191,27 @@ def _contents(out: Path) -> dict[str, object]:
     """What must be equal of each file that must be there."""
     files = [path for path in out.rglob("*") if not path.is_dir()]
     named = {str(path.relative_to(out)): path for path in files}
-    return {
+    equal = {
         name: _equal_part(path)
         for name, path in named.items()
         if name.split(os.sep)[0] not in _UNEQUAL
     }
+    if "store" in {name.split(os.sep)[0] for name in named}:
+        equal["store"] = _stored(out)
+    return equal
+
+
+def _stored(out: Path) -> dict[str, bytes]:
+    """The rows of the newest checkpoint by plane, in the order of keys: where their records lie in
+    the files depends on when the drive was ready."""
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    number = open_checkpoint(newest).state["store"]["snapshot"]
+    with BlockStore.open(out / "store", snapshot=number, read_only=True) as store:
+        assert store.verify().is_intact
+        planes = store.read(store.blocks)
+    order = planes["key"][:, 0].argsort()
+    return {name: values[order].tobytes() for name, values in planes.items()}
 
 
 def _equal_part(path: Path) -> object:
@@ -202,6 +227,9 @@ def _equal_part(path: Path) -> object:
         return {name: manifest[name] for name in ("step", "tensors", "shards")}
     if path.name == "run.json":  # which tells runs apart
         return None
+    if path.name == "log.csv":  # which counts what each process moved
+        columns, rows = read_log(path, None)
+        return [[row[name] for name in columns if not _IS_TRAFFIC(name)] for row in rows]
     if path.name == "config.yml":  # whose paths differ
         lines = path.read_text().splitlines()
         return [line for line in lines if not line.startswith(("out:", "data:"))]

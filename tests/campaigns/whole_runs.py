@@ -35,6 +35,7 @@ class Command:
     def fit(self, out: Path, *more: str) -> list[str]:
         options = ["--steps", str(_STEPS), *OPTIONS, "--offload", self.preset]
         options += ["--strategy", self.strategy]
+        options += ["--block-rows", "16", "--tide.slots", "4", "--tide.arena", "30kB"]
         return ["fit", str(self.capture), "--out", str(out), *options, *more]
 
 

@@ -111,7 +111,7 @@ def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
             {"order": "tiles", "batch_size": 4, "tile_views": 3},
             "--tile-views must be at least the --batch-size 4, got 3",
         ),
-        ({"strategy": "magic"}, "--strategy must be adc or mcmc, got magic"),
+        ({"strategy": "magic"}, "--strategy must be adc, mcmc or fixed, got magic"),
         ({"image_cache": "0"}, "--image-cache must be at least one byte"),
         ({"init_opacity": 1.0}, "--init-opacity must be between 0 and 1"),
         (
@@ -123,7 +123,10 @@ def test_a_missing_file_says_that_there_is_no_run(tmp_path: Path) -> None:
         ({"opacity_reg": float("inf")}, "--opacity-reg must be finite and not negative, got inf"),
         ({"image_cache": "lots"}, "--image-cache must be a size"),
         ({"resume": True, "overwrite": True}, "--resume and --overwrite exclude each other"),
-        ({"offload": "disk"}, "--offload must be auto, none, naive, clm, gs-scale or best, got d"),
+        (
+            {"offload": "disk"},
+            "none, naive, clm, gs-scale, best or tide, got disk",
+        ),
         ({"offload": "gs-scale", "batch_size": 2}, "gs-scale needs --batch-size 1, got 2"),
         ({"device_memory": "plenty"}, "--device-memory must be a size such as 4GiB"),
         ({"device_memory": "0GiB"}, "--device-memory must be at least one byte, got 0GiB"),

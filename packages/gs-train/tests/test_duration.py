@@ -91,6 +91,7 @@ _OTHER_WORDS = {
     "renderer": "cpu", "strategy": "mcmc", "frame": "local", "image_cache": "1 GiB",
     "offload": "best", "device_memory": "2GiB", "host_memory": "3 GiB", "semantics": "sparse",
     "regularise": "visible", "cut_views": "never", "decay_steps": 7, "mask": "carve",
+    "slots": 5, "arena": "1 GiB",
 }  # fmt: skip
 
 
@@ -127,6 +128,7 @@ def test_the_command_names_every_option_that_differs_from_its_default() -> None:
         test_list=Path("test.txt"),
         gpus="2",
         scratch=Path("a disk"),
+        store=None,  # of another preset
         trace=Path("trace.json"),
         init_opacity=0.3,
         init_scale=1e-7,

@@ -15,6 +15,7 @@ import torch
 
 import gs_train.runs.evaluate
 import gs_train.runs.loop
+import gs_train.runs.saver
 import gs_train.runs.training
 import gs_train.scene.scene
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
@@ -64,7 +65,7 @@ def test_training_is_saved_before_a_measurement_that_fails(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as broken:
-        broken.setattr(gs_train.runs.loop, "figures", _raises(error))
+        broken.setattr(gs_train.runs.saver, "figures", _raises(error))
         if isinstance(error, KeyboardInterrupt):
             with pytest.raises(KeyboardInterrupt):
                 main(_command(capture, out))

@@ -30,7 +30,7 @@ BATCH = [
     ("rows are dealt", "gs_train.ranks.dealing:Dealing.again", 1),
 ]
 SAVE = [
-    ("a save begins", "gs_train.runs.loop:save_by_ranks", 1),
+    ("a save begins", "gs_train.runs.saver:save_by_ranks", 1),
     ("shards are written", "gs_train.checkpoint.writer:write_shard", 1),
     ("shards have been written", "gs_train.checkpoint.ranks_writer:by_first", 2),
     ("older ones are removed", "gs_train.checkpoint.ranks_writer:by_first", 3),

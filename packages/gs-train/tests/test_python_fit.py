@@ -136,7 +136,7 @@ def test_the_package_imports_without_torch() -> None:
             "renderer must be auto, raster, gsplat, cpu or an object .* got int without",
         ),
         ({"renderer": CpuRenderer}, "renderer must be .* got a class"),
-        ({"strategy": 3}, "strategy must be adc, mcmc or a function .* got int"),
+        ({"strategy": 3}, "strategy must be adc, mcmc, fixed or a function .* got int"),
         ({"on_step": "print"}, "on_step must be a function that gets a StepReport, got str"),
     ],
 )

@@ -40,7 +40,7 @@ def fit(
             :func:`gs_train.data.load_capture` and :func:`gs_train.data.capture_from_arrays`.
         renderer: ``auto``, ``raster``, ``gsplat``, ``cpu``, or an object as
             :class:`gs_train.renderers.Renderer` describes; None: as the options say.
-        strategy: ``adc``, ``mcmc``, or a function that gets a
+        strategy: ``adc``, ``mcmc``, ``fixed``, or a function that gets a
             :class:`gs_train.runs.strategies.StrategyStart` and returns a
             :class:`gs_train.densify.Densifier`; None: as the options say. Defaults that depend on
             the strategy (``init_opacity`` and so on) follow the option ``strategy``.

@@ -94,6 +94,7 @@ class StoredRows:
         }
         self.row_bytes = sum(table.shape[1] * table.element_size() for table in tables.values())
         self.cache = BlockCache(store, tables, host_blocks=host_blocks)
+        self._n_rows = int(self.cache.counts(store.blocks).sum())
         self.boxes = BlockBoxes(int(state["n_blocks"]))
         for name, array in within(state, "boxes").items():
             getattr(self.boxes, name)[:] = array
@@ -190,7 +191,7 @@ class StoredRows:
         return self.reach["means"].step
 
     def __len__(self) -> int:
-        return int(self.cache.counts(self._store.blocks).sum())
+        return self._n_rows
 
     def close(self) -> None:
         """Wait for what is under way; what changed since the last snapshot is lost."""

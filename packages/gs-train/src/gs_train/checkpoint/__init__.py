@@ -8,10 +8,12 @@ format is described in docs/checkpoint-format.md.
 """
 
 from gs_train.checkpoint.folder import (
+    complete_checkpoints,
     has_checkpoint_name,
     incomplete_checkpoints,
     is_newer,
     latest_checkpoint,
+    remove_all,
     remove_stale,
     remove_surplus,
 )
@@ -30,6 +32,7 @@ __all__ = [
     "MANIFEST",
     "Checkpoint",
     "SavedCheckpoint",
+    "complete_checkpoints",
     "has_checkpoint_name",
     "incomplete_checkpoints",
     "is_newer",
@@ -37,6 +40,7 @@ __all__ = [
     "load_checkpoint",
     "open_checkpoint",
     "open_latest",
+    "remove_all",
     "remove_stale",
     "remove_surplus",
     "save_by_ranks",

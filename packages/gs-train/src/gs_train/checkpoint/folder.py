@@ -27,14 +27,14 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     Raises:
         InputError: the folder cannot be read.
     """
-    found = _complete(Path(folder))
+    found = complete_checkpoints(Path(folder))
     return found[-1] if found else None
 
 
 def incomplete_checkpoints(folder: str | Path) -> list[Path]:
     """Checkpoints newer than all complete ones whose manifest is gone or may not be read."""
     found = named_checkpoints(Path(folder))
-    complete = _complete(Path(folder))
+    complete = complete_checkpoints(Path(folder))
     return found[found.index(complete[-1]) + 1 :] if complete else found
 
 
@@ -70,7 +70,7 @@ def free_name(folder: Path, step: int) -> Path:
 
 def remove_older(newest: Path, *, keep: int) -> None:
     """Remove the oldest ones until ``keep`` are left, ``newest`` among them."""
-    others = [path for path in _complete(newest.parent) if path != newest]
+    others = [path for path in complete_checkpoints(newest.parent) if path != newest]
     for old in others[: -(keep - 1) or None]:
         _remove(old)
 
@@ -79,8 +79,16 @@ def remove_surplus(folder: Path, *, keep: int) -> None:
     """Remove what a crash left behind a save: half checkpoints, and whole ones beyond the newest
     ``keep``. For the folder's only writer."""
     remove_stale(folder)
-    for old in _complete(folder)[:-keep]:
+    for old in complete_checkpoints(folder)[:-keep]:
         _remove(old)
+
+
+def remove_all(folder: Path) -> None:
+    """Remove a folder of checkpoints, all of which are incomplete before one of their files goes: a
+    crash in between leaves none that looks whole. For its only writer."""
+    for path in complete_checkpoints(folder):
+        (path / MANIFEST).unlink()
+    shutil.rmtree(folder)
 
 
 def remove_stale(folder: Path) -> None:
@@ -100,8 +108,12 @@ def _order(path: Path) -> tuple[int, int]:
     return int(match[1]), int(match[2] or 0)
 
 
-def _complete(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints in a folder of checkpoints, oldest first.
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
     return [path for path in named_checkpoints(folder) if is_complete(path)]
 
 

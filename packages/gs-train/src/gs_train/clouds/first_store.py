@@ -9,7 +9,7 @@ from pathlib import Path
 from gs_train.clouds.stored_scene import FirstRows, stored_scene
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
-from gs_train.scene.scene import Scene, most_rows
+from gs_train.scene.scene import Scene
 
 
 def first_store(
@@ -59,5 +59,5 @@ def first_store(
         memory=memory,
         stop=stop,
         transform=transform,
-        limit=most_rows(config),
+        limit=config.row_cap,
     )

@@ -59,13 +59,13 @@ class CheckConfig:
     skip_broken: bool = False
     mask: Mode = "auto"
     depth_weight: str | None = None
-    strategy: Literal["adc", "mcmc"] = "adc"
+    strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     cap: Count | None = None
     sh_degree: int = 3
     test_every: int = 8
     test_list: Path | None = None
     image_cache: str = "4GiB"
-    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
+    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best", "tide"] = "auto"
     device_memory: str | None = None
     host_memory: str | None = None
     json: bool = False

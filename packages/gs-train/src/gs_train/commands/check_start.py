@@ -14,9 +14,9 @@ from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
 from gs_train.renderers import Renderer
-from gs_train.runs.offload import workload_of
+from gs_train.runs.offload import choice_of_blocks, workload_of
 from gs_train.runs.run import renderer_for, require_windows
-from gs_train.scene.scene import Scene, most_rows
+from gs_train.scene.scene import Scene
 from gs_train.sizing.choice import choose, expected_rows
 from gs_train.sizing.forecasts import need, room_under
 from gs_train.sizing.memory import caps_of
@@ -56,7 +56,7 @@ def start_of_fit(run: FitConfig, facts: CaptureFacts) -> dict[str, Any]:
         {(view.width, view.height) for view in capture.views},
         key=lambda side: side[0] * side[1],
     )
-    limit = most_rows(run)
+    limit = run.row_cap
     n_rows = len(found.points) if limit is None else min(limit, len(found.points))
     return {
         "n_train": len(found.train),
@@ -106,6 +106,15 @@ def _placing(run: FitConfig, capture: Capture, renderer: Renderer, n_rows: int) 
     """The preset and its memory, as ``fit`` would choose it for so many first Gaussians."""
     scene = Scene.load(capture, renderer.device)
     rows = scene.initial_rows(run, StopRequest())
+    if run.is_stored:
+        choice = choice_of_blocks(run, scene, n_rows, renderer.device)
+        assert choice.blocks is not None
+        return {
+            "preset": choice.preset.name,
+            "reason": choice.reason,
+            "device_bytes": choice.blocks.device_bytes,
+            "host_bytes": choice.blocks.host_bytes,
+        }
     caps = caps_of(run, renderer.device)
     work = workload_of(run, scene, rows, renderer, n_rows=n_rows)
     choice = choose(run, work, caps)

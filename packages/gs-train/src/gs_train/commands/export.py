@@ -32,7 +32,7 @@ from gs_train.files.survey import Survey, survey_rows_of_ranks
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.options.plain import to_plain
-from gs_train.rows.operations import Model
+from gs_train.rows.shown import ShownRows
 from gs_train.rows.visible import caught_up_chunks
 from gs_train.runs.all_ranks import agree_on_options, on_all_ranks
 from gs_train.runs.folder import RunFolder
@@ -119,8 +119,9 @@ def _export_alone(config: ExportConfig, world: World) -> None:
     with StopRequest() as stop:
         record = run.cameras(stop, data=config.data) if config.files.has_cameras else None
     run, model = run.read(torch.device("cpu"))
-    frame = ExportFrame.of(config.frame, run.frame, model)
-    _write(_Exported(config, run, to, frame, record), model, world)
+    with contextlib.closing(model):
+        frame = ExportFrame.of(config.frame, run.frame, model)
+        _write(_Exported(config, run, to, frame, record), model, world)
 
 
 def _export_together(config: ExportConfig, world: World) -> None:
@@ -161,7 +162,7 @@ class _Exported(NamedTuple):
         return self.to / "ckpts" / f"ckpt_{self.run.checkpoint.step - 1}_rank0.pt"
 
 
-def _write(exported: _Exported, model: Model, world: World) -> None:
+def _write(exported: _Exported, model: ShownRows, world: World) -> None:
     """Write all files. A collective.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from gs_pinned import BlockStore
 from gs_train.checkpoint import (
     MANIFEST,
     SavedCheckpoint,
@@ -27,6 +28,8 @@ from gs_train.names import printable
 from gs_train.rows.attributes import SH_DEGREES
 from gs_train.runs.folder import RunFolder
 from gs_train.sizes import format_bytes
+from gs_train.tide.store_folder import SavedStore
+from gs_train.tide.trouble import store_trouble
 
 _KEYS, _STRANDS, _SH = "model/keys", "model/strands", "model/shN"
 _NOT_SAID = "not said"
@@ -39,7 +42,8 @@ class InspectConfig:
     Attributes:
         checkpoint: folder of a checkpoint, or output folder of gs-train fit, whose newest one is
             taken.
-        verify: read all files and check every checksum first.
+        verify: read all files, and the store of Gaussians that are not in these, and check every
+            checksum first.
     """
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
@@ -58,8 +62,11 @@ def inspect(config: InspectConfig) -> None:
     saved = _open(config.checkpoint)
     while True:
         try:
+            store = _store_of(saved)
             if config.verify:
                 _verify(saved)
+                if store is not None:
+                    _verify_store(saved, store)
             keys = _range_of_keys(saved)
             break
         except InputError:
@@ -67,7 +74,7 @@ def inspect(config: InspectConfig) -> None:
             if newer is None or not is_newer(newer.path, saved.path):
                 raise
             saved = newer
-    for line in _lines(saved, keys, is_verified=config.verify):
+    for line in _lines(saved, keys, store, is_verified=config.verify):
         print(printable(line))
 
 
@@ -107,6 +114,51 @@ def _verify(saved: SavedCheckpoint) -> None:
         saved.verify(report)
 
 
+def _store_of(saved: SavedCheckpoint) -> SavedStore | None:
+    """The store that the rows are in; None: they are in the checkpoint.
+
+    Raises:
+        InputError: what the checkpoint says of it is damaged.
+    """
+    plain = saved.state.get("store")
+    try:
+        return None if plain is None else SavedStore.from_plain(plain)
+    except (LookupError, TypeError, ValueError):
+        raise saved.damaged() from None
+
+
+def _folder_of(saved: SavedCheckpoint, store: SavedStore) -> Path:
+    return store.folder(saved.path.absolute().parent.parent)
+
+
+def _verify_store(saved: SavedCheckpoint, store: SavedStore) -> None:
+    """Read every record of the snapshot.
+
+    Raises:
+        InputError: the store is damaged, gone or another one.
+        Interrupted: a stop was asked for.
+    """
+    folder = _folder_of(saved, store)
+    store.require_in(folder)
+    with (
+        StopRequest() as stop,
+        task_progress("verified blocks") as progress,
+        store_trouble(folder),
+        BlockStore.open(folder, snapshot=store.snapshot, read_only=True) as opened,
+    ):
+
+        def report(done: int, total: int) -> None:
+            stop.check("the verification; nothing was changed")
+            progress.update(done, total)
+
+        found = opened.verify(report)
+    if not found.is_intact:
+        raise InputError(
+            f"the store {folder} is damaged: {len(found.problems):,} of {found.blocks:,} blocks, "
+            f"the first: {found.problems[0]}"
+        )
+
+
 def _range_of_keys(saved: SavedCheckpoint) -> tuple[int, int] | None:
     """The lowest and the highest key; None without any."""
     if _KEYS not in saved.shapes or not saved.n_rows:
@@ -118,10 +170,14 @@ def _range_of_keys(saved: SavedCheckpoint) -> tuple[int, int] | None:
 
 
 def _lines(
-    saved: SavedCheckpoint, keys: tuple[int, int] | None, *, is_verified: bool
+    saved: SavedCheckpoint,
+    keys: tuple[int, int] | None,
+    store: SavedStore | None,
+    *,
+    is_verified: bool,
 ) -> Iterator[str]:
     yield str(saved.path)
-    for name, value in _facts(saved, keys):
+    for name, value in _facts(saved, keys, store):
         yield f"  {name:<12}{value}"
     sizes = {
         name: math.prod(shape) * saved.dtypes[name].itemsize for name, shape in saved.shapes.items()
@@ -145,7 +201,9 @@ def _lines(
         yield f"  {'verified':<12}every checksum is right"
 
 
-def _facts(saved: SavedCheckpoint, keys: tuple[int, int] | None) -> Iterator[tuple[str, str]]:
+def _facts(
+    saved: SavedCheckpoint, keys: tuple[int, int] | None, store: SavedStore | None
+) -> Iterator[tuple[str, str]]:
     """Names and values, one line each."""
     earlier = ", of an earlier version" if saved.is_of_old_format else ""
     yield "format", f"{saved.version}{earlier}"
@@ -154,6 +212,10 @@ def _facts(saved: SavedCheckpoint, keys: tuple[int, int] | None) -> Iterator[tup
     yield "strategy", _strategy(saved.state)
     yield "placement", _word(saved.state, "placing", "preset")
     yield "run", _word(saved.state, "run_id")
+    if store is not None:
+        yield "Gaussians", f"{store.n_rows:,}, SH degree {store.sh_degree}"
+        yield "store", f"{_folder_of(saved, store)}, snapshot {store.snapshot}"
+        return
     n_rows = "none" if saved.n_rows is None else f"{saved.n_rows:,}"
     yield "Gaussians", f"{n_rows}{_degree(saved)}"
     by_index = ", the index of each Gaussian" if saved.is_of_old_format else ""

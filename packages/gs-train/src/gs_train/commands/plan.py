@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ import tyro
 
 from gs_train.commands.gpus import require_shareable
 from gs_train.commands.plan_capture import capture_without_photographs
-from gs_train.commands.plan_presets import auto_choice, predicted
+from gs_train.commands.plan_presets import auto_choice, block_plan, predicted
 from gs_train.commands.plan_ranks import link_of, plan_ranks, planned_ranks, with_link
 from gs_train.commands.plan_table import print_plan
 from gs_train.errors import InputError
@@ -23,6 +23,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import Stages
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import PRESETS
+from gs_train.options.tide import TideConfig
 from gs_train.renderers import Renderer, Rows
 from gs_train.runs.offload import training_views, workload_of
 from gs_train.runs.run import renderer_for
@@ -70,6 +71,8 @@ class PlanConfig:
         offload_rates: file for the measured rates: read when it exists, else written. One that was
             written on a machine with a GPU plans for that GPU where there is none, with
             device_memory.
+        block_rows: Gaussians of a block of tide, as fit's.
+        tide: how much of the Gaussians tide keeps in memory, as fit's.
         verbose: list bytes by part.
         json: print one JSON object instead of tables.
     """
@@ -83,7 +86,7 @@ class PlanConfig:
     device_memory: str | None = None
     host_memory: str | None = None
     mem_limit: float = 0.3
-    strategy: Literal["adc", "mcmc"] = "adc"
+    strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     sh_degree: int = 3
     max_side: int | None = None
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"
@@ -93,6 +96,8 @@ class PlanConfig:
     gpus: str | None = None
     gpu_link: str | None = None
     offload_rates: Path | None = None
+    block_rows: Count = 1024
+    tide: TideConfig = field(default_factory=TideConfig)
     verbose: bool = False
     json: bool = False
 
@@ -122,6 +127,8 @@ class PlanConfig:
             depth_weight=self.depth_weight,
             image_cache=self.image_cache,
             renderer=self.renderer,
+            block_rows=self.block_rows,
+            tide=self.tide,
         )
 
 
@@ -186,6 +193,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "rates": asdict(rates),
         "auto": auto_choice(run, work, caps),
         "presets": presets,
+        "tide": block_plan(run, later.n_rows, caps, scene),
         "ranks": None,
         "within_an_hour": None,
     }

@@ -31,6 +31,7 @@ def print_plan(result: dict[str, Any], *, verbose: bool, file: IO[str]) -> None:
     if verbose:
         console.print(_parts(result))
         console.print(_rates(result["rates"]))
+    console.print(_blocks(result["tide"], result["n_rows"]))
     auto = result["auto"]
     name = auto["preset"] or "nothing"
     console.print(f"--offload auto takes {name}: {auto['reason']}")
@@ -133,6 +134,17 @@ def _summary(result: dict[str, Any]) -> Table:
             as_hours(of["seconds_of_run"]),
         )
     return table
+
+
+def _blocks(tide: dict[str, Any], n_rows: int) -> str:
+    if not tide["fits"]:
+        return f"--offload tide does not fit: {tide['reason']}"
+    return (
+        f"--offload tide keeps {n_rows:,} Gaussians in {format_bytes(tide['drive_bytes'])} on a "
+        f"drive: {format_bytes(tide['device_bytes'])} of them are on the device, and "
+        f"{format_bytes(tide['host_bytes'])} in host memory, beside what drawing takes; its speed "
+        "is the drive's, and not foretold"
+    )
 
 
 def _speeds(of: dict[str, Any]) -> str:

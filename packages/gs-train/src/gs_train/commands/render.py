@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,7 +114,8 @@ def _render_alone(config: RenderConfig) -> None:
                     yield render_view(model, view, renderer)
                     progress.advance()
 
-        n = write_frames(to, frames(), fps=config.fps)
+        with contextlib.closing(model):
+            n = write_frames(to, frames(), fps=config.fps)
     print(f"wrote {n} frames to {to}", file=sys.stderr)
 
 

@@ -28,6 +28,7 @@ class Progress:
         total: steps when done.
         start: steps done before (a resumed run).
         device_bytes: called for the device memory in use when a line is shown; None on the CPU.
+        more: called for more words of a line; None: there are none.
         stream: where to; a terminal gets the bar, anything else plain lines.
         clock: seconds, monotonic.
         plain_interval_s: between plain lines.
@@ -39,12 +40,14 @@ class Progress:
         *,
         start: int = 0,
         device_bytes: Callable[[], int] | None = None,
+        more: Callable[[], str] | None = None,
         stream: IO[str] | None = None,
         clock: Clock = time.monotonic,
         plain_interval_s: float = PLAIN_INTERVAL_S,
     ) -> None:
         self._total = total
         self._device_bytes = device_bytes
+        self._more = more
         self._display = _Display(stream or sys.stderr, plain_interval_s)
         self._clock = clock
         self._window = _Window(clock(), start)
@@ -103,6 +106,8 @@ class Progress:
         if self._device_bytes is not None:
             parts.append(f"device {format_bytes(self._device_bytes())}")
         parts.append(f"host {format_bytes(resident_bytes() or peak_host_bytes())}")
+        if self._more is not None and (words := self._more()):
+            parts.append(words)
         left = max(0, self._total - self._step)
         parts.append(f"ETA {format_seconds(left / steps_per_s if steps_per_s else None)}")
         self._display.show(self._step, self._total, "  ".join(parts))

@@ -21,8 +21,9 @@ from gs_train.errors import InputError
 from gs_train.files.atomic import replacing
 from gs_train.files.small_files import read_small
 from gs_train.options.plain import from_plain, one_of, to_plain
-from gs_train.options.presets import PRESETS
+from gs_train.options.presets import NAMED
 from gs_train.options.schedule import ExponentialWeight, LearningRates
+from gs_train.options.tide import LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS, TideConfig, check_tide
 from gs_train.sizes import Count, parse_bytes
 
 _MOST_CHANGES = 16
@@ -61,7 +62,8 @@ class FitConfig:
             inverse depths and those of depths/NAME.png, whose scales are in depth_params.json
             beside the model; falls exponentially from START to END over the run, or over
             decay_steps (depth maps are not used).
-        strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
+        strategy: adaptive density control, Markov chain Monte Carlo with a fixed cap, or fixed:
+            the first Gaussians are trained, and none is added or removed.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
             the reconstruction's; thinned evenly where there are more than the cap. An exported
@@ -97,8 +99,11 @@ class FitConfig:
         scratch: folder for a file of the decoded photographs that image_cache cannot hold, best on
             a disk of this machine; the file goes when the run ends (out).
         offload: where the scene is kept during training; none keeps everything on the device, the
-            other presets use host memory; auto takes none where the scene fits, else best, else the
-            fastest preset that fits.
+            other presets use host memory, tide a drive as well; auto takes none where the scene
+            fits, else best, else the fastest preset but tide that fits.
+        store: folder on a drive for the Gaussians of tide, which checkpoints refer to; best on a
+            fast drive of this machine (store, in out).
+        block_rows: Gaussians of tide that are read, written and moved together, at most.
         device_memory: cap on device memory (all that is free).
         host_memory: cap on host memory (all that is available, less a tenth).
         semantics: dense is Adam on all rows in every step; sparse lets the rows that a batch does
@@ -122,6 +127,7 @@ class FitConfig:
         lr: learning rates for one image a step.
         adc: options of adaptive density control.
         mcmc: options of Markov chain Monte Carlo.
+        tide: how much of the Gaussians --offload tide keeps in memory.
     """
 
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
@@ -135,7 +141,7 @@ class FitConfig:
     skip_broken: bool = False
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"
     depth_weight: str | None = None
-    strategy: Literal["adc", "mcmc"] = "adc"
+    strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     cap: Count | None = None
     init: Path | None = None
     sh_degree: int = 3
@@ -156,7 +162,9 @@ class FitConfig:
     gpus: str | None = None
     cut_views: Literal["auto", "never"] = "auto"
     scratch: Path | None = None
-    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best"] = "auto"
+    offload: Literal["auto", "none", "naive", "clm", "gs-scale", "best", "tide"] = "auto"
+    store: Path | None = None
+    block_rows: Count = 1024
     device_memory: str | None = None
     host_memory: str | None = None
     semantics: Literal["dense", "sparse"] = "dense"
@@ -175,6 +183,7 @@ class FitConfig:
     lr: LearningRates = field(default_factory=LearningRates)
     adc: AdcConfig = field(default_factory=AdcConfig)
     mcmc: McmcConfig = field(default_factory=McmcConfig)
+    tide: TideConfig = field(default_factory=TideConfig)
 
     def __post_init__(self) -> None:
         _require(
@@ -183,7 +192,8 @@ class FitConfig:
             "auto, raster, gsplat or cpu",
             self.renderer,
         )
-        _require(self.strategy in ("adc", "mcmc"), "strategy", "adc or mcmc", self.strategy)
+        strategies = tuple(_BY_STRATEGY)
+        _require(self.strategy in strategies, "strategy", one_of(strategies), self.strategy)
         for name, least in (
             ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("eval_every", 0),
             ("keep_checkpoints", 1), ("max_pixels", 1), ("test_every", 0), ("sh_every", 0),
@@ -248,7 +258,7 @@ class FitConfig:
         )
 
     def _check_offload(self) -> None:
-        presets = ("auto", *PRESETS)
+        presets = ("auto", *NAMED)
         _require(self.offload in presets, "offload", one_of(presets), self.offload)
         for name, choices in (
             ("frame", ("auto", "capture", "local")),
@@ -260,12 +270,29 @@ class FitConfig:
             value = getattr(self, name)
             _require(value in choices, name, one_of(choices), value)
         _require(0.0 < self.mem_limit <= 1.0, "mem_limit", "above 0 and at most 1", self.mem_limit)
-        single = self.offload != "auto" and PRESETS[self.offload].single_view
+        single = self.offload != "auto" and NAMED[self.offload].single_view
         if single and self.batch_size != 1:
             raise InputError(
                 f"--offload {self.offload} needs --batch-size 1, got {self.batch_size}; "
                 "--offload best takes any"
             )
+        rows = self.block_rows
+        fits = type(rows) is int and LEAST_BLOCK_ROWS <= rows <= MOST_BLOCK_ROWS
+        _require(fits, "block_rows", f"{LEAST_BLOCK_ROWS} to {MOST_BLOCK_ROWS}", rows)
+        if self.is_stored:
+            check_tide(
+                self.offload,
+                strategy=self.strategy,
+                semantics=self.semantics,
+                regularise=self.regularise,
+                weights={
+                    f"--{name.replace('_', '-')}": self.by_strategy(name)
+                    for name in ("opacity_reg", "scale_reg")
+                },
+                gpus=self.gpus,
+            )
+        elif self.store is not None:
+            raise InputError(f"--store needs --offload tide, got --offload {self.offload}")
 
     def bytes_of(self, name: str) -> int | None:
         """``image_cache``, ``device_memory`` or ``host_memory`` in bytes; None: not given.
@@ -299,6 +326,18 @@ class FitConfig:
         return plain
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the options name a preset that keeps rows in a store on a drive."""
+        return self.offload != "auto" and NAMED[self.offload].is_stored
+
+    @property
+    def row_cap(self) -> int | None:
+        """The number of Gaussians that is never exceeded; None: there is none."""
+        if self.cap is not None or self.strategy == "fixed":
+            return self.cap
+        return self.mcmc.cap_max if self.strategy == "mcmc" else self.adc.cap
+
+    @property
     def steps_of_decay(self) -> int:
         """The steps over which the learning rate of the means and the weight of depths decay."""
         return self.steps if self.decay_steps is None else self.decay_steps
@@ -320,12 +359,13 @@ _NOT_RECIPE = (
     "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every", "keep_checkpoints",
     "resume", "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory",
     "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch",
-    "gpus", "cut_views",
+    "gpus", "cut_views", "store", "block_rows", "tide",
 )  # fmt: skip
 
 _BY_STRATEGY = {
     "adc": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
     "mcmc": {"init_opacity": 0.5, "init_scale": 0.1, "opacity_reg": 0.01, "scale_reg": 0.01},
+    "fixed": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
 }
 
 
@@ -351,6 +391,7 @@ def for_the_record(config: FitConfig) -> FitConfig:
         out=config.out.absolute(),
         init=absolute(config.init),
         scratch=absolute(config.scratch),
+        store=absolute(config.store),
         test_list=absolute(config.test_list),
         lpips_backbone=absolute(config.lpips_backbone),
         resume=False,

@@ -9,7 +9,7 @@ from typing import Literal
 from gs_train.errors import InputError
 from gs_train.rows.attributes import Semantics
 
-Placement = Literal["device", "mirror", "split"]
+Placement = Literal["device", "mirror", "split", "blocks"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Preset:
         name: on the command line.
         placement: ``device``: everything is on the device. ``mirror``: parameters and gradients
             are on the device, a master copy and the moments in host memory. ``split``: geometry is
-            on the device, appearance and its moments in host memory.
+            on the device, appearance and its moments in host memory. ``blocks``: rows with their
+            moments are in a store on a drive, of which parts are in host memory and on the device.
         semantics: of the appearance's optimizer, both with the result of dense Adam: ``dense``
             updates all rows every step, ``deferred`` catches up rows when they are next needed.
         order: of the views of a batch that the host updates: ``given``, or along a short path
@@ -48,6 +49,11 @@ class Preset:
     split_share: float | None = None
     single_view: bool = False
     residents: bool = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the rows are in a store on a drive, which outlasts the process."""
+        return self.placement == "blocks"
 
     @property
     def takes_sparse(self) -> bool:
@@ -118,7 +124,22 @@ PRESETS: dict[str, Preset] = {
         ),
     )
 }
-"""The presets by name, from the simplest to the one that ``auto`` falls back to."""
+"""The presets that ``auto`` chooses from, by name, from the simplest to the one that it falls back
+to."""
+
+NAMED: dict[str, Preset] = {
+    **PRESETS,
+    "tide": Preset(
+        "tide",
+        placement="blocks",
+        semantics="deferred",
+        order="given",
+        retain="last_use",
+        early_cull=True,
+        overlapped=True,
+    ),
+}
+"""All presets by name: also those that are taken only where they are named."""
 
 
 def preset_named(name: str) -> Preset:
@@ -127,6 +148,6 @@ def preset_named(name: str) -> Preset:
     Raises:
         InputError: there is none; ``auto`` is a choice among them, not one of them.
     """
-    if name not in PRESETS:
-        raise InputError(f"--offload must be auto, {', '.join(PRESETS)}, got {name}")
-    return PRESETS[name]
+    if name not in NAMED:
+        raise InputError(f"--offload must be auto, {', '.join(NAMED)}, got {name}")
+    return NAMED[name]

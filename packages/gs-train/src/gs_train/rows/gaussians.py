@@ -17,12 +17,13 @@ from gs_train.rows.checks import check_rows, check_sorted
 from gs_train.rows.copies import add_rows, take_rows
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.replacement import Replacement, apart, grown
+from gs_train.rows.shown import RowsAtHand
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 """Builds an optimizer from groups ``{"params": [parameter], "name": name}``."""
 
 
-class Gaussians(CheckedRows):
+class Gaussians(CheckedRows, RowsAtHand):
     """N Gaussians: their parameters, gradient buffers, and one optimizer over them.
 
     All six attributes, or those of ``names`` where the others are kept elsewhere.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gs_train.renderers.protocol import Rows
 from gs_train.rows.keys import RowKeys
+from gs_train.rows.shown import RowsOfView, TrainedRows
 
 
 class RowOperations(Protocol):
@@ -152,45 +153,17 @@ class RowOperations(Protocol):
         ...
 
 
-class Model(RowOperations, Protocol):
+class Model(RowOperations, RowsOfView, TrainedRows, Protocol):
     """Rows that can be looked at and saved, wherever they live.
 
     Attributes:
         edits: grows with every operation that changes values or the order of rows.
-        expected: the number of rows that growth is expected to end at, beyond which no memory of
-            the device is taken ahead; None: not known.
         before_replacing: called when rows are about to be replaced, before memory is taken for
             them: memory that is kept, and can be taken again, is given back.
     """
 
     edits: int
-    expected: int | None
     before_replacing: Callable[[], None]
-
-    @property
-    def params(self) -> Mapping[str, Tensor]:
-        """The parameters that are on the device: at least what culling reads."""
-        ...
-
-    @property
-    def sh_degree(self) -> int:
-        """The highest degree of spherical harmonics that ``shN`` has room for."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint holds of it, not copied."""
-        ...
-
-    def snapshot(
-        self, ids: slice | Tensor, *, device: torch.device | str | None = None
-    ) -> dict[str, Tensor]:
-        """Present values of the six attributes of some rows, copied; nothing is changed.
-
-        Args:
-            ids: a slice of step 1, or (R,) sorted and unique ids on ``device``.
-            device: where the copies shall be; ``device`` of the model when None.
-        """
-        ...
 
     def states(self, ids: Tensor) -> dict[str, Tensor]:
         """All that belongs to some rows but keys and labels, copied to ``device``: values, moments
@@ -208,8 +181,4 @@ class Model(RowOperations, Protocol):
             ids: (R,) distinct rows, in any order.
             states: of R rows.
         """
-        ...
-
-    def close(self) -> None:
-        """End work in the background and give the host's memory back."""
         ...

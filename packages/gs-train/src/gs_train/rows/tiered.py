@@ -19,12 +19,13 @@ from gs_train.rows.gaussians import Gaussians, MakeOptimizer
 from gs_train.rows.host_rows import HostRows
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.selective import SelectiveAdam
+from gs_train.rows.shown import RowsAtHand
 
 Home = Literal["host", "device"]
 """The tier of the appearance."""
 
 
-class TieredGaussians(CheckedRows):
+class TieredGaussians(CheckedRows, RowsAtHand):
     """N Gaussians in two parts, each with its optimizer.
 
     A `RowOperations`: to whoever edits rows it is one model. Arguments are checked

@@ -14,7 +14,7 @@ from torch import Tensor
 from gs_train.renderers import Rect, Renderer, Rows, TooManyIntersectionsError, View
 from gs_train.renderers.culling import cameras_of, cull
 from gs_train.rows.attributes import GEOMETRY
-from gs_train.rows.operations import Model
+from gs_train.rows.shown import RowsOfView, ShownRows
 
 Quantity = Literal["color", "depth", "alpha"]
 """What is drawn: RGB over black, the mean distance along the optical axis, or the opacity."""
@@ -48,7 +48,7 @@ class Box:
 
 @torch.no_grad()
 def view_parts(
-    model: Model,
+    model: ShownRows,
     view: View,
     renderer: Renderer,
     *,
@@ -77,12 +77,13 @@ def view_parts(
 
     Synchronises.
     """
+    of_view = model.within(view, renderer)
     rects = [view.rect]
     while rects:
         rect = rects.pop()
-        ids = _seen(model.params, view, rect, renderer)
+        ids = _seen(of_view.params, view, rect, renderer)
         if box is not None:
-            ids = ids[box.holds(model.params["means"].index_select(0, ids))]
+            ids = ids[box.holds(of_view.params["means"].index_select(0, ids))]
         halves = _halves(rect) if len(ids) > most_rows else None
         if halves is not None:
             rects += reversed(halves)
@@ -100,8 +101,8 @@ def view_parts(
                 yield part, torch.zeros((part.height, part.width, width), device=renderer.device)
                 continue
             if splats is None:
-                rows, sh_degree = _rows(model, ids, view, quantity)
-                keys = model.keys.values.index_select(0, ids)
+                rows, sh_degree = _rows(of_view, ids, view, quantity)
+                keys = of_view.keys.values.index_select(0, ids)
                 splats = renderer.project(rows, view, sh_degree=sh_degree, keys=keys)
             try:
                 image, alpha = renderer.rasterize(splats, part)
@@ -122,7 +123,7 @@ def _seen(geometry: Rows, view: View, rect: Rect, renderer: Renderer) -> Tensor:
 
 
 def _rows(
-    model: Model, ids: Tensor, view: View, quantity: Quantity
+    model: RowsOfView, ids: Tensor, view: View, quantity: Quantity
 ) -> tuple[dict[str, Tensor], int]:
     """What is projected, with the degree of its harmonics."""
     if quantity == "color":

@@ -12,11 +12,11 @@ from gs_train.files.row_chunks import CHUNK_ROWS
 from gs_train.renderers import Rect, Renderer, TooManyIntersectionsError, View
 from gs_train.renderers.culling import visible_ids
 from gs_train.rows.attributes import NAMES
-from gs_train.rows.operations import Model
+from gs_train.rows.shown import ShownRows
 
 
 @torch.no_grad()
-def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
+def render_view(model: ShownRows, view: View, renderer: Renderer) -> Tensor:
     """A view of the model over black, for looking at: no gradients, colours in [0, 1].
 
     Only the rows that the view sees are brought to the device. The model stays as it is.
@@ -24,11 +24,12 @@ def render_view(model: Model, view: View, renderer: Renderer) -> Tensor:
     Returns:
         (H, W, 3) float32 on the model's device.
     """
-    ids = visible_ids(model.params, view, renderer)
+    rows_of_view = model.within(view, renderer)
+    ids = visible_ids(rows_of_view.params, view, renderer)
     if not len(ids):
         return torch.zeros((view.height, view.width, 3), device=model.device)
-    keys = model.keys.values.index_select(0, ids)
-    rows = model.snapshot(ids)
+    keys = rows_of_view.keys.values.index_select(0, ids)
+    rows = rows_of_view.snapshot(ids)
     splats = renderer.project(rows, view, sh_degree=model.sh_degree, keys=keys)
     return in_halves(view.rect, lambda rect: renderer.rasterize(splats, rect)[0]).clamp_(0.0, 1.0)
 
@@ -45,19 +46,18 @@ def in_halves(rect: Rect, draw: Callable[[Rect], Tensor]) -> Tensor:
     return torch.cat([in_halves(half, draw) for half in (first, second)], axis)
 
 
-def caught_up_chunks(model: Model, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:
-    """Present values of all rows in order, a chunk at a time; nothing is changed.
+def caught_up_chunks(model: ShownRows, chunk_rows: int = CHUNK_ROWS) -> Iterator[dict[str, Tensor]]:
+    """Present values of all rows in the order in which they lie, a chunk at a time; nothing is
+    changed.
 
     Returns:
         Iterator over chunks as :func:`gs_train.files.ply.write_ply` takes them, at least one; on
         the CPU.
     """
-    for start in range(0, max(model.n_rows, 1), chunk_rows):
-        part = slice(start, min(model.n_rows, start + chunk_rows))
-        yield model.snapshot(part, device="cpu")
+    return model.chunks(chunk_rows)
 
 
-def all_rows(model: Model) -> dict[str, Tensor]:
-    """Present values of all rows on the CPU, in order: copies. Nothing is changed."""
+def all_rows(model: ShownRows) -> dict[str, Tensor]:
+    """Copies of the present values of all rows, on the CPU, in the order in which they lie."""
     chunks = list(caught_up_chunks(model))
     return {name: torch.cat([chunk[name] for chunk in chunks]) for name in NAMES}

@@ -18,6 +18,7 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.trainer import Trainer
 from gs_train.sizes import format_bytes, parse_bytes
 from gs_train.sizing.photographs import decoded_bytes, scratch_bytes, training_sizes
+from gs_train.tide.block_room import BlockRoom
 
 File = TypeVar("File")
 
@@ -38,13 +39,25 @@ def require_scratch(config: FitConfig) -> None:
         raise InputError(f"--scratch {config.scratch} takes no file: {error.strerror}") from None
 
 
-def require_room(trainer: Trainer, folder: RunFolder) -> None:
+def require_room(
+    config: FitConfig, n_rows: int, folder: RunFolder, blocks: BlockRoom | None
+) -> None:
     """Check that there is room for checkpoints and results at the present number of Gaussians.
+
+    Of rows in a store: for their records once, as far as these are not there yet. What older
+    snapshots need comes on top.
+
+    Args:
+        blocks: of rows that are in a store, or will be; None: they are in memory.
 
     Raises:
         InputError: there is not.
     """
-    n_bytes = _results_bytes(trainer, trainer.n_rows)
+    n_bytes = _results_bytes(config, n_rows, is_stored=blocks is not None)
+    if blocks is not None:
+        store = folder.store_of(config)
+        missing = max(0, blocks.drive_bytes - _taken_bytes(store))
+        require_free(store, missing, "the store of the Gaussians")
     require_free(folder.root, n_bytes, "checkpoints and results")
 
 
@@ -120,11 +133,20 @@ def _kept_for_results(trainer: Trainer, place: Path, root: Path) -> int:
     if place.stat().st_dev != root.stat().st_dev:
         return 0
     expected = (trainer.model.expected or 0) * trainer.n_ranks
-    return _results_bytes(trainer, expected or trainer.n_rows)
+    is_stored = trainer.preset.is_stored
+    return _results_bytes(trainer.config, expected or trainer.n_rows, is_stored=is_stored)
 
 
-def _results_bytes(trainer: Trainer, n_rows: int) -> int:
+def _results_bytes(config: FitConfig, n_rows: int, *, is_stored: bool) -> int:
     """Of the checkpoints that are kept, the next one, and the PLY."""
-    row_bytes = 4 * (11 + 3 * (trainer.model.sh_degree + 1) ** 2)
-    copies = 3 * (trainer.config.keep_checkpoints + 1) + 1  # a checkpoint has moments too
-    return copies * row_bytes * n_rows
+    row_bytes = 4 * (11 + 3 * (config.sh_degree + 1) ** 2)
+    copies = 3 * (config.keep_checkpoints + 1) + 1  # a checkpoint has moments too
+    return (1 if is_stored else copies) * row_bytes * n_rows
+
+
+def _taken_bytes(folder: Path) -> int:
+    """Of the files in a folder; 0 where there is none."""
+    try:
+        return sum(path.stat().st_size for path in folder.iterdir())
+    except OSError:
+        return 0

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import tyro
 
@@ -22,6 +23,7 @@ from gs_train.options.config import FitConfig
 from gs_train.options.plain import to_plain
 from gs_train.renderers import Renderer
 from gs_train.rows.operations import Model
+from gs_train.rows.shown import ShownRows
 from gs_train.runs.all_ranks import agree_on_options, kind_of, on_all_ranks
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.metrics import ImageScore, write_metrics
@@ -125,16 +127,22 @@ def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
             run.require_capture(capture)
         run.require_data(capture)
         run, model = run.read(renderer.device)
-        scene = Scene.load(capture, renderer.device, run.frame)
-        frame = ExportFrame.of(run.config.frame, scene.frame, model).name
-        return _anew(
-            run, model, scene, renderer=renderer, lpips=lpips, stop=stop, frame=frame, world=None
-        )
+        with contextlib.closing(model):
+            scene = Scene.load(capture, renderer.device, run.frame)
+            frame = ExportFrame.of(run.config.frame, scene.frame, model).name
+            return _anew(
+                *(run, model, scene),
+                renderer=renderer,
+                lpips=lpips,
+                stop=stop,
+                frame=frame,
+                world=None,
+            )
 
 
 def _anew(
     run: Run,
-    model: Model,
+    model: ShownRows,
     scene: Scene,
     *,
     renderer: Renderer,
@@ -163,7 +171,7 @@ def _anew(
 
 
 def report(
-    model: Model,
+    model: ShownRows,
     scene: Scene,
     folder: RunFolder,
     spent: Spent,
@@ -209,7 +217,7 @@ def report(
     def look(indices: Sequence[int], **how: Any) -> tuple[list[ImageScore], list[Picture]]:
         if world.size == 1:
             return score_views(model, scene, indices, **how)
-        return score_views_of_ranks(model, scene, indices, world=world, **how)
+        return score_views_of_ranks(cast(Model, model), scene, indices, world=world, **how)
 
     scores, pictures = look(scene.capture.test, **how)
     worst: list[Picture] = []

@@ -35,6 +35,8 @@ _WORTH_S = 250.0
 
 _WARM_UP, _LEAST_STEPS = 10, 20
 
+_FORETOLD = ("device_bytes", "pinned_bytes", "host_bytes", "images_per_second")
+
 
 class Pace:
     """Images a second at the present number of Gaussians."""
@@ -74,7 +76,7 @@ def figures(
     pace: Pace,
     peaks: DevicePeaks,
 ) -> dict[str, Any]:
-    """The sections ``predicted``, ``real`` and ``batches``.
+    """The sections ``predicted``, ``real`` and ``batches``, and ``store`` of rows on a drive.
 
     Bytes and rate are predicted for the Gaussians that there are now. A rate needs the machine's,
     which are measured where that takes less than a fiftieth of the training: on a GPU, after some
@@ -99,8 +101,11 @@ def figures(
     except (MemoryError, RuntimeError) as error:
         if memory_that_ran_out(error) is None:
             raise
-        predicted = dict.fromkeys(real, NOT_AVAILABLE)  # a run may fill its memory to the brim
-    return {"predicted": predicted, "real": real, "batches": batches}
+        predicted = dict.fromkeys(_FORETOLD, NOT_AVAILABLE)  # a run may fill its memory to the brim
+    found = {"predicted": predicted, "real": real, "batches": batches}
+    if choice.blocks is not None:
+        found["store"] = {**choice.blocks.to_plain(), **trainer.model.traffic()}
+    return found
 
 
 def _real(device: torch.device, choice: Choice, pace: Pace, peaks: DevicePeaks) -> dict[str, Any]:
@@ -141,6 +146,8 @@ def _predicted(
     trainer: Trainer, scene: Scene, choice: Choice, n_steps: int, seconds: float
 ) -> dict[str, Any]:
     config, device = trainer.config, trainer.renderer.device
+    if trainer.preset.is_stored:  # what views see of rows on a drive is not looked at
+        return dict.fromkeys(_FORETOLD, NOT_AVAILABLE)
     work = _workload(trainer, scene, n_images=n_steps * config.batch_size)
     room = room_under(choice.preset, work, choice.limits)
     of = need(choice.preset, work, room)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +83,8 @@ class Fitted:
         if frame not in ("capture", "trained"):
             raise ValueError(f"frame must be capture or trained, got {frame!r}")
         run, model = Run.open(self.folder).read(torch.device("cpu"))
-        rows = all_rows(model)
+        with contextlib.closing(model):
+            rows = all_rows(model)
         return run.frame.rows_out(rows) if frame == "capture" else rows
 
     def evaluate(

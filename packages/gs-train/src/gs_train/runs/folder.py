@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gs_train.checkpoint import incomplete_checkpoints, latest_checkpoint, remove_surplus
+from gs_train.checkpoint import (
+    incomplete_checkpoints,
+    latest_checkpoint,
+    remove_all,
+    remove_surplus,
+)
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_writable
 from gs_train.options.config import FitConfig, for_the_record, load_config, save_config
 from gs_train.runs.lock import RunLock
 from gs_train.runs.record import RunRecord
+from gs_train.tide.store_folder import INSIDE, remove_store, require_empty
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,10 @@ class RunFolder:
     def export(self) -> Path:
         return self.root / "export"
 
+    def store_of(self, config: FitConfig) -> Path:
+        """The store of a run with these options, where its rows are in one."""
+        return self.root / INSIDE if config.store is None else config.store.absolute()
+
     def preview(self, step: int) -> Path:
         return self.root / "previews" / f"{step:06}.png"
 
@@ -128,6 +138,8 @@ class RunFolder:
                 f"--out {self.root} holds another run: add --resume to go on with it, "
                 "--overwrite to remove it, or choose another folder"
             )
+        if config.is_stored and not (found and self._is_own_store(config)):
+            require_empty(self.store_of(config))
 
     def no_checkpoint(self) -> str:
         """That there is none, for a message, and what is in its place."""
@@ -166,14 +178,32 @@ class RunFolder:
             self._save(config, record)
 
     def discard(self) -> None:
-        """Remove the run; of the image cache and of others' files, nothing."""
+        """Remove the run and its store; of the image cache and of others' files, nothing."""
         if self.lock is not None:
             self.lock.renew()
+        if self.checkpoints.is_dir() and not self.checkpoints.is_symlink():
+            remove_all(self.checkpoints)  # before what they refer to
+        outer = self._outer_store()
+        for store in (outer, self.root / INSIDE):
+            if store is not None:
+                remove_store(store)
         for path in self._owned:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def _is_own_store(self, config: FitConfig) -> bool:
+        """Whether the store of ``config`` is that of the run that is here, which goes with it."""
+        store = self.store_of(config)
+        return store in (self._outer_store(), self.root / INSIDE)
+
+    def _outer_store(self) -> Path | None:
+        """The store of the run that is here, where it is in another folder."""
+        try:
+            return load_config(self.config).store
+        except InputError:  # there is no run, or a damaged one
+            return None
 
     def _save(self, config: FitConfig, record: RunRecord) -> None:
         save_config(self.config, for_the_record(config))

@@ -5,42 +5,40 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from gs_train.checkpoint import save_by_ranks
 from gs_train.data import Capture, PhotoReader
 from gs_train.data.pixel_file import pixel_bytes
 from gs_train.engine.batch_drawing import Truth, Unreadable
 from gs_train.engine.trace import BATCH
 from gs_train.errors import CommonError, InputError
 from gs_train.files.agreement import by_first
-from gs_train.machine.device_peaks import DevicePeaks
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.machine.progress import Progress
 from gs_train.options.config import FitConfig
+from gs_train.rows.shown import ViewsOf
 from gs_train.runs.expectation import Expectation
 from gs_train.runs.feed import ImageFeed
-from gs_train.runs.figures import Pace, figures
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.held_out import HeldOut
 from gs_train.runs.logs import RunLog
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import Opened, opened
 from gs_train.runs.record import RunRecord
-from gs_train.runs.run import Spent, checkpoint_state
+from gs_train.runs.run import Spent
+from gs_train.runs.saver import Saver
 from gs_train.runs.sight import BlindEpochError, Sight
 from gs_train.runs.step_report import OnStep, StepReport, StopTraining
 from gs_train.runs.trainer import StepResult, Trainer
-from gs_train.scene.scene import Scene, capture_digest
+from gs_train.scene.scene import Scene
 from gs_train.scene.view_order import view_sampler
+from gs_train.sizes import format_bytes
 from gs_train.sizing.choice import Choice
+from gs_train.tide.trouble import StoreTroubleError
 from gs_train.world import SharedStop, World
 
 _LOG_EVERY = 20
@@ -95,7 +93,7 @@ def train(
     order = itertools.chain.from_iterable(decoded)
     present = next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
-    saver = _Saver(trainer, scene, folder, before, choice, record, photographs, parts, world)
+    saver = Saver(trainer, scene, folder, before, choice, record, photographs, parts, world)
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.n_rows
     try:
@@ -103,7 +101,12 @@ def train(
             _log(folder, first_step, world) as log,
             opened(trainer, scene.capture, folder, photographs, order, world) as photos,
             _feed(scene, fed, device, photos) as feed,
-            Progress(config.steps, start=first_step, device_bytes=_device_bytes(device)) as bar,
+            Progress(
+                config.steps,
+                start=first_step,
+                device_bytes=_device_bytes(device),
+                more=lambda: _of_drive(trainer.model.traffic()),
+            ) as bar,
         ):
             kept, trace = photos.photographs, trainer.backend.trace
             if config.trace is not None and world.rank == 0:
@@ -117,6 +120,7 @@ def train(
             if together is not None and isinstance(stop, SharedStop):
                 together.planner.asides.append(stop)
             expectation = Expectation(trainer, scene, suggests=not parts.given)
+            trainer.model.foresee(_views_of(scene, config, first_step), trainer.renderer)
             while trainer.step < config.steps:
                 n_rows = trainer.n_rows
                 with trace.host(BATCH):
@@ -147,6 +151,7 @@ def train(
                     is_logged = trainer.step % _LOG_EVERY == 0 or is_last or scores
                     if log is not None and is_logged:
                         now = {"loss": result.loss, "n_gaussians": n_rows, **scores}
+                        now |= trainer.model.traffic()
                         log.scalars(trainer.step, now)
                     trace.settle()
                 for line in [*kept.news(), *trainer.news()]:
@@ -156,7 +161,9 @@ def train(
                 is_stopping = stop.signal_number is not None  # asked once: it may come at any time
                 is_ending = is_last or is_stopping or asked is not None
                 if is_ending or (every and trainer.step % every == 0):
-                    saver.save(is_last=is_last)
+                    saver.save(is_last=is_last, waits=is_ending)
+                else:
+                    saver.settle()
                 if is_stopping and not is_last:
                     stop.check("training")
                 if asked is not None and not is_last:
@@ -168,12 +175,17 @@ def train(
         has_rows = trainer.n_rows > 0 and not isinstance(error, BlindEpochError)
         if trainer.step == 0 or not (has_rows or saver.saved_step):
             by_first(world, folder.discard)
-        elif has_rows and trainer.is_whole and trainer.step > saver.saved_step:
-            saver.save()
+        elif isinstance(error, StoreTroubleError):
+            saver.settle(waits=True)  # what ended a snapshot says more
+        else:
+            saver.settle_quietly()
+            if has_rows and trainer.is_whole and trainer.step > saver.saved_step:
+                saver.save()
         raise
     except Interrupted:
         raise
     except Exception as error:
+        saver.settle_quietly()
         is_alone = world.size == 1
         is_unsaved = trainer.is_whole and trainer.step > saver.saved_step
         if isinstance(error, OSError) and is_unsaved and is_alone:
@@ -272,126 +284,6 @@ def _out_of_memory(
     )
 
 
-class _Saver:
-    """Writes checkpoints, and knows what the run has cost at each.
-
-    Attributes:
-        spent: until the last checkpoint.
-        pace: of the steps.
-        peaks: of device memory.
-    """
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        scene: Scene,
-        folder: RunFolder,
-        before: Spent,
-        choice: Choice,
-        record: RunRecord,
-        photographs: PhotoReader,
-        parts: Parts,
-        world: World,
-    ) -> None:
-        self._trainer = trainer
-        self._scene = scene
-        self._digest = capture_digest(scene.capture)
-        self._folder = folder
-        self._before = before
-        self._choice = choice
-        self._record = record
-        self._photographs = photographs
-        self._given = parts.given
-        self._world = world
-        self._first_step = self.saved_step = trainer.step
-        self._started = time.perf_counter()
-        self.spent = before
-        self.pace = Pace(trainer.config.batch_size)
-        self.peaks = DevicePeaks(trainer.renderer.device)
-
-    def start_clock(self) -> None:
-        """Leave what has been prepared so far out of the time."""
-        self._started = time.perf_counter()
-
-    @contextlib.contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """Leave what happens meanwhile out of the time, and out of the memory of training."""
-        started = time.perf_counter()
-        with self.peaks.beside_training():
-            yield
-        seconds = time.perf_counter() - started
-        self._started += seconds
-        self.pace.leave_out(seconds)
-
-    def save(self, *, is_last: bool = False) -> None:
-        """Write a checkpoint; after the last step also what training took is gathered."""
-        started = time.perf_counter()
-        trace = self._trainer.backend.trace
-        with trace.host("checkpoint"):
-            self._save(is_last=is_last)
-        with trace.host("write trace"):
-            trace.write()
-        self.pace.leave_out(time.perf_counter() - started)
-
-    def _save(self, *, is_last: bool) -> None:
-        trainer, dealing = self._trainer, self._trainer.dealing
-        n_steps = trainer.step - self._first_step
-        try:
-            self.spent, ranks = self._spent(n_steps)
-            if is_last:
-                seconds = self.spent.seconds - self._before.seconds
-                of = figures(
-                    trainer,
-                    self._scene,
-                    self._choice,
-                    n_steps=n_steps,
-                    seconds=seconds,
-                    pace=self.pace,
-                    peaks=self.peaks,
-                )
-                if ranks is not None:
-                    of["ranks"] = ranks
-                self.spent = dataclasses.replace(self.spent, figures=of)
-        finally:  # whatever comes between, Ctrl-C included: the training is done
-            by_first(self._world, lambda: self._folder.keep(trainer.config, self._record))
-            save_by_ranks(
-                self._folder.checkpoints,
-                world=self._world,
-                step=trainer.step,
-                tensors=trainer.tensors(),
-                state=checkpoint_state(
-                    self._scene.frame,
-                    self.spent,
-                    self._digest,
-                    self._choice,
-                    data=self._photographs.fingerprint(),
-                    run_id=self._record.id,
-                    recipe=trainer.config.recipe,
-                    given=self._given,
-                    lattice=None if dealing is None else dealing.lattice,
-                ),
-                keep=trainer.config.keep_checkpoints,
-            )
-            self.saved_step = trainer.step
-
-    def _spent(self, n_steps: int) -> tuple[Spent, list[dict[str, int]] | None]:
-        """And what each rank has taken, where there are several."""
-        device, before = self._trainer.renderer.device, self._before
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        peak, reserved = self.peaks.allocated_bytes, self.peaks.reserved_bytes
-        names = ("peak_device_bytes", "peak_device_reserved_bytes", "peak_host_bytes")
-        of_ranks = self._world.gather([peak, reserved, peak_host_bytes()])
-        spent = Spent(
-            before.seconds + time.perf_counter() - self._started,
-            before.images + n_steps * self._trainer.config.batch_size,
-            *(max(getattr(before, name), int(n)) for name, n in zip(names, of_ranks.max(axis=0))),
-        )
-        if self._world.size == 1:
-            return spent, None
-        return spent, [dict(zip(names, own)) for own in of_ranks.tolist()]
-
-
 def _feed(
     scene: Scene, batches: Iterator[tuple[int, ...]], device: torch.device, photographs: Opened
 ) -> ImageFeed:
@@ -406,6 +298,12 @@ def _feed(
     )
 
 
+def _views_of(scene: Scene, config: FitConfig, first_step: int) -> ViewsOf:
+    """The views of the steps of a run, asked for one after the other."""
+    batches = _view_batches(config, scene.capture, first_step)
+    return lambda step: [scene.views[i] for i in next(batches, ())]
+
+
 def _view_batches(
     config: FitConfig, capture: Capture, first_step: int
 ) -> Iterator[tuple[int, ...]]:
@@ -413,6 +311,14 @@ def _view_batches(
     n_steps = config.steps - first_step
     sampler = view_sampler(config, capture, first_step=first_step, n_steps=n_steps)
     return (tuple(capture.train[i] for i in batch) for batch in sampler)
+
+
+def _of_drive(traffic: Mapping[str, float]) -> str:
+    """What a drive has moved, for a line; nothing where there is none."""
+    if not traffic:
+        return ""
+    read, written = (format_bytes(traffic[f"bytes_{name}"]) for name in ("read", "written"))
+    return f"drive {read} read, {written} written"
 
 
 def _device_bytes(device: torch.device) -> Callable[[], int] | None:

@@ -13,17 +13,20 @@ from gs_train.data.pixel_file import pixel_bytes
 from gs_train.errors import InputError
 from gs_train.machine.memory import resident_bytes
 from gs_train.options.config import FitConfig
-from gs_train.options.limits import Limits
-from gs_train.options.presets import PRESETS
+from gs_train.options.limits import UNLIMITED, Limits
+from gs_train.options.presets import PRESETS, preset_named
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.rows.strands import most_rows_of_rank
 from gs_train.scene.scene import Scene
 from gs_train.scene.view_order import view_sampler
+from gs_train.sizing.blocks import block_room
 from gs_train.sizing.census import measure_workload
 from gs_train.sizing.choice import Choice, choose, statistics_bytes
 from gs_train.sizing.forecasts import need, room_under
 from gs_train.sizing.memory import caps_of
+from gs_train.sizing.photographs import decoded_bytes
 from gs_train.sizing.workload import Workload
+from gs_train.tide.block_room import n_blocks
 from gs_train.world import World
 
 
@@ -72,6 +75,39 @@ def choice_for(
     return Choice(choice.preset, limits, reason, _resident_without(rows))
 
 
+def choice_of_blocks(
+    config: FitConfig, scene: Scene, n_rows: int, device: torch.device, rows: Rows | None = None
+) -> Choice:
+    """Choose how much of the rows is in memory, of a preset that keeps them on a drive. What views
+    see is not looked at.
+
+    Args:
+        config: of the run, whose ``offload`` names the preset.
+        scene: whose training photographs take memory too.
+        n_rows: of the scene.
+        device: of the renderer.
+        rows: that are in memory now, and leave it.
+
+    Raises:
+        InputError: there is no room for the blocks that a run needs at least.
+    """
+    preset, caps = preset_named(config.offload), caps_of(config, device)
+    cache = config.bytes_of("image_cache")
+    assert cache is not None
+    room = block_room(
+        config,
+        n_rows,
+        caps,
+        block_rows=config.block_rows,
+        photographs=min(cache, decoded_bytes(scene.capture)),
+    )
+    reason = (
+        f"as --offload says, with {room.slots:,} blocks of {room.block_rows:,} on the device and "
+        f"{room.places:,} in host memory, of {n_blocks(n_rows, room.block_rows):,}"
+    )
+    return Choice(preset, UNLIMITED, reason, _resident_without(rows or {}), room)
+
+
 def choice_of_ranks(
     config: FitConfig,
     scene: Scene,
@@ -101,9 +137,7 @@ def choice_of_ranks(
 def share_of(config: FitConfig, n_ranks: int) -> FitConfig:
     """The options of one of several ranks, which has a part of the cap and of the memory for
     photographs."""
-    cap = config.cap
-    if cap is None:
-        cap = config.mcmc.cap_max if config.strategy == "mcmc" else config.adc.cap
+    cap = config.row_cap
     if cap is not None:
         cap = max(4, most_rows_of_rank(cap, n_ranks))
     cache = config.bytes_of("image_cache")

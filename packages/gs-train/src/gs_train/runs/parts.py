@@ -46,8 +46,8 @@ class Parts:
             _check_renderer(self.renderer)
         if self.strategy is not None and not callable(self.strategy):
             raise TypeError(
-                "strategy must be adc, mcmc or a function that gets a StrategyStart and returns a "
-                f"Densifier, got {type(self.strategy).__name__}"
+                "strategy must be adc, mcmc, fixed or a function that gets a StrategyStart and "
+                f"returns a Densifier, got {type(self.strategy).__name__}"
             )
         if self.on_step is not None and not callable(self.on_step):
             raise TypeError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from gs_train.data.frame import Frame, FrameChoice
 from gs_train.files.agreement import by_first
 from gs_train.files.ranks_ply import write_ply_of_ranks
-from gs_train.rows.operations import Model
+from gs_train.rows.shown import ShownRows
 from gs_train.rows.visible import caught_up_chunks
 from gs_train.scene.export_frame import ExportFrame
 from gs_train.world import World
@@ -17,7 +17,7 @@ from gs_train.world import World
 
 def write_point_cloud(
     ply: Path,
-    model: Model,
+    model: ShownRows,
     *,
     choice: FrameChoice,
     trained: Frame,

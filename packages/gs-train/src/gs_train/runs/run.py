@@ -27,24 +27,28 @@ from gs_train.machine.progress import task_progress
 from gs_train.names import printable
 from gs_train.options.config import FitConfig, load_config
 from gs_train.options.limits import Limits
-from gs_train.options.presets import PRESETS
+from gs_train.options.presets import NAMED
+from gs_train.options.tide import TideConfig
 from gs_train.ranks.first_rows import Ownership
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.rows.attributes import GEOMETRY, NAMES
 from gs_train.rows.checks import check_rows
-from gs_train.rows.gaussians import Gaussians
 from gs_train.rows.own_rows import LATTICE, OwnRows, OwnSource, plain_lattice
 from gs_train.rows.restore import Part, Source, restored_to_look_at
+from gs_train.rows.shown import ShownRows
 from gs_train.rows.strands import Lattice
-from gs_train.rows.tiered import TieredGaussians
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.parts import PARTS, require_given
 from gs_train.runs.record import RunRecord
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import capture_digest
+from gs_train.sizing.blocks import block_room
 from gs_train.sizing.choice import Choice
 from gs_train.sizing.memory import caps_of, free_on
+from gs_train.tide.model import StoredModel
+from gs_train.tide.store_folder import SavedStore, block_rows_of
+from gs_train.tide.store_use import StoreUse
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Run:
         id: of the run; None where an older version started it.
         record: of its cameras; None there.
         given: full names of the parts that were given from Python, by name of the part.
+        store: where the rows are; None: in the checkpoint.
     """
 
     folder: RunFolder
@@ -93,6 +98,7 @@ class Run:
     id: str | None
     record: RunRecord | None
     given: Mapping[str, str]
+    store: SavedStore | None = None
 
     @classmethod
     def open(cls, root: Path, checkpoint: SavedCheckpoint | None = None) -> Run:
@@ -122,17 +128,20 @@ class Run:
             str.encode(state["capture"])
             _check_data(state.get("data"), record)
             given = _given(state.get("given", {}))
+            plain_store = state.get("store")
+            store = None if plain_store is None else SavedStore.from_plain(plain_store)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise checkpoint.damaged() from None
-        with _damage(checkpoint):
-            _check_rows(checkpoint)
+        if store is None:
+            with _damage(checkpoint):
+                _check_rows(checkpoint)
         id = state.get("run_id")
         if record is not None and record.id != id:
             raise InputError(
                 f"{checkpoint.path} is a checkpoint of {_named(id)}, {root} holds "
                 f"{_named(record.id)}: remove the checkpoint, or use it in its own run"
             )
-        return cls(folder, config, checkpoint, frame, spent, placing, id, record, given)
+        return cls(folder, config, checkpoint, frame, spent, placing, id, record, given, store)
 
     def require_data(self, capture: Capture) -> None:
         """Check that the photographs are the bytes that were trained on; print what else differs.
@@ -231,9 +240,7 @@ class Run:
             read = self.checkpoint.read([f"model/{name}" for name in GEOMETRY], rows=own)
         return {name: read[f"model/{name}"] for name in GEOMETRY}
 
-    def read(
-        self, device: torch.device, stop: StopRequest | None = None
-    ) -> tuple[Run, Gaussians | TieredGaussians]:
+    def read(self, device: torch.device, stop: StopRequest | None = None) -> tuple[Run, ShownRows]:
         """The model for looking at, and the run as of the checkpoint that it is from.
 
         That is a newer one where a running ``fit`` has removed this one meanwhile.
@@ -265,7 +272,7 @@ class Run:
         own: Tensor | None = None,
         *,
         stop: StopRequest | None = None,
-    ) -> Gaussians | TieredGaussians:
+    ) -> ShownRows:
         """The model for looking at, without state that only training needs.
 
         Appearance is in host memory where rows were saved asleep, and where the whole model would
@@ -279,6 +286,8 @@ class Run:
             InputError: the checkpoint is damaged.
             Interrupted: a stop was asked for.
         """
+        if self.store is not None:
+            return self._stored_model(device)
         saved: Source = self.checkpoint
         if own is not None:
             saved = OwnSource(self.checkpoint, own)
@@ -288,6 +297,28 @@ class Run:
             return restored_to_look_at(
                 Part(saved, "model/"), device=device, room=self.room_on(device)
             )
+
+    @property
+    def store_folder(self) -> Path:
+        """Folder of the store that the rows are in."""
+        assert self.store is not None
+        return self.store.folder(self.folder.root, self.config.store)
+
+    def store_folder_of(self, config: FitConfig) -> Path:
+        """The same where a run goes on with other options."""
+        assert self.store is not None
+        return self.store.folder(self.folder.root, config.store)
+
+    def _stored_model(self, device: torch.device) -> ShownRows:
+        """The rows where they are: those that a look needs come to the device."""
+        assert self.store is not None
+        folder, caps = self.store_folder, caps_of(self.config, device)
+        self.store.require_in(folder)
+        caps = dataclasses.replace(caps, device=self.room_on(device))
+        config = dataclasses.replace(self.config, tide=TideConfig())
+        room = block_room(config, self.store.n_rows, caps, block_rows=block_rows_of(folder))
+        use = StoreUse(folder, room.for_looks(), self.store.path, self.store.snapshot)
+        return StoredModel(use.open(device, read_only=True))
 
     def room_on(self, device: torch.device) -> int:
         """Bytes of a device for looking at the run, beside a training that may still have some."""
@@ -315,6 +346,7 @@ class Run:
         own: OwnRows | None = None,
         sharing: Sharing | None = None,
         lattice: Lattice | None = None,
+        store: StoreUse | None = None,
     ) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
 
@@ -324,6 +356,7 @@ class Run:
             own: the rows of this rank; None: all.
             sharing: with other ranks, of which each restores its own rows.
             lattice: of the rows' strands, where there are other ranks.
+            store: that the rows are in; None: they are in the checkpoint.
 
         Raises:
             InputError: the checkpoint is damaged.
@@ -351,6 +384,7 @@ class Run:
                 limits=choice.limits,
                 sharing=sharing,
                 ownership=ownership,
+                store=store,
             )
 
 
@@ -380,6 +414,7 @@ def checkpoint_state(
     recipe: Mapping[str, Any],
     given: Mapping[str, str],
     lattice: Lattice | None = None,
+    apart: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What a checkpoint keeps beside the tensors; read by :meth:`Run.open`.
 
@@ -389,8 +424,10 @@ def checkpoint_state(
         run_id, recipe: of the run: a checkpoint goes on with no other.
         given: :attr:`gs_train.runs.parts.Parts.given`.
         lattice: of the rows' strands, where there are ranks.
+        apart: what :meth:`gs_train.rows.shown.SavingRows.wait` gave.
     """
     return {
+        **(apart or {}),
         **({} if lattice is None else {LATTICE: plain_lattice(lattice)}),
         "run_id": run_id,
         "recipe": dict(recipe),
@@ -521,7 +558,7 @@ def _check_data(plain: Any, record: RunRecord | None) -> None:
 
 
 def _placing(plain: Mapping[str, Any]) -> dict[str, Any]:
-    PRESETS[plain["preset"]]
+    NAMED[plain["preset"]]
     for limit in dataclasses.asdict(Limits(**plain["limits"])).values():
         if limit is not None:
             whole(limit)

@@ -21,7 +21,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
 from gs_train.renderers import Renderer
-from gs_train.rows.operations import Model
+from gs_train.rows.shown import ShownRows
 from gs_train.rows.visible import render_view
 from gs_train.runs.metrics import ImageScore, psnr, ssim
 from gs_train.scene.scene import Scene
@@ -34,7 +34,7 @@ N_PICTURES = 4
 
 
 def score_views(
-    model: Model,
+    model: ShownRows,
     scene: Scene,
     indices: Sequence[int],
     *,

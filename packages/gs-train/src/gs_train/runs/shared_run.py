@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -53,9 +53,15 @@ class SharedRun:
         """:meth:`gs_train.runs.run.Run.open` by all ranks.
 
         Raises:
-            CommonError: a rank cannot open the run.
+            CommonError: a rank cannot open the run, or its rows are in a store.
         """
-        return cls(_opened(root, world), world)
+        run = _opened(root, world)
+        if run.store is not None:
+            raise CommonError(
+                f"the Gaussians of {root} are in a store on a drive, which is for one process: "
+                "leave --gpus out"
+            )
+        return cls(run, world)
 
     def renderer(self, name: str) -> Renderer:
         """See :meth:`gs_train.runs.run.Run.renderer`.
@@ -132,7 +138,9 @@ class SharedRun:
         while True:
             try:
                 own = own_rows_of(self.run.checkpoint)
-                return _own(self._world, functools.partial(self.run.model, device, own))
+                return cast(
+                    Model, _own(self._world, functools.partial(self.run.model, device, own))
+                )
             except InputError:  # on all ranks alike
                 run = _opened_again(self.run, self._world)
                 if run is None:

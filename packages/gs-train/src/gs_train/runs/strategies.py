@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gs_train.densify import Adc, Densifier, Mcmc
+from gs_train.densify import Adc, Densifier, Fixed, Mcmc
 from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.options.config import FitConfig
 
@@ -62,7 +62,12 @@ def mcmc(start: StrategyStart) -> Mcmc:
     return Mcmc(options, seed=start.seed, peers=start.peers)
 
 
-STRATEGIES: dict[str, Strategy] = {"adc": adc, "mcmc": mcmc}
+def fixed(start: StrategyStart) -> Fixed:
+    """The first Gaussians alone, whose number stays."""
+    return Fixed()
+
+
+STRATEGIES: dict[str, Strategy] = {"adc": adc, "mcmc": mcmc, "fixed": fixed}
 """By their names on the command line."""
 
 _METHODS = ("observe", "after_step", "permute", "tensors", "load")

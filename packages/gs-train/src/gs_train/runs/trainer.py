@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from gs_train.densify import Changed, Densifier, direct_of
 from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.densify.rank_peers import RankPeers
 from gs_train.engine.batch_drawing import Truth
+from gs_train.engine.engine import Engine
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.together import Sharing
+from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
@@ -32,6 +34,9 @@ from gs_train.rows.strands import EXCESS_PERCENT
 from gs_train.runs.row_order import sort_rows
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 from gs_train.sizing.choice import expected_rows
+from gs_train.tide.engine import block_engine
+from gs_train.tide.model import StoredModel
+from gs_train.tide.store_use import StoreUse
 from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
 
@@ -70,6 +75,7 @@ class Trainer:
         limits: of rows, where memory sets them.
         sharing: with other ranks, whose trainers make the same calls; None: there are none. Each
             owns some of the rows.
+        store: where the rows are put, of a preset that keeps them on a drive.
 
     Attributes:
         step: steps done.
@@ -91,6 +97,7 @@ class Trainer:
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
+        store: StoreUse | None = None,
     ) -> None:
         keys = dealing = None
         if sharing is not None and sharing.world.size > 1:
@@ -110,6 +117,7 @@ class Trainer:
             keys=keys,
             sharing=sharing,
             dealing=dealing,
+            store=store,
         )
 
     @classmethod
@@ -127,6 +135,7 @@ class Trainer:
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
         ownership: Ownership | None = None,
+        store: StoreUse | None = None,
     ) -> Trainer:
         """The trainer whose :meth:`tensors` these were, after ``step`` steps.
 
@@ -134,6 +143,7 @@ class Trainer:
             tensors: those of all rows; of several ranks, each gives those of its own rows, and what
                 has no rows.
             ownership: of the rows; None where one rank has all.
+            store: where the rows are, of a preset that keeps them on a drive.
 
         Raises:
             ValueError: several ranks share the rows and there is no ownership, or one rank has all
@@ -160,10 +170,17 @@ class Trainer:
             source=model,
             sharing=sharing,
             dealing=dealing,
+            store=store,
         )
         if ownership is not None:
             trainer.model.keys.labels = ownership.labels.to(renderer.device)
         trainer.step = step
+        if store is not None and (there := cast(StoredModel, trainer.model).rows.step) != step:
+            trainer.close()
+            raise InputError(
+                f"snapshot {store.snapshot} of the store {store.folder} must be of step {step}, "
+                f"got {there}"
+            )
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         trainer.backend.costs.load(read_all(Part(source, _COSTS)))
         if trainer.backend.together is not None:
@@ -189,6 +206,7 @@ class Trainer:
         source: Source | None = None,
         sharing: Sharing | None,
         dealing: Dealing | None,
+        store: StoreUse | None,
     ) -> None:
         """Begin with rows and their keys, or with a source of what `tensors` gave."""
         self.config = config
@@ -214,18 +232,21 @@ class Trainer:
         self._depths = config.weight_of_depth
         if self._depths is not None:
             with_depths(renderer)  # raises where it cannot
-        self.backend = make_backend(
-            preset,
-            rows,
-            source,
-            renderer=renderer,
-            semantics=config.semantics,
-            mem_limit=config.mem_limit,
-            limits=limits,
-            seed=config.seed,
-            keys=keys,
-            sharing=sharing,
-        )
+        if store is not None:
+            self.backend = self._in_blocks(store, rows)
+        else:
+            self.backend = make_backend(
+                preset,
+                rows,
+                source,
+                renderer=renderer,
+                semantics=config.semantics,
+                mem_limit=config.mem_limit,
+                limits=limits,
+                seed=config.seed,
+                keys=keys,
+                sharing=sharing,
+            )
         (self.n_rows,) = self._peers.sums(self.model.n_rows)
         n_expected = expected_rows(config, self.n_rows)
         if self.n_ranks > 1:  # a share, and what it may exceed that by
@@ -240,6 +261,23 @@ class Trainer:
             peers=self._peers,
         )
         self.densifier: Densifier = made_by(strategy or STRATEGIES[config.strategy], start)
+
+    def _in_blocks(self, store: StoreUse, rows: Rows | None) -> Engine:
+        """The engine of rows that are in a store, or are put there."""
+        if rows is not None:
+            means = float(self.config.lr.means * self.means_extent * self._options.lr_factor)
+            store.create(
+                rows,
+                betas=self._options.betas,
+                eps=self._options.eps,
+                ceilings={"means": means, "scales": self._rates["scales"]},
+            )
+        stored = store.open(self.renderer.device)
+        return block_engine(stored, self.renderer, named=store.named)
+
+    def close(self) -> None:
+        """End what is under way, and give memory and files back."""
+        self.model.close()
 
     @property
     def model(self) -> Model:
@@ -295,9 +333,10 @@ class Trainer:
             self.densifier.observe(ids, splats, batch_size=len(batch))
 
         direct = direct_of(self.densifier, len(batch))
-        loss = self.backend.step(
-            batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
-        )
+        with self.model.trouble():
+            loss = self.backend.step(
+                batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
+            )
         self._is_whole = False
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.

@@ -7,6 +7,8 @@ import contextlib
 import functools
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,7 +42,13 @@ from gs_train.runs.folder import RunFolder, require_same_options
 from gs_train.runs.held_out import HeldOut
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
-from gs_train.runs.offload import cap_device_memory, choice_for, choice_of_ranks
+from gs_train.runs.named_snapshots import named_snapshots
+from gs_train.runs.offload import (
+    cap_device_memory,
+    choice_for,
+    choice_of_blocks,
+    choice_of_ranks,
+)
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import require_same_photographs
 from gs_train.runs.point_cloud import write_point_cloud
@@ -53,6 +61,8 @@ from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_extent import with_means_extent
 from gs_train.sizing.choice import Choice
+from gs_train.tide.store_folder import block_rows_of, give_up_snapshots
+from gs_train.tide.store_use import StoreUse
 from gs_train.world import Alone, World
 
 _NO_PARTS = Parts()
@@ -112,7 +122,8 @@ def fit_locked(
         world = Alone(renderer.device)
     cap_device_memory(config, renderer.device)
     lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
-    with StopRequest() as own_stop:
+    with contextlib.ExitStack() as held:
+        own_stop = held.enter_context(StopRequest())
         stop = stop_of_all(own_stop, world)
         # Work that all ranks do is not left by one of them.
         early = own_stop if world.size == 1 else StopRequest()
@@ -125,8 +136,14 @@ def fit_locked(
         if run is None:
             scene = with_means_extent(scene, config)
         held_out = HeldOut(config, scene, folder, world, own_stop)
+        begin: _Beginning | None = None
         if run is None:
-            trainer, choice = _started(config, scene, renderer, early, parts.strategy, world)
+            begin = _beginning(config, scene, renderer, early, parts.strategy, world, folder)
+            choice, n_rows = begin.choice, begin.n_rows
+            if choice.blocks is None:
+                trainer, begin = begin.trainer(), None  # which has the rows
+                held.callback(trainer.close)
+                n_rows = trainer.n_rows
             spent = Spent()
             preset = choice.preset.name
             record = RunRecord.of(capture, world.broadcast(new_run_id()))
@@ -137,14 +154,19 @@ def fit_locked(
             saved = run.checkpoint.state.get("data")
             photographs = PhotoReader(capture, skip_broken=config.skip_broken, saved=saved)
             trainer, choice = _resumed(run, config, scene, renderer, parts.strategy, world)
+            held.callback(trainer.close)
+            n_rows = trainer.n_rows
             spent = run.spent
             is_done = trainer.step >= config.steps
             preset = run.placing["preset"] if is_done else choice.preset.name
             record = run.record or RunRecord.of(capture, run.id)
         require_same_photographs(capture, photographs, world)
         check_stop(stop, world, "the start")
-        by_first(world, lambda: require_room(trainer, folder))
+        by_first(world, lambda: require_room(config, n_rows, folder, choice.blocks))
         by_first(world, lambda: folder.prepare(config, record))
+        if begin is not None:  # the folder of its store is the run's now
+            trainer, begin = _put_into_store(begin, folder, own_stop), None
+            held.callback(trainer.close)
         among = "" if world.size == 1 else f" in {world.size} processes"
         _say(
             f"{len(capture.train)} training and {len(capture.test)} test images, "
@@ -266,21 +288,49 @@ def _capture_of(config: FitConfig, folder: RunFolder, stop: StopRequest, parts: 
     return parts.capture
 
 
-def _started(
+@dataclass(frozen=True, eq=False)
+class _Beginning:
+    """A run that has not begun.
+
+    Attributes:
+        choice: where its rows will live.
+        n_rows: the first ones.
+        trainer: makes the trainer, and the store where there is one. Holds the first rows.
+    """
+
+    choice: Choice
+    n_rows: int
+    trainer: Callable[[], Trainer]
+
+
+def _beginning(
     config: FitConfig,
     scene: Scene,
     renderer: Renderer,
     stop: StopRequest,
     strategy: Strategy | None,
     world: World,
-) -> tuple[Trainer, Choice]:
+    folder: RunFolder,
+) -> _Beginning:
     rows = scene.initial_rows(config, stop)
-    if world.size == 1:
+    n_rows, store = len(rows["means"]), None
+    if config.is_stored:
+        if strategy is not None:
+            raise InputError(
+                f"--offload {config.offload} trains a fixed number of Gaussians: leave out the "
+                "strategy from Python"
+            )
+        choice = choice_of_blocks(config, scene, n_rows, renderer.device, rows)
+        assert choice.blocks is not None
+        named = None if config.store is None else str(config.store.absolute())
+        store = StoreUse(folder.store_of(config), choice.blocks, named)
+    elif world.size == 1:
         choice = choice_for(config, scene, rows, renderer)
     else:
         own = first_rows(rows, rank=world.rank, n_ranks=world.size).rows
         choice = choice_of_ranks(config, scene, own, renderer, world)
-    trainer = Trainer(
+    make = functools.partial(
+        Trainer,
         config,
         rows,
         renderer=renderer,
@@ -290,8 +340,24 @@ def _started(
         preset=choice.preset,
         limits=choice.limits,
         sharing=_sharing(config, world),
+        store=store,
     )
-    return trainer, choice
+    return _Beginning(choice, n_rows, make)
+
+
+def _put_into_store(begin: _Beginning, folder: RunFolder, stop: StopRequest) -> Trainer:
+    """The trainer, whose rows have been written to the drive; where that fails, or a stop is asked
+    for meanwhile, nothing of the run is left."""
+    trainer: Trainer | None = None
+    try:
+        trainer = begin.trainer()
+        stop.check("the writing of the store")
+    except BaseException:
+        if trainer is not None:
+            trainer.close()
+        folder.discard()
+        raise
+    return trainer
 
 
 def _resumed(
@@ -303,6 +369,9 @@ def _resumed(
     world: World,
 ) -> tuple[Trainer, Choice]:
     """A collective; any number of ranks goes on with what any other number saved."""
+    if run.store is not None:
+        store, choice = _resumed_store(run, config, scene, renderer)
+        return run.trainer(renderer, config, choice, strategy, store=store), choice
     if world.size == 1:
         choice = choice_for(config, scene, run.geometry(), renderer, before=run.placing)
         return run.trainer(renderer, config, choice, strategy), choice
@@ -323,11 +392,38 @@ def _resumed(
     return trainer, choice
 
 
+def _resumed_store(
+    run: Run, config: FitConfig, scene: Scene, renderer: Renderer
+) -> tuple[StoreUse, Choice]:
+    """The store of a run that goes on, without what was written there after its checkpoints."""
+    saved, folder = run.store, run.store_folder_of(config)
+    assert saved is not None
+    saved.require_in(folder)
+    if (rows := block_rows_of(folder)) != config.block_rows:
+        raise InputError(
+            f"--resume must keep --block-rows {rows} of the store {folder}, got {config.block_rows}"
+        )
+    config = replace(config, offload=run.placing["preset"])
+    choice = choice_of_blocks(config, scene, saved.n_rows, renderer.device)
+    assert choice.blocks is not None
+    give_up_snapshots(folder, named_snapshots(run.folder.checkpoints))
+    named = saved.path if config.store is None else str(config.store.absolute())
+    return StoreUse(folder, choice.blocks, named, saved.snapshot), choice
+
+
 def _sharing(config: FitConfig, world: World) -> Sharing:
     return Sharing(world, cuts_views=config.cut_views == "auto")
 
 
 def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
+    is_stored = run.store is not None
+    if config.offload != "auto" and is_stored != config.is_stored:
+        place = "in a store on a drive" if is_stored else "in its checkpoints"
+        raise InputError(
+            f"--offload must be {run.placing['preset']} as before, got {config.offload}: the "
+            f"Gaussians of {run.folder.root} are {place}; start a new run from its exported "
+            "Gaussians with --init"
+        )
     saved = of_this_version(run.checkpoint.state.get("recipe", {}))
     require_same_options(saved, config.recipe)
     if run.checkpoint.state["capture"] != digest:

@@ -23,7 +23,7 @@ from torch import Tensor
 from gs_train.data.frame import Frame, FrameChoice
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing
-from gs_train.rows.operations import Model
+from gs_train.rows.shown import ShownRows
 
 TRANSFORM = "transform.json"
 _SUFFIXES = (".ply", ".pt", ".spz", ".glb")
@@ -56,14 +56,14 @@ class ExportFrame:
     because: str
 
     @classmethod
-    def of(cls, choice: FrameChoice, trained: Frame, model: Model) -> ExportFrame:
+    def of(cls, choice: FrameChoice, trained: Frame, model: ShownRows) -> ExportFrame:
         """The frame that ``--frame`` asks for.
 
         ``auto`` takes the capture's own frame where the step of float32 at the median row's largest
         coordinate is below 1e-4 of the median distance of a row to its nearest neighbour, or where
         a local frame would not be ten times finer. Rows are those of :func:`_sample`.
         """
-        return cls.of_means(choice, trained, model.params["means"])
+        return cls.of_means(choice, trained, model.some_means())
 
     @classmethod
     def of_means(cls, choice: FrameChoice, trained: Frame, means: Tensor) -> ExportFrame:

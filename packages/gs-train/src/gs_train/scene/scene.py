@@ -63,7 +63,7 @@ class Scene:
         if config.init is not None:
             return self._rows_of_file(config, config.init, stop)
         points, colors = self.capture.points, self.capture.colors
-        limit = most_rows(config)
+        limit = config.row_cap
         if limit is not None and len(points) > limit:
             order = counter_random.permutation(
                 config.seed, Purpose.INITIAL_POINTS, 0, len(points), device="cpu"
@@ -100,7 +100,7 @@ class Scene:
             print(printable(f"{path}: {what}"), file=sys.stderr)
         if len(cloud.points) < 4:
             raise InputError(f"--init {path} must hold at least 4 points, got {len(cloud.points)}")
-        order = torch.from_numpy(thinned_order(cloud.points, most_rows(config)))
+        order = torch.from_numpy(thinned_order(cloud.points, config.row_cap))
         with task_progress("finding neighbours of points") as progress:
             return rows_from_cloud(
                 torch.from_numpy(cloud.points)[order].numpy(),  # torch gathers with all cores
@@ -134,13 +134,6 @@ class Scene:
             return self.frame.points_in(points)
 
         return moved
-
-
-def most_rows(config: FitConfig) -> int | None:
-    """The cap on the number of Gaussians."""
-    if config.cap is not None:
-        return config.cap
-    return config.mcmc.cap_max if config.strategy == "mcmc" else config.adc.cap
 
 
 def capture_digest(capture: Capture) -> str:

@@ -15,6 +15,7 @@ from gs_train.sizing.fitting import fit_into, limits_within, smallest_rooms
 from gs_train.sizing.forecasts import forecast_of, need
 from gs_train.sizing.memory import PROCESS_BYTES, Caps, Need
 from gs_train.sizing.workload import Workload
+from gs_train.tide.block_room import BlockRoom
 
 GROWTH = 30
 """Adaptive density control without a cap is expected to reach so many times the first points."""
@@ -36,12 +37,14 @@ class Choice:
         reason: one line for the user.
         host_bytes_before: memory that the process had resident before its rows got there; None
             where that cannot be told, or is not asked for.
+        blocks: of a preset whose rows are on a drive: what memory has room for; None: of others.
     """
 
     preset: Preset
     limits: Limits
     reason: str
     host_bytes_before: int | None = None
+    blocks: BlockRoom | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
@@ -54,9 +57,9 @@ def expected_rows(config: FitConfig, n_now: int) -> int:
     The cap of the options where there is one. Without one it is a guess: ``GROWTH`` times the
     present number while densification lies ahead, and the present number where it never starts.
     """
-    if config.strategy == "mcmc":
-        return max(n_now, config.mcmc.cap_max if config.cap is None else config.cap)
-    cap = config.adc.cap if config.cap is None else config.cap
+    if config.strategy == "fixed":
+        return n_now
+    cap = config.row_cap
     if cap is not None:
         return max(n_now, cap)
     images = config.steps * config.batch_size
@@ -66,6 +69,8 @@ def expected_rows(config: FitConfig, n_now: int) -> int:
 
 def statistics_bytes(config: FitConfig) -> int:
     """Bytes a row on the device that densification keeps between steps, or takes to refine."""
+    if config.strategy == "fixed":
+        return 0
     if config.strategy == "mcmc":
         return 32  # keys that are being sorted; later their order, opacities and their sums
     return 12 if config.adc.refine_scale2d_stop > 0 else 8

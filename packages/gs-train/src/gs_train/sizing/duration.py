@@ -46,6 +46,8 @@ def rows_after(config: FitConfig, n_first: int, images: int) -> float:
     depends on the photographs: it is taken to add the same number in each refinement, and to reach
     `expected_rows` in the last one.
     """
+    if config.strategy == "fixed":
+        return n_first
     last = expected_rows(config, n_first)
     of = config.mcmc if config.strategy == "mcmc" else config.adc
     growing = min(images, of.refine_stop) - of.refine_start

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import cast
 
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.engine.engine import Engine
@@ -17,30 +13,12 @@ from gs_train.engine.stats import BatchStats
 from gs_train.engine.trace import Trace
 from gs_train.machine.lanes import Lanes
 from gs_train.renderers import Renderer
+from gs_train.rows.operations import Model
+from gs_train.tide.model import StoredModel
 from gs_train.tide.passes import BlockPasses
 from gs_train.tide.placement import BlockCounts, BlockPlacement
 from gs_train.tide.planner import BlockLookahead, BlockPlanner
 from gs_train.tide.room import BatchRoom
-
-
-class _BlockModel:
-    """What drawing asks of a model: the keys of the batch's rows."""
-
-    before_replacing: Callable[[], None]
-
-    def __init__(
-        self, placements: Sequence[BlockPlacement | BlockPasses], device: torch.device
-    ) -> None:
-        self.device = device
-        self._placements = placements
-        self.keys = self
-
-    @property
-    def values(self) -> Tensor:
-        """(U,) int32 of the batch that runs."""
-        (keys,) = (one.keys for one in self._placements if one.keys is not None)
-        return keys
-
 
 MOST_LISTED = 1 << 20
 """Rows times views of a batch on CUDA that lists all rows of its blocks: to pass over those that no
@@ -51,6 +29,7 @@ def block_engine(
     rows: StoredRows,
     renderer: Renderer,
     *,
+    named: str | None = None,
     room: BatchRoom | None = None,
     most_listed: int | None = None,
 ) -> Engine:
@@ -59,6 +38,7 @@ def block_engine(
     Args:
         rows: in blocks.
         renderer: draws them, on the device of their tables.
+        named: the store's folder as checkpoints name it; None: within the folder of the run.
         room: for the rows of a batch. Batches that see more come view by view, and views that see
             more in parts. None: for any number.
         most_listed: rows times views of a batch that lists all rows of its blocks and marks those
@@ -76,7 +56,8 @@ def block_engine(
     placements: list[BlockPlacement | BlockPasses] = [whole]
     if passes is not None:
         placements.append(passes)
-    model: Any = _BlockModel(placements, rows.device)
+    # No caller changes the number of these rows, which is all that a model has more.
+    model = cast(Model, StoredModel(rows, placements, counts, named=named))
     planning = Planning(
         BlockLookahead(rows, renderer),
         lambda costs: BlockPlanner(rows, renderer, whole, passes, room, most_listed, costs),

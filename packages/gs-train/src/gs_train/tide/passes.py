@@ -110,6 +110,7 @@ class BlockPasses:
     def close(self) -> None:
         self._census = None
         del self._sums, self._places, self._batch, self._like
+        self._counts.end()
 
     def finish(self) -> None:
         """Rows are at home where they lie."""

@@ -19,6 +19,7 @@ from gs_train.engine.sums import BatchSums, Sums
 from gs_train.errors import InputError
 from gs_train.renderers.tables import TableRows
 from gs_train.rows.attributes import NAMES
+from gs_train.tide.foresight import Foresight
 
 
 class BlockCounts:
@@ -27,9 +28,13 @@ class BlockCounts:
     Args:
         rows: in blocks.
         stats: of the engine.
+
+    Attributes:
+        foresight: hears of each batch that has ended; None: nobody does.
     """
 
     def __init__(self, rows: StoredRows, stats: BatchStats) -> None:
+        self.foresight: Foresight | None = None
         self._rows = rows
         self._stats = stats
         self._counted = rows.cache.stats
@@ -49,6 +54,11 @@ class BlockCounts:
             n_slots=self._rows.cache.n_slots * self._rows.block_rows,
         )
         self._counted = now
+
+    def end(self) -> None:
+        """A batch has ended, and its blocks may leave."""
+        if self.foresight is not None:
+            self.foresight.after_update()
 
 
 def check_settings(rows: StoredRows, settings: StepSettings) -> None:
@@ -159,6 +169,7 @@ class BlockPlacement:
 
     def close(self) -> None:
         del self._own, self._places, self._batch
+        self._counts.end()
 
     def finish(self) -> None:
         """Rows are at home where they lie."""

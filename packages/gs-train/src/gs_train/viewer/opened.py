@@ -27,9 +27,9 @@ from gs_train.names import printable
 from gs_train.options.config import FitConfig
 from gs_train.renderers import Renderer
 from gs_train.rows.attributes import GEOMETRY_WIDTH, NAMES, appearance_width
-from gs_train.rows.operations import Model
 from gs_train.rows.ply_source import PlySource
 from gs_train.rows.restore import restored_to_look_at
+from gs_train.rows.shown import ShownRows
 from gs_train.runs.offload import cap_device_memory
 from gs_train.runs.run import Run, renderer_for
 from gs_train.scene.camera_paths import PathCamera
@@ -76,7 +76,7 @@ class OpenedScene:
     """
 
     title: str
-    model: Model
+    model: ShownRows
     renderer: Renderer
     frame: Frame
     cameras: tuple[PathCamera, ...]
@@ -142,6 +142,8 @@ def reopened(scene: OpenedScene, limits: Limits, stop: StopRequest) -> OpenedSce
 def fits_beside(scene: OpenedScene, saved: SavedCheckpoint) -> bool:
     """Whether another checkpoint of the scene's run can be read while the scene stays."""
     assert scene.run is not None
+    if saved.n_rows is None:  # they are in a store, of which a look brings what it needs
+        return True
     device = scene.renderer.device
     n_bytes = 4 * sum(int(np.prod(saved.shapes[f"model/{name}"])) for name in NAMES)
     if n_bytes > caps_of(scene.run.config, torch.device("cpu")).host // 2:
@@ -186,7 +188,7 @@ def _of_run(
     renderer = run.renderer(limits.renderer) if renderer is None else renderer
     if limits.device_memory is not None:  # the run's own may be of a larger device
         cap_device_memory(run.config, renderer.device)
-    model: Model
+    model: ShownRows
     if is_newest:
         run, model = run.read(renderer.device, stop)
     else:
@@ -291,7 +293,7 @@ def _room(config: FitConfig, device: torch.device) -> int:
     return min(room, free_on(device)) if device.type == "cuda" else room
 
 
-def _most_rows(config: FitConfig, model: Model, renderer: Renderer) -> int:
+def _most_rows(config: FitConfig, model: ShownRows, renderer: Renderer) -> int:
     """Rows that one drawing has memory for, beside the model."""
     width = GEOMETRY_WIDTH + appearance_width(model.sh_degree)
     each = 2 * 4 * width + _ROW_BYTES + _TILES_BYTES

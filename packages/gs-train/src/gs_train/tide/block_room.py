@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The blocks that memory has room for, and the bytes of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gs_train.rows.attributes import GEOMETRY_WIDTH, appearance_width
+
+LEAST_SLOTS, LEAST_PLACES = 1, 2
+
+_LOOKS_BYTES = 2 << 30
+"""Of slots, and of places, where nothing is trained."""
+
+OF_A_BLOCK = 200
+"""Bytes of host memory for each block, wherever the block is: box, index, states and hints."""
+
+
+def stored_row_bytes(sh_degree: int) -> int:
+    """Of a row with its moments, its key and the step that it was updated in."""
+    return 3 * 4 * (GEOMETRY_WIDTH + appearance_width(sh_degree)) + 8
+
+
+@dataclass(frozen=True)
+class BlockRoom:
+    """The blocks that memory has room for.
+
+    Attributes:
+        slots: on the device.
+        places: in host memory.
+        block_rows: rows of a block at most.
+        row_bytes: of a row with all that is stored of it.
+        n_rows: of the scene.
+    """
+
+    slots: int
+    places: int
+    block_rows: int
+    row_bytes: int
+    n_rows: int
+
+    @property
+    def block_bytes(self) -> int:
+        """Of a block in memory."""
+        return self.block_rows * self.row_bytes
+
+    @property
+    def device_bytes(self) -> int:
+        """Of the slots."""
+        return self.slots * self.block_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Of the places, and of what is known about all blocks."""
+        return self.places * self.block_bytes + OF_A_BLOCK * n_blocks(self.n_rows, self.block_rows)
+
+    @property
+    def drive_bytes(self) -> int:
+        """Of the records of all rows once each has been trained; before, and beside what older
+        snapshots need, records are smaller and others more."""
+        return self.n_rows * self.row_bytes
+
+    def for_looks(self) -> BlockRoom:
+        """Less memory, for looking at the rows beside whoever trains them."""
+        slots = max(LEAST_SLOTS, min(self.slots, _LOOKS_BYTES // self.block_bytes))
+        places = max(LEAST_PLACES, min(self.places, _LOOKS_BYTES // self.block_bytes))
+        return replace(self, slots=slots, places=places)
+
+    def to_plain(self) -> dict[str, Any]:
+        """For a plan and for metrics.json."""
+        return {
+            "slots": self.slots,
+            "places": self.places,
+            "block_rows": self.block_rows,
+            "device_bytes": self.device_bytes,
+            "host_bytes": self.host_bytes,
+            "drive_bytes": self.drive_bytes,
+        }
+
+
+def n_blocks(n_rows: int, block_rows: int) -> int:
+    """As few as hold the rows."""
+    return -(-n_rows // block_rows)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of a store and its drive as lines for the user."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from gs_pinned import StoreCorruptError, StoreReadOnlyError
+from gs_train.errors import InputError
+
+
+class StoreTroubleError(InputError):
+    """A store cannot be used, or its drive errs: nothing more can be saved there."""
+
+
+@contextlib.contextmanager
+def store_trouble(path: Path, *, is_read_only: bool = False) -> Iterator[None]:
+    """Turn what a store raises into a `StoreTroubleError` of one line.
+
+    Args:
+        path: the store's folder.
+        is_read_only: a run may write the store meanwhile, and give up what is read.
+    """
+    try:
+        yield
+    except StoreCorruptError as error:
+        what = "is damaged, or not all of it is there"
+        if is_read_only:
+            what += ", or a run that trains has gone on meanwhile, so that another look is worth it"
+        raise StoreTroubleError(f"the store {path} {what}: {_line(error)}") from error
+    except StoreReadOnlyError as error:
+        raise StoreTroubleError(f"{_line(error)}; the last checkpoint stays") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreTroubleError(
+                f"the disk of the store {path} became full; what the last checkpoint holds stays: "
+                "free some space and go on with --resume"
+            ) from error
+        if error.errno is None:
+            raise
+        raise StoreTroubleError(f"the store {path} cannot be used: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs whose rows are on a drive end as runs in memory do, whatever part of them is in memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tide_runs import FEW, N_ROWS, STEPS, assert_same, command, fitted, saved
+from torch import Tensor
+
+from gs_train import Fitted
+from gs_train.checkpoint import open_checkpoint
+from gs_train.cli import main
+from gs_train.machine.interrupt import StopRequest
+from gs_train.rows.attributes import NAMES
+from gs_train.rows.shown import RowsAtHand
+from gs_train.rows.view_parts import view_parts
+from gs_train.rows.visible import render_view
+from gs_train.runs.logs import read_log
+from gs_train.runs.named_snapshots import named_snapshots
+from gs_train.runs.run import Run
+from gs_train.scene.scene import view_in_frame
+from gs_train.tide.model import StoredModel
+from gs_train.viewer.opened import Limits, fits_beside, open_scene, reopened
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def few(_one_thread: None, tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with few blocks in memory, and checkpoints on the way."""
+    return fitted(
+        tiny_capture, tmp_path_factory.mktemp("tide") / "few", *FEW, "--checkpoint-every", "2"
+    )
+
+
+@pytest.fixture(scope="module")
+def in_memory(
+    _one_thread: None, tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same run with all rows in memory."""
+    return fitted(tiny_capture, tmp_path_factory.mktemp("none") / "run", offload="none")
+
+
+def by_key(out: Path) -> dict[str, Tensor]:
+    """Present values of a run on a drive, in the order of keys."""
+    _, model = Run.open(out).read(torch.device("cpu"))
+    assert isinstance(model, StoredModel)
+    keys, rows = zip(*model.rows.pieces(), strict=True)
+    model.close()
+    order = torch.cat(keys).argsort()
+    return {name: torch.cat([part[name] for part in rows])[order] for name in NAMES}
+
+
+def metrics(out: Path) -> dict[str, object]:
+    return json.loads((out / "metrics.json").read_text())
+
+
+# ---------------------------------------------------------------------- the same results
+
+
+def test_the_first_step_on_a_drive_is_that_in_memory(tiny_capture: Path, tmp_path: Path) -> None:
+    """To the bit; later steps differ by what rounds otherwise where rows sleep."""
+    one = ("--steps", "1")
+    ours = by_key(fitted(tiny_capture, tmp_path / "tide", *FEW, *one))
+    theirs = Fitted.open(fitted(tiny_capture, tmp_path / "none", *one, offload="none"))
+    for name, values in theirs.rows(frame="trained").items():
+        assert torch.equal(ours[name], values), name
+
+
+def test_a_run_on_a_drive_scores_as_one_in_memory(few: Path, in_memory: Path) -> None:
+    ours, theirs = metrics(few), metrics(in_memory)
+    assert ours["psnr"] == pytest.approx(theirs["psnr"], abs=0.01)
+    assert ours["ssim"] == pytest.approx(theirs["ssim"], abs=0.001)
+    assert (ours["preset"], theirs["preset"]) == ("tide", "none")
+    assert ours["n_gaussians"] == theirs["n_gaussians"] == N_ROWS
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        pytest.param(
+            ("--block-rows", "16", "--tide.slots", "38", "--tide.arena", "64kB"),
+            marks=pytest.mark.long,
+        ),
+        ("--block-rows", "64", "--tide.slots", "1", "--tide.arena", "64kB"),
+        (
+            "--block-rows",
+            "1024",
+        ),
+    ],
+    ids=["all in slots", "one slot", "one block"],
+)
+def test_the_size_of_memory_and_of_blocks_changes_no_bit(
+    tiny_capture: Path, tmp_path: Path, few: Path, memory: tuple[str, ...]
+) -> None:
+    assert_same(saved(fitted(tiny_capture, tmp_path / "run", *memory)), saved(few))
+
+
+def test_hints_change_no_bit(
+    tiny_capture: Path, tmp_path: Path, few: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoredModel, "foresee", RowsAtHand.foresee)
+    assert_same(saved(fitted(tiny_capture, tmp_path / "run", *FEW)), saved(few))
+
+
+@pytest.mark.long
+def test_scores_while_training_change_no_bit(tiny_capture: Path, tmp_path: Path, few: Path) -> None:
+    out = fitted(tiny_capture, tmp_path / "run", *FEW, "--eval-every", "5")
+    assert_same(saved(out), saved(few))
+    assert "test_psnr" in read_log(out / "log.csv", None)[0]
+
+
+# ---------------------------------------------------------------------- going on
+
+
+def test_a_run_that_goes_on_ends_as_one_that_never_stopped(
+    tiny_capture: Path, tmp_path: Path, few: Path
+) -> None:
+    """With other sizes of memory, from a folder that was moved."""
+    begun = ("--steps", "5", "--decay-steps", str(STEPS))
+    out = fitted(tiny_capture, tmp_path / "begun", *FEW, *begun)
+    moved = shutil.move(out, tmp_path / "moved")
+    go_on = ("--resume", "--steps", str(STEPS), "--tide.slots", "3")
+    assert main(["fit", str(tiny_capture), "--out", str(moved), *go_on]) == 0
+    assert_same(saved(Path(moved)), saved(few))
+
+
+def test_a_store_elsewhere_goes_with_its_run(tiny_capture: Path, tmp_path: Path, few: Path) -> None:
+    out, there = tmp_path / "run", tmp_path / "drive" / "store"
+    begun = ("--steps", "5", "--decay-steps", str(STEPS))
+    fitted(tiny_capture, out, *FEW, *begun, "--store", str(there))
+    assert not (out / "store").exists()
+    moved = shutil.move(there, tmp_path / "other drive")
+    go_on = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--steps", str(STEPS)]
+    assert main(go_on) == 2
+    assert main([*go_on, "--store", str(moved)]) == 0
+    assert_same(saved(out), saved(few))
+    assert main([*command(tiny_capture, out, *FEW), "--overwrite", "--steps", "1"]) == 0
+    assert not Path(moved).exists()
+    assert (out / "store" / "STORE").exists()
+
+
+def test_checkpoints_name_snapshots_and_others_are_given_up(few: Path) -> None:
+    paths = sorted((few / "checkpoints").iterdir())
+    stores = [open_checkpoint(path).state["store"] for path in paths]
+    assert [open_checkpoint(path).step for path in paths] == [6, 8]
+    named = {store["snapshot"] for store in stores}
+    assert named_snapshots(few / "checkpoints") == named
+    there = {int(path.name.removeprefix("snap-")) for path in (few / "store").glob("snap-*")}
+    assert named <= there
+    assert len(there - named) <= 1
+    assert all(store["n_rows"] == N_ROWS and store["path"] is None for store in stores)
+
+
+# ---------------------------------------------------------------------- looking
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["inria", *(pytest.param(x, marks=pytest.mark.long) for x in ("gsplat", "spz", "gltf"))],
+)
+def test_exports_hold_the_rows_of_a_run_in_memory(
+    few: Path, in_memory: Path, tmp_path: Path, layout: str
+) -> None:
+    if layout == "spz":
+        pytest.importorskip("gs_train.files.spz")
+    sizes = []
+    for out in (few, in_memory):
+        to = tmp_path / out.name
+        assert main(["export", str(out), "--layout", layout, "--to", str(to)]) == 0
+        sizes.append({p.relative_to(to): p.stat().st_size for p in to.rglob("*") if p.is_file()})
+    ours, theirs = sizes
+    assert set(ours) == set(theirs)
+    if layout != "spz":  # whose size follows the order of rows
+        ply = [path for path in ours if path.suffix in (".ply", ".glb")]
+        assert [ours[path] for path in ply] == [theirs[path] for path in ply]
+
+
+def test_the_same_views_are_rendered_and_scored(few: Path, in_memory: Path, tmp_path: Path) -> None:
+    pictures = []
+    for out in (few, in_memory):
+        to = tmp_path / out.name
+        command = ["render", str(out), "--renderer", "cpu", "--path", "test", "--to", str(to)]
+        assert main(command) == 0
+        pictures.append([np.asarray(Image.open(path)) for path in sorted(to.glob("*.png"))])
+    assert len(pictures[0]) == 2
+    for ours, theirs in zip(*pictures, strict=True):
+        assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+    before = metrics(few)["psnr"]
+    assert main(["eval", str(few), "--renderer", "cpu"]) == 0
+    assert metrics(few)["psnr"] == before
+
+
+def test_a_checkpoint_in_a_store_is_inspected(
+    few: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(few), "--verify"]) == 0
+    said = capsys.readouterr().out
+    assert f"{N_ROWS:,}, SH degree 1" in said
+    assert f"{few / 'store'}, snapshot" in said
+    assert "every checksum is right" in said
+
+
+def test_what_moved_is_counted(few: Path) -> None:
+    store = metrics(few)["store"]
+    assert isinstance(store, dict)
+    assert store["slots"] == 6
+    assert store["block_rows"] == 32
+    for name in ("blocks_missed", "blocks_late", "blocks_evicted", "bytes_read", "bytes_written"):
+        assert store[name] > 0, name
+    columns, rows = read_log(few / "log.csv", None)
+    assert {"blocks_hit", "bytes_read", "snapshot_pause_s"} <= set(columns)
+    assert float(rows[-1]["bytes_read"]) > 0
+
+
+def test_the_viewer_draws_a_run_on_a_drive(few: Path) -> None:
+    with StopRequest() as stop:
+        scene = open_scene(few, Limits(renderer="cpu"), stop)
+        again = reopened(scene, Limits(renderer="cpu"), stop)
+    assert scene.run is not None
+    assert fits_beside(scene, scene.run.checkpoint)
+    view = view_in_frame(scene.cameras[0], scene.frame)
+    whole = render_view(again.model, view, again.renderer)
+    parts = view_parts(scene.model, view, scene.renderer, most_rows=100, most_pixels=500)
+    for rect, part in parts:
+        assert torch.equal(part, whole[rect.y0 : rect.y1, rect.x0 : rect.x1])
+    scene.close()
+    again.close()
+
+
+def test_a_folder_named_store_is_left_alone_where_it_is_not_a_store(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    (out / "store").mkdir(parents=True)
+    (out / "store" / "mine.txt").write_text("mine")
+    assert main(command(tiny_capture, out, *FEW)) == 2
+    assert f"{out / 'store'}, must be empty or new, it holds mine.txt" in capsys.readouterr().err
+    fitted(tiny_capture, out, "--steps", "1", offload="none")
+    fitted(tiny_capture, out, "--steps", "1", "--overwrite", offload="none")
+    assert (out / "store" / "mine.txt").read_text() == "mine"

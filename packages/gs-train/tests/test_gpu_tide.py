@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs whose rows are on a drive, on a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tide_runs import assert_same, saved
+
+from gs_train.cli import main
+from gs_train.runs.run import Run
+from gs_train.tide.model import StoredModel
+
+pytestmark = pytest.mark.gpu
+
+STEPS, N_ROWS = 40, 4000
+FEW = ("--block-rows", "64", "--tide.slots", "16", "--tide.arena", "2MB")
+"""Fewer blocks in memory than the 63 that there are."""
+
+
+def _fit(capture: Path, out: Path, *more: str, offload: str = "tide") -> Path:
+    options = ["--renderer", "raster", "--strategy", "fixed", "--cap", str(N_ROWS)]
+    options += ["--sh-degree", "2", "--sh-every", "8", "--batch-size", "2", "--steps", str(STEPS)]
+    command = ["fit", str(capture), "--out", str(out), "--offload", offload, *options, *more]
+    assert main(command) == 0
+    return out
+
+
+def _metrics(out: Path) -> dict[str, object]:
+    return json.loads((out / "metrics.json").read_text())
+
+
+def test_a_run_on_a_drive_scores_as_one_on_the_device(tiny_capture: Path, tmp_path: Path) -> None:
+    ours = _fit(tiny_capture, tmp_path / "tide", *FEW)
+    theirs = _fit(tiny_capture, tmp_path / "none", offload="none")
+    # As far as two runs of `none` with re-ordered sums are apart, and no more.
+    assert _metrics(ours)["psnr"] == pytest.approx(_metrics(theirs)["psnr"], abs=0.1)
+    store = _metrics(ours)["store"]
+    assert isinstance(store, dict)
+    assert store["bytes_read"] > 0
+    assert store["blocks_evicted"] > 0
+
+
+def test_the_first_step_on_a_drive_is_that_on_the_device(
+    tiny_capture: Path, tmp_path: Path
+) -> None:
+    ours = _fit(tiny_capture, tmp_path / "tide", *FEW, "--steps", "1")
+    theirs = _fit(tiny_capture, tmp_path / "none", "--steps", "1", offload="none")
+    _, model = Run.open(ours).read(torch.device("cuda"))
+    assert isinstance(model, StoredModel)
+    keys, rows = zip(*model.rows.pieces(), strict=True)
+    model.close()
+    order = torch.cat(keys).argsort()
+    _, there = Run.open(theirs).read(torch.device("cpu"))
+    for name, values in next(there.chunks(N_ROWS)).items():
+        own = torch.cat([part[name] for part in rows])[order].cpu()
+        assert own.shape == values.shape
+        assert torch.allclose(own, values, rtol=1e-5, atol=1e-5), name
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        ("--block-rows", "64", "--tide.slots", "63"),
+        ("--block-rows", "128", "--tide.slots", "4", "--tide.arena", "4MB"),
+    ],
+)
+def test_the_size_of_memory_changes_no_bit(
+    tiny_capture: Path, tmp_path: Path, memory: tuple[str, ...]
+) -> None:
+    ours = _fit(tiny_capture, tmp_path / "few", *FEW)
+    assert_same(saved(_fit(tiny_capture, tmp_path / "other", *memory)), saved(ours))
+
+
+def test_a_run_goes_on_to_the_same_bits(tiny_capture: Path, tmp_path: Path) -> None:
+    whole = _fit(tiny_capture, tmp_path / "whole", *FEW, "--checkpoint-every", "10")
+    begun = ("--steps", "15", "--decay-steps", str(STEPS), "--checkpoint-every", "4")
+    out = _fit(tiny_capture, tmp_path / "run", *FEW, *begun)
+    resumed = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--steps", str(STEPS)]
+    assert main(resumed) == 0
+    assert_same(saved(out), saved(whole))
+
+
+def test_a_run_is_evaluated_rendered_and_exported(tiny_capture: Path, tmp_path: Path) -> None:
+    out = _fit(tiny_capture, tmp_path / "run", *FEW, "--eval-every", "20")
+    before = _metrics(out)["psnr"]
+    assert main(["eval", str(out), "--renderer", "raster"]) == 0
+    assert _metrics(out)["psnr"] == pytest.approx(before, abs=1e-4)
+    to = tmp_path / "frames"
+    render = ["render", str(out), "--renderer", "raster", "--path", "test", "--to", str(to)]
+    assert main(render) == 0
+    assert all(np.asarray(Image.open(path)).any() for path in to.glob("*.png"))
+    assert main(["export", str(out), "--layout", "gsplat"]) == 0
+
+
+def test_slots_that_the_device_cannot_hold_are_refused(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["fit", str(tiny_capture), "--out", str(tmp_path / "run"), "--offload", "tide"]
+    command += ["--strategy", "fixed", "--renderer", "raster", "--cap", str(N_ROWS)]
+    assert main([*command, "--device-memory", "1MiB", "--tide.slots", "4"]) == 2
+    assert "--tide.slots must be at most 1, of 716.0 KiB each" in capsys.readouterr().err
