@@ -12,9 +12,14 @@ from torch import Tensor
 
 from gs_order import ViewSampler
 from gs_train.backends import tiered_engine
+from gs_train.engine.background import Background
+from gs_train.engine.drawn_loss import drawn_loss
+from gs_train.engine.exposures import Exposures
 from gs_train.engine.room import room_for
 from gs_train.engine.settings import StepSettings
-from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
+from gs_train.losses.background import BACKGROUND_BYTES
+from gs_train.losses.exposure import EXPOSURE_BYTES
+from gs_train.losses.loss import Crop, loss_and_gradient
 from gs_train.losses.mask import CARVED
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
@@ -73,12 +78,12 @@ def _peak_of_one_view(renderer: Renderer, rows: dict[str, Tensor], view: View) -
 
 
 def _peak_from_tables(
-    renderer: Renderer, rows: dict[str, Tensor], view: View, room: int, *, carves: bool
+    renderer: Renderer, rows: dict[str, Tensor], view: View, room: int, settings: StepSettings
 ) -> int:
     """Bytes beyond the rows and their gradients, as the trainer renders rows where they lie."""
     assert isinstance(renderer, RasterRenderer)
     truth = torch.full((1080, 1920, 3), 99, dtype=torch.uint8, device="cuda")
-    if carves:
+    if settings.carves:
         truth = torch.nn.functional.pad(truth, (0, 1), value=CARVED)
     sums = {name: torch.zeros_like(values) for name, values in rows.items()}
     keys = torch.arange(len(rows["means"]), dtype=torch.int32, device="cuda")
@@ -90,30 +95,37 @@ def _peak_from_tables(
         ids, slots, place = (keys.clone() for _ in range(3))
         listed = TableRows(rows, ids, slots, keys, sums, place)
         drawn = renderer.tables.draw(listed, view, view.rect, sh_degree=3, room=room, index=0)
-        crop, of_alpha = Crop(view, view.rect), None
-        share, gradient = loss_and_gradient(drawn.image, truth, crop, 0.2)
-        if carves:
-            share, of_alpha = add_carving(share, drawn.alpha, truth, crop)
-        splats = renderer.tables.send_back(drawn, gradient, None, of_alpha)
+        loss = drawn_loss(
+            drawn.image,
+            lambda drawn=drawn: drawn.alpha,
+            truth,
+            Crop(view, view.rect),
+            settings,
+            weight=1.0,
+            out=drawn.for_gradient,
+        )
+        splats = renderer.tables.send_back(drawn, loss.of_image, None, loss.of_alpha)
         assert 0 < renderer.tables.n_intersections(0) <= room
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
-        del ids, slots, place, listed, drawn, gradient, of_alpha, splats
+        del ids, slots, place, listed, drawn, loss, splats
     return peak
 
 
 @pytest.mark.parametrize("n", [200_000, 2_000_000])
 @pytest.mark.parametrize(
-    ("name", "preset", "carves"),
+    ("name", "preset", "what"),
     [
-        ("gsplat", "none", False),
-        ("raster", "clm", False),
-        ("raster", "none", False),
-        ("raster", "none", True),
+        ("gsplat", "none", ""),
+        ("raster", "clm", ""),
+        ("raster", "none", ""),
+        ("raster", "none", "carves"),
+        ("raster", "none", "background"),
+        ("raster", "none", "background, exposure"),
     ],
 )
 def test_rendering_a_view_takes_the_memory_that_is_counted(
-    name: str, preset: str, carves: bool, n: int
+    name: str, preset: str, what: str, n: int
 ) -> None:
     rows, view = _scene(n)
     renderer = make_renderer(name, RenderOptions())
@@ -121,14 +133,21 @@ def test_rendering_a_view_takes_the_memory_that_is_counted(
         rows, [view], renderer, n_rows=n, sh_degree=3, batch_size=1, n_batches=1
     )
     assert work.most.largest > 0.9 * n
-    work = dataclasses.replace(work, carves=carves)
+    loss_bytes = BACKGROUND_BYTES * ("background" in what) + EXPOSURE_BYTES * ("exposure" in what)
+    work = dataclasses.replace(work, carves=what == "carves", loss_bytes=loss_bytes)
+    settings = StepSettings(
+        *(3, {}, (0.9, 0.999), 1e-15, 0.2),
+        carves=what == "carves",
+        background=Background("random" if "background" in what else "black"),
+        exposures=Exposures([view.name], view.viewmat.device) if "exposure" in what else None,
+    )
     counted = need(PRESETS[preset], work).device["rendering"]
     # What is rendered here is all rows, of which a few do not show.
     counted *= n / work.most.largest
     if (name, preset) == ("raster", "none"):
         known = math.ceil(work.most.intersections)
         room = max(room_for(n, None), room_for(n, known))
-        peak = _peak_from_tables(renderer, rows, view, room, carves=carves)
+        peak = _peak_from_tables(renderer, rows, view, room, settings)
     else:
         peak = _peak_of_one_view(renderer, rows, view)
     print(json.dumps({"rows": n, "counted": counted, "real": peak, "ratio": peak / counted}))

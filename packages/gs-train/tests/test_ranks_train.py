@@ -74,6 +74,24 @@ def test_photographs_with_masks_leave_the_bits_of_one_rank(
     _assert_as_on_one(two, case)
 
 
+@pytest.mark.parametrize("preset", ["none", "best"])
+def test_random_backgrounds_leave_the_bits_of_one_rank(two: Workers, preset: str) -> None:
+    options = (("mask", "carve"), ("background", "random"))
+    _assert_as_on_one(two, Case(preset, n_steps=6, options=options, scene="masked street"))
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("drawn_by", ["cpu", "tables"])
+def test_exposures_leave_the_bits_of_one_rank(two: Workers, preset: str, drawn_by: str) -> None:
+    """Also where ranks resume, and whoever draws a view."""
+    options = (("mask", "carve"), ("background", "random"), ("exposure", True))
+    how: dict[str, Any] = {"drawn_by": drawn_by, "options": options, "scene": "masked street"}
+    ours = in_order(two.call(on_rank, Case(preset, 5, 8, False, stopped_at=4, paces=3, **how)))
+    theirs = on_one(Case(preset, 5, 8, False, **how))
+    assert_same(ours, theirs)
+    assert ours.others["exposure/values"].std() > 0
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("preset", ["none", "best"])
 @one_threaded

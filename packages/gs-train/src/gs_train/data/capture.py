@@ -21,6 +21,7 @@ from gs_train.data.pixels import decode_rgb
 from gs_train.data.prepare import Job, Progress, cached_path, mask_job, prepare_images
 from gs_train.data.readers.choose import read_source
 from gs_train.errors import InputError
+from gs_train.losses.background import BackgroundKind
 from gs_train.losses.mask import CHANNELS
 from gs_train.names import printable
 
@@ -40,6 +41,7 @@ class CaptureView:
             at ``path`` is decoded.
         photograph: the photograph, where ``path`` is an image made from it; else None.
         mask: of the photograph, if any.
+        behind: grey value, 0 to 255, that transparent pixels of the file are blended with.
     """
 
     name: str
@@ -51,6 +53,7 @@ class CaptureView:
     pixels: Callable[[], Any] | None = None
     photograph: Path | None = None
     mask: Mask | GivenMask | None = None
+    behind: int = 0
 
     @property
     def pixel_size(self) -> PixelSize:
@@ -110,7 +113,9 @@ def load_capture(
     test_list: str | Path | None = None,
     max_pixels: int = MOST_PIXELS,
     skip_broken: bool = False,
+    allow_missing: bool = False,
     mask: Mode = "auto",
+    background: BackgroundKind = "black",
     progress: Progress | None = None,
 ) -> Capture:
     """Read a capture: ``images/`` and a COLMAP model in ``sparse/0`` or ``sparse``, or photographs
@@ -132,7 +137,11 @@ def load_capture(
         max_pixels: of one photograph; a larger photograph is refused before memory is taken.
         skip_broken: photographs that are missing, no image or break off are listed in the result's
             ``broken``; their views stay, so that the split is that of the whole capture.
+        allow_missing: images whose photograph is missing or no whole image are left out of the
+            capture, before it is split; a line counts them.
         mask: what is done with masks, see :data:`gs_train.data.masks.Mode`.
+        background: ``white`` makes transparent pixels white where alpha channels are no masks;
+            anything else makes them black.
         progress: called with (images made, images to make) while images are made.
 
     Returns:
@@ -158,9 +167,12 @@ def load_capture(
         max_pixels=max_pixels,
         skip_broken=skip_broken,
         mask=mask,
+        allow_missing=allow_missing,
     )
     model, broken = found.model, set(found.broken)
     jobs, mask_jobs, masks = {}, {}, {}
+    transparent = found.with_alpha if not uses_alpha(mask) else frozenset()
+    behind = dict.fromkeys(transparent, 255 if _shown(background) == "white" else 0)
     for index, (image, path) in enumerate(zip(model.images, found.source.photographs)):
         if index in broken:
             continue
@@ -169,8 +181,9 @@ def load_capture(
             found.masks[index], path, has_alpha=index in found.with_alpha, mode=mask
         )
         if found.is_to_be_made(image):
-            made = cached_path(cache_dir, image.name, path, camera, pinhole)
-            jobs[index] = Job(path, made, camera, pinhole)
+            grey = behind.get(index, 0)
+            made = cached_path(cache_dir, image.name, path, camera, pinhole, behind=grey)
+            jobs[index] = Job(path, made, camera, pinhole, behind=grey)
             if mask_of_view is not None:
                 job = mask_job(mask_of_view, cache_dir, image.name, camera, pinhole)
                 mask_jobs[index] = job
@@ -191,13 +204,20 @@ def load_capture(
     if found.with_alpha and not uses_alpha(mask):
         notes.append(
             f"alpha channels found in {len(found.with_alpha)} photographs, not used: what is "
-            "transparent is trained on as black (--mask carve or ignore uses them)"
+            f"transparent is trained on as {_shown(background)} (--mask carve or ignore uses them)"
         )
     notes += [found.checked.note] if found.checked.note else []
     notes += [f"--skip-broken: {printable(str(error))}" for error in found.broken_masks.values()]
     notes += [f"--skip-broken: {printable(str(error))}" for error in undecodable.values()]
     views = tuple(
-        view_of(image, found.pinholes[image.camera_id], path, jobs.get(index), masks.get(index))
+        view_of(
+            image,
+            found.pinholes[image.camera_id],
+            path,
+            jobs.get(index),
+            masks.get(index),
+            behind.get(index, 0),
+        )
         for index, (image, path) in enumerate(zip(model.images, found.source.photographs))
     )
     return Capture(
@@ -236,7 +256,7 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
 
 def _read_colours(view: CaptureView) -> NDArray[np.uint8]:
     if view.pixels is None:
-        return decode_rgb(view.path, size=(view.width, view.height))
+        return decode_rgb(view.path, size=(view.width, view.height), behind=view.behind)
     given = np.asarray(view.pixels())
     shape = (view.height, view.width, 3)
     if given.dtype != np.uint8 or given.shape != shape:
@@ -247,8 +267,18 @@ def _read_colours(view: CaptureView) -> NDArray[np.uint8]:
     return np.require(given, requirements=("C", "W"))
 
 
+def _shown(background: BackgroundKind) -> str:
+    """The colour of transparent pixels."""
+    return "white" if background == "white" else "black"
+
+
 def view_of(
-    image: Image, pinhole: Pinhole, path: Path, job: Job | None = None, mask: Mask | None = None
+    image: Image,
+    pinhole: Pinhole,
+    path: Path,
+    job: Job | None = None,
+    mask: Mask | None = None,
+    behind: int = 0,
 ) -> CaptureView:
     """The view of the photograph at ``path``, or of the image that ``job`` makes from it."""
     return CaptureView(
@@ -260,4 +290,5 @@ def view_of(
         pinhole.height,
         photograph=None if job is None else path,
         mask=mask,
+        behind=behind,
     )

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
+from gs_train.engine.drawn_loss import DrawnLoss, drawn_loss
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import drawn_in_parts, planned_parts
 from gs_train.engine.settings import Observe, StepSettings
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
-from gs_train.losses.mask import has_mask
+from gs_train.losses.loss import Crop
 from gs_train.renderers import Renderer, Splats, View
 
 
@@ -61,10 +61,10 @@ class Drawing:
             leaves: the six attributes of these rows.
         """
         crop = microbatch.crop
-        if not len(ids):  # black, and nothing can change that
+        if not len(ids):  # transparent, and nothing can change that
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
             self.statistics.note(microbatch, ids, None)
-            return self._loss(black, truth, crop)[0]
+            return self._loss(black, black[..., :1], truth, crop).share
         loss, splats = self._in_parts(crop, ids, leaves, truth)
         self.statistics.note(microbatch, ids, splats)
         return loss
@@ -95,18 +95,16 @@ class Drawing:
         """
         rect = None if part.rect == part.view.rect else part.rect
         image, alpha = self._renderer.rasterize(splats, rect)
-        loss, gradient = self._loss(image, truth, part)
-        outputs, gradients = [image], [gradient]
-        if self._settings.carves and has_mask(truth):
-            seen = truth[part.rect.y0 : part.rect.y1, part.rect.x0 : part.rect.x1]
-            loss, of_alpha = add_carving(loss, alpha[..., 0], seen, part, weight=self._weight)
+        loss = self._loss(image, alpha, truth, part)
+        outputs, gradients = [image], [loss.of_image]
+        if loss.of_alpha is not None:
             outputs.append(alpha)
-            gradients.append(of_alpha[..., None])
+            gradients.append(loss.of_alpha[..., None])
         # On this thread: the one that autograd has for a device is woken for each pass, which
         # takes long where the host's optimizer has the cores.
         with torch.autograd.set_multithreading_enabled(False):
             torch.autograd.backward(outputs, gradients, retain_graph=not is_last)
-        return loss
+        return loss.share
 
     def _in_parts(
         self, crop: Crop, ids: Tensor, leaves: Mapping[str, Tensor], truth: Tensor
@@ -134,10 +132,12 @@ class Drawing:
         """Project once, paint each part, and add up loss and gradients."""
         splats = self.project(ids, leaves, parts[0].view)
         losses = [self.paint(splats, part, truth, is_last=part is parts[-1]) for part in parts]
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum(), splats
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum(0), splats
 
-    def _loss(self, image: Tensor, truth: Tensor, crop: Crop) -> tuple[Tensor, Tensor]:
-        """The crop's share of the batch's loss, and its gradient by the image."""
+    def _loss(self, image: Tensor, alpha: Tensor, truth: Tensor, crop: Crop) -> DrawnLoss:
+        """The crop's share of the batch's loss, and its gradients."""
         rect = crop.rect
         part = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
-        return loss_and_gradient(image, part, crop, self._settings.ssim_lambda, weight=self._weight)
+        return drawn_loss(
+            image, lambda: alpha[..., 0], part, crop, self._settings, weight=self._weight
+        )

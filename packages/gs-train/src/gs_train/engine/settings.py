@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gs_train.engine.background import ALWAYS_BLACK, Background
+from gs_train.engine.exposures import Exposures
 from gs_train.renderers.protocol import Splats
 
 Observe = Callable[[Tensor, Splats], None]
@@ -26,6 +28,8 @@ class StepSettings:
         opacity_reg, scale_reg: weight of the mean opacity, and of the mean scale, of all rows.
         regularise_all: these losses act on all rows; else on those that the batch sees.
         carves: pixels that masks mark so are to be transparent.
+        background: what lies behind the scene.
+        exposures: of the training views, which get the gradients of each batch; None: not trained.
     """
 
     sh_degree: int
@@ -37,6 +41,8 @@ class StepSettings:
     scale_reg: float = 0.0
     regularise_all: bool = True
     carves: bool = False
+    background: Background = ALWAYS_BLACK
+    exposures: Exposures | None = None
 
     @property
     def regularises_seen(self) -> bool:

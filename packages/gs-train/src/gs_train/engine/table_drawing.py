@@ -17,13 +17,12 @@ from torch import Tensor
 
 from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
+from gs_train.engine.drawn_loss import drawn_loss
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import planned_parts
 from gs_train.engine.room import KEPT_BYTES, Densities, room_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import add_carving, loss_and_gradient
-from gs_train.losses.mask import has_mask
 from gs_train.renderers import Splats
 from gs_train.renderers.tables import Direct, TableRenderer, TableRows
 
@@ -201,15 +200,13 @@ class TableDrawing:
         truth = one.truth
         if truth.shape != drawn.image.shape:
             truth = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
-        share, gradient = loss_and_gradient(
+        loss = drawn_loss(
             drawn.image,
+            lambda: drawn.alpha,
             truth,
             crop,
-            settings.ssim_lambda,
+            settings,
             weight=self._weight,
             out=drawn.for_gradient,
         )
-        of_alpha = None
-        if settings.carves and has_mask(truth):
-            share, of_alpha = add_carving(share, drawn.alpha, truth, crop, weight=self._weight)
-        return share, renderer.send_back(drawn, gradient, self._direct, of_alpha)
+        return loss.share, renderer.send_back(drawn, loss.of_image, self._direct, loss.of_alpha)

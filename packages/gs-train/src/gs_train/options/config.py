@@ -47,16 +47,25 @@ class FitConfig:
         batch_size: images a step.
         renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
             possible, else gsplat, else cpu.
-        max_side: images are made smaller until their longer side has at most so many pixels.
+        max_side: images are made smaller until their longer side has at most so many pixels; off
+            keeps the size of photographs.
         max_pixels: larger photographs are refused before decoding, which takes about eight bytes of
             memory a pixel.
         skip_broken: go on without photographs that are missing or cannot be decoded: another view
             takes the place of such a photograph in training, and scores leave the photograph out.
+        allow_missing: photographs that the model names and that are missing or cannot be read are
+            left out before the images are split, and counted in one line.
         mask: ignore leaves the pixels that a mask hides out of the loss and the scores; carve also
             trains them to be transparent; off trains on every pixel. Black hides in
             masks/NAME.png, masks/NAME.jpg.png and a frame's mask_path, and transparency in an
             alpha channel; auto ignores what image files of masks hide, and takes transparent
             pixels for black ones.
+        background: colour behind the scene in training: black, white, or a random one for each view
+            and step. Test images are scored, and frames rendered, over black, or over white with
+            white.
+        exposure: train an affine colour for each training photograph beside the scene, zero in the
+            mean over all, so that photographs of different exposure agree. Test images are also
+            scored on their right half after a fit to their left half.
         strategy: adaptive density control, or Markov chain Monte Carlo with a fixed cap.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
         init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
@@ -123,10 +132,13 @@ class FitConfig:
     decay_steps: Count | None = None
     batch_size: int = 1
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
-    max_side: int | None = None
+    max_side: int | Literal["off"] = 1600
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
+    allow_missing: bool = False
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"
+    background: Literal["black", "white", "random"] = "black"
+    exposure: bool = False
     strategy: Literal["adc", "mcmc"] = "adc"
     cap: Count | None = None
     init: Path | None = None
@@ -188,9 +200,8 @@ class FitConfig:
         self._check_order()
         _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
         _require(0.0 <= self.ssim_lambda <= 1.0, "ssim_lambda", "0 to 1", self.ssim_lambda)
-        _require(
-            self.max_side is None or self.max_side >= 16, "max_side", "at least 16", self.max_side
-        )
+        fits = self.max_side == "off" or (type(self.max_side) is int and self.max_side >= 16)
+        _require(fits, "max_side", "at least 16 pixels, or off", self.max_side)
         _require(self.cap is None or self.cap >= 4, "cap", "at least 4", self.cap)
         _require(
             0 <= self.resort_every <= _MOST_CHANGES,
@@ -239,6 +250,7 @@ class FitConfig:
             ("regularise", ("all", "visible")),
             ("cut_views", ("auto", "never")),
             ("mask", ("auto", "ignore", "carve", "off")),
+            ("background", ("black", "white", "random")),
         ):
             value = getattr(self, name)
             _require(value in choices, name, one_of(choices), value)
@@ -275,6 +287,11 @@ class FitConfig:
         return plain
 
     @property
+    def longest_side(self) -> int | None:
+        """Pixels of the longer side of an image at most; None: photographs keep their size."""
+        return None if self.max_side == "off" else self.max_side
+
+    @property
     def steps_of_decay(self) -> int:
         """The steps over which the learning rate of the means decays."""
         return self.steps if self.decay_steps is None else self.decay_steps
@@ -295,7 +312,8 @@ _SIZES = ("image_cache", "device_memory", "host_memory")
 _NOT_RECIPE = (
     "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every", "keep_checkpoints",
     "resume", "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory",
-    "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch",
+    "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken",
+    "allow_missing", "scratch",
     "gpus", "cut_views",
 )  # fmt: skip
 
@@ -380,13 +398,25 @@ def read_options(path: Path) -> dict[Any, Any]:
     return plain
 
 
+_OF_EARLIER_VERSIONS = {
+    "order": "shuffle",
+    "tile_views": None,
+    "mask": "off",
+    "background": "black",
+    "exposure": False,
+}
+
+
 def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """Options that an earlier version wrote, as this one says the same.
 
-    ``resort_every`` was a number of images, which has become the default. Views were shuffled, and
-    masks not used.
+    ``resort_every`` was a number of images, which has become the default. Views were shuffled,
+    masks not used, scenes trained over black, and no exposure was trained. Photographs of
+    any size were used as they were.
     """
-    plain = {"order": "shuffle", "tile_views": None, "mask": "off", **plain}
+    plain = {**_OF_EARLIER_VERSIONS, **plain}
+    if "max_side" in plain and plain["max_side"] is None:
+        plain["max_side"] = "off"
     every = plain.get("resort_every")
     if type(every) is int and every > _MOST_CHANGES:
         return {**plain, "resort_every": FitConfig.resort_every}

@@ -11,6 +11,8 @@ import torch
 
 from gs_train.data.pixel_file import pixel_bytes
 from gs_train.errors import InputError
+from gs_train.losses.background import BACKGROUND_BYTES
+from gs_train.losses.exposure import EXPOSURE_BYTES
 from gs_train.losses.mask import CHANNELS
 from gs_train.machine.memory import resident_bytes
 from gs_train.options.config import FitConfig
@@ -141,7 +143,13 @@ def workload_of(
         statistics_bytes=statistics_bytes(config),
     )
     mask = scene.capture.mask
-    return replace(work, channels=3 if mask == "off" else CHANNELS, carves=mask == "carve")
+    return replace(
+        work,
+        channels=3 if mask == "off" else CHANNELS,
+        carves=mask == "carve",
+        loss_bytes=BACKGROUND_BYTES * (config.background != "black")
+        + EXPOSURE_BYTES * config.exposure,
+    )
 
 
 def _resident_without(rows: Rows) -> int | None:

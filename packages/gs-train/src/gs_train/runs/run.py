@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -315,6 +315,7 @@ class Run:
         own: OwnRows | None = None,
         sharing: Sharing | None = None,
         lattice: Lattice | None = None,
+        views: Sequence[str] = (),
     ) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
 
@@ -324,6 +325,7 @@ class Run:
             own: the rows of this rank; None: all.
             sharing: with other ranks, of which each restores its own rows.
             lattice: of the rows' strands, where there are other ranks.
+            views: names of the training views.
 
         Raises:
             InputError: the checkpoint is damaged.
@@ -350,6 +352,7 @@ class Run:
                 limits=choice.limits,
                 sharing=sharing,
                 ownership=ownership,
+                views=views,
             )
 
 
@@ -424,12 +427,14 @@ def open_capture(
         capture = load_capture(
             data or config.data,
             cache_dir=folder.image_cache,
-            max_side=config.max_side,
+            max_side=config.longest_side,
             test_every=config.test_every,
             test_list=config.test_list,
             max_pixels=config.max_pixels,
             skip_broken=config.skip_broken,
+            allow_missing=config.allow_missing,
             mask=config.mask,
+            background=config.background,
             progress=report,
         )
     require_windows(capture)

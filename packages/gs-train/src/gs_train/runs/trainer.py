@@ -15,7 +15,9 @@ from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier, direct_of
 from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.densify.rank_peers import RankPeers
+from gs_train.engine.background import Background
 from gs_train.engine.batch_drawing import Truth
+from gs_train.engine.exposures import Exposures, rate_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.together import Sharing
 from gs_train.options.config import FitConfig
@@ -36,6 +38,7 @@ from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
 
 _MODEL, _DENSIFY, _COSTS, _COLUMNS = "model/", "densify/", "costs/", "columns/"
+_EXPOSURES = "exposure/"
 _CHANGES = "order/changes"
 
 
@@ -70,12 +73,15 @@ class Trainer:
         sharing: with other ranks, whose trainers make the same calls; None: there are none. Each
             owns some of the rows.
 
+        views: names of the training views; needed where exposures are trained.
+
     Attributes:
         step: steps done.
         sorted_at: steps that were done when this object last re-ordered the rows; 0 if never.
         dealing: which rows are whose; None where one rank has all.
         n_rows: present number of Gaussians, of all ranks.
         n_ranks: that own these.
+        exposures: of the training views; None where they are not trained.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Trainer:
         preset: Preset = PRESETS["none"],
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
+        views: Sequence[str] = (),
     ) -> None:
         keys = dealing = None
         if sharing is not None and sharing.world.size > 1:
@@ -107,6 +114,7 @@ class Trainer:
             keys=keys,
             sharing=sharing,
             dealing=dealing,
+            views=views,
         )
 
     @classmethod
@@ -123,6 +131,7 @@ class Trainer:
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
         ownership: Ownership | None = None,
+        views: Sequence[str] = (),
     ) -> Trainer:
         """The trainer whose :meth:`tensors` these were, after ``step`` steps.
 
@@ -130,6 +139,7 @@ class Trainer:
             tensors: those of all rows; of several ranks, each gives those of its own rows, and what
                 has no rows.
             ownership: of the rows; None where one rank has all.
+            views: as of a new trainer.
 
         Raises:
             ValueError: several ranks share the rows and there is no ownership, or one rank has all
@@ -155,12 +165,15 @@ class Trainer:
             source=model,
             sharing=sharing,
             dealing=dealing,
+            views=views,
         )
         if ownership is not None:
             trainer.model.keys.labels = ownership.labels.to(renderer.device)
         trainer.step = step
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         trainer.backend.costs.load(read_all(Part(source, _COSTS)))
+        if trainer.exposures is not None:
+            trainer.exposures.load(read_all(Part(source, _EXPOSURES)))
         if trainer.backend.together is not None:
             trainer.backend.together.columns.load(read_all(Part(source, _COLUMNS)))
         if _CHANGES in source.shapes:  # earlier versions counted images
@@ -183,6 +196,7 @@ class Trainer:
         source: Source | None = None,
         sharing: Sharing | None,
         dealing: Dealing | None,
+        views: Sequence[str],
     ) -> None:
         """Begin with rows and their keys, or with a source of what `tensors` gave."""
         self.config = config
@@ -205,6 +219,11 @@ class Trainer:
             name: float(rate * self._options.lr_factor) for name, rate in vars(config.lr).items()
         }
         self._constants = _constants(config, self._options)
+        self.exposures: Exposures | None = None
+        if config.exposure:
+            if not views:
+                raise ValueError("views must name the training views where exposures are trained")
+            self.exposures = Exposures(views, renderer.device)
         self.backend = make_backend(
             preset,
             rows,
@@ -247,11 +266,13 @@ class Trainer:
         self.backend.finish()
         together = self.backend.together
         columns = {} if together is None else together.columns.tensors()
+        exposures = {} if self.exposures is None else self.exposures.tensors()
         return {
             **{_MODEL + name: value for name, value in self.model.tensors().items()},
             **{_DENSIFY + name: value for name, value in self.densifier.tensors().items()},
             **{_COSTS + name: value for name, value in self.backend.costs.tensors().items()},
             **{_COLUMNS + name: value for name, value in columns.items()},
+            **{_EXPOSURES + name: value for name, value in exposures.items()},
             _CHANGES: torch.tensor(self._changes),
         }
 
@@ -289,6 +310,15 @@ class Trainer:
             batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
         )
         self._is_whole = False
+        if self.exposures is not None:
+            rate = rate_of(images_before, images_decay) * float(self._options.lr_factor)
+            self.exposures.update(
+                rate=rate,
+                betas=settings.betas,
+                eps=settings.eps,
+                n_views=len(batch),
+                step=self.step,
+            )
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         n_decaying = min(images_after, images_decay) - min(images_before, images_decay)
@@ -319,6 +349,8 @@ class Trainer:
         return StepSettings(
             sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),
             rates={**self._rates, "means": means},
+            background=Background(config.background, config.seed, self.step),
+            exposures=self.exposures,
             **self._constants,
         )
 

@@ -39,7 +39,12 @@ from gs_train.runs.folder import RunFolder, require_same_options
 from gs_train.runs.held_out import HeldOut
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
-from gs_train.runs.offload import cap_device_memory, choice_for, choice_of_ranks
+from gs_train.runs.offload import (
+    cap_device_memory,
+    choice_for,
+    choice_of_ranks,
+    training_views,
+)
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import require_same_photographs
 from gs_train.runs.point_cloud import write_point_cloud
@@ -283,6 +288,7 @@ def _started(
         preset=choice.preset,
         limits=choice.limits,
         sharing=_sharing(config, world),
+        views=[view.name for view in training_views(scene)],
     )
     return trainer, choice
 
@@ -296,9 +302,10 @@ def _resumed(
     world: World,
 ) -> tuple[Trainer, Choice]:
     """A collective; any number of ranks goes on with what any other number saved."""
+    views = [view.name for view in training_views(scene)]
     if world.size == 1:
         choice = choice_for(config, scene, run.geometry(), renderer, before=run.placing)
-        return run.trainer(renderer, config, choice, strategy), choice
+        return run.trainer(renderer, config, choice, strategy, views=views), choice
     world.agree("the newest checkpoint", run.checkpoint.path.name)
     lattice = lattice_of(run.checkpoint, world)
     own = own_rows(run.checkpoint, lattice, rank=world.rank, n_ranks=world.size)
@@ -312,6 +319,7 @@ def _resumed(
         own=own,
         sharing=_sharing(config, world),
         lattice=lattice,
+        views=views,
     )
     return trainer, choice
 

@@ -61,6 +61,7 @@ class Workload:
         mean: their means; time follows from these.
         channels: bytes of a photograph's pixel: 4 where any has a mask.
         carves: pixels that masks mark so are trained to be transparent.
+        loss_bytes: a pixel, of what the loss keeps besides the gradient and carving.
         tile_rows: rows that the views of a tile see; 0 where views are shuffled.
         tile_batches: batches of a tile.
         image_cache: bytes of host memory for decoded photographs.
@@ -80,6 +81,7 @@ class Workload:
     mean: BatchRows
     channels: int = 3
     carves: bool = False
+    loss_bytes: int = 0
     tile_rows: float = 0.0
     tile_batches: int = 0
     image_cache: int = 0

@@ -76,6 +76,7 @@ def add_batch(
     device["rendering"] = _rendering_bytes(work, room.rows, place, from_tables=from_tables)
     if work.carves:
         device["rendering"] += CARVING * work.pixels
+    device["rendering"] += work.loss_bytes * work.pixels
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
