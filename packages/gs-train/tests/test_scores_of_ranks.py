@@ -86,6 +86,12 @@ def test_ranks_score_over_white_as_one_does(scene: Scene) -> None:
     assert [found[0] for found in several] == [one[0]] * 2
 
 
+def test_ranks_fit_colours_as_one_does(scene: Scene) -> None:
+    one, several = _both(scene, 2, fits_colours=True)
+    assert all(score.fitted_psnr is not None for score in one[0])
+    assert [found[0] for found in several] == [one[0]] * 2
+
+
 def test_photographs_that_are_left_out_are_told_in_order(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
