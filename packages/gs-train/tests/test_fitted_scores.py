@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of right halves with colours fitted on left halves, and a run with exposures by command."""
+"""Scores of right halves with colours fitted on left halves, and runs with exposures."""
 
 from __future__ import annotations
 
