@@ -269,8 +269,8 @@ def test_images_that_are_wrong_are_counted_by_kind_in_one_line(folder: Path, cac
         f"{images} must hold the 10 images of the model, got 2 missing (first 02.png; "
         "04.png), 1 broken (first 05.png: no JPEG, PNG, TIFF, WEBP, BMP, PPM or JPEG2000 image), "
         "1 of another shape than the camera (first 07.png: 10x9, camera 1 has 64x48); put them "
-        "back, or go on without the missing and broken: gs-train fit --skip-broken, with --resume "
-        "where the run exists"
+        "back, leave them out of a new run with --allow-missing, or go on without the missing and "
+        "broken: gs-train fit --skip-broken, with --resume where the run exists"
     )
     assert not cache.exists()
 

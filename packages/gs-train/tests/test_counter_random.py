@@ -115,6 +115,7 @@ def test_purposes_keep_their_numbers():
         "RELOCATE": 4,
         "ADD": 5,
         "NOISE": 6,
+        "BACKGROUND": 7,
     }
 
 

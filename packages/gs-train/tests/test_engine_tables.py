@@ -439,10 +439,10 @@ def test_an_error_in_the_middle_of_a_batch_ends_the_run(
         left[0] -= 1
         if left[0] < 0:
             raise _LossFailsError
-        return loss_and_gradient(*_, **__)
+        return drawn_loss(*_, **__)
 
-    loss_and_gradient = table_drawing.loss_and_gradient
-    monkeypatch.setattr(table_drawing, "loss_and_gradient", fails)
+    drawn_loss = table_drawing.drawn_loss
+    monkeypatch.setattr(table_drawing, "drawn_loss", fails)
     with pytest.raises(_LossFailsError):
         trainer.train_step(batch)
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from tide_runs import FEW, N_ROWS, STEPS, assert_same, command, fitted, saved
 from torch import Tensor
 
 from gs_train import Fitted
-from gs_train.checkpoint import open_checkpoint
+from gs_train.checkpoint import latest_checkpoint, open_checkpoint
 from gs_train.cli import main
 from gs_train.machine.interrupt import StopRequest
 from gs_train.rows.attributes import NAMES
@@ -137,6 +137,31 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped(
     go_on = ("--resume", "--steps", str(STEPS), "--tide.slots", "3")
     assert main(["fit", str(tiny_capture), "--out", str(moved), *go_on]) == 0
     assert_same(saved(Path(moved)), saved(few))
+
+
+def exposures_of(out: Path) -> dict[str, Tensor]:
+    """What the newest checkpoint holds of exposures."""
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    checkpoint = open_checkpoint(newest)
+    return checkpoint.read([name for name in checkpoint.shapes if name.startswith("exposure/")])
+
+
+def test_a_run_with_exposures_goes_on_with_the_same_bits(
+    tiny_capture: Path, tmp_path: Path
+) -> None:
+    more = (*FEW, "--exposure", "--background", "random")
+    whole = fitted(tiny_capture, tmp_path / "whole", *more)
+    begun = ("--steps", "5", "--decay-steps", str(STEPS))
+    out = fitted(tiny_capture, tmp_path / "begun", *more, *begun)
+    go_on = ("--resume", "--steps", str(STEPS))
+    assert main(["fit", str(tiny_capture), "--out", str(out), *go_on]) == 0
+    assert_same(saved(out), saved(whole))
+    ours, theirs = exposures_of(out), exposures_of(whole)
+    assert set(ours) == set(theirs)
+    for name, values in theirs.items():
+        assert torch.equal(ours[name], values), name
+    assert theirs["exposure/values"].std(0).max() > 0
 
 
 def test_a_store_elsewhere_goes_with_its_run(tiny_capture: Path, tmp_path: Path, few: Path) -> None:

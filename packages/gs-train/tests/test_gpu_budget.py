@@ -12,11 +12,15 @@ from torch import Tensor
 
 from gs_order import ViewSampler
 from gs_train.backends import tiered_engine
+from gs_train.engine.background import Background
+from gs_train.engine.drawn_loss import drawn_loss, inverse_depth_of
+from gs_train.engine.exposures import Exposures
 from gs_train.engine.room import room_for
 from gs_train.engine.settings import StepSettings
+from gs_train.losses.background import BACKGROUND_BYTES
 from gs_train.losses.channels import DEPTH_BYTES
-from gs_train.losses.depth import add_depth
-from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
+from gs_train.losses.exposure import EXPOSURE_BYTES
+from gs_train.losses.loss import Crop, loss_and_gradient
 from gs_train.losses.mask import CARVED
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
@@ -75,15 +79,14 @@ def _peak_of_one_view(renderer: Renderer, rows: dict[str, Tensor], view: View) -
 
 
 def _peak_from_tables(
-    renderer: Renderer, rows: dict[str, Tensor], view: View, room: int, *, adds: str
+    renderer: Renderer, rows: dict[str, Tensor], view: View, room: int, settings: StepSettings
 ) -> int:
     """Bytes beyond the rows and their gradients, as the trainer renders rows where they lie."""
     assert isinstance(renderer, RasterRenderer)
     truth = torch.full((1080, 1920, 3), 99, dtype=torch.uint8, device="cuda")
-    if adds:
-        n_more = {"carving": 1, "depths": DEPTH_BYTES}[adds]
-        truth = torch.nn.functional.pad(truth, (0, n_more), value=CARVED)
-    of = InverseDepth(1.0, 0.0)
+    n_more = settings.carves + DEPTH_BYTES * (settings.depth_weight > 0)
+    truth = torch.nn.functional.pad(truth, (0, n_more), value=CARVED)
+    depth = inverse_depth_of(settings, view, truth) is not None
     sums = {name: torch.zeros_like(values) for name, values in rows.items()}
     keys = torch.arange(len(rows["means"]), dtype=torch.int32, device="cuda")
     for _ in range(2):
@@ -94,52 +97,68 @@ def _peak_from_tables(
         ids, slots, place = (keys.clone() for _ in range(3))
         listed = TableRows(rows, ids, slots, keys, sums, place)
         drawn = renderer.tables.draw(
-            listed, view, view.rect, sh_degree=3, room=room, index=0, depth=adds == "depths"
+            listed, view, view.rect, sh_degree=3, room=room, index=0, depth=depth
         )
-        crop, of_alpha, of_depth = Crop(view, view.rect), None, None
-        share, gradient = loss_and_gradient(drawn.image, truth, crop, 0.2)
-        if adds == "carving":
-            share, of_alpha = add_carving(share, drawn.alpha, truth, crop)
-        if drawn.depth is not None:
-            planes = drawn.alpha, drawn.depth
-            share, of_alpha, of_depth = add_depth(share, *planes, truth, crop, of, weight=1.0)
-            del planes
-        splats = renderer.tables.send_back(drawn, gradient, None, of_alpha, of_depth)
+        loss = drawn_loss(
+            drawn.image,
+            drawn,
+            truth,
+            Crop(view, view.rect),
+            settings,
+            weight=1.0,
+            out=drawn.for_gradient,
+        )
+        gradients = loss.of_image, None, loss.of_alpha, loss.of_depth
+        splats = renderer.tables.send_back(drawn, *gradients)
         assert 0 < renderer.tables.n_intersections(0) <= room
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
-        del ids, slots, place, listed, drawn, gradient, of_alpha, of_depth, splats
+        del ids, slots, place, listed, drawn, loss, gradients, splats
     return peak
 
 
 @pytest.mark.parametrize("n", [200_000, 2_000_000])
 @pytest.mark.parametrize(
-    ("name", "preset", "adds"),
+    ("name", "preset", "what"),
     [
         ("gsplat", "none", ""),
         ("raster", "clm", ""),
         ("raster", "none", ""),
-        ("raster", "none", "carving"),
+        ("raster", "none", "carves"),
         ("raster", "none", "depths"),
+        ("raster", "none", "background"),
+        ("raster", "none", "background, exposure"),
+        ("raster", "none", "carves, depths, background, exposure"),
     ],
 )
 def test_rendering_a_view_takes_the_memory_that_is_counted(
-    name: str, preset: str, adds: str, n: int
+    name: str, preset: str, what: str, n: int
 ) -> None:
     rows, view = _scene(n)
+    view = dataclasses.replace(view, inverse_depth=InverseDepth(1.0, 0.0))
     renderer = make_renderer(name, RenderOptions())
     work = measure_workload(
         rows, [view], renderer, n_rows=n, sh_degree=3, batch_size=1, n_batches=1
     )
     assert work.most.largest > 0.9 * n
-    work = dataclasses.replace(work, carves=adds == "carving", depths=adds == "depths")
+    loss_bytes = BACKGROUND_BYTES * ("background" in what) + EXPOSURE_BYTES * ("exposure" in what)
+    work = dataclasses.replace(
+        work, carves="carves" in what, depths="depths" in what, loss_bytes=loss_bytes
+    )
+    settings = StepSettings(
+        *(3, {}, (0.9, 0.999), 1e-15, 0.2),
+        carves="carves" in what,
+        depth_weight=1.0 if "depths" in what else 0.0,
+        background=Background("random" if "background" in what else "black"),
+        exposures=Exposures([view.name], view.viewmat.device) if "exposure" in what else None,
+    )
     counted = need(PRESETS[preset], work).device["rendering"]
     # What is rendered here is all rows, of which a few do not show.
     counted *= n / work.most.largest
     if (name, preset) == ("raster", "none"):
         known = math.ceil(work.most.intersections)
         room = max(room_for(n, None), room_for(n, known))
-        peak = _peak_from_tables(renderer, rows, view, room, adds=adds)
+        peak = _peak_from_tables(renderer, rows, view, room, settings)
     else:
         peak = _peak_of_one_view(renderer, rows, view)
     print(json.dumps({"rows": n, "counted": counted, "real": peak, "ratio": peak / counted}))

@@ -94,6 +94,35 @@ def test_on_a_gpu_depths_count_where_splats_travel(preset: str) -> None:
     assert_same(in_order(on_threads(2, case)), on_one(case))
 
 
+def test_random_backgrounds_leave_the_bits_of_one_rank(two: Workers, preset: str) -> None:
+    options = (("mask", "carve"), ("background", "random"))
+    _assert_as_on_one(two, Case(preset, n_steps=6, options=options, scene="masked street"))
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("drawn_by", ["cpu", "tables"])
+def test_exposures_leave_the_bits_of_one_rank(two: Workers, preset: str, drawn_by: str) -> None:
+    """Also where ranks resume, and whoever draws a view."""
+    options = (("mask", "carve"), ("background", "random"), ("exposure", True))
+    how: dict[str, Any] = {"drawn_by": drawn_by, "options": options, "scene": "masked street"}
+    ours = in_order(two.call(on_rank, Case(preset, 5, 8, False, stopped_at=4, paces=3, **how)))
+    theirs = on_one(Case(preset, 5, 8, False, **how))
+    assert_same(ours, theirs)
+    assert ours.others["exposure/values"].std() > 0
+
+
+def test_all_terms_of_the_loss_together_leave_the_same_bits(two: Workers) -> None:
+    """Of presets, and of ranks: gradients by alpha of background, carving and depth add up."""
+    more = (("depth_weight", "2:0.5"), ("background", "random"), ("exposure", True))
+    how: dict[str, Any] = {"options": (("mask", "carve"), *more), "scene": "deep street"}
+    none, best = (Case(preset, 3, 6, False, **how) for preset in ("none", "best"))
+    expected = on_one(none)
+    assert_same(on_one(best), expected)
+    for case in (none, best):
+        assert_same(in_order(two.call(on_rank, case)), expected)
+    assert expected.others["exposure/values"].std() > 0
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("preset", ["none", "best"])
 @one_threaded

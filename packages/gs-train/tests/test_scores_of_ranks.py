@@ -13,6 +13,7 @@ import torch
 from threads_as_ranks import ThreadWorld, outcomes, results
 
 from gs_train.data import BrokenPhotographError, load_capture
+from gs_train.losses.background import WHITE
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
 from gs_train.ranks.first_rows import first_rows
@@ -76,6 +77,19 @@ def test_ranks_score_as_one_does(scene: Scene, n_ranks: int) -> None:
     for found in (first, *others):
         assert found[0] == one[0]
     assert all(found[1] == [] for found in others)
+
+
+def test_ranks_score_over_white_as_one_does(scene: Scene) -> None:
+    black = _both(scene, 2)[0]
+    one, several = _both(scene, 2, background=WHITE)
+    assert [score.psnr for score in one[0]] != [score.psnr for score in black[0]]
+    assert [found[0] for found in several] == [one[0]] * 2
+
+
+def test_ranks_fit_colours_as_one_does(scene: Scene) -> None:
+    one, several = _both(scene, 2, fits_colours=True)
+    assert all(score.fitted_psnr is not None for score in one[0])
+    assert [found[0] for found in several] == [one[0]] * 2
 
 
 def test_photographs_that_are_left_out_are_told_in_order(

@@ -143,6 +143,17 @@ SPELLINGS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
         "PINHOLE",
         (60, 61, 32, 24),
     ),
+    "degrees": (
+        {"x_fov": math.degrees(ANGLE), "y_fov": math.degrees(2 * math.atan(24 / 61)), **SIZE},
+        "PINHOLE",
+        (60, 61, 32, 24),
+    ),
+    "degrees of one side": ({"x_fov": math.degrees(ANGLE), **SIZE}, "PINHOLE", (60, 60, 32, 24)),
+    "radians before degrees": (
+        {"camera_angle_x": ANGLE, "x_fov": 10, **SIZE},
+        "PINHOLE",
+        (60, 60, 32, 24),
+    ),
     "length before angle": (
         {"camera_angle_x": 1.0, "camera_angle_y": 1.0, "fl_x": 60, "cx": 31.5, **SIZE},
         "PINHOLE",

@@ -121,6 +121,7 @@ def trainer_of(
     how: dict[str, Any] = {
         "renderer": _renderer_of(case),
         "extent": scene.extent,
+        "views": [view.name for view in scene.views],
         "preset": PRESETS[case.preset],
         "limits": UNLIMITED if case.residents is None else Limits(residents=case.residents),
         "sharing": None if world is None else Sharing(world, cuts_views=case.cuts_views),

@@ -19,7 +19,7 @@ from gs_train.runs.parts import Parts
 from gs_train.runs.step_report import OnStep
 from gs_train.runs.strategies import Strategy
 
-_OF_A_FOLDER = ("max_side", "max_pixels", "test_every", "test_list")
+_OF_A_FOLDER = ("max_side", "max_pixels", "test_every", "test_list", "allow_missing")
 """Options of a capture that is read from a folder: another one has its sizes and its split."""
 
 

@@ -36,8 +36,11 @@ class CheckConfig:
         max_side: as fit's.
         max_pixels: as fit's.
         skip_broken: as fit's.
+        allow_missing: as fit's.
         mask: as fit's.
         depth_weight: as fit's.
+        background: as fit's.
+        exposure: as fit's.
         strategy: as fit's.
         cap: as fit's.
         sh_degree: as fit's.
@@ -54,11 +57,14 @@ class CheckConfig:
     steps: Count = 30_000
     batch_size: int = 1
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
-    max_side: int | None = None
+    max_side: int | Literal["off"] = 1600
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
+    allow_missing: bool = False
     mask: Mode = "auto"
     depth_weight: str | None = None
+    background: Literal["black", "white", "random"] = "black"
+    exposure: bool = False
     strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     cap: Count | None = None
     sh_degree: int = 3

@@ -36,13 +36,14 @@ def start_of_fit(run: FitConfig, facts: CaptureFacts) -> dict[str, Any]:
     renderer = renderer_for(run)
     found = examine(
         dataclasses.replace(facts.source, points=facts.points_of),
-        max_side=run.max_side,
+        max_side=run.longest_side,
         test_every=run.test_every,
         test_list=run.test_list,
         max_pixels=run.max_pixels,
         skip_broken=run.skip_broken,
         mask=run.mask,
         depths=run.depth_weight is not None,
+        allow_missing=run.allow_missing,
         looks=lambda: facts.looks,
     )
     if found.broken >= set(found.train):
@@ -62,6 +63,8 @@ def start_of_fit(run: FitConfig, facts: CaptureFacts) -> dict[str, Any]:
         "n_train": len(found.train),
         "n_test": len(found.test),
         "n_broken": len(found.broken),
+        "n_left_out": len(facts.source.model.images) - len(found.model.images),
+        "changed": list(found.changed),
         "n_masked": sum(view.mask is not None for view in capture.views),
         "n_depths": sum(view.depth is not None for view in capture.views),
         "smallest": list(sides[0]),

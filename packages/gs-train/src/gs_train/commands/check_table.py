@@ -136,6 +136,8 @@ def _of_fit(fit: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "fit would",
         f"train on {fit['n_train']:,} images and test on {fit['n_test']:,}{broken}, {sizes}{made}",
     )
+    for line in fit["changed"]:
+        yield "", line
     if fit["n_masked"]:
         yield "", f"heed the masks of {fit['n_masked']:,} images"
     yield "", f"decode them to {format_bytes(fit['decoded_bytes'])}"

@@ -58,9 +58,13 @@ class PlanConfig:
         mem_limit: gs-scale splits a view that sees more than this share of the scene.
         strategy: how Gaussians would be added: decides what is kept about each.
         sh_degree: spherical harmonics up to this degree, 0 to 3.
-        max_side: images are made smaller until their longer side has at most so many pixels.
+        max_side: images are made smaller until their longer side has at most so many pixels; off
+            keeps the size of photographs.
+        allow_missing: as of fit; photographs that are there are taken to be whole.
         mask: as of fit; a photograph with a mask takes a third more memory.
         depth_weight: as of fit; a photograph with a depth map takes two thirds more memory.
+        background: as of fit; any but black takes memory for the largest image.
+        exposure: as of fit; takes memory for the largest image.
         image_cache: memory for decoded photographs.
         renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
             possible, else gsplat, else cpu.
@@ -88,9 +92,12 @@ class PlanConfig:
     mem_limit: float = 0.3
     strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     sh_degree: int = 3
-    max_side: int | None = None
+    max_side: int | Literal["off"] = 1600
+    allow_missing: bool = False
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"
     depth_weight: str | None = None
+    background: Literal["black", "white", "random"] = "black"
+    exposure: bool = False
     image_cache: str = "4GiB"
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     gpus: str | None = None
@@ -123,8 +130,11 @@ class PlanConfig:
             strategy=self.strategy,
             sh_degree=self.sh_degree,
             max_side=self.max_side,
+            allow_missing=self.allow_missing,
             mask=self.mask,
             depth_weight=self.depth_weight,
+            background=self.background,
+            exposure=self.exposure,
             image_cache=self.image_cache,
             renderer=self.renderer,
             block_rows=self.block_rows,

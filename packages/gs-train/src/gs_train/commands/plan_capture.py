@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from gs_train.data.capture import Capture, view_of
 from gs_train.data.depths import find_depths
-from gs_train.data.examine import frame_and_points, pinholes_of, split_of
+from gs_train.data.examine import frame_and_points, pinholes_of, reduced_line, split_of
+from gs_train.data.left_out import chosen
 from gs_train.data.masks import find_masks, mask_of
 from gs_train.data.photographs import camera_headers
 from gs_train.data.readers.choose import read_source
@@ -22,15 +23,22 @@ def capture_without_photographs(run: FitConfig) -> Capture:
         InputError: there is no model, or it holds fewer than 4 points or no image to train on.
     """
     source = read_source(run.data)
+    every_name = [image.name for image in source.model.images]
+    if run.allow_missing:
+        there = [i for i, path in enumerate(source.photographs) if path.is_file()]
+        source = chosen(source, there) if there else source
     headers = camera_headers(source.model, source.photographs)
     sizes = [None if header is None else header.size for header in headers]
     model, scaled = model_of_sizes(source.model, sizes)
     names = [image.name for image in model.images]
-    train, test = split_of(names, run.test_every, run.test_list, source.held_out)
+    train, test = split_of(
+        names, run.test_every, run.test_list, source.held_out, listable=every_name
+    )
     _, points, colors, notes = frame_and_points(model, source.points)
     if len(points) < 4:
         raise InputError(f"{run.data} must hold at least 4 points, got {len(points)}")
-    pinholes = pinholes_of(model, run.max_side)
+    pinholes = pinholes_of(model, run.longest_side)
+    reduced = reduced_line(model, pinholes, run.longest_side)
     masks, masked = find_masks(source, run.mask)
     depths, told = find_depths(source, train, wanted=run.depth_weight is not None)
     # Photographs of one camera are taken to be alike.
@@ -49,5 +57,5 @@ def capture_without_photographs(run: FitConfig) -> Capture:
         )
         for image, path, mask, depth in zip(model.images, source.photographs, masks, depths)
     )
-    notes += (*scaled, *source.notes, *map(printable, (*masked, *told)))
+    notes += (*scaled, *reduced, *source.notes, *map(printable, (*masked, *told)))
     return Capture(source.folder, views, points, colors, train, test, notes=tuple(notes))

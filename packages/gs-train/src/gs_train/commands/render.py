@@ -14,6 +14,7 @@ import tyro
 from torch import Tensor
 
 from gs_train.commands.shared_frames import cameras_of_first, frames_of_ranks
+from gs_train.engine.background import colour_of_scores
 from gs_train.errors import InputError
 from gs_train.files.agreement import by_first
 from gs_train.files.atomic import require_writable
@@ -102,6 +103,7 @@ def _render_alone(config: RenderConfig) -> None:
     run = Run.open(config.dir)
     to = _to(config, run)
     renderer = run.renderer(config.renderer)
+    background = colour_of_scores(run.config.background)
     with StopRequest() as stop:
         cameras = _cameras(config, run.cameras(stop, data=config.data))
         run, model = run.read(renderer.device)
@@ -111,7 +113,7 @@ def _render_alone(config: RenderConfig) -> None:
                 for camera in cameras:
                     stop.check("rendering")
                     view = view_in_frame(camera, run.frame).to(renderer.device)
-                    yield render_view(model, view, renderer)
+                    yield render_view(model, view, renderer, background)
                     progress.advance()
 
         with contextlib.closing(model):
@@ -129,7 +131,8 @@ def _render_together(config: RenderConfig, world: World) -> None:
         cameras = cameras_of_first(world, lambda: _cameras(config, record))
         model = shared.read(renderer.device)
         views = [view_in_frame(each, shared.run.frame).to(renderer.device) for each in cameras]
-        frames = frames_of_ranks(model, views, renderer, world, stop)
+        background = colour_of_scores(shared.run.config.background)
+        frames = frames_of_ranks(model, views, renderer, world, stop, background)
         if world.rank == 0:
             n = write_frames(to, frames, fps=config.fps)
             print(f"wrote {n} frames to {to}", file=sys.stderr)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gs_train.files.agreement import by_first
 from gs_train.files.pictures import to_uint8
+from gs_train.losses.background import BLACK, Colour
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.ranks.pictures import sent_to_first
@@ -45,6 +46,7 @@ def frames_of_ranks(
     renderer: Renderer,
     world: World,
     stop: StopRequest,
+    background: Colour = BLACK,
 ) -> Iterator[NDArray[np.uint8]]:
     """Draw views in rounds. A collective: all ranks go through it to its end.
 
@@ -53,12 +55,13 @@ def frames_of_ranks(
         views: the same on all ranks, on the renderer's device.
         renderer: it has ``records``.
         stop: of this process; all ranks stop where one is asked to.
+        background: behind the scene.
 
     Returns:
         On rank 0 an iterator over the frames, (H, W, 3), with the bytes of one rank's; elsewhere
         over nothing.
     """
-    rounds = ViewRounds(model, renderer, world, stop=stop, work="rendering")
+    rounds = ViewRounds(model, renderer, world, stop=stop, background=background)
     with task_progress("rendering frame", len(views)) as progress:
         for k, image in enumerate(rounds.images(views)):
             of = views[k * world.size : (k + 1) * world.size]

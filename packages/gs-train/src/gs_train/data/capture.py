@@ -29,6 +29,7 @@ from gs_train.data.prepare import (
 )
 from gs_train.data.readers.choose import read_source
 from gs_train.errors import InputError
+from gs_train.losses.background import BackgroundKind
 from gs_train.losses.channels import n_channels
 from gs_train.losses.depth import depth_bytes
 from gs_train.names import printable
@@ -50,6 +51,7 @@ class CaptureView:
         photograph: the photograph, where ``path`` is an image made from it; else None.
         mask: of the photograph, if any.
         depth: map of the photograph, if any.
+        behind: grey value, 0 to 255, that transparent pixels of the file are blended with.
     """
 
     name: str
@@ -62,6 +64,7 @@ class CaptureView:
     photograph: Path | None = None
     mask: Mask | GivenMask | None = None
     depth: DepthMap | GivenDepth | None = None
+    behind: int = 0
 
     @property
     def n_channels(self) -> int:
@@ -131,8 +134,10 @@ def load_capture(
     test_list: str | Path | None = None,
     max_pixels: int = MOST_PIXELS,
     skip_broken: bool = False,
+    allow_missing: bool = False,
     mask: Mode = "auto",
     depths: bool = False,
+    background: BackgroundKind = "black",
     progress: Progress | None = None,
 ) -> Capture:
     """Read a capture: ``images/`` and a COLMAP model in ``sparse/0`` or ``sparse``, or photographs
@@ -154,9 +159,13 @@ def load_capture(
         max_pixels: of one photograph; a larger photograph is refused before memory is taken.
         skip_broken: photographs that are missing, no image or break off are listed in the result's
             ``broken``; their views stay, so that the split is that of the whole capture.
+        allow_missing: images whose photograph is missing or no whole image are left out of the
+            capture, before it is split; a line counts them.
         mask: what is done with masks, see :data:`gs_train.data.masks.Mode`.
         depths: whether training photographs have the maps of ``depths/`` with them, see
             :mod:`gs_train.data.depths`.
+        background: ``white`` makes transparent pixels white where alpha channels are no masks;
+            anything else makes them black.
         progress: called with (images made, images to make) while images are made.
 
     Returns:
@@ -183,9 +192,12 @@ def load_capture(
         skip_broken=skip_broken,
         mask=mask,
         depths=depths,
+        allow_missing=allow_missing,
     )
     model, broken = found.model, set(found.broken)
     jobs, mask_jobs, masks = {}, {}, {}
+    transparent = found.with_alpha if not uses_alpha(mask) else frozenset()
+    behind = dict.fromkeys(transparent, 255 if _shown(background) == "white" else 0)
     depth_jobs, maps = {}, dict(enumerate(found.depths))
     for index, (image, path) in enumerate(zip(model.images, found.source.photographs)):
         if index in broken:
@@ -195,8 +207,9 @@ def load_capture(
             found.masks[index], path, has_alpha=index in found.with_alpha, mode=mask
         )
         if found.is_to_be_made(image):
-            made = cached_path(cache_dir, image.name, path, camera, pinhole)
-            jobs[index] = Job(path, made, camera, pinhole)
+            grey = behind.get(index, 0)
+            made = cached_path(cache_dir, image.name, path, camera, pinhole, behind=grey)
+            jobs[index] = Job(path, made, camera, pinhole, behind=grey)
             if mask_of_view is not None:
                 job = mask_job(mask_of_view, cache_dir, image.name, camera, pinhole)
                 mask_jobs[index] = job
@@ -224,7 +237,7 @@ def load_capture(
     if found.with_alpha and not uses_alpha(mask):
         notes.append(
             f"alpha channels found in {len(found.with_alpha)} photographs, not used: what is "
-            "transparent is trained on as black (--mask carve or ignore uses them)"
+            f"transparent is trained on as {_shown(background)} (--mask carve or ignore uses them)"
         )
     notes += [found.checked.note] if found.checked.note else []
     notes += [f"--skip-broken: {printable(str(error))}" for error in found.broken_masks.values()]
@@ -237,6 +250,7 @@ def load_capture(
             jobs.get(index),
             masks.get(index),
             maps[index],
+            behind.get(index, 0),
         )
         for index, (image, path) in enumerate(zip(model.images, found.source.photographs))
     )
@@ -281,7 +295,7 @@ def read_image(view: CaptureView) -> NDArray[np.uint8]:
 
 def _read_colours(view: CaptureView) -> NDArray[np.uint8]:
     if view.pixels is None:
-        return decode_rgb(view.path, size=(view.width, view.height))
+        return decode_rgb(view.path, size=(view.width, view.height), behind=view.behind)
     given = np.asarray(view.pixels())
     shape = (view.height, view.width, 3)
     if given.dtype != np.uint8 or given.shape != shape:
@@ -292,6 +306,11 @@ def _read_colours(view: CaptureView) -> NDArray[np.uint8]:
     return np.require(given, requirements=("C", "W"))
 
 
+def _shown(background: BackgroundKind) -> str:
+    """The colour of transparent pixels."""
+    return "white" if background == "white" else "black"
+
+
 def view_of(
     image: Image,
     pinhole: Pinhole,
@@ -299,6 +318,7 @@ def view_of(
     job: Job | None = None,
     mask: Mask | None = None,
     depth: DepthMap | None = None,
+    behind: int = 0,
 ) -> CaptureView:
     """The view of the photograph at ``path``, or of the image that ``job`` makes from it."""
     return CaptureView(
@@ -311,4 +331,5 @@ def view_of(
         photograph=None if job is None else path,
         mask=mask,
         depth=depth,
+        behind=behind,
     )

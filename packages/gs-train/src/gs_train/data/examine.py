@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from gs_train.data.depths import DepthMap, find_depths
 from gs_train.data.distortion import Pinhole, is_distorted, undistorted_pinhole
 from gs_train.data.files import open_file, readable
 from gs_train.data.frame import Frame
+from gs_train.data.left_out import without_missing
 from gs_train.data.masks import Mode, alpha_line, find_masks, uses_alpha
 from gs_train.data.photographs import (
     Checked,
@@ -53,6 +54,7 @@ class Examined:
         depths: the depth map of each photograph, None without one.
         depth_sizes: widths and heights of these.
         pinholes: what each camera becomes, by camera id.
+        changed: those of the notes that are about photographs left out and made smaller.
     """
 
     source: Source
@@ -69,6 +71,7 @@ class Examined:
     depth_sizes: Sequence[Size | None]
     pinholes: dict[int, Pinhole]
     notes: tuple[str, ...]
+    changed: tuple[str, ...]
 
     @property
     def broken(self) -> AbstractSet[int]:
@@ -101,6 +104,7 @@ def examine(
     skip_broken: bool,
     mask: Mode,
     depths: bool = False,
+    allow_missing: bool = False,
     looks: Callable[[], Sequence[Found]] | None = None,
 ) -> Examined:
     """The checks of :func:`gs_train.data.load_capture`, in its order, and no image made.
@@ -111,16 +115,24 @@ def examine(
     Raises:
         InputError: see :func:`gs_train.data.load_capture`.
     """
-    model, folder = source.model, source.image_folder
+    folder, every_name = source.image_folder, [image.name for image in source.model.images]
+
+    def look() -> Sequence[Found]:
+        if looks is not None:
+            return looks()
+        return look_at_photographs(folder, source.model, photographs, max_pixels=max_pixels)
+
+    photographs, left_out = source.photographs, ""
+    found: Sequence[Found] | None = None
+    if allow_missing:
+        source, found, left_out = without_missing(source, look())
+    model = source.model
     names = [image.name for image in model.images]
-    train, test = split_of(
-        names, test_every, None if test_list is None else Path(test_list), source.held_out
-    )
+    path = None if test_list is None else Path(test_list)
+    train, test = split_of(names, test_every, path, source.held_out, listable=every_name)
     _, points, colors, notes = frame_and_points(model, source.points)
-    if looks is not None:
-        found = looks()
-    else:
-        found = look_at_photographs(folder, model, source.photographs, max_pixels=max_pixels)
+    if found is None:
+        found = look()
     checked = check_photographs(
         folder, model, found, max_pixels=max_pixels, skip_broken=skip_broken
     )
@@ -136,6 +148,8 @@ def examine(
         model, checked.sizes, maps, max_pixels=max_pixels, skip_broken=skip_broken
     )
     model, scaled = model_of_sizes(model, checked.sizes)
+    pinholes = pinholes_of(model, max_side)
+    changed = (*([left_out] if left_out else []), *reduced_line(model, pinholes, max_side))
     return Examined(
         source,
         model,
@@ -149,8 +163,16 @@ def examine(
         with_alpha,
         maps,
         depth_sizes,
-        pinholes_of(model, max_side),
-        (*notes, *scaled, *source.notes, *map(printable, (*masked, *told)), *broken_depths),
+        pinholes,
+        (
+            *notes,
+            *scaled,
+            *changed,
+            *source.notes,
+            *map(printable, (*masked, *told)),
+            *broken_depths,
+        ),
+        changed,
     )
 
 
@@ -214,8 +236,33 @@ def pinholes_of(model: Model, max_side: int | None) -> dict[int, Pinhole]:
         return dict(zip(first, pool.map(pinhole, first.values())))
 
 
+def reduced_line(model: Model, pinholes: Mapping[int, Pinhole], max_side: int | None) -> list[str]:
+    """A line about photographs that ``max_side`` makes smaller; none without any.
+
+    Args:
+        model: with a camera of its own size for every photograph.
+        pinholes: of :func:`pinholes_of`.
+    """
+    cameras = [model.cameras[image.camera_id] for image in model.images]
+    large = [c for c in cameras if max_side is not None and max(c.width, c.height) > max_side]
+    if not large:
+        return []
+    largest = max(large, key=lambda camera: camera.width * camera.height)
+    made = pinholes[largest.id]
+    return [
+        f"{len(large)} of {len(cameras)} photographs are made smaller, {largest.width}x"
+        f"{largest.height} to {made.width}x{made.height} (--max-side {max_side}; --max-side off "
+        "keeps their size)"
+    ]
+
+
 def split_of(
-    names: Sequence[str], every: int, path: Path | None, held_out: AbstractSet[str] | None = None
+    names: Sequence[str],
+    every: int,
+    path: Path | None,
+    held_out: AbstractSet[str] | None = None,
+    *,
+    listable: Sequence[str] | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Indices of the training and of the held-out ones of these names; see
     :func:`gs_train.data.load_capture`.
@@ -224,6 +271,8 @@ def split_of(
         held_out: what the capture's own files hold out, instead of every so many-th; a list at
             ``path`` has the last word.
 
+        listable: names that a list at ``path`` may hold; None: ``names``.
+
     Raises:
         InputError: the list of held-out ones cannot be read or names others, or none is left to
             train on.
@@ -231,7 +280,7 @@ def split_of(
     if held_out is not None and path is None:
         test = tuple(index for index, name in enumerate(names) if name in held_out)
     else:
-        test = _test_indices(names, every, path)
+        test = _test_indices(names, every, path, names if listable is None else listable)
     train = tuple(sorted(set(range(len(names))) - set(test)))
     if not train:
         raise InputError(
@@ -241,7 +290,9 @@ def split_of(
     return train, test
 
 
-def _test_indices(names: Sequence[str], every: int, path: Path | None) -> tuple[int, ...]:
+def _test_indices(
+    names: Sequence[str], every: int, path: Path | None, listable: Sequence[str]
+) -> tuple[int, ...]:
     if path is None:
         return tuple(range(0, len(names), every)) if every else ()
     with readable(path), open_file(path) as file:
@@ -251,7 +302,7 @@ def _test_indices(names: Sequence[str], every: int, path: Path | None) -> tuple[
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")  # as names are
     lines = [line.strip() for line in text.split("\n")]  # a name may hold other breaks
     wanted = {line for line in lines if line and not line.startswith("#")}
-    unknown = sorted(wanted - set(names))
+    unknown = sorted(wanted - set(listable))
     if unknown:
         raise InputError(
             f"{path} must list names of the model's images, got {len(unknown)} unknown "

@@ -100,13 +100,13 @@ def check_photographs(
             missing.append(image.name)
         else:
             unreadable.append(f"{image.name}: {header.reason}")
-    absent = _listed((("missing", missing), ("broken", unreadable)))
-    problems = _listed((("of another shape than the camera", reshaped),))
+    absent = listed((("missing", missing), ("broken", unreadable)))
+    problems = listed((("of another shape than the camera", reshaped),))
     if problems or (absent and not skip_broken):
         # True of every command that looks at a run: fit keeps the option in the run's folder.
         remedy = (
-            "; put them back, or go on without the missing and broken: gs-train fit --skip-broken, "
-            "with --resume where the run exists"
+            "; put them back, leave them out of a new run with --allow-missing, or go on without "
+            "the missing and broken: gs-train fit --skip-broken, with --resume where the run exists"
             if absent
             else ""
         )
@@ -231,7 +231,8 @@ def _too_large(size: Size, image: Image, max_pixels: int) -> InputError:
     )
 
 
-def _listed(kinds: Sequence[tuple[str, list[str]]]) -> str:
+def listed(kinds: Sequence[tuple[str, list[str]]]) -> str:
+    """How many there are of each kind, and the first of them; nothing of an empty kind."""
     return ", ".join(
         f"{len(found)} {kind} (first {'; '.join(found[:_SHOWN])})" for kind, found in kinds if found
     )

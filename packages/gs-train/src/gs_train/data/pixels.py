@@ -83,15 +83,18 @@ def read_header(
     return header
 
 
-def decode_rgb(path: Path, *, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+def decode_rgb(
+    path: Path, *, size: tuple[int, int] | None = None, behind: int = 0
+) -> NDArray[np.uint8]:
     """Decode an image file.
 
     Greyscale becomes three equal channels, 16 bits are rounded to 8, palettes are looked up, and
-    transparent pixels are blended with black, as renderers do with what nothing covers. EXIF
+    transparent pixels are blended with ``behind``, as renderers do with what nothing covers. EXIF
     orientation is ignored.
 
     Args:
         size: width and height that the header must have, checked before memory is taken for it.
+        behind: grey value, 0 is black and 255 white.
 
     Returns:
         (H, W, 3) uint8 RGB, contiguous and writable.
@@ -107,7 +110,7 @@ def decode_rgb(path: Path, *, size: tuple[int, int] | None = None) -> NDArray[np
             if size is not None and image.size != size:
                 raise ValueError(f"{_by(image.size)}, not {_by(size)} as when it was loaded")
             image.load()
-            return _to_rgb(image)
+            return _to_rgb(image, behind)
     except FileNotFoundError as error:
         raise BrokenPhotographError(path, _reason(error)) from error
 
@@ -216,7 +219,7 @@ def _is_grey_16(image: Image.Image) -> bool:
     return image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
 
 
-def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+def _to_rgb(image: Image.Image, behind: int) -> NDArray[np.uint8]:
     if image.mode.startswith("I"):
         grey = np.asarray(image).astype(np.int64)
         if grey.min() < 0 or grey.max() > 65535:
@@ -226,6 +229,6 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         raise ValueError("pixels must be integers, got floating point")
     if _has_alpha(image):
         opaque = image.convert("RGBA")
-        image = Image.new("RGB", opaque.size)
+        image = Image.new("RGB", opaque.size, (behind, behind, behind))
         image.paste(opaque, mask=opaque.getchannel("A"))
     return np.array(image.convert("RGB"))

@@ -60,6 +60,7 @@ class Job:
         part: ``colours`` of the photograph, or the plane of its mask: the ``source`` is then the
             ``image`` of a mask, or the photograph whose ``alpha`` channel is one; or ``depth``, the
             values of a depth map.
+        behind: grey value that transparent pixels of a photograph are blended with.
     """
 
     source: Path
@@ -67,9 +68,18 @@ class Job:
     camera: Camera
     pinhole: Pinhole
     part: Part = "colours"
+    behind: int = 0
 
 
-def cached_path(cache_dir: Path, name: str, source: Path, camera: Camera, pinhole: Pinhole) -> Path:
+def cached_path(
+    cache_dir: Path,
+    name: str,
+    source: Path,
+    camera: Camera,
+    pinhole: Pinhole,
+    *,
+    behind: int = 0,
+) -> Path:
     """Where the image made from ``source`` belongs.
 
     The name carries a digest of all that decides the pixels - the source's path, size and time of
@@ -83,6 +93,7 @@ def cached_path(cache_dir: Path, name: str, source: Path, camera: Camera, pinhol
             [status.st_size, status.st_mtime_ns],
             [camera.model, camera.width, camera.height, camera.params],
             [pinhole.width, pinhole.height, pinhole.K.tolist()],
+            *([behind] if behind else []),  # caches of black are as they were
         ]
     )
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -202,7 +213,7 @@ def _make(job: Job) -> None:
         plane = plane_of(job.source, job.part, own_size)
         pixels = np.repeat(plane[:, :, None], 3, axis=2)  # as all that is resampled here
     else:
-        pixels = decode_rgb(job.source, size=own_size)
+        pixels = decode_rgb(job.source, size=own_size, behind=job.behind)
     if is_distorted(job.camera):
         result = Image.fromarray(undistort(pixels, job.camera, job.pinhole))
     else:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
+from gs_train.engine.drawn_loss import DrawnLoss, GivenPlanes, drawn_loss, inverse_depth_of
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import drawn_in_parts, planned_parts
 from gs_train.engine.settings import Observe, StepSettings
-from gs_train.engine.terms import GivenPlanes, Gradients, add_terms, inverse_depth_of
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import Crop, loss_and_gradient
+from gs_train.losses.loss import Crop
 from gs_train.renderers import Renderer, Splats, View, with_depths
 
 
@@ -61,11 +61,11 @@ class Drawing:
             leaves: the six attributes of these rows.
         """
         crop = microbatch.crop
-        if not len(ids):  # black, and nothing can change that
+        if not len(ids):  # transparent, and nothing can change that
             black = torch.zeros((crop.rect.height, crop.rect.width, 3), device=truth.device)
             depth = black[..., 0] if self._wants_depth(crop.view, truth) else None
             self.statistics.note(microbatch, ids, None)
-            return self._loss(black, GivenPlanes(black[..., 0], depth), truth, crop)[0]
+            return self._loss(black, GivenPlanes(black[..., 0], depth), truth, crop).share
         loss, splats = self._in_parts(crop, ids, leaves, truth)
         self.statistics.note(microbatch, ids, splats)
         return loss
@@ -101,9 +101,9 @@ class Drawing:
         else:
             image, alpha = self._renderer.rasterize(splats, rect)
         planes = GivenPlanes(alpha[..., 0], None if depth is None else depth[..., 0])
-        loss, gradient, others = self._loss(image, planes, truth, part)
-        outputs, gradients = [image], [gradient]
-        for plane, of_plane in zip((alpha, depth), others):
+        loss = self._loss(image, planes, truth, part)
+        outputs, gradients = [image], [loss.of_image]
+        for plane, of_plane in ((alpha, loss.of_alpha), (depth, loss.of_depth)):
             if plane is not None and of_plane is not None:
                 outputs.append(plane)
                 gradients.append(of_plane[..., None])
@@ -111,7 +111,7 @@ class Drawing:
         # takes long where the host's optimizer has the cores.
         with torch.autograd.set_multithreading_enabled(False):
             torch.autograd.backward(outputs, gradients, retain_graph=not is_last)
-        return loss
+        return loss.share
 
     def _in_parts(
         self, crop: Crop, ids: Tensor, leaves: Mapping[str, Tensor], truth: Tensor
@@ -139,19 +139,13 @@ class Drawing:
         """Project once, paint each part, and add up loss and gradients."""
         splats = self.project(ids, leaves, parts[0].view)
         losses = [self.paint(splats, part, truth, is_last=part is parts[-1]) for part in parts]
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum(), splats
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum(0), splats
 
-    def _loss(
-        self, image: Tensor, planes: GivenPlanes, truth: Tensor, crop: Crop
-    ) -> tuple[Tensor, Tensor, Gradients]:
-        """The crop's share of the batch's loss, and its gradients by the image and the planes."""
-        rect, settings = crop.rect, self._settings
+    def _loss(self, image: Tensor, planes: GivenPlanes, truth: Tensor, crop: Crop) -> DrawnLoss:
+        """The crop's share of the batch's loss, and its gradients."""
+        rect = crop.rect
         part = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
-        share, gradient = loss_and_gradient(
-            image, part, crop, settings.ssim_lambda, weight=self._weight
-        )
-        share, others = add_terms(share, planes, part, crop, settings, weight=self._weight)
-        return share, gradient, others
+        return drawn_loss(image, planes, part, crop, self._settings, weight=self._weight)
 
     def _wants_depth(self, view: View, truth: Tensor) -> bool:
         return inverse_depth_of(self._settings, view, truth) is not None

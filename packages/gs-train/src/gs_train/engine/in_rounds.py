@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
+from gs_train.engine.drawn_loss import batch_loss, shares_of
 from gs_train.engine.own_rows import CopiedRows, Own, OwnRows, TabledRows
 from gs_train.engine.pace import DrawingPace
 from gs_train.engine.record_drawing import RecordDrawing
@@ -94,7 +94,7 @@ class InRounds:
             self._news,
             self._pace,
             self._trace,
-            torch.zeros(len(run.order), device=self._model.device),
+            shares_of(len(run.order), run.settings, self._model.device),
         )
         draw_in_rounds(batch.turns, self._exchange, work)
         self._records.release(above=KEPT_BYTES)
@@ -102,10 +102,8 @@ class InRounds:
             meanwhile()
         self._news.end_batch(batch.seen.microbatches, has_columns=counts_columns)
         shares = self._world.sum(work.shares).unbind()
-        loss = shares[0]
-        for share in shares[1:]:  # in canonical order
-            loss = loss + share
-        return loss
+        views = [microbatch.crop.view.name for microbatch in batch.seen.microbatches]
+        return batch_loss(shares, views, run.settings)  # in canonical order
 
     @property
     def exchange_bytes(self) -> int:
@@ -150,7 +148,7 @@ class _RankWork:
         drawing: of the batch.
         news, pace: told about each microbatch that is drawn.
         trace: of the engine.
-        shares: (M,) zeros; those of the loss that this rank draws are written there.
+        shares: (M,) or (M, 13) zeros; those of the loss that this rank draws are written there.
     """
 
     def __init__(

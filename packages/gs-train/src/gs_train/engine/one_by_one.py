@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
+from gs_train.engine.drawn_loss import batch_loss
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.room import Densities
 from gs_train.engine.table_drawing import TableDrawing
@@ -85,10 +86,8 @@ class OneByOne:
         if from_tables is not None:
             with self._trace.on("compute", "settle"):
                 from_tables.settle()
-        loss = shares[0]
-        for share in shares[1:]:
-            loss = loss + share
-        return loss
+        views = [microbatches[i].crop.view.name for i in run.order]
+        return batch_loss(shares, views, run.settings)
 
     def finish(self) -> None:
         """See `BatchDrawing`; gives back what the renderer keeps from batch to batch."""

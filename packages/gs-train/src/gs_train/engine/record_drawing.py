@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from gs_raster import MAX_INSTANCES
+from gs_train.engine.drawn_loss import drawn_loss, inverse_depth_of
 from gs_train.engine.parts import drawn_in_parts, halved, have_pixels, planned_parts
 from gs_train.engine.room import Densities
 from gs_train.engine.settings import StepSettings
-from gs_train.engine.terms import add_terms, inverse_depth_of
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import Crop, loss_and_gradient
+from gs_train.losses.loss import Crop
 from gs_train.renderers import TooManyIntersectionsError
 from gs_train.renderers.records import DrawnRecords, RecordRenderer, SplatRecords
 
@@ -103,7 +103,7 @@ class RecordDrawing:
         for one in drawn[1:]:
             gradients += one.gradients
         count = sum(one.n_intersections or 0 for one in drawn)
-        share = torch.stack([one.share for one in drawn]).sum()
+        share = torch.stack([one.share for one in drawn]).sum(0)
         return lambda: DrawnSplats(share, gradients, count, None)
 
     def _ended(
@@ -138,17 +138,17 @@ class RecordDrawing:
         depth = inverse_depth_of(self._settings, view, truth) is not None
         drawn = self._records.draw(splats, view, rect, room=room, depth=depth)
         seen = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
-        share, gradient = loss_and_gradient(
+        loss = drawn_loss(
             drawn.image,
+            drawn,
             seen,
             crop,
-            self._settings.ssim_lambda,
+            self._settings,
             weight=self._weight,
             out=drawn.for_gradient,
         )
-        share, others = add_terms(share, drawn, seen, crop, self._settings, weight=self._weight)
-        gradients = self._records.send_back(drawn, gradient, *others)
-        return _Attempt(view.name, splats.n, room, drawn, share, gradients)
+        gradients = self._records.send_back(drawn, loss.of_image, loss.of_alpha, loss.of_depth)
+        return _Attempt(view.name, splats.n, room, drawn, loss.share, gradients)
 
     def _counted(self, attempt: _Attempt) -> DrawnSplats | None:
         """What has been drawn; None where there was too little room. The next attempt has enough,

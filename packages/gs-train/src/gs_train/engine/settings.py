@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gs_train.engine.background import ALWAYS_BLACK, Background
+from gs_train.engine.exposures import Exposures
 from gs_train.renderers.protocol import Splats
 
 Observe = Callable[[Tensor, Splats], None]
@@ -27,6 +29,8 @@ class StepSettings:
         regularise_all: these losses act on all rows; else on those that the batch sees.
         carves: pixels that masks mark so are to be transparent.
         depth_weight: of the difference to depth maps; 0: these are not looked at.
+        background: what lies behind the scene.
+        exposures: of the training views, which get the gradients of each batch; None: not trained.
     """
 
     sh_degree: int
@@ -39,6 +43,8 @@ class StepSettings:
     regularise_all: bool = True
     carves: bool = False
     depth_weight: float = 0.0
+    background: Background = ALWAYS_BLACK
+    exposures: Exposures | None = None
 
     @property
     def regularises_seen(self) -> bool:

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from gs_raster import MAX_INSTANCES
 from gs_train.engine.crop_statistics import CropStatistics
+from gs_train.engine.drawn_loss import drawn_loss, inverse_depth_of
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.parts import planned_parts
 from gs_train.engine.room import KEPT_BYTES, Densities, room_of
 from gs_train.engine.settings import StepSettings
-from gs_train.engine.terms import add_terms, inverse_depth_of
 from gs_train.engine.view_costs import ViewCosts
-from gs_train.losses.loss import loss_and_gradient
 from gs_train.renderers import Splats
 from gs_train.renderers.tables import Direct, TableRenderer, TableRows
 
@@ -202,13 +201,14 @@ class TableDrawing:
         truth = one.truth
         if truth.shape != drawn.image.shape:
             truth = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
-        share, gradient = loss_and_gradient(
+        loss = drawn_loss(
             drawn.image,
+            drawn,
             truth,
             crop,
-            settings.ssim_lambda,
+            settings,
             weight=self._weight,
             out=drawn.for_gradient,
         )
-        share, others = add_terms(share, drawn, truth, crop, settings, weight=self._weight)
-        return share, renderer.send_back(drawn, gradient, self._direct, *others)
+        direct, gradients = self._direct, (loss.of_alpha, loss.of_depth)
+        return loss.share, renderer.send_back(drawn, loss.of_image, direct, *gradients)

@@ -48,11 +48,14 @@ class FitConfig:
         batch_size: images a step.
         renderer: raster and gsplat need a CUDA device; cpu runs anywhere; auto takes raster where
             possible, else gsplat, else cpu.
-        max_side: images are made smaller until their longer side has at most so many pixels.
+        max_side: images are made smaller until their longer side has at most so many pixels; off
+            keeps the size of photographs.
         max_pixels: larger photographs are refused before decoding, which takes about eight bytes of
             memory a pixel.
         skip_broken: go on without photographs that are missing or cannot be decoded: another view
             takes the place of such a photograph in training, and scores leave the photograph out.
+        allow_missing: photographs that the model names and that are missing or cannot be read are
+            left out before the images are split, and counted in one line.
         mask: ignore leaves the pixels that a mask hides out of the loss and the scores; carve also
             trains them to be transparent; off trains on every pixel. Black hides in
             masks/NAME.png, masks/NAME.jpg.png and a frame's mask_path, and transparency in an
@@ -62,6 +65,12 @@ class FitConfig:
             inverse depths and those of depths/NAME.png, whose scales are in depth_params.json
             beside the model; falls exponentially from START to END over the run, or over
             decay_steps (depth maps are not used).
+        background: colour behind the scene in training: black, white, or a random one for each view
+            and step. Test images are scored, and frames rendered, over black, or over white with
+            white.
+        exposure: train an affine colour for each training photograph beside the scene, zero in the
+            mean over all, so that photographs of different exposure agree. Test images are also
+            scored on their right half after a fit to their left half.
         strategy: adaptive density control, Markov chain Monte Carlo with a fixed cap, or fixed:
             the first Gaussians are trained, and none is added or removed.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
@@ -136,11 +145,14 @@ class FitConfig:
     decay_steps: Count | None = None
     batch_size: int = 1
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
-    max_side: int | None = None
+    max_side: int | Literal["off"] = 1600
     max_pixels: int = MOST_PIXELS
     skip_broken: bool = False
+    allow_missing: bool = False
     mask: Literal["auto", "ignore", "carve", "off"] = "auto"
     depth_weight: str | None = None
+    background: Literal["black", "white", "random"] = "black"
+    exposure: bool = False
     strategy: Literal["adc", "mcmc", "fixed"] = "adc"
     cap: Count | None = None
     init: Path | None = None
@@ -213,9 +225,8 @@ class FitConfig:
         self._check_order()
         _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
         _require(0.0 <= self.ssim_lambda <= 1.0, "ssim_lambda", "0 to 1", self.ssim_lambda)
-        _require(
-            self.max_side is None or self.max_side >= 16, "max_side", "at least 16", self.max_side
-        )
+        fits = self.max_side == "off" or (type(self.max_side) is int and self.max_side >= 16)
+        _require(fits, "max_side", "at least 16 pixels, or off", self.max_side)
         _require(self.cap is None or self.cap >= 4, "cap", "at least 4", self.cap)
         _require(
             0 <= self.resort_every <= _MOST_CHANGES,
@@ -266,6 +277,7 @@ class FitConfig:
             ("regularise", ("all", "visible")),
             ("cut_views", ("auto", "never")),
             ("mask", ("auto", "ignore", "carve", "off")),
+            ("background", ("black", "white", "random")),
         ):
             value = getattr(self, name)
             _require(value in choices, name, one_of(choices), value)
@@ -338,6 +350,11 @@ class FitConfig:
         return self.mcmc.cap_max if self.strategy == "mcmc" else self.adc.cap
 
     @property
+    def longest_side(self) -> int | None:
+        """Pixels of the longer side of an image at most; None: photographs keep their size."""
+        return None if self.max_side == "off" else self.max_side
+
+    @property
     def steps_of_decay(self) -> int:
         """The steps over which the learning rate of the means and the weight of depths decay."""
         return self.steps if self.decay_steps is None else self.decay_steps
@@ -358,8 +375,8 @@ _SIZES = ("image_cache", "device_memory", "host_memory")
 _NOT_RECIPE = (
     "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every", "keep_checkpoints",
     "resume", "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory",
-    "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken", "scratch",
-    "gpus", "cut_views", "store", "block_rows", "tide",
+    "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken",
+    "allow_missing", "scratch", "gpus", "cut_views", "store", "block_rows", "tide",
 )  # fmt: skip
 
 _BY_STRATEGY = {
@@ -445,16 +462,28 @@ def read_options(path: Path) -> dict[Any, Any]:
     return plain
 
 
+_OF_EARLIER_VERSIONS = {
+    "order": "shuffle",
+    "tile_views": None,
+    "means_extent": "cameras",
+    "mask": "off",
+    "depth_weight": None,
+    "background": "black",
+    "exposure": False,
+}
+
+
 def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """Options that an earlier version wrote, as this one says the same.
 
     ``resort_every`` was a number of images, which has become the default. Views were shuffled,
-    neither masks nor depth maps used, and the means' learning rate was a multiple of the cameras'
-    extent.
+    neither masks nor depth maps used, scenes trained over black, and no exposure was trained; the
+    means' learning rate was a multiple of the cameras' extent. Photographs of any size were used as
+    they were.
     """
-    before = {"order": "shuffle", "tile_views": None, "means_extent": "cameras"}
-    unused = {"mask": "off", "depth_weight": None}
-    plain = {**before, **unused, **plain}
+    plain = {**_OF_EARLIER_VERSIONS, **plain}
+    if plain.get("max_side") is None:
+        plain["max_side"] = "off"
     every = plain.get("resort_every")
     if type(every) is int and every > _MOST_CHANGES:
         return {**plain, "resort_every": FitConfig.resort_every}

@@ -77,6 +77,7 @@ def values_of(
 
 
 def _value(hint: Any, value: Any, path: Path, name: str) -> Any:
+    value = _as_written(hint, value)
     choices = [
         int if choice == Count else _without_extras(choice)
         for choice in (typing.get_args(hint) if _is_union(hint) else (hint,))
@@ -98,6 +99,14 @@ def _value(hint: Any, value: Any, path: Path, name: str) -> Any:
     raise InputError(f"{path} must hold {expected} for {name}, got {value!r:.80}")
 
 
+def _as_written(hint: Any, value: Any) -> Any:
+    """YAML takes the plain word off for false."""
+    choices = typing.get_args(hint) if _is_union(hint) else (hint,)
+    of_words = [choice for choice in choices if typing.get_origin(choice) is Literal]
+    has_off = any("off" in typing.get_args(choice) for choice in of_words)
+    return "off" if value is False and has_off else value
+
+
 def _without_extras(hint: Any) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
@@ -117,7 +126,7 @@ def _words(choice: Any) -> str:
 
 def one_of(choices: Sequence[str]) -> str:
     """The choices as a message lists them."""
-    return f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
 
 
 def _is_union(hint: Any) -> bool:

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from gs_train.losses.background import BLACK, Colour, nothing_over, over
 from gs_train.machine.interrupt import StopRequest
 from gs_train.ranks.buffers import RoundBuffers
 from gs_train.ranks.exchange import RoundExchange
 from gs_train.ranks.turns import NOTHING, Round, Turns
 from gs_train.renderers.culling import visible_ids
-from gs_train.renderers.protocol import Renderer, View
+from gs_train.renderers.protocol import Rect, Renderer, View
 from gs_train.renderers.records import RecordRenderer, SplatRecords
 from gs_train.rows.operations import Model
 from gs_train.rows.visible import in_halves
@@ -45,6 +46,7 @@ class ViewRounds:
         world: the ranks.
         stop: of all ranks; None: nobody may stop the work.
         work: its name, for whoever stops it.
+        background: behind the scene.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ViewRounds:
         *,
         stop: StopRequest | None = None,
         work: str = "rendering",
+        background: Colour = BLACK,
     ) -> None:
         self._model = model
         self._renderer = renderer
@@ -62,6 +65,7 @@ class ViewRounds:
         self._world = world
         self._stop = None if stop is None else SharedStop(stop)
         self._work = work
+        self._background = background
 
     @torch.no_grad()
     def images(self, views: Sequence[View]) -> Iterator[Tensor | None]:
@@ -136,6 +140,12 @@ class ViewRounds:
 
     def _drawn(self, records: SplatRecords, view: View) -> Tensor:
         if not records.n:
-            return torch.zeros((view.height, view.width, 3), device=self._world.device)
-        image = in_halves(view.rect, lambda rect: self._records.draw(records, view, rect).image)
-        return image.clamp(0.0, 1.0)
+            return nothing_over(self._background, view.height, view.width, self._world.device)
+
+        def draw(rect: Rect) -> Tensor:
+            drawn = self._records.draw(records, view, rect)
+            if self._background == BLACK:
+                return drawn.image
+            return over(drawn.image, drawn.alpha, self._background)
+
+        return in_halves(view.rect, draw).clamp(0.0, 1.0)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import IntEnum
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ class Purpose(IntEnum):
     RELOCATE = 4
     ADD = 5
     NOISE = 6
+    BACKGROUND = 7
 
 
 _MASK = 0xFFFFFFFF
@@ -40,21 +42,24 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
+Word = TypeVar("Word", Tensor, int)
+
 # Rows at a time: on the CPU so that the block's words stay in the cache, on a GPU so that the
 # workspace stays small beside the model.
 _CHUNK = {"cpu": 1 << 15}
 _CHUNK_ELSEWHERE = 1 << 20
 
 
-def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> list[Tensor]:
+def philox(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> list[Word]:
     """Philox4x32-10 of many counters under one key.
 
     Args:
-        counter: four words, int64 tensors with values in [0, 2^32), which broadcast together.
+        counter: four words, int64 tensors with values in [0, 2^32), which broadcast together; or
+            numbers.
         key: two words in [0, 2^32).
 
     Returns:
-        Four int64 tensors of the broadcast shape with values in [0, 2^32).
+        Four int64 tensors of the broadcast shape, or numbers, with values in [0, 2^32).
     """
     # Products' high halves are needed masked, their low halves are masked by the next round.
     x0, y0, x1, y1 = counter
@@ -130,6 +135,20 @@ def uniform(
         raise TypeError(f"dtype must be float32 or float64, got {dtype}")
     from_words = _from_words if dtype == torch.float32 else _from_pairs
     return _draw(dtype, from_words, seed, purpose, step, rows, columns, device)
+
+
+def uniform_numbers(
+    seed: int, purpose: Purpose, step: int, row: int, columns: int
+) -> tuple[float, ...]:
+    """The first columns of one row of `uniform`, float32, without a tensor.
+
+    Cost: ten microseconds for every four columns.
+    """
+    words: list[int] = []
+    for block in range(-(-columns // 4)):
+        counter = row, block, step, int(purpose)
+        words += philox(counter, (seed & _MASK, seed >> 32))
+    return tuple((word >> 8) * 2.0**-24 for word in words[:columns])
 
 
 def normal(

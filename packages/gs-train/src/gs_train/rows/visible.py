@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gs_train.files.row_chunks import CHUNK_ROWS
+from gs_train.losses.background import BLACK, Colour, nothing_over, over
 from gs_train.renderers import Rect, Renderer, TooManyIntersectionsError, View
 from gs_train.renderers.culling import visible_ids
 from gs_train.rows.attributes import NAMES
@@ -16,8 +17,10 @@ from gs_train.rows.shown import ShownRows
 
 
 @torch.no_grad()
-def render_view(model: ShownRows, view: View, renderer: Renderer) -> Tensor:
-    """A view of the model over black, for looking at: no gradients, colours in [0, 1].
+def render_view(
+    model: ShownRows, view: View, renderer: Renderer, background: Colour = BLACK
+) -> Tensor:
+    """A view of the model over a background, for looking at: no gradients, colours in [0, 1].
 
     Only the rows that the view sees are brought to the device. The model stays as it is.
 
@@ -27,11 +30,15 @@ def render_view(model: ShownRows, view: View, renderer: Renderer) -> Tensor:
     rows_of_view = model.within(view, renderer)
     ids = visible_ids(rows_of_view.params, view, renderer)
     if not len(ids):
-        return torch.zeros((view.height, view.width, 3), device=model.device)
+        return nothing_over(background, view.height, view.width, model.device)
     keys = rows_of_view.keys.values.index_select(0, ids)
     rows = rows_of_view.snapshot(ids)
     splats = renderer.project(rows, view, sh_degree=model.sh_degree, keys=keys)
-    return in_halves(view.rect, lambda rect: renderer.rasterize(splats, rect)[0]).clamp_(0.0, 1.0)
+
+    def draw(rect: Rect) -> Tensor:
+        return over(*renderer.rasterize(splats, rect), background)
+
+    return in_halves(view.rect, draw).clamp_(0.0, 1.0)
 
 
 def in_halves(rect: Rect, draw: Callable[[Rect], Tensor]) -> Tensor:

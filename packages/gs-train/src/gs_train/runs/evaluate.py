@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, cast
 
 import tyro
 
+from gs_train.engine.background import colour_of_scores
 from gs_train.files.agreement import by_each, by_first
 from gs_train.files.file_lock import folder_lock
 from gs_train.files.pictures import write_comparison
@@ -210,6 +211,8 @@ def report(
         "lpips": lpips,
         "stop": stop,
         "skip_broken": config.skip_broken,
+        "background": colour_of_scores(config.background),
+        "fits_colours": config.exposure,
     }
     world = world or Alone(renderer.device)
     n_rows = int(world.gather(model.n_rows).sum())
@@ -251,6 +254,7 @@ def report(
                 run_id=run_id,
                 lpips_net=lpips.net if lpips else None,
                 lpips_missing=None if lpips else missing_for_lpips(),
+                is_fitted=config.exposure,
                 figures={**spent.figures, "frame": frame},
             )
             write_report(folder.report, metrics, config=config, log=folder.log, worst=worst)
@@ -294,9 +298,15 @@ def _summary(metrics: dict[str, Any], folder: RunFolder) -> str:
         value = metrics[key]
         return f"{value:.{decimals}f}" if isinstance(value, float) else str(value)
 
+    fitted = ""
+    if "fitted_psnr" in metrics:
+        fitted = (
+            f" (right halves after a fit of colours to the left: PSNR {shown('fitted_psnr', 2)}, "
+            f"SSIM {shown('fitted_ssim', 4)}, LPIPS {shown('fitted_lpips', 4)})"
+        )
     return (
         f"PSNR {shown('psnr', 2)}, SSIM {shown('ssim', 4)}, LPIPS {shown('lpips', 4)} on "
-        f"{len(metrics['images'])} test images; {metrics['n_gaussians']:,} Gaussians after "
+        f"{len(metrics['images'])} test images{fitted}; {metrics['n_gaussians']:,} Gaussians after "
         f"{metrics['steps']:,} steps, {metrics['images_per_second']:.1f} images/s; "
         f"results in {folder.root}"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from PIL import Image
 
+from gs_train.engine.background import colour_of_scores
 from gs_train.errors import InputError
 from gs_train.files.agreement import by_first
 from gs_train.files.atomic import replacing
@@ -43,6 +44,8 @@ class HeldOut:
     ) -> None:
         self._every = config.eval_every
         self._skip_broken = config.skip_broken
+        self._fits_colours = config.exposure
+        self._background = colour_of_scores(config.background)
         self._scene = scene
         self._folder = folder
         self._world = world
@@ -86,9 +89,14 @@ class HeldOut:
             "test_psnr": sum(score.psnr for score in scores) / len(scores),
             "test_ssim": sum(score.ssim for score in scores) / len(scores),
         }
+        fitted = [score.fitted_psnr for score in scores if score.fitted_psnr is not None]
+        after_fit = ""
+        if fitted:
+            means["test_fitted_psnr"] = sum(fitted) / len(fitted)
+            after_fit = f" ({means['test_fitted_psnr']:.2f} with colours fitted)"
         say(
-            f"step {step:,}: PSNR {means['test_psnr']:.2f}, SSIM {means['test_ssim']:.4f} on "
-            f"{len(scores)} test images"
+            f"step {step:,}: PSNR {means['test_psnr']:.2f}{after_fit}, "
+            f"SSIM {means['test_ssim']:.4f} on {len(scores)} test images"
         )
         return means
 
@@ -124,6 +132,8 @@ class HeldOut:
             "lpips": None,
             "stop": stop,
             "skip_broken": self._skip_broken,
+            "background": self._background,
+            "fits_colours": self._fits_colours,
             "is_quiet": True,  # beside the run's own bar
         }
         if self._world.size == 1:

@@ -39,6 +39,8 @@ class ImageScore:
         psnr: dB; infinite for identical images.
         ssim: at most 1.
         lpips: None when its weights are not there.
+        fitted_psnr, fitted_ssim, fitted_lpips: of the right half, with colours fitted on the left
+            half; None where nothing was fitted.
     """
 
     index: int
@@ -46,6 +48,9 @@ class ImageScore:
     psnr: float
     ssim: float
     lpips: float | None = None
+    fitted_psnr: float | None = None
+    fitted_ssim: float | None = None
+    fitted_lpips: float | None = None
 
 
 def psnr(image: Tensor, truth: Tensor, kept: Tensor | None = None) -> float:
@@ -164,6 +169,7 @@ def write_metrics(
     run_id: str | None = None,
     lpips_net: str | None = None,
     lpips_missing: str | None = None,
+    is_fitted: bool = False,
     figures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write what a run reached as JSON.
@@ -184,10 +190,12 @@ def write_metrics(
         run_id: which run it was, where it has an id.
         lpips_net: the network behind lpips.
         lpips_missing: why there is no lpips, and the remedy; written where given.
+        is_fitted: whether there are scores of right halves, with colours fitted on left halves.
         figures: more sections, of training: :func:`gs_train.runs.figures.figures`.
 
     Returns:
-        What was written: psnr, ssim, lpips, lpips_net, perhaps lpips_missing, steps, seconds,
+        What was written: psnr, ssim, lpips, perhaps the same of right halves as fitted_psnr and so
+        on (means of the images that have them), lpips_net, perhaps lpips_missing, steps, seconds,
         images_per_second, n_gaussians, the three peaks, preset, renderer, seed, run_id, versions,
         images, and ``figures``.
         A score that does not exist (no test image, no weights) is "n/a"; infinity is "inf", because
@@ -197,6 +205,7 @@ def write_metrics(
         "psnr": _mean([image.psnr for image in images]),
         "ssim": _mean([image.ssim for image in images]),
         "lpips": _mean([image.lpips for image in images]),
+        **(_fitted(images) if is_fitted else {}),
         "lpips_net": lpips_net or NOT_AVAILABLE,
         **({"lpips_missing": lpips_missing} if lpips_missing else {}),
         "steps": steps,
@@ -217,6 +226,7 @@ def write_metrics(
                 "psnr": _mean([image.psnr]),
                 "ssim": _mean([image.ssim]),
                 "lpips": _mean([image.lpips]),
+                **(_fitted([image]) if is_fitted else {}),
             }
             for image in images
         ],
@@ -249,6 +259,13 @@ def _reflected(n: int, device: torch.device) -> Tensor:
     """(n + 10,) indices of a line with 5 values reflected at either end, ends not repeated."""
     index = torch.arange(-_HALF, n + _HALF, device=device).abs()
     return torch.where(index < n, index, 2 * (n - 1) - index)
+
+
+def _fitted(images: Sequence[ImageScore]) -> dict[str, float | str]:
+    """Means over the images that have such scores."""
+    fitted = [image for image in images if image.fitted_psnr is not None]
+    names = ("fitted_psnr", "fitted_ssim", "fitted_lpips")
+    return {name: _mean([getattr(image, name) for image in fitted]) for name in names}
 
 
 def _mean(values: Sequence[float | None]) -> float | str:

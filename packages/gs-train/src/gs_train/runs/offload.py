@@ -11,6 +11,8 @@ import torch
 
 from gs_train.data.pixel_file import pixel_bytes
 from gs_train.errors import InputError
+from gs_train.losses.background import BACKGROUND_BYTES
+from gs_train.losses.exposure import EXPOSURE_BYTES
 from gs_train.machine.memory import resident_bytes
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
@@ -178,6 +180,8 @@ def workload_of(
         channels=max(view.n_channels for view in scene.capture.views),
         carves=scene.capture.mask == "carve",
         depths=config.depth_weight is not None and scene.capture.has_depths,
+        loss_bytes=BACKGROUND_BYTES * (config.background != "black")
+        + EXPOSURE_BYTES * config.exposure,
     )
 
 

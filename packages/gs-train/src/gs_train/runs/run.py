@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -347,6 +347,7 @@ class Run:
         sharing: Sharing | None = None,
         lattice: Lattice | None = None,
         store: StoreUse | None = None,
+        views: Sequence[str] = (),
     ) -> Trainer:
         """The trainer as it was, with a resumed run's options and place for the rows.
 
@@ -357,6 +358,7 @@ class Run:
             sharing: with other ranks, of which each restores its own rows.
             lattice: of the rows' strands, where there are other ranks.
             store: that the rows are in; None: they are in the checkpoint.
+            views: names of the training views.
 
         Raises:
             InputError: the checkpoint is damaged.
@@ -385,6 +387,7 @@ class Run:
                 sharing=sharing,
                 ownership=ownership,
                 store=store,
+                views=views,
             )
 
 
@@ -462,13 +465,15 @@ def open_capture(
         capture = load_capture(
             data or config.data,
             cache_dir=folder.image_cache,
-            max_side=config.max_side,
+            max_side=config.longest_side,
             test_every=config.test_every,
             test_list=config.test_list,
             max_pixels=config.max_pixels,
             skip_broken=config.skip_broken,
+            allow_missing=config.allow_missing,
             mask=config.mask,
             depths=config.depth_weight is not None,
+            background=config.background,
             progress=report,
         )
     require_windows(capture)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from gs_train.data import BrokenPhotographError, read_image
 from gs_train.files.pictures import to_uint8
+from gs_train.losses.background import BLACK, Colour
 from gs_train.losses.channels import without_depth
 from gs_train.losses.lpips import Lpips
 from gs_train.losses.mask import has_mask, kept_pixels
@@ -23,6 +25,7 @@ from gs_train.names import printable
 from gs_train.renderers import Renderer
 from gs_train.rows.shown import ShownRows
 from gs_train.rows.visible import render_view
+from gs_train.runs.half_fit import right_half
 from gs_train.runs.metrics import ImageScore, psnr, ssim
 from gs_train.scene.scene import Scene
 
@@ -42,6 +45,8 @@ def score_views(
     lpips: Lpips | None,
     stop: StopRequest,
     skip_broken: bool = False,
+    background: Colour = BLACK,
+    fits_colours: bool = False,
     is_quiet: bool = False,
 ) -> tuple[list[ImageScore], list[Picture]]:
     """Score renders of some views against their photographs.
@@ -51,6 +56,8 @@ def score_views(
         lpips: None leaves that score out.
         stop: looked at between views.
         skip_broken: leave out views whose photograph cannot be read, with a line for each.
+        background: behind the scene.
+        fits_colours: also score right halves, with colours fitted on left halves.
         is_quiet: show no progress.
 
     Returns:
@@ -74,8 +81,8 @@ def score_views(
                     raise
                 print(not_scored(error), file=sys.stderr)
                 continue
-            image = render_view(model, view, renderer)
-            score = score_of(index, name, image, photograph, lpips)
+            image = render_view(model, view, renderer, background)
+            score = score_of(index, name, image, photograph, lpips, fits_colours=fits_colours)
             if score is None:
                 print(hidden(name), file=sys.stderr)
                 continue
@@ -92,7 +99,13 @@ def shown_of(indices: Sequence[int]) -> set[int]:
 
 
 def score_of(
-    index: int, name: str, image: Tensor, photograph: Tensor, lpips: Lpips | None
+    index: int,
+    name: str,
+    image: Tensor,
+    photograph: Tensor,
+    lpips: Lpips | None,
+    *,
+    fits_colours: bool = False,
 ) -> ImageScore | None:
     """The scores of a render; None where a mask hides all of the photograph.
 
@@ -104,6 +117,7 @@ def score_of(
         name: of the view, printable.
         image: (H, W, 3) float32 in [0, 1], on any device.
         photograph: (H, W, 3) uint8 on the CPU, or (H, W, 4) with a mask.
+        fits_colours: also score the right half, with colours fitted on the left half.
     """
     photograph = without_depth(photograph).to(image.device)
     kept = None
@@ -112,12 +126,21 @@ def score_of(
         if not kept.any():
             return None
     truth = photograph.float() / 255.0
-    return ImageScore(
+    score = ImageScore(
         index=index,
         name=name,
         psnr=psnr(image, truth, kept),
         ssim=ssim(image, truth, kept),
         lpips=None if lpips is None else lpips(image, truth, kept),
+    )
+    half = right_half(image, truth, kept) if fits_colours else None
+    if half is None:
+        return score
+    return dataclasses.replace(
+        score,
+        fitted_psnr=psnr(*half),
+        fitted_ssim=ssim(*half),
+        fitted_lpips=None if lpips is None else lpips(*half),
     )
 
 

@@ -14,6 +14,7 @@ import torch
 
 from gs_train.data import BrokenPhotographError, read_image
 from gs_train.files.agreement import by_each
+from gs_train.losses.background import BLACK, Colour
 from gs_train.losses.lpips import Lpips
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
@@ -38,6 +39,8 @@ def score_views_of_ranks(
     stop: StopRequest,
     world: World,
     skip_broken: bool = False,
+    background: Colour = BLACK,
+    fits_colours: bool = False,
     is_quiet: bool = False,
 ) -> tuple[list[ImageScore], list[Picture]]:
     """:func:`gs_train.runs.scores.score_views` by all ranks: each scores the views that it draws.
@@ -58,7 +61,7 @@ def score_views_of_ranks(
         BrokenPhotographError: a photograph that this rank scores cannot be read.
     """
     views = [scene.views[i] for i in indices]
-    rounds = ViewRounds(model, renderer, world, stop=stop, work="evaluation")
+    rounds = ViewRounds(model, renderer, world, stop=stop, work="evaluation", background=background)
     shown = shown_of(indices)
     stream = io.StringIO() if is_quiet else None
     own: list[dict[str, Any]] = []  # of the views that this rank draws
@@ -77,7 +80,7 @@ def score_views_of_ranks(
                     raise
                 own.append({"left out": not_scored(error)})
                 continue
-            score = score_of(index, name, image, photograph, lpips)
+            score = score_of(index, name, image, photograph, lpips, fits_colours=fits_colours)
             if score is None:
                 own.append({"left out": hidden(name)})
                 continue

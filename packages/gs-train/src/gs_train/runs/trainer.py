@@ -15,8 +15,10 @@ from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier, direct_of
 from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.densify.rank_peers import RankPeers
+from gs_train.engine.background import Background
 from gs_train.engine.batch_drawing import Truth
 from gs_train.engine.engine import Engine
+from gs_train.engine.exposures import Exposures, rate_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.together import Sharing
 from gs_train.errors import InputError
@@ -41,6 +43,7 @@ from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
 
 _MODEL, _DENSIFY, _COSTS, _COLUMNS = "model/", "densify/", "costs/", "columns/"
+_EXPOSURES = "exposure/"
 _CHANGES = "order/changes"
 
 
@@ -77,12 +80,15 @@ class Trainer:
             owns some of the rows.
         store: where the rows are put, of a preset that keeps them on a drive.
 
+        views: names of the training views; needed where exposures are trained.
+
     Attributes:
         step: steps done.
         sorted_at: steps that were done when this object last re-ordered the rows; 0 if never.
         dealing: which rows are whose; None where one rank has all.
         n_rows: present number of Gaussians, of all ranks.
         n_ranks: that own these.
+        exposures: of the training views; None where they are not trained.
     """
 
     def __init__(
@@ -98,6 +104,7 @@ class Trainer:
         limits: Limits = UNLIMITED,
         sharing: Sharing | None = None,
         store: StoreUse | None = None,
+        views: Sequence[str] = (),
     ) -> None:
         keys = dealing = None
         if sharing is not None and sharing.world.size > 1:
@@ -118,6 +125,7 @@ class Trainer:
             sharing=sharing,
             dealing=dealing,
             store=store,
+            views=views,
         )
 
     @classmethod
@@ -136,6 +144,7 @@ class Trainer:
         sharing: Sharing | None = None,
         ownership: Ownership | None = None,
         store: StoreUse | None = None,
+        views: Sequence[str] = (),
     ) -> Trainer:
         """The trainer whose :meth:`tensors` these were, after ``step`` steps.
 
@@ -144,6 +153,7 @@ class Trainer:
                 has no rows.
             ownership: of the rows; None where one rank has all.
             store: where the rows are, of a preset that keeps them on a drive.
+            views: as of a new trainer.
 
         Raises:
             ValueError: several ranks share the rows and there is no ownership, or one rank has all
@@ -171,6 +181,7 @@ class Trainer:
             sharing=sharing,
             dealing=dealing,
             store=store,
+            views=views,
         )
         if ownership is not None:
             trainer.model.keys.labels = ownership.labels.to(renderer.device)
@@ -183,6 +194,8 @@ class Trainer:
             )
         trainer.densifier.load(read_all(Part(source, _DENSIFY)))
         trainer.backend.costs.load(read_all(Part(source, _COSTS)))
+        if trainer.exposures is not None:
+            trainer.exposures.load(read_all(Part(source, _EXPOSURES)))
         if trainer.backend.together is not None:
             trainer.backend.together.columns.load(read_all(Part(source, _COLUMNS)))
         if _CHANGES in source.shapes:  # earlier versions counted images
@@ -207,6 +220,7 @@ class Trainer:
         sharing: Sharing | None,
         dealing: Dealing | None,
         store: StoreUse | None,
+        views: Sequence[str],
     ) -> None:
         """Begin with rows and their keys, or with a source of what `tensors` gave."""
         self.config = config
@@ -229,6 +243,11 @@ class Trainer:
             name: float(rate * self._options.lr_factor) for name, rate in vars(config.lr).items()
         }
         self._constants = _constants(config, self._options)
+        self.exposures: Exposures | None = None
+        if config.exposure:
+            if not views:
+                raise ValueError("views must name the training views where exposures are trained")
+            self.exposures = Exposures(views, renderer.device)
         self._depths = config.weight_of_depth
         if self._depths is not None:
             with_depths(renderer)  # raises where it cannot
@@ -294,11 +313,13 @@ class Trainer:
         self.backend.finish()
         together = self.backend.together
         columns = {} if together is None else together.columns.tensors()
+        exposures = {} if self.exposures is None else self.exposures.tensors()
         return {
             **{_MODEL + name: value for name, value in self.model.tensors().items()},
             **{_DENSIFY + name: value for name, value in self.densifier.tensors().items()},
             **{_COSTS + name: value for name, value in self.backend.costs.tensors().items()},
             **{_COLUMNS + name: value for name, value in columns.items()},
+            **{_EXPOSURES + name: value for name, value in exposures.items()},
             _CHANGES: torch.tensor(self._changes),
         }
 
@@ -338,6 +359,15 @@ class Trainer:
                 batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
             )
         self._is_whole = False
+        if self.exposures is not None:
+            rate = rate_of(images_before, images_decay) * float(self._options.lr_factor)
+            self.exposures.update(
+                rate=rate,
+                betas=settings.betas,
+                eps=settings.eps,
+                n_views=len(batch),
+                step=self.step,
+            )
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         n_decaying = min(images_after, images_decay) - min(images_before, images_decay)
@@ -369,6 +399,8 @@ class Trainer:
             sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),
             rates={**self._rates, "means": means},
             depth_weight=self._depths.at(images_before, images_decay) if self._depths else 0.0,
+            background=Background(config.background, config.seed, self.step),
+            exposures=self.exposures,
             **self._constants,
         )
 

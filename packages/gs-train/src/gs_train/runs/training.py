@@ -48,6 +48,7 @@ from gs_train.runs.offload import (
     choice_for,
     choice_of_blocks,
     choice_of_ranks,
+    training_views,
 )
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import require_same_photographs
@@ -341,6 +342,7 @@ def _beginning(
         limits=choice.limits,
         sharing=_sharing(config, world),
         store=store,
+        views=[view.name for view in training_views(scene)],
     )
     return _Beginning(choice, n_rows, make)
 
@@ -369,12 +371,13 @@ def _resumed(
     world: World,
 ) -> tuple[Trainer, Choice]:
     """A collective; any number of ranks goes on with what any other number saved."""
+    views = [view.name for view in training_views(scene)]
     if run.store is not None:
         store, choice = _resumed_store(run, config, scene, renderer)
-        return run.trainer(renderer, config, choice, strategy, store=store), choice
+        return run.trainer(renderer, config, choice, strategy, store=store, views=views), choice
     if world.size == 1:
         choice = choice_for(config, scene, run.geometry(), renderer, before=run.placing)
-        return run.trainer(renderer, config, choice, strategy), choice
+        return run.trainer(renderer, config, choice, strategy, views=views), choice
     world.agree("the newest checkpoint", run.checkpoint.path.name)
     lattice = lattice_of(run.checkpoint, world)
     own = own_rows(run.checkpoint, lattice, rank=world.rank, n_ranks=world.size)
@@ -388,6 +391,7 @@ def _resumed(
         own=own,
         sharing=_sharing(config, world),
         lattice=lattice,
+        views=views,
     )
     return trainer, choice
 

@@ -63,6 +63,7 @@ class Workload:
             2 more.
         carves: pixels that masks mark so are trained to be transparent.
         depths: the loss compares with depth maps.
+        loss_bytes: a pixel, of what the loss keeps besides the gradient and carving.
         tile_rows: rows that the views of a tile see; 0 where views are shuffled.
         tile_batches: batches of a tile.
         image_cache: bytes of host memory for decoded photographs.
@@ -83,6 +84,7 @@ class Workload:
     channels: int = 3
     carves: bool = False
     depths: bool = False
+    loss_bytes: int = 0
     tile_rows: float = 0.0
     tile_batches: int = 0
     image_cache: int = 0

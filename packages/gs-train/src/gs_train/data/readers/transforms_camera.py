@@ -69,23 +69,30 @@ def _focal_lengths(
     for level in (frame, top):
         fx, fy = number(where, level, "fl_x"), number(where, level, "fl_y")
         if fx is None:
-            fx = _from_angle(where, level, "camera_angle_x", size[0])
-            fy = _from_angle(where, level, "camera_angle_y", size[1]) if fy is None else fy
+            fx = _from_angles(where, level, "x", size[0])
+            fy = _from_angles(where, level, "y", size[1]) if fy is None else fy
         first = fy if fx is None else fx
         if first is not None:
             return first, first if fy is None else fy
     raise InputError(
-        f"{where} must have a focal length, fl_x in pixels or camera_angle_x in radians, got none"
+        f"{where} must have a focal length, fl_x in pixels, camera_angle_x in radians or x_fov in "
+        "degrees, got none"
     )
 
 
-def _from_angle(where: str, level: Level, key: str, side: int) -> float | None:
-    angle = number(where, level, key)
-    if angle is None:
-        return None
-    if not 0 < angle < math.pi:
-        raise InputError(f"{where}: {key} must be above 0 and below pi radians, got {angle:g}")
-    return side / 2 / math.tan(angle / 2)
+def _from_angles(where: str, level: Level, axis: str, side: int) -> float | None:
+    """Pixels, from the angle that a side is seen under; None where the level has none."""
+    for key, half_turn, unit in (
+        (f"camera_angle_{axis}", math.pi, "pi radians"),
+        (f"{axis}_fov", 180.0, "180 degrees"),
+    ):
+        angle = number(where, level, key)
+        if angle is None:
+            continue
+        if not 0 < angle < half_turn:
+            raise InputError(f"{where}: {key} must be above 0 and below {unit}, got {angle:g}")
+        return side / 2 / math.tan(angle / half_turn * (math.pi / 2))
+    return None
 
 
 def _distortion(where: str, level: Level) -> tuple[str, tuple[float, ...]]:

@@ -25,6 +25,7 @@ _CURVES = (
     ("n_gaussians", "Gaussians"),
     ("test_psnr", "PSNR of the test images, dB"),
     ("test_ssim", "SSIM of the test images"),
+    ("test_fitted_psnr", "PSNR with colours fitted, dB"),
 )
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1000px; padding: 0 1em;
@@ -83,8 +84,8 @@ def _section(title: str, content: str) -> str:
 
 def _summary(metrics: Mapping[str, Any], config: FitConfig) -> Iterable[tuple[str, Any]]:
     yield "capture", "given from Python" if config.data == FROM_PYTHON else config.data
-    for name, decimals in (("psnr", 2), ("ssim", 4), ("lpips", 4)):
-        yield name.upper(), _number(metrics[name], decimals)
+    for title, name, decimals in _scores_in(metrics):
+        yield title, _number(metrics[name], decimals)
     yield "Gaussians", f"{metrics['n_gaussians']:,}"
     yield "steps", f"{metrics['steps']:,}"
     yield "training", f"{format_seconds(metrics['seconds'])} (hours:minutes:seconds)"
@@ -94,6 +95,18 @@ def _summary(metrics: Mapping[str, Any], config: FitConfig) -> Iterable[tuple[st
     yield "offload", metrics["preset"]
     yield "renderer", metrics["renderer"]
     yield "run", metrics["run_id"] or "without an id"
+
+
+def _scores_in(values: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """Title, name and decimals of each kind of score."""
+    kinds = (("psnr", 2), ("ssim", 4), ("lpips", 4))
+    plain = [(name.upper(), name, decimals) for name, decimals in kinds]
+    if "fitted_psnr" not in values:
+        return plain
+    return plain + [
+        (f"{title} of right halves, colours fitted", f"fitted_{name}", decimals)
+        for title, name, decimals in plain
+    ]
 
 
 def _curves(rows: Sequence[Mapping[str, str]]) -> Iterable[str]:
@@ -117,16 +130,17 @@ def _pictures(worst: Sequence[Picture]) -> str:
 
 def _scores(images: Sequence[Mapping[str, Any]]) -> str:
     by_psnr = sorted(images, key=lambda image: _float(image["psnr"]) or 0.0)
+    columns = _scores_in(images[0] if images else {})
     rows = [
         f"<tr><td>{_text(image['name'])}</td>"
         + "".join(
             f'<td class="number">{_text(_number(image[name], decimals))}</td>'
-            for name, decimals in (("psnr", 2), ("ssim", 4), ("lpips", 4))
+            for _, name, decimals in columns
         )
         + "</tr>"
         for image in by_psnr
     ]
-    titles = "".join(f'<th class="number">{name}</th>' for name in ("PSNR", "SSIM", "LPIPS"))
+    titles = "".join(f'<th class="number">{_text(title)}</th>' for title, *_ in columns)
     return f"<table><tr><th>image</th>{titles}</tr>{''.join(rows)}</table>" if rows else ""
 
 

@@ -82,6 +82,7 @@ def add_batch(
         device["rendering"] += CARVING * work.pixels
     if work.depths:
         device["rendering"] += DEPTHS * work.pixels
+    device["rendering"] += work.loss_bytes * work.pixels
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
