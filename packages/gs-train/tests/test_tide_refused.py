@@ -259,7 +259,7 @@ def test_a_drive_that_errs_loses_nothing_that_was_saved(
     code: int,
 ) -> None:
     with monkeypatch.context() as failing:
-        _failing(failing, call, code, after=2)
+        _failing(failing, call, code, after=1)
         assert go_on(tiny_capture, out, "--checkpoint-every", "2") == 2
     line = last_line(capsys)
     assert ("became full" if code == errno.ENOSPC else "cannot be used") in line
