@@ -14,7 +14,12 @@ import pytest
 from gs_pinned import BlockStore, Plane, SnapshotWarning, StoreCorruptError
 
 PAGE = 4096
-PLANES = [Plane("head", 2, is_head=True), Plane("tail", 40), Plane("none", 3, "int8")]
+PLANES = [
+    Plane("head", 2, is_head=True),
+    Plane("tail", 40),
+    Plane("none", 3, "int8"),
+    Plane("like", 4),
+]
 BLOCK_ROWS = 32
 BLOCKS = 8
 KINDS = ["flip", "flip", "zeros", "ones", "cut", "grow", "swap", "swap", "copy", "foreign"]
@@ -26,7 +31,9 @@ Rows = dict[str, np.ndarray[Any, Any]]
 def rows_of(seed: int) -> Rows:
     values = np.random.default_rng(seed).standard_normal((BLOCKS * BLOCK_ROWS, 42), dtype="f4")
     nothing = np.zeros((BLOCKS * BLOCK_ROWS, 3), "i1")
-    return {"head": values[:, :2].copy(), "tail": values[:, 2:].copy(), "none": nothing}
+    like = values[:, [2, 2, 2, 2]]  # columns that equal the first
+    head, tail = values[:, :2].copy(), values[:, 2:].copy()
+    return {"head": head, "tail": tail, "none": nothing, "like": like}
 
 
 def make(path: Path) -> dict[bytes, Rows]:

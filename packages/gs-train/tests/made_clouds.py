@@ -78,10 +78,12 @@ def make_store(
     return stored_scene(path, store, first, memory=memory, stop=StopRequest(), limit=limit)
 
 
-def make_in_memory(path: Path, store: Path, first: FirstRows = FIRST) -> None:
+def make_in_memory(
+    path: Path, store: Path, first: FirstRows = FIRST, *, limit: int | None = None
+) -> None:
     """The same store by way of rows that are all in memory."""
     cloud = read_point_ply(path)
-    order = thinned_order(cloud.points, None)
+    order = thinned_order(cloud.points, limit)
     rows = rows_from_cloud(
         cloud.points[order],
         cloud.colors[order],

@@ -18,6 +18,7 @@ from torch import Tensor
 from gs_train import Fitted
 from gs_train.checkpoint import latest_checkpoint, open_checkpoint
 from gs_train.cli import main
+from gs_train.errors import CommonError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.rows.attributes import NAMES
 from gs_train.rows.shown import RowsAtHand
@@ -26,9 +27,11 @@ from gs_train.rows.visible import render_view
 from gs_train.runs.logs import read_log
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.run import Run
+from gs_train.runs.shared_run import SharedRun
 from gs_train.scene.scene import view_in_frame
 from gs_train.tide.model import StoredModel
 from gs_train.viewer.opened import Limits, fits_beside, open_scene, reopened
+from gs_train.world import Alone
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -278,3 +281,27 @@ def test_a_folder_named_store_is_left_alone_where_it_is_not_a_store(
     fitted(tiny_capture, out, "--steps", "1", offload="none")
     fitted(tiny_capture, out, "--steps", "1", "--overwrite", offload="none")
     assert (out / "store" / "mine.txt").read_text() == "mine"
+
+
+def test_several_ranks_do_not_look_at_a_run_on_a_drive(few: Path) -> None:
+    with pytest.raises(CommonError, match="are in a store on a drive, which is for one process"):
+        SharedRun.open(few, Alone(torch.device("cpu")))
+
+
+def test_plans_and_checks_say_what_a_drive_takes(
+    tiny_capture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--renderer", "cpu", "--strategy", "fixed", "--sh-degree", "1", "--json"]
+    memory = ["--block-rows", "64", "--tide.slots", "10", "--tide.arena", "1MB"]
+    assert main(["plan", str(tiny_capture), *options, *memory]) == 0
+    tide = json.loads(capsys.readouterr().out)["tide"]
+    block = 64 * (3 * 4 * (11 + 12) + 8)
+    n_rows = tide["drive_bytes"] // (block // 64)
+    assert (tide["slots"], tide["places"]) == (10, 10**6 // block)
+    assert tide["device_bytes"] == 10 * block
+    assert 0 <= tide["host_bytes"] - tide["places"] * block <= 400 * n_rows // 64
+    assert tide["images_per_second"] == "n/a"
+    assert main(["check", str(tiny_capture), *options, "--offload", "tide"]) == 0
+    fit = json.loads(capsys.readouterr().out)["fit"]
+    assert fit["preset"] == "tide"
+    assert fit["device_bytes"] >= n_rows * (block // 64)

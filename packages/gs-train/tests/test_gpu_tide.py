@@ -103,5 +103,10 @@ def test_slots_that_the_device_cannot_hold_are_refused(
 ) -> None:
     command = ["fit", str(tiny_capture), "--out", str(tmp_path / "run"), "--offload", "tide"]
     command += ["--strategy", "fixed", "--renderer", "raster", "--cap", str(N_ROWS)]
-    assert main([*command, "--device-memory", "1MiB", "--tide.slots", "4"]) == 2
+    try:
+        assert main([*command, "--device-memory", "1MiB", "--tide.slots", "4"]) == 2
+    finally:
+        torch.cuda.set_per_process_memory_fraction(
+            1.0
+        )  # of this process, for the tests that follow
     assert "--tide.slots must be at most 1, of 716.0 KiB each" in capsys.readouterr().err

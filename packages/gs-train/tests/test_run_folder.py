@@ -410,10 +410,10 @@ def test_a_removal_that_was_killed_can_be_repeated(
     """What says that the folder is a run's goes last."""
     rmtree = shutil.rmtree
 
-    def killed(path: Path) -> None:
+    def killed(path: Path, **options: bool) -> None:
         if path.name == "point_cloud":
             raise KeyboardInterrupt
-        rmtree(path)
+        rmtree(path, **options)
 
     with monkeypatch.context() as kill:
         kill.setattr(shutil, "rmtree", killed)

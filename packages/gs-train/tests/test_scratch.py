@@ -32,6 +32,7 @@ from gs_train.data import (
 )
 from gs_train.data.pixel_file import PAGE, PixelFile
 from gs_train.machine.interrupt import Interrupted
+from gs_train.options.presets import PRESETS
 from gs_train.runs.disk import open_scratch
 from gs_train.runs.feed import ImageFeed
 from gs_train.runs.folder import RunFolder
@@ -252,7 +253,9 @@ def test_room_is_left_for_checkpoints_and_results_of_all_rows_to_come(
 ) -> None:
     config = gs_train.FitConfig(Path("data"), tmp_path, image_cache="1", keep_checkpoints=2)
     model = SimpleNamespace(sh_degree=3, n_rows=10, expected=1000)
-    trainer: Any = SimpleNamespace(config=config, step=0, model=model, n_rows=10, n_ranks=1)
+    trainer: Any = SimpleNamespace(
+        config=config, step=0, model=model, n_rows=10, n_ranks=1, preset=PRESETS["none"]
+    )
     results = 1000 * 59 * 4 * (3 * 3 + 1)  # values and two moments in three checkpoints, the PLY
     free = results + N_TRAIN * PLACE - missing
     usage = shutil._ntuple_diskusage(free, 0, free)

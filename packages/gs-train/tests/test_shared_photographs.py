@@ -34,6 +34,7 @@ from gs_train.data.shared.board import Known, PixelBoard, State, board_bytes
 from gs_train.data.shared.memory import PixelMemory, new_memory, path_for_others
 from gs_train.data.shared.photographs import SharedPhotographs, Store
 from gs_train.errors import CommonError
+from gs_train.options.presets import PRESETS
 from gs_train.runs import disk
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.photographs import opened
@@ -305,7 +306,9 @@ def run_of(
 ) -> Iterator[Any]:
     config = FitConfig(Path("data"), out, image_cache=str(image_cache), batch_size=2, steps=20)
     model = SimpleNamespace(sh_degree=3, n_rows=10, expected=10)
-    trainer: Any = SimpleNamespace(config=config, step=0, model=model, n_rows=10, n_ranks=2)
+    trainer: Any = SimpleNamespace(
+        config=config, step=0, model=model, n_rows=10, n_ranks=2, preset=PRESETS["none"]
+    )
     reader = Counting(capture, log)
     reader.before = before
     order = [3, 1, 5, 4, 2, *TRAIN]

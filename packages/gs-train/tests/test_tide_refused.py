@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tide_runs import FEW, STEPS, command, fitted, saved
+from tide_runs import FEW, STEPS, assert_same, command, fitted, saved
 
 from gs_pinned import BlockStore
 from gs_train import fit
@@ -136,6 +136,13 @@ def _changed(name: str, at: int) -> Callable[[Path], object]:
     return change
 
 
+def _every_record(store: Path) -> None:
+    """One byte of each page but the first, which is the segment's header."""
+    data = bytearray((store / "seg-000000").read_bytes())
+    data[4096 + 1000 :: 4096] = bytes(b ^ 1 for b in data[4096 + 1000 :: 4096])
+    (store / "seg-000000").write_bytes(data)
+
+
 def _foreign(store: Path) -> None:
     shutil.rmtree(store)
     from gs_pinned import Plane
@@ -152,6 +159,7 @@ def _foreign(store: Path) -> None:
         (_without("seg-000000"), "is damaged, or not all of it is there: "),
         (_changed("STORE", 8), "is damaged, or not all of it is there: "),  # its version
         (_changed("STORE", 70), "is damaged, or not all of it is there: "),
+        (_every_record, "is damaged, or not all of it is there"),
         (_changed("snap-*2", 100), "is damaged, or not all of it is there: "),
     ],
 )
@@ -171,6 +179,23 @@ def test_a_store_that_is_damaged_or_another_is_refused(
         assert again() == 2
         assert message.format(id=identity[:8]) in last_line(capsys)
     assert main(["inspect", str(out), "--verify"]) == 2
+
+
+def test_where_the_newest_snapshot_is_damaged_the_one_before_goes_on(
+    tiny_capture: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert go_on(tiny_capture, out, "--checkpoint-every", "2") == 0
+    ended = saved(out)
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    number = open_checkpoint(newest).state["store"]["snapshot"]
+    _changed(f"snap-*{number}", 100)(out / "store")
+    capsys.readouterr()
+    assert go_on(tiny_capture, out) == 2
+    assert "; remove the newest checkpoint to go on from the one before" in last_line(capsys)
+    shutil.rmtree(newest)
+    assert go_on(tiny_capture, out) == 0
+    assert_same(saved(out), ended)
 
 
 def test_a_store_has_one_writer(
@@ -259,7 +284,7 @@ def test_a_drive_that_errs_loses_nothing_that_was_saved(
     code: int,
 ) -> None:
     with monkeypatch.context() as failing:
-        _failing(failing, call, code, after=2)
+        _failing(failing, call, code, after=1)
         assert go_on(tiny_capture, out, "--checkpoint-every", "2") == 2
     line = last_line(capsys)
     assert ("became full" if code == errno.ENOSPC else "cannot be used") in line

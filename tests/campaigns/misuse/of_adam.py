@@ -275,6 +275,8 @@ def _visit(name: str) -> Callable[[Room], Call]:
             "last_step": room.tensor(np.ones(n_rows), np.int32),
             "ids": room.tensor(room.rng.permutation(n_rows)[:n], np.int64),
         }
+        if name == "lookahead":
+            return Call(rows.lookahead, args)
         if name != "flush":
             args["step"] = adam.begin_step()
         if name == "update":
@@ -341,6 +343,7 @@ ENTRIES = (
     Entry("gs_adam.DeviceRows.wake", _visit("wake")),
     Entry("gs_adam.DeviceRows.update", _visit("update")),
     Entry("gs_adam.DeviceRows.flush", _visit("flush")),
+    Entry("gs_adam.DeviceRows.lookahead", _visit("lookahead")),
     Entry("gs_adam.RowSchedule", _new_row_schedule),
     Entry("gs_adam.RowSchedule.begin_step", _of_row_schedule("begin_step")),
     Entry("gs_adam.RowSchedule.end_step", _of_row_schedule("end_step")),

@@ -84,10 +84,10 @@ def remove_surplus(folder: Path, *, keep: int) -> None:
 
 
 def remove_all(folder: Path) -> None:
-    """Remove a folder of checkpoints, all of which are incomplete before one of their files goes: a
-    crash in between leaves none that looks whole. For its only writer."""
+    """Remove a folder of checkpoints, the oldest first: a crash in between leaves whole ones alone.
+    For its only writer."""
     for path in complete_checkpoints(folder):
-        (path / MANIFEST).unlink()
+        _remove(path)
     shutil.rmtree(folder)
 
 

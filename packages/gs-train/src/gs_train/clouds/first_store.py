@@ -7,9 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gs_train.clouds.stored_scene import FirstRows, stored_scene
+from gs_train.data.point_ply import PlyPoints
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
 from gs_train.scene.scene import Scene
+
+
+def n_first_rows(config: FitConfig, path: Path) -> int:
+    """Rows that a store of the points of a file will have at most, as the file says.
+
+    Raises:
+        InputError: it is no PLY file of points.
+    """
+    with PlyPoints(path) as points:
+        n = points.n_rows
+    return n if config.row_cap is None else min(n, config.row_cap)
 
 
 def first_store(

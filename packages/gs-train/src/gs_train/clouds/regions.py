@@ -69,12 +69,14 @@ class Spill:
     Attributes:
         counts: (parts,) points that parts have got.
         regions: the parts of each region, after `gather`.
+        sizes: (regions,) points of each region.
     """
 
     def __init__(self, folder: Path, n_parts: int) -> None:
         self._folder = folder
         self.counts = np.zeros(n_parts, np.int64)
         self.regions: list[range] = []
+        self.sizes = np.zeros(0, np.int64)
 
     def append(self, dealt: NDArray[np.uint8], counts: Codes) -> None:
         """Add what `Curve.deal` returned.
@@ -98,12 +100,8 @@ class Spill:
             n_points += count
         if n_points:
             self.regions.append(range(first, len(self.counts)))
-
-    @property
-    def sizes(self) -> Codes:
-        """(regions,) points of each region."""
         sizes = [self.counts[parts.start : parts.stop].sum() for parts in self.regions]
-        return np.array(sizes, np.int64)
+        self.sizes = np.array(sizes, np.int64)
 
     def sort(self, region: int, curve: Curve) -> Floats:
         """Put the points of a region in Morton order, equal ones in that of the file they come
@@ -140,6 +138,17 @@ class Spill:
                 at += size
         return points
 
+    def thin(self, region: int, keeps: NDArray[np.bool_]) -> None:
+        """Leave out points of a sorted region, (P,) of which say whether they stay."""
+        path, n = self._region(region), int(self.sizes[region])
+        with path.open("rb") as file:
+            points = np.fromfile(file, np.float32, 3 * n).reshape(n, 3)
+            colors = np.fromfile(file, np.uint8, 3 * n).reshape(n, 3)
+        with path.open("wb", buffering=0) as file:
+            _write(file.fileno(), points[keeps])
+            _write(file.fileno(), colors[keeps])
+        self.sizes[region] = keeps.sum()
+
     def set_spacing(self, region: int, spacing: Floats) -> None:
         """Keep (P,) spacings with the points of a region."""
         with self._region(region).open("ab", buffering=0) as file:
@@ -165,6 +174,8 @@ class Spill:
 def group_boxes(points: Floats) -> Floats:
     """(groups, 6) lower and upper corners of each `GROUP` points that follow each other."""
     starts = np.arange(0, len(points), GROUP)
+    if not len(starts):
+        return np.empty((0, 6), np.float32)
     lower = np.minimum.reduceat(points, starts, axis=0)
     upper = np.maximum.reduceat(points, starts, axis=0)
     return np.concatenate([lower, upper], axis=1)

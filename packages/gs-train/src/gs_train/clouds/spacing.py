@@ -71,6 +71,8 @@ def region_spacing(
 
     Cost: on the calling thread, without Python's lock; 50 bytes a point.
     """
+    if not len(points):
+        return np.empty(0, np.float32)
     best = np.empty((len(points), 3), np.float64)
     _own(points, point_tree(points), best)
     first, last = int(groups.first[region]), int(groups.first[region + 1])

@@ -26,11 +26,11 @@ from gs_train.clouds.making import making
 from gs_train.clouds.regions import Curve, Spill, group_boxes
 from gs_train.clouds.room import CloudRoom
 from gs_train.clouds.spacing import Groups, region_spacing
-from gs_train.clouds.threads import in_order
+from gs_train.clouds.thinning import Cells, Thinning
+from gs_train.clouds.threads import over_pieces, over_regions
 from gs_train.data.point_ply import PlyPoints, PointCloud
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
-from gs_train.machine.progress import task_progress
 from gs_train.names import printable
 from gs_train.rows.keys import END_OF_KEYS
 from gs_train.rows.morton import MortonCube, bounds_by_sample, sample_stride
@@ -84,14 +84,14 @@ def stored_scene(
             rows that are written.
         stop: looked at now and then.
         transform: as for :func:`gs_train.data.point_ply.read_point_ply`.
-        limit: most points.
+        limit: points are thinned to so many, see :func:`gs_train.scene.thinning.thinned_order`.
 
     Returns:
         The number of rows.
 
     Raises:
-        InputError: the file cannot be used, holds too few or too many points, ``memory`` or the
-            drive is too small, or another process makes the same store.
+        InputError: the file cannot be used, holds too few points or more than there are keys,
+            ``memory`` or the drive is too small, or another process makes the same store.
         Interrupted: a stop was asked for.
         OSError: the drive is full, or errs.
 
@@ -105,17 +105,23 @@ def stored_scene(
         with _points_of(path, transform, room) as points:
             looked = _look(points, room, stop)
             n = looked.n_points
-            _check_number(n, points.n_rows, path, limit)
+            _check_number(n, points.n_rows, path)
             room.require_drive(folder, n, first_row_bytes(first.block_rows))
             curve = looked.curve(room.parts(n, path))
             spill = _deal(points, curve, folder, room, stop)
         spill.gather(room.region_rows())
         room.require_largest(int(spill.sizes.max()), n, path)
-        groups, sample = _sort(spill, curve, room, stop)
-        _space(spill, groups, room, stop)
-        least = least_spacing(*bounds_by_sample(looked.lowest, looked.highest, sample, n))
+        cells = _sort(spill, curve, room, stop)
+        if limit is not None and n > limit:
+            _thin(spill, curve, Thinning(cells, limit), room, stop)
+            n = int(spill.sizes.sum())
+            if n < 4:
+                raise InputError(f"--init {path} must hold points in 4 places, got {n}")
+        looked, groups = _surveyed(spill, room, stop)
+        least = least_spacing(*looked.bounds)
         if least == 0:
             raise InputError(f"points of {path} must not all coincide, got {n:,} in one place")
+        _space(spill, groups, room, stop)
         _write(spill, folder / "store", first, least, room, stop)
     return n
 
@@ -135,10 +141,14 @@ class _Looked:
     highest: Tensor
     sample: Tensor
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Without strays."""
+        return bounds_by_sample(self.lowest, self.highest, self.sample, self.n_points)
+
     def curve(self, n_parts: int) -> Curve:
         """With cuts where they make parts of about as many points."""
-        bounds = bounds_by_sample(self.lowest, self.highest, self.sample, self.n_points)
-        cube = MortonCube.within(*bounds)
+        cube = MortonCube.within(*self.bounds)
         codes = cube.codes(self.sample).sort().values.numpy()
         places = np.arange(1, n_parts) * len(codes) // n_parts
         cuts = np.unique(codes[places])
@@ -167,7 +177,7 @@ def _looked(points: PlyPoints, n_expected: int, room: CloudRoom, stop: StopReque
     sample = [torch.empty(0, 3)]
     n_points = 0
 
-    def take(_: int, piece: PointCloud) -> None:
+    def take(piece: PointCloud) -> None:
         nonlocal n_points, low, high
         own = torch.from_numpy(piece.points)
         if len(own):
@@ -175,22 +185,17 @@ def _looked(points: PlyPoints, n_expected: int, room: CloudRoom, stop: StopReque
         sample.append(own[-n_points % stride :: stride].clone())
         n_points += len(own)
 
-    _read(points, "reading points", lambda piece: piece, take, room, stop)
+    over_pieces(points, "reading points", lambda piece: piece, take, room.threads, stop)
     return _Looked(n_points, low, high, torch.cat(sample))
 
 
-def _check_number(n: int, n_all: int, path: Path, limit: int | None) -> None:
+def _check_number(n: int, n_all: int, path: Path) -> None:
     if n < n_all:
         why = "not finite, or too far away for float32"
         print(printable(f"{path}: {n_all - n:,} points left out: {why}"), file=sys.stderr)
-    if n < 4:
-        raise InputError(f"--init {path} must hold at least 4 points, got {n}")
-    most = min(END_OF_KEYS, END_OF_KEYS if limit is None else limit)
-    if n > most:
-        raise InputError(
-            f"--init {path} must hold at most {most:,} points where rows lie on disk, got {n:,}: "
-            "thin the cloud before"
-        )
+    if not 4 <= n <= END_OF_KEYS:
+        most = f"at least 4 points and at most {END_OF_KEYS:,}"
+        raise InputError(f"--init {path} must hold {most}, got {n:,}")
 
 
 def _deal(
@@ -201,50 +206,41 @@ def _deal(
     def work(piece: PointCloud) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         return curve.deal(piece.points, piece.colors)
 
-    def take(_: int, dealt: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> None:
+    def take(dealt: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> None:
         spill.append(*dealt)
 
-    _read(points, "dealing points to regions", work, take, room, stop)
+    over_pieces(points, "dealing points to regions", work, take, room.threads, stop)
     return spill
 
 
-def _read(points, description, work, take, room, stop) -> None:  # type: ignore[no-untyped-def]
-    """Read all pieces, work on each on a thread, and take the results in order."""
-    # Lines of text are read one after the other.
-    threads = 1 if points.is_text else room.threads
-    with task_progress(f"{description}:", points.n_rows) as progress:
+def _sort(spill: Spill, curve: Curve, room: CloudRoom, stop: StopRequest) -> list[Cells]:
+    cells: list[Cells] = []
 
-        def taken(k: int, result: object) -> None:
-            stop.check("the start from points; nothing is left of it")
-            take(k, result)
-            progress.update(min((k + 1) * points.piece_rows, points.n_rows))
+    def work(region: int) -> Cells:
+        return Cells.of(curve.codes(spill.sort(region, curve)))
 
-        in_order(points.n_pieces, threads, lambda k: work(points.read(k)), taken)
+    over_regions(spill, "sorting points", work, cells.append, room.threads, stop)
+    return cells
 
 
-def _over_regions(spill, description, work, take, room, stop) -> None:  # type: ignore[no-untyped-def]
-    """Work on all regions on threads, and take the results in order."""
-    done, total = 0, int(spill.sizes.sum())
-    with task_progress(f"{description}:", total) as progress:
+def _thin(
+    spill: Spill, curve: Curve, thinning: Thinning, room: CloudRoom, stop: StopRequest
+) -> None:
+    def work(region: int) -> None:
+        spill.thin(region, thinning.keeps(region, curve.codes(spill.points(region))))
 
-        def taken(region: int, result: object) -> None:
-            nonlocal done
-            stop.check("the start from points; nothing is left of it")
-            take(result)
-            done += int(spill.sizes[region])
-            progress.update(done)
-
-        in_order(len(spill.regions), room.threads, work, taken)
+    over_regions(spill, "thinning points", work, lambda _: None, room.threads, stop)
 
 
-def _sort(spill: Spill, curve: Curve, room: CloudRoom, stop: StopRequest) -> tuple[Groups, Tensor]:
-    """Sort all regions; returns their groups, and every `sample_stride`-th point in order."""
-    first, stride = np.cumsum(spill.sizes) - spill.sizes, sample_stride(int(spill.sizes.sum()))
+def _surveyed(spill: Spill, room: CloudRoom, stop: StopRequest) -> tuple[_Looked, Groups]:
+    """Bounds and a sample of the points along the curve, and groups of all regions."""
+    n_points = int(spill.sizes.sum())
+    first, stride = np.cumsum(spill.sizes) - spill.sizes, sample_stride(n_points)
     boxes: list[Floats] = []
-    sample: list[Tensor] = []
+    sample = [torch.empty(0, 3)]
 
     def work(region: int) -> tuple[Floats, Tensor]:
-        points = spill.sort(region, curve)
+        points = spill.points(region)
         own = points[-int(first[region]) % stride :: stride].copy()
         return group_boxes(points), torch.from_numpy(own)
 
@@ -252,8 +248,11 @@ def _sort(spill: Spill, curve: Curve, room: CloudRoom, stop: StopRequest) -> tup
         boxes.append(found[0])
         sample.append(found[1])
 
-    _over_regions(spill, "sorting points", work, take, room, stop)
-    return Groups(boxes), torch.cat(sample)
+    over_regions(spill, "looking at regions", work, take, room.threads, stop)
+    every = np.concatenate(boxes)
+    lowest, highest = every[:, :3].min(0), every[:, 3:].max(0)
+    bounds = torch.from_numpy(lowest), torch.from_numpy(highest)
+    return _Looked(n_points, *bounds, torch.cat(sample)), Groups(boxes)
 
 
 def _space(spill: Spill, groups: Groups, room: CloudRoom, stop: StopRequest) -> None:
@@ -263,7 +262,7 @@ def _space(spill: Spill, groups: Groups, room: CloudRoom, stop: StopRequest) -> 
         spacing = region_spacing(region, points, groups, spill.points_of, most)
         spill.set_spacing(region, spacing)
 
-    _over_regions(spill, "finding neighbours of points", work, lambda _: None, room, stop)
+    over_regions(spill, "finding neighbours of points", work, lambda _: None, room.threads, stop)
 
 
 def _write(
@@ -285,6 +284,8 @@ def _write(
 
         def work(region: int) -> None:
             points, colors, spacing = spill.take(region)
+            if not len(points):  # all thinned
+                return
             start = int(first_key[region])
             keys = torch.arange(start, start + len(points))
             rows = rows_with_spacing(
@@ -302,5 +303,5 @@ def _write(
             partition = kd_partition(points, rows["scales"].numpy(), born.numpy(), first.block_rows)
             new.add(int(first_block[region]), partition, rows, born)
 
-        _over_regions(spill, "writing rows", work, lambda _: None, room, stop)
+        over_regions(spill, "writing rows", work, lambda _: None, room.threads, stop)
         new.finish()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbered pieces of work on threads, their results taken in order."""
+"""Pieces of a cloud, worked on by threads; their results are taken in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from gs_train.clouds.regions import Spill
+from gs_train.data.point_ply import PlyPoints, PointCloud
+from gs_train.machine.interrupt import StopRequest
+from gs_train.machine.progress import task_progress
+
 Result = TypeVar("Result")
+
+_WHAT = "the start from points; nothing is left of it"
 
 
 def in_order(
@@ -30,3 +37,51 @@ def in_order(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def over_pieces(
+    points: PlyPoints,
+    description: str,
+    work: Callable[[PointCloud], Result],
+    take: Callable[[Result], None],
+    threads: int,
+    stop: StopRequest,
+) -> None:
+    """Read all pieces of a file, work on each on a thread, and take the results in order.
+
+    Raises:
+        Interrupted: a stop was asked for.
+        Others: what ``work`` and ``take`` raise.
+    """
+    with task_progress(f"{description}:", points.n_rows) as progress:
+
+        def taken(k: int, result: Result) -> None:
+            stop.check(_WHAT)
+            take(result)
+            progress.update(min((k + 1) * points.piece_rows, points.n_rows))
+
+        # Lines of text are read one after the other.
+        n_threads = 1 if points.is_text else threads
+        in_order(points.n_pieces, n_threads, lambda k: work(points.read(k)), taken)
+
+
+def over_regions(
+    spill: Spill,
+    description: str,
+    work: Callable[[int], Result],
+    take: Callable[[Result], None],
+    threads: int,
+    stop: StopRequest,
+) -> None:
+    """Work on all regions by their numbers, as `over_pieces` does on pieces."""
+    done, sizes = 0, spill.sizes.tolist()  # as they are now
+    with task_progress(f"{description}:", sum(sizes)) as progress:
+
+        def taken(region: int, result: Result) -> None:
+            nonlocal done
+            stop.check(_WHAT)
+            take(result)
+            done += sizes[region]
+            progress.update(done)
+
+        in_order(len(sizes), threads, work, taken)

@@ -16,6 +16,7 @@ from gs_train.checkpoint import (
     remove_all,
     remove_surplus,
 )
+from gs_train.clouds.making import place_of_making
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_writable
 from gs_train.options.config import FitConfig, for_the_record, load_config, save_config
@@ -99,7 +100,8 @@ class RunFolder:
         """
         files = ("run.json", "metrics.json", "log.csv", "comparison.png", "report.html")
         folders = ("checkpoints", "point_cloud", "tensorboard", "previews", "renders", "export")
-        names = (*files, "traceback.txt", *folders, "config.yml")
+        half_made = place_of_making(Path(INSIDE)).name
+        names = (*files, "traceback.txt", *folders, half_made, "config.yml")
         return tuple(self.root / name for name in names)
 
     def check_place(self) -> None:

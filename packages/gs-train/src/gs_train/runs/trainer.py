@@ -38,6 +38,7 @@ from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_b
 from gs_train.sizing.choice import expected_rows
 from gs_train.tide.engine import block_engine
 from gs_train.tide.model import StoredModel
+from gs_train.tide.room import BatchRoom
 from gs_train.tide.store_use import StoreUse
 from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
@@ -68,7 +69,8 @@ class Trainer:
 
     Args:
         config: the run's options.
-        rows: the first Gaussians; those of all ranks, where there are several.
+        rows: the first Gaussians; those of all ranks, where there are several. None where ``store``
+            has a cloud of them.
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.data.frame.Frame`).
         means_extent: what the means' learning rate is a multiple of; ``extent`` when None.
@@ -94,7 +96,7 @@ class Trainer:
     def __init__(
         self,
         config: FitConfig,
-        rows: Rows,
+        rows: Rows | None,
         *,
         renderer: Renderer,
         extent: float,
@@ -109,6 +111,7 @@ class Trainer:
         keys = dealing = None
         if sharing is not None and sharing.world.size > 1:
             world = sharing.world
+            assert rows is not None
             own = first_rows(rows, rank=world.rank, n_ranks=world.size)
             rows, keys = own.rows, own.keys.to(renderer.device)
             dealing = Dealing(world, own.lattice)
@@ -283,7 +286,7 @@ class Trainer:
 
     def _in_blocks(self, store: StoreUse, rows: Rows | None) -> Engine:
         """The engine of rows that are in a store, or are put there."""
-        if rows is not None:
+        if store.snapshot is None:
             means = float(self.config.lr.means * self.means_extent * self._options.lr_factor)
             store.create(
                 rows,
@@ -292,7 +295,8 @@ class Trainer:
                 ceilings={"means": means, "scales": self._rates["scales"]},
             )
         stored = store.open(self.renderer.device)
-        return block_engine(stored, self.renderer, named=store.named)
+        room = BatchRoom(store.room.batch_rows, store.room.device_memory)
+        return block_engine(stored, self.renderer, named=store.named, room=room)
 
     def close(self) -> None:
         """End what is under way, and give memory and files back."""

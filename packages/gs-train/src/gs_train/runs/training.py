@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gs_train.clouds.first_store import first_store, n_first_rows
 from gs_train.data import FROM_PYTHON, Capture, PhotoReader
 from gs_train.data.depths import not_used
 from gs_train.engine.together import Sharing
@@ -25,7 +26,7 @@ from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.options.config import FitConfig, for_the_record, of_this_version
 from gs_train.options.plain import to_plain
 from gs_train.ranks.first_rows import first_rows
-from gs_train.renderers import Renderer
+from gs_train.renderers import Renderer, Rows
 from gs_train.rows.own_rows import lattice_of, own_rows
 from gs_train.runs.all_ranks import (
     Kind,
@@ -67,6 +68,9 @@ from gs_train.tide.store_use import StoreUse
 from gs_train.world import Alone, World
 
 _NO_PARTS = Parts()
+
+_LEAST_FOR_CLOUD = 64 << 20
+"""Bytes of memory for the points of a cloud, of which a store is made."""
 
 
 def fit(config: FitConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
@@ -313,8 +317,13 @@ def _beginning(
     world: World,
     folder: RunFolder,
 ) -> _Beginning:
-    rows = scene.initial_rows(config, stop)
-    n_rows, store = len(rows["means"]), None
+    rows: Rows | None = None
+    if config.is_stored and config.init is not None:
+        n_rows = n_first_rows(config, config.init)
+    else:
+        rows = scene.initial_rows(config, stop)
+        n_rows = len(rows["means"])
+    store = None
     if config.is_stored:
         if strategy is not None:
             raise InputError(
@@ -325,9 +334,18 @@ def _beginning(
         assert choice.blocks is not None
         named = None if config.store is None else str(config.store.absolute())
         store = StoreUse(folder.store_of(config), choice.blocks, named)
+        if rows is None:
+            memory = max(_LEAST_FOR_CLOUD, choice.blocks.places * choice.blocks.block_bytes)
+            assert config.init is not None
+            cloud = functools.partial(
+                first_store, scene, config, config.init, memory=memory, stop=stop
+            )
+            store = replace(store, cloud=cloud)
     elif world.size == 1:
+        assert rows is not None
         choice = choice_for(config, scene, rows, renderer)
     else:
+        assert rows is not None
         own = first_rows(rows, rank=world.rank, n_ranks=world.size).rows
         choice = choice_of_ranks(config, scene, own, renderer, world)
     make = functools.partial(

@@ -15,9 +15,13 @@ from gs_train.tide.block_room import (
     n_blocks,
     stored_row_bytes,
 )
+from gs_train.tide.room import ROW_BYTES
 
 _OF_DEVICE = 0.5
 """Of the device, for slots: the rest is for drawing, and for copies of the rows of a batch."""
+
+_OF_REST = 0.5
+"""Of what slots leave of the device, for the rows of a batch: the rest is for drawing."""
 
 _OF_HOST = 0.8
 """Of the host's memory that is left beside the process, photographs and slots, for places."""
@@ -47,7 +51,9 @@ def block_room(
     if caps.shared:
         taken += slots * each
     places = _places(config, caps, each, n, taken)
-    return BlockRoom(slots, places, block_rows, row_bytes, n_rows)
+    left = int(caps.device / caps.gaps) - slots * each
+    batch_rows = max(1, int(_OF_REST * left) // ROW_BYTES)
+    return BlockRoom(slots, places, block_rows, row_bytes, n_rows, batch_rows, caps.device)
 
 
 def _slots(config: FitConfig, caps: Caps, each: int, n: int) -> int:

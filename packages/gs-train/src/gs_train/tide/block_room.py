@@ -32,6 +32,8 @@ class BlockRoom:
         block_rows: rows of a block at most.
         row_bytes: of a row with all that is stored of it.
         n_rows: of the scene.
+        batch_rows: rows of a batch that the device has room for beside the slots.
+        device_memory: bytes of the device that a run may take; None: not told.
     """
 
     slots: int
@@ -39,6 +41,8 @@ class BlockRoom:
     block_rows: int
     row_bytes: int
     n_rows: int
+    batch_rows: int
+    device_memory: int | None = None
 
     @property
     def block_bytes(self) -> int:
@@ -73,6 +77,7 @@ class BlockRoom:
             "slots": self.slots,
             "places": self.places,
             "block_rows": self.block_rows,
+            "batch_rows": self.batch_rows,
             "device_bytes": self.device_bytes,
             "host_bytes": self.host_bytes,
             "drive_bytes": self.drive_bytes,

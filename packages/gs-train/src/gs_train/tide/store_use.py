@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,34 +30,43 @@ class StoreUse:
         room: in memory.
         named: the folder as checkpoints name it; None: within the folder of the run.
         snapshot: that is opened; None: the store is made.
+        cloud: makes the store of rows that are not in memory; takes its folder, and by name what
+            `create` does and ``block_rows``.
     """
 
     folder: Path
     room: BlockRoom
     named: str | None = None
     snapshot: int | None = None
+    cloud: Callable[..., object] | None = None
 
     def create(
-        self, rows: Rows, *, betas: tuple[float, float], eps: float, ceilings: Mapping[str, float]
+        self,
+        rows: Rows | None,
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        ceilings: Mapping[str, float],
     ) -> None:
         """Make the store of rows whose keys are their indices. See `StoredRows.create`.
+
+        Args:
+            rows: None where ``cloud`` has them.
 
         Raises:
             InputError: the folder holds something, or the drive errs or becomes full.
         """
         require_empty(self.folder)
-        keys = torch.arange(len(rows["means"]), dtype=torch.int32)
+        how: dict[str, Any] = {"betas": betas, "eps": eps, "ceilings": ceilings}
+        how["block_rows"] = self.room.block_rows
         with store_trouble(self.folder):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            StoredRows.create(
-                self.folder,
-                rows,
-                keys,
-                block_rows=self.room.block_rows,
-                betas=betas,
-                eps=eps,
-                ceilings=ceilings,
-            )
+            if self.cloud is not None:
+                self.cloud(self.folder, **how)
+                return
+            assert rows is not None
+            keys = torch.arange(len(rows["means"]), dtype=torch.int32)
+            StoredRows.create(self.folder, rows, keys, **how)
 
     def open(self, device: torch.device, *, read_only: bool = False) -> StoredRows:
         """Open the store; what it warns of is printed.

@@ -28,9 +28,11 @@ def store_trouble(path: Path, *, is_read_only: bool = False) -> Iterator[None]:
         yield
     except StoreCorruptError as error:
         what = "is damaged, or not all of it is there"
+        remedy = "remove the newest checkpoint to go on from the one before"
         if is_read_only:
-            what += ", or a run that trains has gone on meanwhile, so that another look is worth it"
-        raise StoreTroubleError(f"the store {path} {what}: {_line(error)}") from error
+            what += ", or a run that trains has gone on meanwhile"
+            remedy = "look again, or remove the newest checkpoint to look at the one before"
+        raise StoreTroubleError(f"the store {path} {what}: {_line(error)}; {remedy}") from error
     except StoreReadOnlyError as error:
         raise StoreTroubleError(f"{_line(error)}; the last checkpoint stays") from error
     except OSError as error:
