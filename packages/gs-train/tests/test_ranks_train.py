@@ -94,6 +94,7 @@ def test_on_a_gpu_depths_count_where_splats_travel(preset: str) -> None:
     assert_same(in_order(on_threads(2, case)), on_one(case))
 
 
+@pytest.mark.parametrize("preset", ["none", "best"])
 def test_random_backgrounds_leave_the_bits_of_one_rank(two: Workers, preset: str) -> None:
     options = (("mask", "carve"), ("background", "random"))
     _assert_as_on_one(two, Case(preset, n_steps=6, options=options, scene="masked street"))
