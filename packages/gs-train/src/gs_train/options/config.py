@@ -482,7 +482,7 @@ def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     they were.
     """
     plain = {**_OF_EARLIER_VERSIONS, **plain}
-    if plain.get("max_side") is None:
+    if "max_side" in plain and plain["max_side"] is None:
         plain["max_side"] = "off"
     every = plain.get("resort_every")
     if type(every) is int and every > _MOST_CHANGES:
