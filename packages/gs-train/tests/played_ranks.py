@@ -19,6 +19,7 @@ from gs_train.ranks.exchange import Exchange
 from gs_train.ranks.rounds import draw_in_rounds
 from gs_train.ranks.turns import Turns
 from gs_train.renderers import Renderer, Splats
+from gs_train.renderers.raster import RasterRenderer
 from gs_train.renderers.records import GRADIENT_WORDS, RecordRenderer, SplatRecords
 
 SH_DEGREE, SSIM_LAMBDA = 3, 0.2
@@ -199,7 +200,7 @@ def together(
     listed = [[rank.listed(keys) for keys in visible] for rank in ranks]
     counts = [[len(ids) + random.randint(0, most_spare) for ids in of_rank] for of_rank in listed]
     turns = Turns.of(counts, paces=[random.uniform(0.1, 10.0) for _ in ranks])
-    work = [RankWork(rank, ids, jobs, renderer) for rank, ids in zip(ranks, listed)]
+    work = [RankWork(rank, ids, jobs, of_rank(renderer)) for rank, ids in zip(ranks, listed)]
 
     def run(carrier: ThreadWorld) -> None:
         draw_in_rounds(turns, Exchange(carrier, GRADIENT_WORDS), work[carrier.rank])
@@ -212,6 +213,14 @@ def together(
         losses |= one.losses
     order = range(len(jobs))
     return outcome_of(ranks, [images[m] for m in order], [losses[m] for m in order])
+
+
+def of_rank(renderer: Renderer) -> Renderer:
+    """A renderer like this one for a rank of its own, which draws while others do."""
+    if not isinstance(renderer, RasterRenderer):
+        return renderer  # keeps nothing from drawing to drawing
+    how = {"device": renderer.device, "absgrad": renderer.absgrad}
+    return RasterRenderer(renderer.options, **how)
 
 
 def _n_views(jobs: Sequence[Job]) -> int:

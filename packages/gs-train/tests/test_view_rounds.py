@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cloud import cloud_rows, views_along
+from played_ranks import of_rank
 from threads_as_ranks import ThreadWorld, on_ranks
 from torch import Tensor
 
@@ -94,7 +95,7 @@ def test_ranks_draw_the_views_of_one_on_a_gpu() -> None:
 
     def images(world: ThreadWorld) -> list[Tensor | None]:
         model = _model(everything[world.rank :: 2], renderer.device)
-        return list(ViewRounds(model, renderer, world).images(views))
+        return list(ViewRounds(model, of_rank(renderer), world).images(views))
 
     drawn = list(chain.from_iterable(zip(*on_ranks(2, renderer.device, images), strict=True)))
     model = _model(everything, renderer.device)

@@ -18,8 +18,9 @@ BLACK: Colour = (0.0, 0.0, 0.0)
 WHITE: Colour = (1.0, 1.0, 1.0)
 
 
-BACKGROUND_BYTES = 24
-"""A pixel: alpha, the rest, the image over the colour, and the gradient by alpha."""
+BACKGROUND_BYTES = 12
+"""A pixel, beyond what the peak of a view without it holds there: alpha, the rest, the image over
+the colour and the gradient by alpha are gone in part when slots of the gradient are taken."""
 
 
 def over(image: Tensor, alpha: Tensor, colour: Colour) -> Tensor:

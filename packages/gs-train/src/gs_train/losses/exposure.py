@@ -6,8 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-EXPOSURE_BYTES = 36
-"""A pixel: the image with its exposure, its gradient through it, and a product of both."""
+EXPOSURE_BYTES = 10
+"""A pixel, likewise (see `BACKGROUND_BYTES`): of the image with its exposure, its gradient through
+it, and a product of both."""
 
 
 def exposed(image: Tensor, exposure: Tensor) -> Tensor:

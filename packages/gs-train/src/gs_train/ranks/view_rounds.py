@@ -144,8 +144,9 @@ class ViewRounds:
 
         def draw(rect: Rect) -> Tensor:
             drawn = self._records.draw(records, view, rect)
-            if self._background == BLACK:
-                return drawn.image
-            return over(drawn.image, drawn.alpha, self._background)
+            image = drawn.image
+            if self._background != BLACK:
+                image = over(image, drawn.alpha, self._background)
+            return image.clamp(0.0, 1.0)  # a copy: the next part is drawn where this one was
 
-        return in_halves(view.rect, draw).clamp(0.0, 1.0)
+        return in_halves(view.rect, draw)

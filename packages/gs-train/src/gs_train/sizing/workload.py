@@ -63,7 +63,7 @@ class Workload:
             2 more.
         carves: pixels that masks mark so are trained to be transparent.
         depths: the loss compares with depth maps.
-        loss_bytes: a pixel, of what the loss keeps besides the gradient and carving.
+        loss_bytes: a pixel, of what the loss takes for backgrounds and exposures meanwhile.
         tile_rows: rows that the views of a tile see; 0 where views are shuffled.
         tile_batches: batches of a tile.
         image_cache: bytes of host memory for decoded photographs.

@@ -36,6 +36,8 @@ _UNUSED = ("rendering", "gradients", "residents", "lists of residents", "row buf
 
 _LOSS = 12  # bytes a pixel: the gradient
 
+# Planes of depths and carving are there until the gradients have gone back, those of backgrounds
+# and exposures (`Workload.loss_bytes`) while the loss is computed.
 CARVING = 12
 """Bytes a pixel where masks carve: alpha, its gradient, and the product of both."""
 
@@ -78,11 +80,8 @@ def add_batch(
     if work.n_ranks > 1:
         device["exchange"] = exchange_bytes(work, room.rows)
     device["rendering"] = _rendering_bytes(work, room.rows, place, from_tables=from_tables)
-    if work.carves:
-        device["rendering"] += CARVING * work.pixels
-    if work.depths:
-        device["rendering"] += DEPTHS * work.pixels
-    device["rendering"] += work.loss_bytes * work.pixels
+    kept = CARVING * work.carves + DEPTHS * work.depths
+    device["rendering"] += max(kept, work.loss_bytes) * work.pixels
     if widest is not None:
         taken = max(morton.sort_bytes(n), (_MOVING + widest) * n)
         device["re-ordering"] = max(0, taken - sum(device.get(part, 0) for part in _UNUSED))
