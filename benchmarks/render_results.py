@@ -21,7 +21,7 @@ from pathlib import Path
 import chart
 from pages.cells import Results, Table, number, required
 from pages.large import largest, start, whole
-from pages.parts import culling, means_extent, order_quality, ordering, rates, residency, view
+from pages.parts import culling, means_extent, order_quality, ordering, rates, residency, tide, view
 from pages.ranks import capture, exchange, training
 from pages.training import (
     ALL_ON_DEVICE,
@@ -51,7 +51,7 @@ ON_DEVICE = r"torch fused, all rows|gs-adam, (10|100)% have gradients"
 ON_HOST = r"torch fused, all rows|gs-adam dense, all rows|gs-adam deferred, 10% random"
 LINK = r"cudaMemcpyAsync to device, 5 %|gather 5 % sorted|torch index_select \+ copy 5 % sorted"
 PAGES = ("docs/benchmarks.md", "docs/scaling.md", "README.md", "docs/packages/gs-raster.md",
-         "docs/packages/gs-pinned.md", "docs/packages/gs-train.md")  # fmt: skip
+         "docs/packages/gs-pinned.md", "docs/packages/gs-train.md", "docs/drive.md")  # fmt: skip
 
 TABLES: dict[str, Table] = {
     "engine-20m": engine(PRESETS),
@@ -80,6 +80,7 @@ OF_PACKAGES: dict[str, Table] = {
     "swap": swapped,
     "residency": residency,
     "means-extent": means_extent,
+    "tide": tide,
 }
 
 

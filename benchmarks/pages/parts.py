@@ -133,6 +133,24 @@ def residency(name: str, result: Result) -> list[str]:
     return below(name, result, words, folder=QUOTED) + grid(heads, rows)
 
 
+def tide(name: str, result: Result) -> list[str]:
+    """Rates of rows in blocks beside those of rows in one place."""
+    base = required(result.line("none"), "none")
+    rows = [
+        [f"`{line.name}`" if "," not in line.name else line.name, spread(line, 0),
+         f"{line.median / base.median:.2f}"]
+        for line in result.lines
+    ]  # fmt: skip
+    axes = base.axes
+    words = (
+        f"Images a second at {axes['gaussians']:,} Gaussians, {axes['size'][0]} x "
+        f"{axes['size'][1]}, shuffled batches of {axes['batch']} views, blocks of "
+        f"{result.facts['block_rows']:,}; all of the blocks in slots, or half of them in slots and "
+        "all others in host memory."
+    )
+    return below(name, result, words, folder=QUOTED) + grid(["rows", "images/s", "of `none`"], rows)
+
+
 def means_extent(name: str, result: Result) -> list[str]:
     """Scores of surveys by what the learning rate of the means is a multiple of."""
     rows = []
