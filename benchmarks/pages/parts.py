@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from statistics import mean
 
-from pages.cells import QUOTED, Table, below, grid, item, number, required, spread
+from pages.cells import QUOTED, RESULTS, Table, below, grid, item, number, required, spread
 from results import Line, Result
 
 CULLING = r"gs-cull, rows in Morton order, blocks|gsplat's projection"
@@ -148,7 +148,9 @@ def tide(name: str, result: Result) -> list[str]:
         f"{result.facts['block_rows']:,}; all of the blocks in slots, or half of them in slots and "
         "all others in host memory."
     )
-    return below(name, result, words, folder=QUOTED) + grid(["rows", "images/s", "of `none`"], rows)
+    return below(name, result, words, folder=f"{RESULTS}/quoted") + grid(
+        ["rows", "images/s", "of `none`"], rows
+    )
 
 
 def means_extent(name: str, result: Result) -> list[str]:
