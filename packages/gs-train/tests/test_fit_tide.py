@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,14 +25,20 @@ from gs_train.rows.attributes import NAMES
 from gs_train.rows.shown import RowsAtHand
 from gs_train.rows.view_parts import view_parts
 from gs_train.rows.visible import render_view
+from gs_train.runs import trainer
 from gs_train.runs.logs import read_log
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.run import Run
 from gs_train.runs.shared_run import SharedRun
 from gs_train.scene.scene import view_in_frame
 from gs_train.tide.model import StoredModel
+from gs_train.tide.passes import BlockPasses
+from gs_train.tide.room import BatchRoom
 from gs_train.viewer.opened import Limits, fits_beside, open_scene, reopened
 from gs_train.world import Alone
+
+ROOM = 585
+"""Rows of a batch: fewer than most pairs of views see, and as many as any one view does."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -165,6 +172,29 @@ def test_a_run_with_exposures_goes_on_with_the_same_bits(
     for name, values in theirs.items():
         assert torch.equal(ours[name], values), name
     assert theirs["exposure/values"].std(0).max() > 0
+
+
+def test_a_batch_that_comes_view_by_view_changes_no_bit_of_exposures(
+    tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = (*FEW, "--exposure", "--background", "random")
+    whole = fitted(tiny_capture, tmp_path / "whole", *terms)
+    begun = []
+    begin = BlockPasses.begin
+
+    def noted(self: BlockPasses, *arguments: Any) -> int:
+        begun.append(self._batch.seen)
+        return begin(self, *arguments)
+
+    monkeypatch.setattr(BlockPasses, "begin", noted)
+    monkeypatch.setattr(trainer, "BatchRoom", lambda *_: BatchRoom(ROOM))
+    passes = fitted(tiny_capture, tmp_path / "passes", *terms)
+    assert begun
+    assert all(len(seen.microbatches) == 2 for seen in begun)  # whole views: no sum in other order
+    assert_same(saved(passes), saved(whole))
+    ours, theirs = exposures_of(passes), exposures_of(whole)
+    for name, values in theirs.items():
+        assert torch.equal(ours[name], values), name
 
 
 def test_a_store_elsewhere_goes_with_its_run(tiny_capture: Path, tmp_path: Path, few: Path) -> None:
