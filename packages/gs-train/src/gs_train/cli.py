@@ -36,7 +36,7 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.guard import in_one_line
 from gs_train.world import ToldError
 from gs_train.world.launcher import launch
-from gs_train.world.standing import has_the_word
+from gs_train.world.standing import has_the_word, standing
 
 _COMMANDS: dict[str, tuple[type, Callable[[Any], object]]] = {
     "fit": (FitConfig, fit),
@@ -83,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not isinstance(config, _OF_RANKS):
             if not has_the_word(os.environ):
                 return 0
-            os.environ["WORLD_SIZE"] = "1"  # others would be waited for
+            if standing(os.environ) is not None:
+                os.environ["WORLD_SIZE"] = "1"  # others would be waited for
         folder = _folder_of(config)
         n_ranks = _ranks_for(config)
         if n_ranks is not None:
