@@ -17,13 +17,18 @@ import torch
 from gs_train.cli import main
 from gs_train.data import write_demo_capture
 
-RANK_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+OF_TWO_RANKS = {
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
 OPTIONS = {"eval": "--renderer cpu", "render": "--renderer cpu", "export": ""}
 
 
 @pytest.fixture(autouse=True)
 def _nobody_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in RANK_VARIABLES:
+    for name in (*OF_TWO_RANKS, "RANK", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -193,7 +198,7 @@ def test_trouble_of_all_ranks_is_one_line(
 
 
 def _as_rank(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
-    for name, value in zip(RANK_VARIABLES, ("2", str(rank), str(rank), "2"), strict=True):
+    for name, value in (OF_TWO_RANKS | {"RANK": str(rank), "LOCAL_RANK": str(rank)}).items():
         monkeypatch.setenv(name, value)
 
 
