@@ -10,7 +10,8 @@ the ceiling is ``none``.
     PYTHONPATH=benchmarks:benchmarks/train python benchmarks/tide/bench_tide.py --n 5_000_000
 
 A sample is the rate of a run of ``--seconds``, from an idle device to an idle device. The store is
-made in ``--folder``, with 720 bytes a row.
+made in ``--folder``, with 720 bytes a row. With ``--trace FOLDER`` each line runs on for a moment
+after it was timed, with a trace that ``train/trace_shares.py`` explains.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import trace_shares
 from bench_engine import Scene, batches, make_scene, settings
 
 import workloads
@@ -50,7 +52,8 @@ class Row:
 
     Attributes:
         rates: images a second of each run.
-        facts: counters of the cache.
+        facts: counters of the cache, and the share of the time in which each track of a trace was
+            busy.
     """
 
     name: str
@@ -87,6 +90,13 @@ def measure(engine: Engine, row: Row, scene: Scene, options: argparse.Namespace)
 
     run(options.warm_up)
     row.rates = [run(options.seconds) for _ in range(options.samples)]
+    if options.trace is not None:
+        path = options.trace / f"{row.name.replace(', ', '-')}-{row.batch}.json"
+        engine.trace.start(path)
+        run(options.seconds / 4)
+        engine.trace.write()
+        busy = trace_shares.shares(trace_shares.read(path))
+        row.facts |= {f"busy {track}": share for track, share in busy.items()}
 
 
 def in_blocks(
@@ -103,7 +113,7 @@ def in_blocks(
         with StoredRows.open(place, slots=slots, host_blocks=host, device=renderer.device) as rows:
             engine = block_engine(rows, renderer, most_listed=0 if options.exact else None)
             measure(engine, row, scene, options)
-            row.facts = vars(rows.cache.stats) | {"slots": slots, "blocks": n_blocks}
+            row.facts |= vars(rows.cache.stats) | {"slots": slots, "blocks": n_blocks}
     finally:
         shutil.rmtree(place)
 
@@ -178,8 +188,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="per sample")
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for the store")
+    parser.add_argument("--trace", type=Path, help="folder for a trace of each line")
     add_json_option(parser)
     options = parser.parse_args()
+    if options.trace is not None:
+        options.trace.mkdir(parents=True, exist_ok=True)
     record = Record(options.json, block_rows=options.block_rows)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     renderer = make_renderer("auto", RenderOptions())
