@@ -11,10 +11,11 @@ result: a city of 120 million fits beside its attributes.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,7 +84,70 @@ def city(n: int, *, share: float = 0.02, seed: int = 0, device: torch.device | s
     The same seed gives the same city on the same kind of device, not across kinds.
     """
     generator = torch.Generator(device).manual_seed(seed)
+    lots = _lots(n, share, generator)
 
+    means = torch.empty((n, 3), device=device)
+    scales = torch.empty((n, 3), device=device)
+    quats = torch.empty((n, 4), device=device)
+    opacities = torch.empty(n, device=device)
+    for rows in _chunks(n):
+        _place(means[rows], lots, generator)
+        _shape(scales[rows], quats[rows], opacities[rows], generator)
+    return City(means, scales, quats, opacities, lots.side, lots.altitude)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Points of a city of any size, some of them at a time.
+
+    Args:
+        n: points of the city.
+        share: of the city that one photo shows, about.
+        seed: same points for the same seed, whoever asks for which.
+    """
+
+    n: int
+    share: float
+    seed: int = 0
+
+    @functools.cached_property
+    def _lots(self) -> _Lots:
+        return _lots(self.n, self.share, torch.Generator().manual_seed(self.seed))
+
+    @property
+    def n_chunks(self) -> int:
+        return -(-self.n // CHUNK)
+
+    def means(self, chunk: int) -> Tensor:
+        """(up to CHUNK, 3) float32 of one chunk."""
+        n = min(CHUNK, self.n - chunk * CHUNK)
+        generator = torch.Generator().manual_seed((self.seed << 32) + 1 + chunk)
+        means = torch.empty((n, 3))
+        _place(means, self._lots, generator)
+        return means
+
+    def city(self, means: Tensor, *, device: torch.device | str = "cpu") -> City:
+        """The city with some of its points alone, on a device."""
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        n = len(means)
+        scales, quats = torch.empty((n, 3)), torch.empty((n, 4))
+        opacities = torch.empty(n)
+        for rows in _chunks(n):
+            _shape(scales[rows], quats[rows], opacities[rows], generator)
+        own = (values.to(device) for values in (means, scales, quats, opacities))
+        return City(*own, self._lots.side, self._lots.altitude)
+
+
+class _Lots(NamedTuple):
+    """What buildings stand where; (lots,) half widths and heights."""
+
+    half_widths: Tensor
+    heights: Tensor
+    side: float
+    altitude: float
+
+
+def _lots(n: int, share: float, generator: torch.Generator) -> _Lots:
     side = max(math.sqrt(n / DENSITY), 2 * LOT)
     lots = max(1, int(side // LOT))
     # 1.3: what roofs nearer to the camera, opacities and the border of the city take away again.
@@ -91,20 +155,17 @@ def city(n: int, *, share: float = 0.02, seed: int = 0, device: torch.device | s
     altitude = across / (2 * math.tan(FIELD_OF_VIEW / 2))
     half_widths = _uniform(generator, lots * lots, 7.5, 15)
     heights = _uniform(generator, lots * lots, 0.03, 0.25) * min(altitude, 160.0)
+    return _Lots(half_widths, heights, side, altitude)
 
-    means = torch.empty((n, 3), device=device)
-    scales = torch.empty((n, 3), device=device)
-    quats = torch.empty((n, 4), device=device)
-    opacities = torch.empty(n, device=device)
-    for rows in _chunks(n):
-        _place(means[rows], half_widths, heights, side, generator)
-        # Flat pebbles of some 15 cm, as wide as they are apart.
-        scales[rows].normal_(-2.0, 0.5, generator=generator)
-        scales[rows, 2] -= 1.5
-        quats[rows].normal_(0, 0.3, generator=generator)
-        quats[rows, 0] += 1
-        opacities[rows].normal_(1, 2, generator=generator)
-    return City(means, scales, quats, opacities, side, altitude)
+
+def _shape(scales: Tensor, quats: Tensor, opacities: Tensor, generator: torch.Generator) -> None:
+    """Fill what a row has beside its mean: flat pebbles of some 15 cm, as wide as they are
+    apart."""
+    scales.normal_(-2.0, 0.5, generator=generator)
+    scales[:, 2] -= 1.5
+    quats.normal_(0, 0.3, generator=generator)
+    quats[:, 0] += 1
+    opacities.normal_(1, 2, generator=generator)
 
 
 def _chunks(n: int) -> Iterator[slice]:
@@ -115,10 +176,9 @@ def _uniform(generator: torch.Generator, n: int, low: float, high: float) -> Ten
     return torch.empty(n, device=generator.device).uniform_(low, high, generator=generator)
 
 
-def _place(
-    means: Tensor, half_widths: Tensor, heights: Tensor, side: float, generator: torch.Generator
-) -> None:
+def _place(means: Tensor, city: _Lots, generator: torch.Generator) -> None:
     """Fill (n, 3) means: on the ground, on roofs or on walls of the lots' buildings."""
+    half_widths, heights, side, _ = city
     n, n_lots = len(means), len(heights)
     lots = math.isqrt(n_lots)
     lot = torch.randint(n_lots, (n,), generator=generator, device=means.device)

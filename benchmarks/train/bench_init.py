@@ -26,6 +26,7 @@ from gs_train.scene.initialize import rows_from_cloud
 from gs_train.scene.neighbours import neighbour_spacing
 from gs_train.scene.thinning import thinned_order
 from harness import Record, add_json_option
+from point_file import PointFile
 
 _CHUNK = 1 << 20
 
@@ -33,20 +34,14 @@ _CHUNK = 1 << 20
 def write_points(path: Path, n: int) -> None:
     """Points on a bumpy surface of 100 x 100, with one hundredth of noise."""
     random = np.random.default_rng(0)
-    lines = ["ply", "format binary_little_endian 1.0", f"element vertex {n}"]
-    lines += [f"property float {name}" for name in "xyz"]
-    lines += [f"property uchar {name}" for name in ("red", "green", "blue")]
-    with open(path, "wb") as file:
-        file.write("\n".join([*lines, "end_header", ""]).encode())
+    with PointFile(path, n) as file:
         for start in range(0, n, _CHUNK):
             m = min(_CHUNK, n - start)
-            records = np.zeros(m, [("xyz", "<f4", 3), ("rgb", "u1", 3)])
+            points = np.empty((m, 3), np.float32)
             xy = random.random((m, 2)) * 100
-            records["xyz"][:, :2] = xy
-            height = np.sin(xy[:, 0]) + np.cos(0.7 * xy[:, 1]) + random.normal(0, 0.01, m)
-            records["xyz"][:, 2] = height
-            records["rgb"] = random.integers(0, 256, (m, 3))
-            file.write(records.tobytes())
+            points[:, :2] = xy
+            points[:, 2] = np.sin(xy[:, 0]) + np.cos(0.7 * xy[:, 1]) + random.normal(0, 0.01, m)
+            file.write(start, points, random.integers(0, 256, (m, 3)))
 
 
 def check_spacing() -> None:

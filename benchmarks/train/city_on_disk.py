@@ -23,6 +23,7 @@ from PIL import Image
 import workloads
 from gs_train.data.colmap_records import Camera
 from gs_train.data.colmap_writer import NamedPose, Observations, write_model
+from point_file import PointFile
 
 TEST_EVERY = 8
 _OVERLAP = 0.7  # of consecutive photographs: 200 of them then cover a city of 20 million
@@ -41,24 +42,33 @@ def write_city(folder: Path, options: argparse.Namespace) -> float:
         city, photos, lambda ids: {name: value[ids] for name, value in rows.items()},
         change=0.0, renderer=options.renderer,
     ).numpy()  # fmt: skip
-    names = [f"photo_{k:05d}.jpg" for k in range(options.views)]
-    (folder / "images").mkdir(parents=True)
+    names = save_photographs(folder, images)
+    points = rows["means"][: options.points].cpu().numpy()
+    colors = 255 * (0.5 + _SH_0 * rows["sh0"][: options.points, 0]).clamp(0, 1)
+    coloured = colors.round().byte().cpu().numpy()
+    write_poses(folder, photos, names, points, coloured)
+    with PointFile(folder / "points.ply", len(points)) as file:
+        file.write(0, points, coloured)
+    return psnr_of_one_colour(images)
+
+
+def save_photographs(folder: Path, images: np.ndarray) -> list[str]:
+    """Write (B, height, width, 3) images into a capture; returns their names."""
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    names = [f"photo_{k:05d}.jpg" for k in range(len(images))]
 
     def save(k: int) -> None:
         Image.fromarray(images[k]).save(folder / "images" / names[k], quality=95)
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(save, range(options.views)))
-    points = rows["means"][: options.points].cpu().numpy()
-    colors = 255 * (0.5 + _SH_0 * rows["sh0"][: options.points, 0]).clamp(0, 1)
-    write_poses(folder, photos, names, points, colors.round().byte().cpu().numpy())
-    return psnr_of_one_colour(images)
+        list(pool.map(save, range(len(images))))
+    return names
 
 
 def write_poses(
     folder: Path, photos: workloads.Flight, names: list[str], points: np.ndarray, colors: np.ndarray
 ) -> None:
-    """The model, with some of the points, and the file of all points."""
+    """The model, with some of the points."""
     fx, _, cx, _, fy, cy = photos.Ks[0].flatten().tolist()[:6]
     nothing = np.empty(0, np.int64)
     write_model(
@@ -72,14 +82,6 @@ def write_poses(
         colors=colors[:_MODEL_POINTS],
         observations=Observations(nothing, nothing, np.empty((0, 2))),
     )
-    lines = ["ply", "format binary_little_endian 1.0", f"element vertex {len(points)}"]
-    lines += [f"property float {name}" for name in "xyz"]
-    lines += [f"property uchar {name}" for name in ("red", "green", "blue")]
-    records = np.empty(len(points), [("xyz", "<f4", 3), ("rgb", "u1", 3)])
-    records["xyz"], records["rgb"] = points, colors
-    with open(folder / "points.ply", "wb") as file:
-        file.write("\n".join([*lines, "end_header", ""]).encode())
-        records.tofile(file)
 
 
 def psnr_of_one_colour(images: np.ndarray) -> float:

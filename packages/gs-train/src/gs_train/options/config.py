@@ -94,6 +94,8 @@ class FitConfig:
         frame: frame of the PLY file: the capture's, or a local frame with transform.json beside
             the file; auto takes a local frame where float32 is too coarse for the capture's
             coordinates.
+        point_cloud: write all Gaussians to point_cloud.ply at the end; gs-train export writes them,
+            or those within a box, at any time.
         resume: go on from the newest checkpoint in out.
         overwrite: remove the run that out holds, then start.
         test_every: every so many-th image, by sorted name and from the first, is held out; 0: none.
@@ -166,6 +168,7 @@ class FitConfig:
     eval_every: Count = 0
     keep_checkpoints: int = 2
     frame: FrameChoice = "auto"
+    point_cloud: bool = True
     resume: bool = False
     overwrite: bool = False
     test_every: int = 8
@@ -375,8 +378,8 @@ _SIZES = ("image_cache", "device_memory", "host_memory")
 _NOT_RECIPE = (
     "data", "out", "steps", "decay_steps", "checkpoint_every", "eval_every", "keep_checkpoints",
     "resume", "overwrite", "image_cache", "lpips_backbone", "test_list", "device_memory",
-    "host_memory", "trace", "init", "offload", "frame", "max_pixels", "skip_broken",
-    "allow_missing", "scratch", "gpus", "cut_views", "store", "block_rows", "tide",
+    "host_memory", "trace", "init", "offload", "frame", "point_cloud", "max_pixels",
+    "skip_broken", "allow_missing", "scratch", "gpus", "cut_views", "store", "block_rows", "tide",
 )  # fmt: skip
 
 _BY_STRATEGY = {

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
+import numpy as np
+
+from gs_train.blocks.stored_rows import StoredRows
 from gs_train.data import Capture
 from gs_train.data.pixel_file import PixelFile
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_free
 from gs_train.options.config import FitConfig
+from gs_train.renderers import Renderer, View
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.trainer import Trainer
 from gs_train.sizes import format_bytes, parse_bytes
@@ -21,6 +25,8 @@ from gs_train.sizing.photographs import decoded_bytes, scratch_bytes, training_s
 from gs_train.tide.block_room import BlockRoom
 
 File = TypeVar("File")
+
+_VIEWS_AT_ONCE = 256
 
 
 def require_scratch(config: FitConfig) -> None:
@@ -44,8 +50,8 @@ def require_room(
 ) -> None:
     """Check that there is room for checkpoints and results at the present number of Gaussians.
 
-    Of rows in a store: for their records once, as far as these are not there yet. What older
-    snapshots need comes on top.
+    Of rows in a store: for their first records, as far as these are not there yet. What training
+    adds to them is known once there is a store, see `require_room_to_train`.
 
     Args:
         blocks: of rows that are in a store, or will be; None: they are in memory.
@@ -56,9 +62,29 @@ def require_room(
     n_bytes = _results_bytes(config, n_rows, is_stored=blocks is not None)
     if blocks is not None:
         store = folder.store_of(config)
-        missing = max(0, blocks.drive_bytes - _taken_bytes(store))
+        missing = max(0, blocks.first_drive_bytes - _taken_bytes(store))
         require_free(store, missing, "the store of the Gaussians")
     require_free(folder.root, n_bytes, "checkpoints and results")
+
+
+def require_room_to_train(rows: StoredRows, views: Sequence[View], renderer: Renderer) -> None:
+    """Check that there is room for the records of all blocks that views may see, once each has been
+    trained. What older snapshots need comes on top.
+
+    Args:
+        rows: in a store that has not been trained.
+
+    Raises:
+        InputError: there is not.
+    """
+    store = rows.store
+    seen = np.zeros(len(rows.boxes), bool)
+    for first in range(0, len(views), _VIEWS_AT_ONCE):
+        some = views[first : first + _VIEWS_AT_ONCE]
+        seen[np.asarray(rows.candidates(some, renderer).ids)] = True
+    n_rows = sum(store.counts(np.flatnonzero(seen)))
+    missing = n_rows * rows.row_bytes - store.stats.free_bytes
+    require_free(store.path, missing, f"the {n_rows:,} Gaussians that photographs may show")
 
 
 def open_scratch(
@@ -138,10 +164,10 @@ def _kept_for_results(trainer: Trainer, place: Path, root: Path) -> int:
 
 
 def _results_bytes(config: FitConfig, n_rows: int, *, is_stored: bool) -> int:
-    """Of the checkpoints that are kept, the next one, and the PLY."""
+    """Of the checkpoints that are kept, the next one, and the point cloud."""
     row_bytes = 4 * (11 + 3 * (config.sh_degree + 1) ** 2)
-    copies = 3 * (config.keep_checkpoints + 1) + 1  # a checkpoint has moments too
-    return (1 if is_stored else copies) * row_bytes * n_rows
+    copies = 0 if is_stored else 3 * (config.keep_checkpoints + 1)  # with the moments
+    return (copies + config.point_cloud) * row_bytes * n_rows
 
 
 def _taken_bytes(folder: Path) -> int:

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -37,7 +37,7 @@ from gs_train.runs.all_ranks import (
     on_all_ranks,
     stop_of_all,
 )
-from gs_train.runs.disk import require_room, require_scratch
+from gs_train.runs.disk import require_room, require_room_to_train, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
 from gs_train.runs.held_out import HeldOut
@@ -63,6 +63,7 @@ from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_extent import with_means_extent
 from gs_train.sizing.choice import Choice
+from gs_train.tide.model import StoredModel
 from gs_train.tide.store_folder import block_rows_of, give_up_snapshots
 from gs_train.tide.store_use import StoreUse
 from gs_train.world import Alone, World
@@ -170,7 +171,7 @@ def fit_locked(
         by_first(world, lambda: require_room(config, n_rows, folder, choice.blocks))
         by_first(world, lambda: folder.prepare(config, record))
         if begin is not None:  # the folder of its store is the run's now
-            trainer, begin = _put_into_store(begin, folder, own_stop), None
+            trainer, begin = _put_into_store(begin, scene, folder, own_stop), None
             held.callback(trainer.close)
         among = "" if world.size == 1 else f" in {world.size} processes"
         _say(
@@ -197,14 +198,15 @@ def fit_locked(
                 world,
                 held_out,
             )
-            write_point_cloud(
-                folder.point_cloud(trainer.step),
-                trainer.model,
-                choice=config.frame,
-                trained=scene.frame,
-                world=world,
-                say=_say,
-            )
+            if config.point_cloud:
+                write_point_cloud(
+                    folder.point_cloud(trainer.step),
+                    trainer.model,
+                    choice=config.frame,
+                    trained=scene.frame,
+                    world=world,
+                    say=_say,
+                )
             check_stop(stop, world, "the writing of results")
             # As the point cloud's.
             frame = by_first(
@@ -365,12 +367,16 @@ def _beginning(
     return _Beginning(choice, n_rows, make)
 
 
-def _put_into_store(begin: _Beginning, folder: RunFolder, stop: StopRequest) -> Trainer:
-    """The trainer, whose rows have been written to the drive; where that fails, or a stop is asked
-    for meanwhile, nothing of the run is left."""
+def _put_into_store(
+    begin: _Beginning, scene: Scene, folder: RunFolder, stop: StopRequest
+) -> Trainer:
+    """The trainer, whose rows have been written to the drive; where that fails, where the drive has
+    no room to train them, or a stop is asked for meanwhile, nothing of the run is left."""
     trainer: Trainer | None = None
     try:
         trainer = begin.trainer()
+        rows = cast(StoredModel, trainer.model).rows
+        require_room_to_train(rows, training_views(scene), trainer.renderer)
         stop.check("the writing of the store")
     except BaseException:
         if trainer is not None:

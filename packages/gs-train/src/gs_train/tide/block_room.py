@@ -16,6 +16,11 @@ _LOOKS_BYTES = 2 << 30
 OF_A_BLOCK = 200
 """Bytes of host memory for each block, wherever the block is: box, index, states and hints."""
 
+_FIRST_ROW_BYTES = 64
+"""Of a row whose moments, opacity and harmonics are those of all others: 48 in blocks of 1024."""
+
+_PAGES_BYTES = 2 * 4096  # that a record begins and ends within
+
 
 def stored_row_bytes(sh_degree: int) -> int:
     """Of a row with its moments, its key and the step that it was updated in."""
@@ -64,6 +69,12 @@ class BlockRoom:
         """Of the records of all rows once each has been trained; before, and beside what older
         snapshots need, records are smaller and others more."""
         return self.n_rows * self.row_bytes
+
+    @property
+    def first_drive_bytes(self) -> int:
+        """Of the records of all rows of a cloud before any has been trained, at most."""
+        pages = _PAGES_BYTES * n_blocks(self.n_rows, self.block_rows)
+        return min(self.drive_bytes, _FIRST_ROW_BYTES * self.n_rows + pages)
 
     def for_looks(self) -> BlockRoom:
         """Less memory, for looking at the rows beside whoever trains them."""
