@@ -24,7 +24,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Points before the cameras, and more of them where no camera looks."""
     chance = np.random.default_rng(0)
     near = chance.normal(0.0, 0.5, (N_NEAR, 3))
-    far = chance.normal(0.0, 0.5, (N_FAR, 3)) + (0.0, 0.0, 4000.0)
+    far = chance.normal(0.0, 0.5, (N_FAR, 3)) + np.array([0.0, 0.0, 4000.0])
     points = np.concatenate([near, far]).astype(np.float32)
     path = tmp_path_factory.mktemp("cloud") / "points.ply"
     write_points(path, points, chance.integers(0, 256, points.shape).astype(np.uint8))
