@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gs_train.blocks.block_planes import first_row_bytes
 from gs_train.rows.attributes import GEOMETRY_WIDTH, appearance_width
 
 LEAST_SLOTS, LEAST_PLACES = 1, 2
@@ -15,11 +17,6 @@ _LOOKS_BYTES = 2 << 30
 
 OF_A_BLOCK = 200
 """Bytes of host memory for each block, wherever the block is: box, index, states and hints."""
-
-_FIRST_ROW_BYTES = 64
-"""Of a row whose moments, opacity and harmonics are those of all others: 48 in blocks of 1024."""
-
-_PAGES_BYTES = 2 * 4096  # that a record begins and ends within
 
 
 def stored_row_bytes(sh_degree: int) -> int:
@@ -72,9 +69,9 @@ class BlockRoom:
 
     @property
     def first_drive_bytes(self) -> int:
-        """Of the records of all rows of a cloud before any has been trained, at most."""
-        pages = _PAGES_BYTES * n_blocks(self.n_rows, self.block_rows)
-        return min(self.drive_bytes, _FIRST_ROW_BYTES * self.n_rows + pages)
+        """Of the records of all rows of a cloud before any has been trained, about."""
+        first = math.ceil(self.n_rows * first_row_bytes(self.block_rows))
+        return min(self.drive_bytes, first)
 
     def for_looks(self) -> BlockRoom:
         """Less memory, for looking at the rows beside whoever trains them."""
