@@ -112,7 +112,7 @@ def dense(
     Args:
         flipped: the last row comes first.
     """
-    keys, values = (list(part) for part in zip(*rows.pieces(blocks, at_once=len(blocks))))
+    keys, values = (list(part) for part in zip(*rows.pieces(blocks)))
     whole = {name: torch.cat([part[name] for part in values]) for name in NAMES}
 
     def optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
