@@ -65,6 +65,7 @@ TABLES: dict[str, Table] = {
     "ranks": training,
     "ranks-40m": training,
     "ranks-4k": training,
+    "ranks-4gpu": training,
     "exchange": exchange,
     "capture-ranks": capture,
     "cull": culling,
