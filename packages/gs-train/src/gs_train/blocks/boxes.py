@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,13 @@ from gs_train.renderers.protocol import RenderOptions, View
 __all__ = ["BlockBoxes", "Moving", "SleepingValues"]
 
 _ARRAYS = ("lower", "upper", "scale", "longest", "ceilings", "fit_step")
+
+GROUP = 64
+"""Neighbouring blocks whose joint box is looked at first, of more blocks than `MOST_ALONE`."""
+
+MOST_ALONE = 4096
+
+_ALL = slice(None)
 
 
 class Moving(NamedTuple):
@@ -63,6 +71,8 @@ class BlockBoxes:
         self.ceilings = np.full((n_blocks, 2), np.inf, np.float32)
         self.fit_step = np.zeros(n_blocks, np.int32)
         self._coming: list[BoxFit] = []
+        self._groups: BlockBoxes | None = None
+        self._is_stale = np.ones(-(-n_blocks // GROUP), bool)
 
     def __len__(self) -> int:
         return len(self.scale)
@@ -118,6 +128,7 @@ class BlockBoxes:
         ceilings = torch.tensor([means.ceiling, scales.ceiling], dtype=torch.float64)
         self.ceilings[blocks] = float32_below(ceilings).numpy()
         self.fit_step[blocks] = means.step
+        self._is_stale[blocks // GROUP] = True
 
     def _end(self, blocks: Ids, least: Tensor) -> None:
         if len(blocks):
@@ -136,19 +147,37 @@ class BlockBoxes:
         self.settle()
         return {name: getattr(self, name) for name in _ARRAYS}
 
-    def slack(self, means: SleepReach, scales: SleepReach, moving: Moving | None = None) -> Floats:
-        """(blocks, 2) how far means and log scales may leave the box of the fit, because rates have
-        risen above the ceilings of the fit, or because of a step that is to come."""
+    def slack(
+        self,
+        means: SleepReach,
+        scales: SleepReach,
+        moving: Moving | None = None,
+        blocks: Ids | slice = _ALL,
+    ) -> Floats:
+        """How far means and log scales may leave the box of the fit, because rates have risen above
+        the ceilings of the fit, or because of a step that is to come.
+
+        Args:
+            means, scales: of the groups' present ceilings.
+            moving: what a step is to move; None: nothing.
+            blocks: (n,) numbers; all without.
+
+        Returns:
+            (n, 2) float32.
+        """
         self.settle()
-        since = self.fit_step.astype(np.int64)
+        since = self.fit_step[blocks].astype(np.int64)
         now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
+        ceilings, longest = self.ceilings[blocks], self.longest[blocks]
         with np.errstate(all="ignore"):
-            ratio = now / self.ceilings
-            more = np.where(now > self.ceilings, self.longest * (ratio - 1.0), 0.0)
+            ratio = now / ceilings
+            more = np.where(now > ceilings, longest * (ratio - 1.0), 0.0)
         # Without a rate at the fit, a row may go anywhere later.
         more = np.where(np.isnan(more), np.inf, more)
         if moving is not None:
-            more[moving.blocks] += moving.most
+            moves = np.zeros(len(self), bool)
+            moves[moving.blocks] = True
+            more[moves[blocks]] += moving.most
         return float32_above(torch.from_numpy(more * (1.0 + 2.0**-20))).numpy()
 
     def candidates(
@@ -172,11 +201,22 @@ class BlockBoxes:
 
         Returns:
             Sets of blocks: every block with a row that a view sees is in the view's set.
+
+        Cost: of a look at all blocks up to `MOST_ALONE`, else at their groups and the blocks of
+            those that some view may see.
         """
+        blocks: Ids | slice = _ALL
+        if len(self) > MOST_ALONE:
+            grouped = None if moving is None else _grouped(moving)
+            near = self._up_to_date_groups().candidates(
+                views, options, means, scales, rects=rects, moving=grouped
+            )
+            members = np.asarray(near.ids).astype(np.int64)[:, None] * GROUP + np.arange(GROUP)
+            blocks = members[members < len(self)]
         rules: dict[str, Any] = options._asdict()
         for name in ("radius_clip", "antialiased"):  # which boxes do not know
             rules.pop(name, None)
-        return self._native(self.slack(means, scales, moving)).visible(
+        found = self._native(self.slack(means, scales, moving, blocks), blocks).visible(
             np.stack([view.on_host[0] for view in views]),
             np.stack([view.on_host[1] for view in views]),
             np.array([view.width for view in views]),
@@ -184,6 +224,24 @@ class BlockBoxes:
             rects=rects,
             **rules,
         )
+        if isinstance(blocks, slice):
+            return found
+        return replace(found, ids=blocks[found.ids].astype(np.int32))
+
+    def _up_to_date_groups(self) -> BlockBoxes:
+        """Boxes that hold those of `GROUP` neighbouring blocks each."""
+        self.settle()
+        if self._groups is None:
+            self._groups = BlockBoxes(len(self._is_stale))
+        groups, stale = self._groups, np.flatnonzero(self._is_stale)
+        self._is_stale[:] = False
+        groups._is_stale[stale // GROUP] = True
+        members = np.minimum(stale[:, None] * GROUP + np.arange(GROUP), len(self) - 1)
+        for name in ("lower", "ceilings", "fit_step"):
+            getattr(groups, name)[stale] = getattr(self, name)[members].min(1)
+        for name in ("upper", "scale", "longest"):
+            getattr(groups, name)[stale] = getattr(self, name)[members].max(1)
+        return groups
 
     def within(
         self, low: Sequence[float], high: Sequence[float], means: SleepReach, scales: SleepReach
@@ -198,11 +256,12 @@ class BlockBoxes:
         reaches = (self.lower - far <= np.array(high)) & (self.upper + far >= np.array(low))
         return np.flatnonzero(reaches.all(1))
 
-    def _native(self, slack: Floats) -> gs_cull.Blocks:
-        """As gs-cull tests blocks, for which the number of rows does not count."""
-        n_blocks = len(self)
+    def _native(self, slack: Floats, blocks: Ids | slice) -> gs_cull.Blocks:
+        """Some blocks as gs-cull tests them, for which the number of rows does not count."""
+        n_blocks = len(slack)
         # In the order of `gs_cull.Blocks.bounds`, of which the last counts rows.
-        bounds: Any = self.lower, self.upper, self.scale, slack, np.zeros(n_blocks, np.int32)
+        own = (self.lower[blocks], self.upper[blocks], self.scale[blocks])
+        bounds: Any = *own, slack, np.zeros(n_blocks, np.int32)
         return gs_cull.Blocks(
             n_rows=n_blocks * 32,
             block_size=32,
@@ -211,3 +270,7 @@ class BlockBoxes:
             activated=False,
             slack=(0.0, 0.0),
         )
+
+
+def _grouped(moving: Moving) -> Moving:
+    return Moving(np.unique(moving.blocks // GROUP), moving.most)
