@@ -16,7 +16,8 @@ from gs_train.commands.plan_capture import capture_without_photographs
 from gs_train.data.colmap_records import Camera
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
-from gs_train.options.config import FitConfig, load_config, of_this_version, save_config
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import load_config, of_this_version, save_config
 from gs_train.runs.folder import RunFolder, require_same_options
 from gs_train.runs.run import open_capture
 

@@ -20,7 +20,7 @@ import gs_train.runs.run
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from gs_train.cli import main
 from gs_train.errors import InputError
-from gs_train.options.config import load_config
+from gs_train.options.config_file import load_config
 from gs_train.runs.record import RunRecord
 from gs_train.runs.run import Run
 from gs_train.runs.trainer import Trainer

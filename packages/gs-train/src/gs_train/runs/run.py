@@ -25,7 +25,8 @@ from gs_train.losses.ssim import WINDOW
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
-from gs_train.options.config import FitConfig, load_config
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import load_config
 from gs_train.options.limits import Limits
 from gs_train.options.presets import NAMED
 from gs_train.options.tide import TideConfig

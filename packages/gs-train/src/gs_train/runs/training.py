@@ -23,7 +23,8 @@ from gs_train.files.atomic import require_writable
 from gs_train.files.one_folder import require_one_folder
 from gs_train.losses.lpips import load_lpips
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.options.config import FitConfig, for_the_record, of_this_version
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import for_the_record, of_this_version
 from gs_train.options.plain import to_plain
 from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers import Renderer, Rows
