@@ -29,7 +29,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
 from gs_train.options.config_file import of_this_version
 from gs_train.runs.offload import workload_of
-from gs_train.runs.run import renderer_for
+from gs_train.runs.renderer import renderer_for
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.photographs import decoded_bytes
 
