@@ -107,7 +107,15 @@ def command_line(argv: list[str]) -> str:
         elif not option.startswith("--json="):
             kept.append(option)
     script = _script().relative_to(FOLDER.parent)
-    return shlex.join(["PYTHONPATH=benchmarks", "python", str(script), *kept])
+    path = "PYTHONPATH=" + ":".join(map(str, _folders()))
+    return shlex.join([path, "python", str(script), *kept])
+
+
+def _folders() -> list[Path]:
+    """That the script imports from beside its own, relative to the repository's root."""
+    found = [Path(path).resolve() for path in sys.path if path]
+    others = [path for path in found if path.parent == FOLDER and path != _script().parent]
+    return [path.relative_to(FOLDER.parent) for path in dict.fromkeys([FOLDER, *others])]
 
 
 def current_commit() -> str:

@@ -20,8 +20,17 @@ from pathlib import Path
 
 import chart
 from pages.cells import Results, Table, number, required
+from pages.drive import survey, tide
 from pages.large import largest, start, whole
-from pages.parts import culling, means_extent, order_quality, ordering, rates, residency, tide, view
+from pages.parts import (
+    culling,
+    means_extent,
+    order_quality,
+    ordering,
+    rates,
+    residency,
+    view,
+)
 from pages.ranks import capture, exchange, training
 from pages.training import (
     ALL_ON_DEVICE,
@@ -82,6 +91,7 @@ OF_PACKAGES: dict[str, Table] = {
     "residency": residency,
     "means-extent": means_extent,
     "tide": tide,
+    "survey": survey,
 }
 
 

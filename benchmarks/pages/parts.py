@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from statistics import mean
 
-from pages.cells import QUOTED, RESULTS, Table, below, grid, item, number, required, spread
+from pages.cells import QUOTED, Table, below, grid, item, number, required, spread
 from results import Line, Result
 
 CULLING = r"gs-cull, rows in Morton order, blocks|gsplat's projection"
@@ -131,26 +131,6 @@ def residency(name: str, result: Result) -> list[str]:
     )
     heads = ["order, share in memory", "least, blocks a step", *rules]
     return below(name, result, words, folder=QUOTED) + grid(heads, rows)
-
-
-def tide(name: str, result: Result) -> list[str]:
-    """Rates of rows in blocks beside those of rows in one place."""
-    base = required(result.line("none"), "none")
-    rows = [
-        [f"`{line.name}`" if "," not in line.name else line.name, spread(line, 0),
-         f"{line.median / base.median:.2f}"]
-        for line in result.lines
-    ]  # fmt: skip
-    axes = base.axes
-    words = (
-        f"Images a second at {axes['gaussians']:,} Gaussians, {axes['size'][0]} x "
-        f"{axes['size'][1]}, shuffled batches of {axes['batch']} views, blocks of "
-        f"{result.facts['block_rows']:,}; all of the blocks in slots, or half of them in slots and "
-        "all others in host memory."
-    )
-    return below(name, result, words, folder=f"{RESULTS}/quoted") + grid(
-        ["rows", "images/s", "of `none`"], rows
-    )
 
 
 def means_extent(name: str, result: Result) -> list[str]:

@@ -14,6 +14,8 @@ of its own, as a user starts it:
     PYTHONPATH=benchmarks:benchmarks/train \\
         python benchmarks/tide/bench_survey.py --n 1_000_000_000 --folder /tmp
 
+``--device-left`` has a process of its own hold the rest of the GPU's memory meanwhile.
+
 That needs 15 bytes of the drive for each point, 48 for each Gaussian, and 716 for each that the
 photographs show. On a CPU try
 
@@ -23,16 +25,20 @@ photographs show. On a CPU try
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from watched import Watched, watch
 
+from gs_train.sizes import parse_bytes
 from harness import Record, add_json_option
 
 PARTS = ("writing points", "making the store", "training", "snapshots", "resume", "store check",
@@ -55,9 +61,8 @@ class Survey:
         self._n_commands = 0
 
     def do(self) -> None:
-        """All parts, one after another."""
+        """All parts but `make`, one after another."""
         options, started = self.options, 0
-        self._make()
         for k in range(options.kills + 1):
             last = k == options.kills
             until = options.steps if last else (k + 1) * options.steps // (options.kills + 1)
@@ -69,7 +74,8 @@ class Survey:
         self._note_metrics()
         self._look()
 
-    def _make(self) -> None:
+    def make(self) -> None:
+        """The capture."""
         options = self.options
         command = [sys.executable, str(Path(__file__).with_name("survey_on_disk.py"))]
         command += [str(self.capture), f"--renderer={options.renderer}"]
@@ -152,6 +158,32 @@ class Survey:
         self.facts["exported"] = seen.lines[-1][1]
 
 
+_HOLDER = """
+import sys, torch
+free, _ = torch.cuda.mem_get_info()
+held = torch.empty(max(0, free - int(sys.argv[1])), dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def device_left(n_bytes: int | None) -> Iterator[None]:
+    """While another process holds the device's memory but for so many bytes."""
+    if n_bytes is None:
+        yield
+        return
+    command = [sys.executable, "-c", _HOLDER, str(n_bytes)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        _check(holder.stdout.readline() == b"held\n", "the rest of the device must be held")
+        try:
+            yield
+        finally:
+            holder.stdin.close()
+
+
 def _check(is_so: bool, rule: str) -> None:
     if not is_so:
         raise RuntimeError(rule)
@@ -161,7 +193,7 @@ def report(survey: Survey, record: Record) -> None:
     """Print the table, as far as the run came, and add it to the record."""
     options = survey.options
     names = ("n", "seen", "views", "size", "steps", "batch_size", "slots", "arena", "host_memory",
-             "kills")  # fmt: skip
+             "device_left", "kills")  # fmt: skip
     axes = {name: getattr(options, name) for name in names}
     for part, seconds in survey.parts.items():
         if seconds:
@@ -184,6 +216,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, help="as gs-train's --tide.slots")
     parser.add_argument("--arena", help="as gs-train's --tide.arena")
     parser.add_argument("--host-memory", help="as gs-train's")
+    parser.add_argument("--device-left", help="bytes of the device, such as 24GiB (all)")
     parser.add_argument("--renderer", default="auto")
     parser.add_argument("--folder", type=Path, help="where a temporary folder is made")
     parser.add_argument("fit", nargs="*", help="after --: more options of gs-train fit")
@@ -195,8 +228,12 @@ def main() -> None:
         free = shutil.disk_usage(folder).free
         print(f"{free / 1e9:.1f} GB are free in {folder}", file=sys.stderr, flush=True)
         survey = Survey(Path(folder), options)
+        left = options.device_left
+        left = None if left is None else parse_bytes(left, option="--device-left")
         try:
-            survey.do()
+            survey.make()
+            with device_left(left):
+                survey.do()
         finally:
             report(survey, record)
         record.write()

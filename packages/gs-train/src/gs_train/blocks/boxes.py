@@ -185,6 +185,19 @@ class BlockBoxes:
             **rules,
         )
 
+    def within(
+        self, low: Sequence[float], high: Sequence[float], means: SleepReach, scales: SleepReach
+    ) -> Ids:
+        """(n,) sorted, the blocks with means in the box from ``low`` to ``high``, and perhaps
+        others.
+
+        Args:
+            means, scales: of the groups' present ceilings.
+        """
+        far = self.slack(means, scales)[:, :1].astype(np.float64)
+        reaches = (self.lower - far <= np.array(high)) & (self.upper + far >= np.array(low))
+        return np.flatnonzero(reaches.all(1))
+
     def _native(self, slack: Floats) -> gs_cull.Blocks:
         """As gs-cull tests blocks, for which the number of rows does not count."""
         n_blocks = len(self)

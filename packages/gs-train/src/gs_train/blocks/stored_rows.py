@@ -212,6 +212,11 @@ class StoredRows:
         """The blocks that each view, or the part of it that ``rects`` say, may see."""
         return self._lists.candidates(views, renderer, rects=rects)
 
+    def blocks_in(self, low: Sequence[float], high: Sequence[float]) -> Ids:
+        """(n,) sorted, the blocks with means in the box from ``low`` to ``high``, and perhaps
+        others."""
+        return self.boxes.within(low, high, self.reach["means"], self.reach["scales"])
+
     def expect(
         self,
         views: Sequence[View],

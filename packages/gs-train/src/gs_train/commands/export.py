@@ -168,18 +168,18 @@ def _write(exported: _Exported, model: ShownRows, world: World) -> None:
     Args:
         model: the rows of this rank.
     """
-    n_rows = int(world.gather(model.n_rows).sum())
     files, crop = exported.config.files, exported.config.box
     form = files.form(exported.run.config)
+    every, n_apart = model, 0
+    if crop is not None:
+        model = every.reaching(*exported.frame.box_in(crop.low, crop.high))
+        n_apart = int(world.gather(every.n_rows - model.n_rows).sum())
+    n_rows = int(world.gather(model.n_rows).sum())
     survey = None
     if form.needs_survey or crop is not None:
-        survey = survey_rows_of_ranks(
-            world,
-            caught_up_chunks(model),
-            transform=exported.frame.rows_out,
-            crop=crop,
-            log_scales=form.log_scales,
-        )
+        survey = _survey(exported, form, model, world)
+        if not survey.n_rows and n_apart:  # the message is of all rows
+            survey = _survey(exported, form, every, world)
     by_first(world, lambda: _begin(exported, form, survey))
     with _progress(n_rows) as on_rows:
         written = write_rows_of_ranks(
@@ -203,7 +203,17 @@ def _write(exported: _Exported, model: ShownRows, world: World) -> None:
             functools.partial(_write_ckpt, exported, written.n_rows),
             n_rows=model.n_rows,
         )
-    print(_line(written, exported.to), file=sys.stderr)
+    print(_line(written, n_apart, exported.to), file=sys.stderr)
+
+
+def _survey(exported: _Exported, form: RowFormat, model: ShownRows, world: World) -> Survey:
+    return survey_rows_of_ranks(
+        world,
+        caught_up_chunks(model),
+        transform=exported.frame.rows_out,
+        crop=exported.config.box,
+        log_scales=form.log_scales,
+    )
 
 
 @contextlib.contextmanager
@@ -232,12 +242,17 @@ def _require_rows(exported: _Exported, form: RowFormat, survey: Survey) -> None:
     form.require_room(Announced(exported.rows, survey.n_rows, survey.n_bases, survey))
 
 
-def _line(written: Written, to: Path) -> str:
-    line = f"wrote {written.n_rows:,} Gaussians to {to}"
-    if written.n_outside:
-        line += f", without {written.n_outside:,} outside --crop"
+def _line(written: Written, n_apart: int, to: Path) -> str:
+    """What was written.
+
+    Args:
+        n_apart: rows outside the crop that were not read.
+    """
+    line, n_outside = f"wrote {written.n_rows:,} Gaussians to {to}", written.n_outside + n_apart
+    if n_outside:
+        line += f", without {n_outside:,} outside --crop"
     if written.n_lost:
-        and_or_without = " and" if written.n_outside else ", without"
+        and_or_without = " and" if n_outside else ", without"
         line += f"{and_or_without} {written.n_lost:,} rows that are not finite"
     return line
 

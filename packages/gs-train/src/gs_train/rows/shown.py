@@ -14,6 +14,8 @@ from torch import Tensor
 from gs_train.renderers.protocol import Renderer, View
 from gs_train.rows.keys import RowKeys
 
+Point = tuple[float, float, float]
+
 ViewsOf = Callable[[int], Sequence[View]]
 """The views of a step, counted from 0; none behind the last step."""
 
@@ -81,6 +83,14 @@ class ShownRows(Protocol):
         Yields:
             The six attributes of at most ``chunk_rows`` rows; one chunk without rows where there
             are none.
+        """
+        ...
+
+    def reaching(self, low: Point, high: Point) -> ShownRows:
+        """Fewer rows where that takes less to read: at least those in a box.
+
+        Args:
+            low, high: of means, ``low <= means <= high``.
         """
         ...
 
@@ -183,6 +193,10 @@ class RowsAtHand:
         for start in range(0, max(self.n_rows, 1), chunk_rows):
             part = slice(start, min(self.n_rows, start + chunk_rows))
             yield self.snapshot(part, device="cpu")
+
+    def reaching(self, low: Point, high: Point) -> Self:
+        """See `ShownRows.reaching`: all."""
+        return self
 
     def some_means(self: _Copied) -> Tensor:
         """See `ShownRows.some_means`: all."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ from torch import Tensor
 from gs_train.data.frame import Frame, FrameChoice
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing
-from gs_train.rows.shown import ShownRows
+from gs_train.rows.shown import Point, ShownRows
 
 TRANSFORM = "transform.json"
 _SUFFIXES = (".ply", ".pt", ".spz", ".glb")
@@ -37,6 +37,9 @@ _GAIN = 10
 """A local frame must have steps so many times finer than the capture's to be worth it."""
 
 _RUNS, _RUN_ROWS = 64, 1024
+
+_ROUNDING = 2.0**-22
+"""Of a coordinate that becomes a float32, with room for the arithmetic before."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,16 @@ class ExportFrame:
     def rows_out(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of the training frame in this one."""
         return self.trained.rows_out(rows, origin=[-value for value in self.shift])
+
+    def box_in(self, low: Sequence[float], high: Sequence[float]) -> tuple[Point, Point]:
+        """A box of this frame in the training frame, a little larger, so that `rows_out` puts no
+        row into it that lies outside of what this returns."""
+        ends = np.array([low, high], np.float64)
+        step = _ROUNDING * np.abs(ends).max()
+        ends += np.array([[-step], [step]])
+        inside = self.trained.points_in(ends - np.array(self.shift)).tolist()
+        (x, y, z), (x_high, y_high, z_high) = inside
+        return (x, y, z), (x_high, y_high, z_high)
 
     def check(self, path: Path) -> None:
         """Check that no other rows lie beside ``path`` in another frame.

@@ -18,10 +18,11 @@ from gs_train.blocks.stored_rows import StoredRows
 from gs_train.renderers import Renderer, View
 from gs_train.rows.attributes import SH_DEGREES
 from gs_train.rows.keys import RowKeys
-from gs_train.rows.shown import ViewsOf
+from gs_train.rows.shown import Point, ViewsOf
 from gs_train.tide.foresight import Foresight
 from gs_train.tide.passes import BlockPasses
 from gs_train.tide.placement import BlockCounts, BlockPlacement
+from gs_train.tide.some_blocks import SomeBlocks
 from gs_train.tide.store_folder import SavedStore, identity_of
 from gs_train.tide.trouble import store_trouble
 
@@ -145,12 +146,13 @@ class StoredModel:
 
     def chunks(self, chunk_rows: int) -> Iterator[dict[str, Tensor]]:
         """See `ShownRows.chunks`; block after block."""
-        at_once = max(1, chunk_rows // self.rows.block_rows)
-        with self.trouble():
-            for _, rows in self.rows.pieces(at_once=at_once):
-                for start in range(0, max(1, len(rows["means"])), chunk_rows):
-                    part = slice(start, start + chunk_rows)
-                    yield {name: values[part].cpu() for name, values in rows.items()}
+        return SomeBlocks(self, self.rows, np.array(self._store.blocks, np.int64)).chunks(
+            chunk_rows
+        )
+
+    def reaching(self, low: Point, high: Point) -> SomeBlocks:
+        """See `ShownRows.reaching`: the rows of the blocks whose boxes reach into it."""
+        return SomeBlocks(self, self.rows, self.rows.blocks_in(low, high))
 
     def some_means(self) -> Tensor:
         """See `ShownRows.some_means`: of blocks evenly over all."""

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the page about Gaussians on a drive."""
+
+from __future__ import annotations
+
+from pages.cells import RESULTS, below, grid, required, spread
+from results import Result
+
+_FOLDER = f"{RESULTS}/quoted"
+
+
+def tide(name: str, result: Result) -> list[str]:
+    """Rates of rows in blocks beside those of rows in one place."""
+    base = required(result.line("none"), "none")
+    rows = [
+        [f"`{line.name}`" if "," not in line.name else line.name, spread(line, 0),
+         f"{line.median / base.median:.2f}"]
+        for line in result.lines
+    ]  # fmt: skip
+    axes = base.axes
+    words = (
+        f"Images a second at {axes['gaussians']:,} Gaussians, {axes['size'][0]} x "
+        f"{axes['size'][1]}, shuffled batches of {axes['batch']} views, blocks of "
+        f"{result.facts['block_rows']:,}; all of the blocks in slots, or half of them in slots and "
+        "all others in host memory."
+    )
+    return below(name, result, words, folder=_FOLDER) + grid(
+        ["rows", "images/s", "of `none`"], rows
+    )
+
+
+def survey(name: str, result: Result) -> list[str]:
+    """What each part of a run of a scene larger than memory takes."""
+    facts, axes = result.facts, result.lines[0].axes
+    exported = facts["exported"].split(" Gaussians")[0].split()[-1]
+    said = {
+        "writing points": f"{15e-9 * axes['n']:.1f} GB, by the benchmark",
+        "making the store": "`gs-train fit`, before the first step",
+        "training": f"{axes['steps']} steps of {axes['batch_size']} views, "
+        f"{facts['store']['bytes_read'] / 1e9:.1f} GB read, "
+        f"{facts['store']['bytes_written'] / 1e9:.1f} GB written since the last resume",
+        "snapshots": "of these, that kept training waiting",
+        "resume": "after kill -9, to the first step",
+        "store check": f"{facts['store_bytes'] / 1e9:.1f} GB",
+        "sweep over all rows": f"against {facts['rows']['views']} views, by the benchmark",
+        "eval": f"{facts['psnr']:.2f} dB ({facts['psnr_of_one_colour']:.2f} of one colour)",
+        "export of a part": f"`--crop`, {exported} rows",
+    }
+    rows = [
+        [line.name, ", ".join(f"{s:.1f}" for s in line.samples), said[line.name]]
+        for line in result.lines
+    ]
+    checked = facts["rows"]
+    words = (
+        f"A survey of {axes['n']:,} points, {axes['views']} views of {axes['size'][0]} x "
+        f"{axes['size'][1]}; {axes['slots'] or 'as many as fit'} blocks on the device "
+        f"(`{facts['renderer']}`), an arena of {axes['arena'] or 'what is left'}. `fit` took "
+        f"{facts['peak_host_bytes']['fit'] / 1e9:.2f} GB of host memory at most. A test of all "
+        f"{checked['rows']:,} rows against {checked['views']} views found {checked['seen']:,} "
+        f"seen, {checked['missed']} of them missed by way of blocks. A step in blocks and one of "
+        f"torch's Adam over {checked['rows_of_batch']:,} rows differ by "
+        f"{checked['difference']:.2g} of max(value, rate) at most where a row is drawn "
+        f"(torch's Adam with rows in the opposite order: {checked['reordered']:.2g}), "
+        f"and by {checked['asleep']:.2g} elsewhere."
+    )
+    return below(name, result, words, folder=_FOLDER) + grid(["part", "seconds", ""], rows)
